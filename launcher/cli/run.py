@@ -106,6 +106,10 @@ def _plan_start(
         from launcher.frameworks.script import describe_missing
 
         raise CommandNotFound(describe_missing(plan.missing))
+    if plan.supervision.restarts.most and plan.supervision.restarts.health_argv:
+        from launcher.recovery.health import require_command
+
+        require_command(plan.supervision.restarts.health_argv, environ)
     if is_first_here(plan):
         _warn((*plan.warnings, *name_unknown(environ)))
     if plan.meeting is not None and not plan.meeting.at_start:

@@ -246,3 +246,27 @@ def test_an_expression_may_have_any_bytes() -> None:
     flags = ("--restarts", "1", "--progress-pattern", "\udcff")
     done = launch(*TWO, *flags, "--", "true")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "code"),
+    [
+        ("nosuchcmd --now", 127, "command-not-found"),
+        ("./nosuchcmd", 127, "command-not-found"),
+        ("/etc/passwd", 126, "command-not-executable"),
+        ("''", 64, "malformed-flag"),
+        ("", 64, "malformed-flag"),
+    ],
+)
+def test_a_mistyped_health_command_is_an_error_before_the_start(check: str, status: int, code: str) -> None:
+    done = launch("run", "--restarts", "1", "--health-command", check, "--", "echo", "started")
+    assert done.returncode == status and f"[{code}]" in done.stderr, done.stderr
+    assert "--health-command" in done.stderr and not done.stdout
+
+
+def test_the_first_attempt_has_no_number_from_outside() -> None:
+    """A launcher inside of another's second attempt begins anew."""
+    show = ("sh", "-c", "echo seen $LAUNCHER_ATTEMPT/$TORCHELASTIC_RESTART_COUNT; test $LAUNCHER_ATTEMPT")
+    told = {"LAUNCHER_ATTEMPT": "7", "TORCHELASTIC_RESTART_COUNT": "7"}
+    done = launch("run", "--nproc-per-node", "1", "--restarts", "1", "--", *show, environ=told)
+    assert done.returncode == 0 and "seen /0" in done.stdout and "seen 1/1" in done.stdout, done.stderr

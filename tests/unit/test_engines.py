@@ -1190,3 +1190,51 @@ def test_a_process_of_mpi_is_taken_for_a_node_only_if_the_user_says_so() -> None
     assert (status, code) == (64, "no-spares-here") and "--scope node" in text
     found = plan(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2", scope="node")
     assert found.allocation.scope is Scope.NODE and found.supervision.restarts.most == 2
+
+
+RULES = {"restarts": "3", "restarts_per_cause": "1", "attempts_file": "f", "progress_file": "x"}
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [(TRAIN, {"engine": "torchrun", **RULES}), (("torchrun", "train.py"), RULES)],
+    ids=["engine", "command"],
+)
+def test_torchrun_restarts_by_its_own_rules(command: tuple[str, ...], flags: dict[str, str]) -> None:
+    """Rules of ours that it does not know are refused; those of an image are noted."""
+    status, code, text = refuse(*command, machine=TORCH, **flags)
+    assert (status, code) == (64, "flag-conflict")
+    assert "--restarts-per-cause 1, --progress-file x, --attempts-file f does nothing" in text
+    typed = {name: value for name, value in flags.items() if name in ("engine", "restarts")}
+    environ = {"LAUNCHER_RESTARTS_PER_CAUSE": "1"}
+    noted = plan(*command, machine=TORCH, environ=environ, **typed)
+    assert any("LAUNCHER_RESTARTS_PER_CAUSE='1': no effect, torchrun" in note for note in noted.notes)
+
+
+WORKER_SEES = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "ROLE_RANK": "0",
+    "ROLE_WORLD_SIZE": "1",
+    "ROLE_NAME": "default",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+
+def test_the_attempt_is_that_of_the_nearest_launcher() -> None:
+    """A value from outside is not inherited; a worker of torchrun has the count of its agent."""
+    outside = {"LAUNCHER_ATTEMPT": "7"}
+    found = plan(*TRAIN, environ=outside)
+    assert "LAUNCHER_ATTEMPT" not in render_environ(found, found.processes[0], outside)
+    for count, seen in (("0", None), ("2", "2")):
+        worker = {**WORKER_SEES, "TORCHELASTIC_RESTART_COUNT": count, **outside}
+        found = plan(*TRAIN, environ=worker)
+        assert render_environ(found, found.processes[0], worker).get("LAUNCHER_ATTEMPT") == seen
