@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -270,3 +271,32 @@ def test_the_first_attempt_has_no_number_from_outside() -> None:
     told = {"LAUNCHER_ATTEMPT": "7", "TORCHELASTIC_RESTART_COUNT": "7"}
     done = launch("run", "--nproc-per-node", "1", "--restarts", "1", "--", *show, environ=told)
     assert done.returncode == 0 and "seen /0" in done.stdout and "seen 1/1" in done.stdout, done.stderr
+
+
+MEETS = """
+import os, socket
+port = int(os.environ["MASTER_PORT"])
+print("port", port, flush=True)
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", port))
+listener.listen()
+raise SystemExit(3 if os.environ.get("LAUNCHER_ATTEMPT") != "2" else 0)
+"""
+
+
+def test_each_attempt_of_one_node_has_a_port_of_its_own() -> None:
+    """What remains of an attempt cannot connect to the next, which can listen at its port."""
+    line = ("run", "--restarts", "3", "--restart-delay", "0", "--", sys.executable, "-c", MEETS)
+    for environ in ({}, {"MASTER_ADDR": "127.0.0.1"}):
+        done = launch(*line, environ=environ)
+        ports = [word for word in done.stdout.splitlines() if word.startswith("port")]
+        assert done.returncode == 0 and len(ports) == len(set(ports)) == 3, done.stdout + done.stderr
+
+
+def test_a_port_that_was_asked_for_is_that_of_all_attempts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = str(found.getsockname()[1])
+    line = ("run", "--restarts", "3", "--master-port", port, "--restart-delay", "0")
+    done = launch(*line, "--", sys.executable, "-c", MEETS)
+    assert done.returncode == 0 and done.stdout.count(f"port {port}\n") == 3, done.stdout + done.stderr
