@@ -49,6 +49,8 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     if not spares:
         return allocation
     asked, index = options.origins("spares")[0], allocation.node_rank
+    if (engine := options.text("engine")) in ("mpirun", "torchrun"):
+        raise UsageError(_no_nodes(asked, f"--engine {engine} has no spare nodes", "leave out one of them"))
     if allocation.scope is not Scope.NODE and allocation.local_size == 1:
         raise UsageError(_no_nodes(asked, ALONE, f"{NODE_SCOPE}; or leave out --spares"))
     if allocation.scope is not Scope.NODE or allocation.node_count is None or index is None:
