@@ -269,6 +269,7 @@ class Agent:
             self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
         gc.enable()
         self.observers.begin_attempt()
+        self.loop.guard(self.restarter.note_start)
         while self.group.is_busy:
             self.loop.turn(wait=not self.group.has_more)
             self.loop.guard(self.group.collect)
@@ -299,6 +300,7 @@ class Agent:
         streams = self.output.open(index, child, self.folder, self.attempt)
         mark = {MARK: mark_of(self.run_id, self.environ)}
         settings = mark | self.folder.variables(self.attempt, child.folder) | self.observers.plan(child)
+        settings |= self.restarter.count_starts(child)
         if self.deadline_file and (self.watch.preemption is not None or self.coordination.awaits_deadline):
             settings[DEADLINE_FILE] = self.deadline_file
         if self.attempt:

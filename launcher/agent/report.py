@@ -108,7 +108,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         host_name=host.hostname(),
         node_rank=agent.place.node_rank,
         world_size=agent.place.world_size,
-        attempt=agent.attempt,
+        attempt=agent.attempt + agent.restarter.restarts_of_torchrun,
         started_ns=agent.started_ns,
         told=None if agent.told_before is None else name_signal(agent.told_before),
         causes=find_causes(ends[0], before, host, observers.counters_after, faults),

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
-from contextlib import suppress
 
 from launcher.agent.coordination import Outcome
-from launcher.core.errors import LauncherError
 from launcher.core.frozen import replace
+from launcher.output.folder import STARTS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.agent.agent import Agent
     from launcher.failure.model import Verdict
+    from launcher.process.spawn import Child
+    from launcher.recovery.gpus import GpuGate
     from launcher.recovery.policy import Decision, FailedAttempt
     from launcher.recovery.progress import ProgressGate
     from launcher.recovery.recovery import Recovery
 
 TOLD = "the launcher was told to end"
+TORCHRUN = "torchrun"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
@@ -35,6 +40,8 @@ class Restarter:
         self._has_reported = False
         self._recovery: Recovery | None = None
         self._decision: Decision | None = None
+        self._gpus: GpuGate | None = None
+        self._starts: str | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
             from launcher.recovery.progress import ProgressGate
@@ -46,6 +53,41 @@ class Restarter:
         self._outcome, self._decision, self._has_reported = None, None, False
         if self.progress is not None:
             self.progress.begin()
+
+    def note_start(self) -> None:
+        """Note that the processes have been started; with GPUs read their use before the first attempt."""
+        agent = self._agent
+        if not agent.watch.restarts.most or self._gpus is not None:
+            return
+        from launcher.machine.host import Host
+
+        if Host().gpu_count():
+            from launcher.recovery.gpus import GpuGate
+
+            self._gpus = GpuGate(agent.group.helpers, agent.loop, agent.say)
+            self._gpus.note_start()
+
+    def wait_for_gpus(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once the GPU memory of the attempt that has ended is free: at once without GPUs."""
+        if self._gpus is None:
+            then()
+        else:
+            self._gpus.wait(self._agent.group.find_survivors(), then)
+
+    def count_starts(self, child: Child) -> dict[str, str]:
+        """Return the variable by which torchrun's workers are counted; none for other processes."""
+        agent = self._agent
+        if child.called == TORCHRUN:
+            self._starts = agent.folder.make_file(agent.attempt, child.folder, "starts")
+        return {} if child.called != TORCHRUN or self._starts is None else {STARTS_FILE: self._starts}
+
+    @property
+    def restarts_of_torchrun(self) -> int:
+        """How often torchrun has restarted its processes on this node; it alone restarts them."""
+        try:
+            return max(0, os.stat(self._starts).st_size - 1) if self._starts else 0
+        except OSError:
+            return 0
 
     @property
     def recovery(self) -> Recovery:
@@ -142,7 +184,11 @@ class Restarter:
         if decision is None or not decision.restarts:
             return False  # the end of the job reports it
         self.report(outcome)
+        is_free: list[bool] = []
+        self.wait_for_gpus(lambda: is_free.append(True))
         agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
+        while not is_free and not self.is_told:
+            agent.loop.turn()
         self._check_health()
         if self.is_told:
             self.give_up(TOLD)
@@ -153,9 +199,14 @@ class Restarter:
 
     def _renew(self) -> None:
         """Give the processes of the next attempt their own port; without one they keep the last."""
-        if self._agent.renew is not None:
-            with suppress(LauncherError):  # what was planned before still holds
-                self._agent.renew()
+        if self._agent.renew is None:
+            return
+        from contextlib import suppress
+
+        from launcher.core.errors import LauncherError
+
+        with suppress(LauncherError):  # what was planned before still holds
+            self._agent.renew()
 
     def _check_health(self) -> None:
         """Run the health command, and report what it finds: a single node has no other in its place."""
@@ -187,8 +238,11 @@ class Restarter:
         return replace(attempt, what=outcome.line, cause=cause.code, retryable=cause.retryable)
 
     def summarize(self, status: int) -> None:
-        """Print the summary of all attempts, if there were several."""
+        """Print the summary of all attempts, if there were several, and torchrun's restarts."""
         agent, recovery = self._agent, self._recovery
+        count = self.restarts_of_torchrun
+        if count:
+            agent.say(f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}")
         if agent.attempt and recovery is not None and recovery.history.failed:
             history, now_ns = recovery.history, time.time_ns()
             is_alone = not agent.coordination.has_others

@@ -3,7 +3,8 @@
 It runs as a file, isolated from the user's environment (``python -I -S worker.py run -- COMMAND``), so that
 neither PYTHONPATH nor a ``launcher.py`` in the working directory shadows this package.
 ``--own-threads``: the launcher has set OMP_NUM_THREADS to keep torchrun from setting 1. The worker unsets
-it, and the plan of this process sets the right value.
+it, and the plan of this process sets the right value. The launcher that stays as torchrun's parent counts the
+starts of workers: see `launcher.output.folder`.
 """
 
 from __future__ import annotations
@@ -17,5 +18,8 @@ if __name__ == "__main__":
         del sys.argv[1]
         os.environ.pop("OMP_NUM_THREADS", None)
     from launcher.cli.entry import main
+    from launcher.output.folder import note_start
+
+    note_start(os.environ)
 
     sys.exit(main())

@@ -28,6 +28,7 @@ from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
+from launcher.failure.arbiter import EVENTS_OF_NODE, RANK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
 REPEATED = (Failed, Told, Ended, ReadyAgain)
-KEPT_MAX = 16
-"""Number of messages that are kept; the end of a job sends only a few."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 LOOK_S = 3.0
@@ -205,8 +204,9 @@ class CoordinatorClient:
 
     def send(self, message: object) -> None:
         """Send a message to node 0; one about the end of the job is sent again after each reconnection."""
-        if isinstance(message, REPEATED) and len(self._kept) < KEPT_MAX:
-            self._kept.append(message)
+        if isinstance(message, REPEATED):
+            is_more = _is_of_rank(message) and sum(map(_is_of_rank, self._kept)) >= EVENTS_OF_NODE
+            self._kept += [] if is_more else [message]
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
 
@@ -253,7 +253,7 @@ class CoordinatorClient:
                 if isinstance(message, (Start, Again)):
                     self.has_started = True
                 if isinstance(message, Start):
-                    self._kept = [one for one in self._kept if isinstance(one, Told)]  # the rest is history
+                    self._kept = [one for one in self._kept if not _is_history(one, message)]
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
@@ -364,3 +364,17 @@ class CoordinatorClient:
         self._attempt = self._connection = None
         self.is_connected = False
         self.due = None
+
+
+def _is_history(kept: object, start: Start) -> bool:
+    """Whether a message need not be sent again once an attempt has started; node 0 repeats its start."""
+    match kept:
+        case Failed() | Ended():
+            return kept.attempt < start.attempt
+        case ReadyAgain():
+            return kept.attempt <= start.attempt
+    return False
+
+
+def _is_of_rank(message: object) -> bool:
+    return isinstance(message, Failed) and message.kind == RANK

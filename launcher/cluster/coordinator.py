@@ -13,7 +13,6 @@ from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import (
     FROM_NODE,
-    Ask,
     Beat,
     Busy,
     Bye,
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 TICK_S = 0.5
+HOSTS_MAX = 8
+"""Maximum number of spare nodes to name in a status."""
 QUIET_S = 1.25 * BEAT_S
 """A node that was silent for longer has missed a heartbeat."""
 LATE_S = 1.0
@@ -68,8 +69,8 @@ class Coordinator:
         ending: What has failed, and how the job ends.
         regroup: The roll call between two attempts; None if there are no restarts.
         acceptor: Connections that have not identified their node yet.
-        subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
-            None.
+        subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
+            message) -> None; see `Membership.number_of`.
         offset: No offset: times are those of our own clock.
         is_lost: No: node 0 does not lose itself.
     """
@@ -330,10 +331,8 @@ class Coordinator:
                 self._on_bye(member, is_spare=is_spare)
             case _ if not self.membership.is_known(member):
                 pass  # its place was given to another
-            case Failed() | Ended() | Told() | Looked() | MachineNotice() if is_spare:
+            case Failed() | Ended() | Told() | Looked() | MachineNotice() | Reply() if is_spare:
                 pass  # it has no part in the job yet
-            case Ask() | Reply() if is_spare and rank in self.members:
-                pass  # an answer would go to the node that has taken its place
             case Failed() if message.kind == PREEMPTED and self._is_between:
                 self._end_restarts(f"{member.name} is taken back: {message.what}")
             case Failed() | Ended() if message.attempt != self.ending.attempt:
@@ -358,7 +357,8 @@ class Coordinator:
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
-                    self._loop.guard(lambda: subscriber(rank, message))
+                    number = self.membership.number_of(member)
+                    self._loop.guard(lambda: subscriber(number, message))
 
     def _on_bye(self, member: Member, *, is_spare: bool) -> None:
         member.has_heard_end = True
@@ -438,13 +438,14 @@ class Coordinator:
         return "it is lost" if why and self._is_lost(rank) else why
 
     def count_nodes(self) -> dict[str, object]:
-        """Return the number of nodes of the job, of those present, and of those lost."""
+        """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
         ranks = range(self._shape.node_count)
         return {
             "count": self._shape.node_count,
             "heard": sum(self.is_there(rank) for rank in ranks),
             "lost": sum(self._is_lost(rank) for rank in ranks),
-            "spares": len(self.membership.spares),
+            "spares": len(spares := self.membership.spares),
+            "spare_hosts": [one.host for _, one in sorted(spares.items())][:HOSTS_MAX],
         }
 
     # --- time
@@ -486,22 +487,24 @@ class Coordinator:
                 self._say(f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}")
                 spare.hang_up()
                 del self.membership.spares[index]
-        if self.regroup is not None and self._is_between:
-            for member in [one for one in self.members.values() if one.rank and _since(one) < now - after]:
-                self.regroup.lose(member, _describe_loss(member))
-            return
+        between = self.regroup if self._is_between else None
         others = [
             member
             for rank, member in self.members.items()
-            if rank and rank not in self.ending.arbiter.ended and not self._is_lost(rank)
+            if rank and (between or (rank not in self.ending.arbiter.ended and not self._is_lost(rank)))
         ]
         late = [member for member in others if _since(member) < now - after]
-        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in others)
+        heard_by = (*others, *self.membership.spares.values())
+        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in heard_by)
         if self.has_started and late and len(others) > 1 and is_alone:
             if len(late) == len(others):
-                self.ending.lose_all(others, max(map(_since, others)))
+                since = max(map(_since, others))
+                (between or self.ending).lose_all(others, since)
             return  # wait: if one is heard again, or all are late, it is clear whose network it is
         for member in late:
+            if between is not None:
+                between.lose(member, _describe_loss(member))
+                continue
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue

@@ -170,9 +170,16 @@ class Membership:
             found["hosts"] = [self.members[rank].address for rank in range(self.node_count)]
         return found
 
-    def _find(self, rank: int) -> Member | None:
-        """Return a node by its rank, or a spare one by its index."""
-        return self.members.get(rank) or self.spares.get(rank)
+    def number_of(self, member: Member) -> int:
+        """Return the number by which messages find a node: its rank, or for a spare one -1 - its index.
+
+        A spare node may have been replaced, and then another has the rank that is its index.
+        """
+        return -1 - member.rank if self.is_spare(member) else member.rank
+
+    def _find(self, number: int) -> Member | None:
+        """Return a node by its number; see `number_of`."""
+        return self.members.get(number) if number >= 0 else self.spares.get(-1 - number)
 
     def missing(self) -> list[int]:
         """Return the ranks of the nodes that have not joined."""

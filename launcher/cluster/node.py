@@ -7,22 +7,24 @@ from collections.abc import Callable
 
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
+from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import JobView
 from launcher.cluster.messages import Again, Look, News, Over, Refuse, Start, Stop
 from launcher.cluster.node_ending import NodeEnding
 from launcher.cluster.node_rendezvous import NodeRendezvous
 from launcher.cluster.questions import Questions
 from launcher.cluster.reporter import Reporter
+from launcher.cluster.settings import BEAT_S
 from launcher.cluster.stopper import JobStopper
 from launcher.core.signal import signal
 from launcher.failure.arbiter import STALLED
+from launcher.process.loop import Every
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from launcher.cluster.client import CoordinatorClient
-    from launcher.cluster.coordinator import Coordinator
     from launcher.cluster.node_rendezvous import MakeChildren
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
@@ -105,7 +107,11 @@ class ClusterNode(Coordination):
 
     def begin(self) -> None:
         """Prepare for the start of the processes."""
-        self.agent.loop.timers += [self.channel, self.stopper]
+        timers = self.agent.loop.timers
+        timers += [self.channel, self.stopper]
+        if isinstance(self.channel, Coordinator):
+            self.on_heard()
+            timers.append(Every(BEAT_S, self.on_heard))
 
     def began(self) -> None:
         """Stop the started processes if the job has ended meanwhile."""
@@ -146,7 +152,7 @@ class ClusterNode(Coordination):
                     self.agent.loop.guard(lambda: subscriber(message))
 
     def on_heard(self) -> None:
-        """Renew the lease of our processes, because node 0 was heard."""
+        """Renew the lease of our processes, because node 0 was heard, or is this node and runs."""
         if not self.agent.watch.restarts.most:
             return
         self.lease_until = time.monotonic() + self.view.shape.lease_s

@@ -136,7 +136,7 @@ class NodeRendezvous:
         """
         view = self._view
         view.attempt = Attempt(number)
-        self._reporter.tell_health(number)
+        self._agent.restarter.wait_for_gpus(lambda: self._reporter.tell_health(number))
         self._stopper.turn_while(lambda: not view.has_news)
         if view.attempt.agreed is None:
             return False

@@ -183,16 +183,16 @@ class Ending:
         if ended.progressed is not None:
             self.has_progressed = self.has_progressed or ended.progressed
         self.arbiter.end(rank, ended.status, ended.record)
+        if ended.status and self._held is None and self._looks is None and not self._shape.keep_going:
+            # It has stopped its processes itself: one that stood still kills what it has started too late
+            self.begin_stop(f"{self._shape.member} {rank} has ended with status {ended.status}", rank)
         self.consider()
 
     def lose(self, member: Member, since: float) -> None:
         """Take the loss of a node: its connection has ended, or it was silent for too long."""
         after = f"no contact for {self._shape.lost_after_s:g} s"
         how = f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
-        what = f"{member.name} is lost: {how}, {after}"
-        if self._shape.node_count == 2 and not member.closed:
-            own = f"{member.kind} 0"
-            what += f"; or the network of {own} was cut, or {own} was paused"
+        what = f"{member.name} is lost: {how}, {after}{suspect_own(member, self._shape)}"
         cause = Cause("node-lost", what, LOST_FIX, retryable=True)
         within_ns = 0 if member.closed else SILENT_NS
         self.take(
@@ -202,13 +202,7 @@ class Ending:
     def lose_all(self, members: Sequence[Member], since: float) -> None:
         """Take the loss of all other nodes at once: this node is cut off, or was paused."""
         own = self._membership.members[0]
-        what = (
-            f"{own.name} had no contact with any of the {len(members)} other {own.kind}s for "
-            f"{self._shape.lost_after_s:g} s: "
-            "its own network was cut, or it was paused"
-        )
-        cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
-        self.take(Event(0, CUT_OFF, int(since * 1e9), EXIT_NOT_READY, what=what, cause=cause))
+        self.take(make_cut_off(own, len(members), self._shape, since))
         for member in members:
             self.lose(member, member.heard)
 
@@ -281,6 +275,31 @@ class Ending:
     def _describe(self, event: Event, first: Event, same: bool) -> str:
         """Return what else has failed, and when."""
         return f"{event.what}, {'at the same time' if same else say_apart(event.at_ns - first.at_ns)}"
+
+
+def suspect_own(member: Member, shape: Shape) -> str:
+    """Return what else the silence of the only other node can mean; empty if others are there."""
+    if shape.node_count != 2 or member.closed:
+        return ""
+    own = f"{member.kind} 0"
+    return f"; or the network of {own} was cut, or {own} was paused"
+
+
+def make_cut_off(own: Member, count: int, shape: Shape, since: float) -> Event:
+    """Return the event that node 0 has lost all others at once: it is cut off, or was paused.
+
+    Args:
+        own: Node 0.
+        count: Number of the others.
+        shape: The job.
+        since: Since when none was heard, monotonic seconds.
+    """
+    what = (
+        f"{own.name} had no contact with any of the {count} other {own.kind}s for "
+        f"{shape.lost_after_s:g} s: its own network was cut, or it was paused"
+    )
+    cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
+    return Event(0, CUT_OFF, int(since * 1e9), EXIT_NOT_READY, what=what, cause=cause)
 
 
 def read_failure(member: Member, failed: Failed) -> Event:

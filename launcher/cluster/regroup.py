@@ -15,18 +15,19 @@ import time
 
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
-from launcher.cluster.outcome import LOST_FIX, read_verdict
+from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
-from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.messages import pack
+from launcher.core.redact import printable
 from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.recovery.recovery import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.cluster.membership import Member, Membership
     from launcher.cluster.messages import ReadyAgain
@@ -79,7 +80,8 @@ class Regroup:
             shape: The job.
             membership: Its nodes.
             say: Prints one line.
-            agree: Returns the values of the next attempt that must be the same on all nodes.
+            agree: Returns the values of the next attempt that must be the same on all nodes; may raise
+                `OSError` or `LauncherError`.
             begin: Starts the next attempt on all nodes.
         """
         self.again: Again | None = None
@@ -193,9 +195,19 @@ class Regroup:
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost between two attempts."""
-        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        other = suspect_own(member, self._shape)
+        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}")
         self._drop(member, time.monotonic())
         self.fill()
+
+    def lose_all(self, members: Sequence[Member], since: float) -> None:
+        """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
+        own = self._membership.members[0]
+        event = make_cut_off(own, len(members), self._shape, since)
+        first = First(event, own.host, time.monotonic_ns() - event.at_ns, time.time_ns())
+        self._finish(Over(EXIT_NOT_READY, first), VETOES[CUT_OFF])
+        for member in members:
+            self._drop(member, time.monotonic())
 
     def may_join(self, rank: int, session: object) -> bool:
         """Whether a launcher may join as a node: as one that is missing."""
@@ -310,10 +322,15 @@ class Regroup:
         return f"{kind}{'s' if len(ranks) > 1 else ''} {names}"
 
     def _start(self) -> None:
-        """Start the next attempt."""
+        """Start the next attempt, or end the job if it has no port."""
         assert self.again is not None  # noqa: S101 - see `fire`
+        try:
+            agreed = {**self._agree(), **self._membership.describe_nodes()}
+        except (OSError, LauncherError) as error:
+            self.end(f"node 0 finds no port for attempt {self.again.attempt}: {printable(str(error))}")
+            return
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start({**self._agree(), **self._membership.describe_nodes()}, self.attempt))
+        self._begin(Start(agreed, self.attempt))
         self.note_start()
 
     # --- no other attempt

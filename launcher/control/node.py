@@ -72,7 +72,7 @@ def read_node(agent: Agent) -> Message:
         **identify(agent),
         "state": agent.describe_state(),
         "at_s": now,
-        "attempt": agent.attempt,
+        "attempt": agent.attempt + agent.restarter.restarts_of_torchrun,
         "restarts": agent.watch.restarts.most,
         "silence_s": round(now - agent.output.last_s, 1) if agent.output.sees_all else None,
         "memory_bytes": None if memory is None else memory[0],

@@ -161,11 +161,27 @@ def summarize(view: View) -> str:
     states = sorted({words(answer, "state") for _, answer in view.nodes} - {"running", ""})
     attempt = number(first, "attempt")
     parts += [", ".join(states)] if states else []
-    parts += [f"restart {attempt:g} of {number(first, 'restarts') or 0:g}"] if attempt else []
-    nodes = first.get("nodes")
+    most = number(first, "restarts")
+    if attempt and most:
+        parts.append(f"restart {attempt:g} of {most:g}")
+    elif attempt:
+        parts.append(f"torchrun restarted its processes {attempt:g} time{'s' if attempt > 1 else ''}")
+    return " · ".join([*parts, *_name_spares(first.get("nodes"))])
+
+
+def _name_spares(nodes: object) -> list[str]:
+    """Return the number of spare nodes and their hosts, as node 0 counts them; nothing if there are none."""
     spares = number(nodes, "spares") if isinstance(nodes, dict) else None
-    parts += [f"{spares:g} spare node{'s' if spares > 1 else ''}"] if spares else []
-    return " · ".join(parts)
+    if not spares or not isinstance(nodes, dict):
+        return []
+    told = nodes.get("spare_hosts")
+    hosts = (
+        [printable(host)[:TEXT_LENGTH] for host in told if isinstance(host, str)]
+        if isinstance(told, list)
+        else []
+    )
+    more = ["..."] if len(hosts) < spares else []
+    return [f"{spares:g} spare node{'s' if spares > 1 else ''} ({', '.join([*hosts, *more])})"]
 
 
 def _place(rank: int, answer: Message) -> str:

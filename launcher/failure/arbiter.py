@@ -41,6 +41,7 @@ SILENT_NS = 2_500_000_000
 LATENESS_NS = 25_000_000
 """A launcher on a busy machine may notice the exit of a process this late."""
 EVENTS_OF_NODE = 8
+"""Number of failed ranks of a node that are kept, the first ones that are reported."""
 
 
 @message

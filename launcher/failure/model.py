@@ -76,7 +76,7 @@ class Verdict:
         host_name: Hostname of its node.
         node_rank: Rank of its node; None if unknown.
         world_size: Number of processes in the job; None if unknown.
-        attempt: 0 for the first attempt, plus one for each restart.
+        attempt: 0 for the first attempt, plus one for each restart, also one by torchrun's agent.
         told: The signal that told the launcher to stop before any process had failed.
         causes: The causes, the most certain first, consequences last.
         retryable: Whether the same command can succeed when started again; None if unknown.

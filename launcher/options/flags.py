@@ -47,6 +47,7 @@ OTHER_VARIABLES = (
     "LAUNCHER_CONFIG",  # a file of defaults
     "LAUNCHER_TOKEN",  # authenticates the launchers of a job
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # set in the processes
+    "LAUNCHER_STARTS_FILE",  # set in torchrun's agent
     "LAUNCHER_ATTEMPT",  # set in the processes from the first restart on
     "LAUNCHER_DEADLINE",  # set in the processes if the machine can be preempted
     *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # for the environment hook

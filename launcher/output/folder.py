@@ -13,7 +13,7 @@ from launcher.core.errors import NotReady, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, MutableMapping
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Variable with the file for a process's exception, written by ``@record`` or our hook (torch's protocol)."""
@@ -22,6 +22,11 @@ STACKS_FILE = "LAUNCHER_STACKS_FILE"
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 """Files that each process may write, by the variable with their path."""
 
+STARTS_FILE = "LAUNCHER_STARTS_FILE"
+"""Variable with the file to which torchrun's first worker on a node adds a byte each time it is started.
+
+torchrun itself does not tell how often it has restarted its workers.
+"""
 SOCKET_PATH_BYTES = 107
 """The kernel's limit for the path of a socket, without the terminating zero (unix(7))."""
 EMPTY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -127,6 +132,18 @@ class RunFolder:
         for folder in self._private:
             if folder != self.path or not self.keeps:
                 remove_tree(folder)
+
+
+def note_start(environ: MutableMapping[str, str]) -> None:
+    """In a worker of torchrun: note that it starts, and remove the variable from its environment."""
+    path = environ.pop(STARTS_FILE, "")
+    if path and environ.get("LOCAL_RANK") == "0":
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            os.write(file, b".")
+            os.close(file)
+        except OSError:
+            pass  # the count is worth less than the job
 
 
 def _make(path: str) -> None:

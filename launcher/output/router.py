@@ -100,7 +100,7 @@ class OutputRouter:
         self, index: int, child: Child, bit: int, path: str | None, fds: dict[int, int | None]
     ) -> int | None:
         shown = child.route.to_console & bit
-        if path is None and not shown and bit == STDOUT:
+        if path is None and not shown and bit == STDOUT and not self._watch.restarts.progress_pattern:
             return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
         if path is None and not self._needs_pipe(bit):
             return None
@@ -126,7 +126,10 @@ class OutputRouter:
         file = None if path is None else _log_file(path)
         if file is not None:
             self._files.append(file)
-        stream = Stream(reading, screen if shown else None, prefix, file, lines=self._several or None)
+        search = None if self.progress is None else self.progress.follow()
+        stream = Stream(
+            reading, screen if shown else None, prefix, file, lines=self._several or None, search=search
+        )
         self._streams[reading] = stream
         self._written[index].append(stream)
         if bit == STDERR:
@@ -176,18 +179,12 @@ class OutputRouter:
 
     def _read(self, stream: Stream) -> None:
         more = stream.read()
-        self._search(stream)
         self._note_hold(stream)
         if not more:
             self._end(stream)
         self._watch_backlog()
         if any(console.backlog_bytes > BACKLOG_LIMIT_BYTES for console in self._consoles):
             self._pause()
-
-    def _search(self, stream: Stream) -> None:
-        """Look for progress in the latest output of a process."""
-        if self.progress is not None and self.progress.wants_output:
-            self.progress.read(stream.tail)
 
     def _note_hold(self, stream: Stream) -> None:
         if stream.hold_until_s is None:
@@ -197,7 +194,6 @@ class OutputRouter:
 
     def _end(self, stream: Stream) -> None:
         stream.finish()
-        self._search(stream)
         self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)

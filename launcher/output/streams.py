@@ -14,7 +14,19 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from launcher.output.console import Bytes, LogFile, Screen
+
+    class Search(Protocol):
+        """Searches the output of one stream: `launcher.recovery.progress.Lines`."""
+
+        def read(self, data: bytes) -> None:
+            """Take the next bytes of the output."""
+
+        def finish(self) -> None:
+            """Note that the output has ended."""
+
 
 HOLD_S = 0.2
 """Seconds that an unfinished line (a prompt, a progress bar) waits for its end."""
@@ -88,6 +100,7 @@ class Stream:
         file: LogFile | None,
         *,
         lines: bool | None = None,
+        search: Search | None = None,
     ) -> None:
         """Read from a pipe.
 
@@ -98,6 +111,7 @@ class Stream:
             file: Destination of its unchanged bytes; None for none.
             lines: Whether to keep lines whole; by default only with a prefix. Otherwise bytes are forwarded
                 at once and unchanged, and streams that share a screen can tear each other's lines.
+            search: Takes its unchanged bytes too, and learns of their end; None for none.
         """
         self.fd = fd
         self.last_ns = time.monotonic_ns()
@@ -105,6 +119,7 @@ class Stream:
         self._screen = screen
         self._prefix = prefix
         self._file = file
+        self._search = search
         self._lines = bool(prefix) if lines is None else lines
         self._partial = bytearray()
         self._recent = bytearray()
@@ -150,6 +165,8 @@ class Stream:
         """Forward everything that was written before this call, including an unfinished line."""
         self.catch_up()
         self._pass_on_partial(len(self._partial))
+        if self._search is not None:
+            self._search.finish()
 
     def _read(self) -> int | None:
         """Return the number of bytes read, 0 if none are available, None at the end."""
@@ -166,6 +183,8 @@ class Stream:
         self._remember(data)
         if self._file is not None:
             self._file.write(data)
+        if self._search is not None:
+            self._search.read(data)
         if self._screen is not None:
             if self._lines:
                 self._pass_on_lines(self._screen, data)

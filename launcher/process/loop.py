@@ -53,6 +53,19 @@ class Later:
         self._make()
 
 
+class Every:
+    """An action that repeats, the first time after one interval."""
+
+    def __init__(self, interval_s: float, act: Callable[[], None]) -> None:
+        self.due: float | None = time.monotonic() + interval_s
+        self._interval_s, self._act = interval_s, act
+
+    def fire(self, now: float) -> None:
+        """Act, and note when to act again."""
+        self.due = now + self._interval_s
+        self._act()
+
+
 class Loop:
     """Descriptors and timers, with a handler for each.
 

@@ -46,7 +46,8 @@ PACKAGES = {
 SYSTEM_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 """Where daemons are, on the PATH of few users."""
 
-# task/none and config_overrides: the CPUs need not exist. Job ids begin at 1 in every cluster.
+# task/none and config_overrides: the CPUs need not exist. Job ids begin at 1 in every cluster. A job that is
+# requeued waits until the credentials of its steps have expired: 2 minutes by default.
 SLURM_CONF = """\
 ClusterName=simulated
 SlurmctldHost={head}
@@ -69,6 +70,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
 SchedulerParameters=batch_sched_delay=0
+AuthInfo=cred_expire=20
 KillWait=5
 GresTypes=gpu
 NodeName={names} CPUs={cpus} Gres=gpu:2 State=UNKNOWN
@@ -139,6 +141,27 @@ class SlurmCluster:
             variables: Set in its environment, and so in the tasks that srun starts.
         """
         return self._run(self.head, argv, self.environ(**variables), RUN_TIMEOUT_S)
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        """Start a command on the head node, e.g. srun; what it says is in one pipe."""
+        return subprocess.Popen(
+            self.cluster.argv(self.head, argv),
+            env=self.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def on(self, node: Node, *argv: str) -> None:
+        """Run a command on a node, which has to succeed."""
+        self._check(node, argv)
+
+    def crash(self, node: Node) -> None:
+        """End a node with all that runs on it, and tell Slurm, which would notice after SlurmdTimeout."""
+        self.cluster.crash(node)
+        done = self.run("scontrol", "update", f"nodename={node.name}", "state=down", "reason=crash")
+        assert done.returncode == 0, done.stderr
 
     def run_script(self, text: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Submit a batch script, wait for its end, return its exit status and what it printed.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.cluster.job_view import read_seats
-from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
+from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
@@ -25,6 +27,7 @@ from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
 from tests.cluster.together import WAITER, Job, assert_one_truth
+from tests.process.gpus import HOLDS, StandIn
 from tests.process.hubs import Caller, LiveHub, live_hub, make_join
 from tests.process.looking import is_true_by, wait_for
 
@@ -95,6 +98,34 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job_on_all_nodes(job: Job
     for one in done.values():
         assert len(one.first) == 1 and "import-error" in one.err, one.err
         assert "no restart: a restart does not help" in one.err and "--restart-on any" in one.err
+
+
+def test_all_nodes_wait_until_the_gpus_of_each_are_free(pair: Job) -> None:
+    """NVML is a stand-in: on node 1 the memory is in use for a second after the end."""
+    gpus = [StandIn(pair.folder, node.name) for node in pair.cluster.nodes]
+    script = HOLDS.replace("sys.argv[1]", "f'{sys.argv[1]}/{socket.gethostname()}.json'")
+    held = ("1 listed", "10 listed")
+    for node in pair.cluster.nodes:
+        words = ("-c", f"import socket\n{script}", str(pair.folder), *held[node.index].split())
+        pair.start(node.index, "--restarts", "1", "--", sys.executable, *words, environ=gpus[0].environ(30))
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert {one.out for one in done.values()} == {"free\n"}
+
+
+def test_a_node_0_that_is_cut_off_between_two_attempts_blames_itself(job: Job) -> None:
+    """As inside an attempt: all others fall silent at once, and none of them is blamed for that."""
+    flags = ("--restarts", "9", "--restart-delay", "60", "--lost-after", "5")
+    job.start_all(*flags, "--", "sh", "-c", "exit 9")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2", 60)
+    job.cluster.disconnect(job.cluster.nodes[0])
+    done = job.wait()
+    assert {one.status for one in done.values()} == {75}, done[0].err
+    assert done[0].first[-1] == "node 0 failed first: it was cut off from all other nodes"
+    assert "no restart: node 0 was cut off from all other nodes" in done[0].err
+    assert "is lost before attempt" not in done[0].err and "did not come back" not in done[0].err
+    for name in (1, 2, 3):
+        assert "node 0 failed first: it is lost" in done[name].first[-1]
 
 
 def test_the_budget_ends(job: Job) -> None:
@@ -194,6 +225,17 @@ def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
     job.launchers.pop(0).communicate()
     done = job.wait()
     assert_one_truth(done, 75, "node 0 failed first: it is lost")
+
+
+def test_a_node_without_processes_that_loses_node_0_has_killed_none(job: Job) -> None:
+    """It waits for the next attempt, and its lease ends while it tries to tell node 0 that it leaves."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.signal(3, signal.SIGKILL)
+    wait_for(lambda: job.says(1, "restart 1 of 5"), "the nodes wait for node 3")
+    job.signal(0, signal.SIGKILL)
+    for one in job.wait(1, 2).values():
+        assert one.status == 75 and "node 0 failed first" in one.err, one.err
+        assert "were killed" not in one.err, one.err
 
 
 def test_a_second_failure_is_restarted_too(job: Job) -> None:
@@ -479,6 +521,19 @@ def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> N
     assert "the launcher stood still" in world.job.errors[2].read_text()
 
 
+def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:
+    """The others have given it up and ended, and the platform may start another node 0."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    pid = (job.folder / "up-0-0").read_text()
+    job.signal(0, signal.SIGSTOP)
+    done = job.wait(1, 2, 3)
+    assert_one_truth(done, 75, "node 0 failed first: it is lost")
+    there = ("sh", "-c", f"test -e /proc/{pid} && cut -d' ' -f3 /proc/{pid}/stat || echo gone")
+    wait_for(lambda: job.on(job.cluster.nodes[0], there).strip() in ("gone", "Z"), "its rank is gone")
+    assert "the launcher stood still" in job.errors[0].read_text()
+    job.signal(0, signal.SIGCONT)
+
+
 def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
     """It waits for a place, and hears nothing any more."""
     world.start()
@@ -654,6 +709,25 @@ def test_seats_that_cannot_be_end_the_connection(seats: object) -> None:
         read_seats({"seats": seats}, shape)
 
 
+def test_a_spare_node_that_is_heard_shows_that_node_0_is_not_cut_off() -> None:
+    """Both others fall silent: each is lost, and the job goes on."""
+    with live_hub(3, RULE, spare_count=1, lost_after_s=3.0) as hub:
+        spare, *_ = [join(hub, rank) for rank in (3, 1, 2)]
+        spare.hear("start")
+        arbiter = hub.hub.ending.arbiter
+
+        def finds(condition: Callable[[], bool]) -> bool:
+            spare.say(pack(Beat()))
+            return condition()
+
+        wait_for(lambda: finds(lambda: arbiter.is_lost(1) and arbiter.is_lost(2)), "both are lost")
+        hub.hear_own(Ended(143))
+        has_place = lambda: any("takes the place" in line for line in hub.said)  # noqa: E731
+        wait_for(lambda: finds(has_place), "the spare node has a place")
+        assert not any("cut off" in line for line in hub.said)
+        assert not hub.faults
+
+
 def test_seats_that_can_be() -> None:
     shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
     assert read_seats({"seats": {"4": 1}}, shape) == {4: 1}
@@ -667,6 +741,32 @@ def test_a_node_that_comes_back_with_another_command_is_named() -> None:
         join(hub, 2, "aa", command="another").hear("start")
         node_1.hear("start")
         assert any("command" in line for line in hub.said) and not hub.faults, hub.said
+
+
+def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
+    """Otherwise the other nodes would wait for the start for ever."""
+
+    def refuse() -> dict[str, object]:
+        raise OSError(EMFILE, os.strerror(EMFILE))
+
+    with live_hub(3, RULE) as hub:
+        hub.do(lambda: setattr(hub.hub.regroup, "_agree", refuse))
+        node_1 = leave_2(hub)
+        join(hub, 2, "aa")
+        over = node_1.hear("over")
+        assert "no port for attempt 1: [Errno 24] Too many open files" in str(over["why"])
+        assert over["status"] == 75 and not hub.faults
+
+
+def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
+    """Its launcher stood still at the start, so that its lease was over; the others would wait for ever."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.say(pack(Failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
+        node_2.say(pack(Ended(137)))
+        assert "node 2 has ended with status 137" in str(node_1.hear("stop")["what"])
+        assert not hub.faults
 
 
 def fail(hub: LiveHub, *nodes: Caller, status: int = 9) -> None:

@@ -72,6 +72,15 @@ def start(job: Job, script: str, *flags: str, count: int = 4, per_node: int = 2)
         wait_for(lambda: ask(job, node.index, "status", "--json").returncode == 0, "it can be asked", 60)  # noqa: B023
 
 
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on the first four of five nodes."""
+    need_namespaces()
+    with Cluster(5) as cluster:
+        yield (one := Job(cluster, tmp_path))
+        one.close()
+
+
 def ask(job: Job, index: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher on a node."""
     line = job.cluster.argv(job.cluster.nodes[index], (sys.executable, "-m", "launcher", *words))
@@ -96,7 +105,13 @@ def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
     assert [row[:3] for row in rows] == [[str(r // 2), f"node{r // 2}", str(r)] for r in range(4)]
     assert all(row[4] == "running" for row in rows)
     assert "2 nodes" in done.stdout and "4 of 4 ranks run" in done.stdout
-    assert status(job, index)["nodes"][0]["nodes"] == {"count": 2, "heard": 2, "lost": 0, "spares": 0}
+    assert status(job, index)["nodes"][0]["nodes"] == {
+        "count": 2,
+        "heard": 2,
+        "lost": 0,
+        "spares": 0,
+        "spare_hosts": [],
+    }
 
 
 def test_a_launcher_of_the_machine_is_not_of_a_node_that_shares_its_files(job: Job) -> None:
@@ -186,3 +201,38 @@ def test_metrics_are_served_at_the_address_among_the_nodes(job: Job) -> None:
     refused = "import socket; socket.create_connection(('127.0.0.1', 9400), 20)"
     with pytest.raises(subprocess.CalledProcessError):
         job.on(job.cluster.nodes[0], (sys.executable, "-c", refused))
+
+
+def hosts(job: Job, index: int) -> tuple[list[str], list[str]]:
+    """Return the hosts of ranks 0 to 3 and of the spare nodes, as a node tells them in both forms."""
+    found = status(job, index)
+    in_job = [node["host"] for node in found["nodes"]]
+    spares = found["nodes"][0]["nodes"]["spare_hosts"]
+    shown = ask(job, index, "status").stdout.splitlines()
+    assert [line.split()[1] for line in shown[2:6]] == in_job, shown
+    assert (f"1 spare node ({spares[0]})" if spares else "4 of 4 ranks run") in shown[0], shown
+    assert ("spare" in shown[0]) == bool(spares), shown
+    return in_job, spares
+
+
+def test_the_nodes_that_are_in_and_the_spare_ones_are_named_before_and_after_a_loss(five: Job) -> None:
+    """Asked on node 0, on the spare node, and on one that has come back while another has its rank."""
+    flags = ("--restarts", "5", "--lost-after", "5", "--grace", "1", "--spares", "1")
+    script = five.folder / "train.py"
+    script.write_text(SLEEPS.replace("up-{os", "up-{os.environ.get('LAUNCHER_ATTEMPT', 0)}-{os"))
+    words = (*flags, "--", sys.executable, str(script), str(five.folder))
+    for index in range(5):
+        five.start(index, *words, count=4)
+    wait_for(lambda: len(list(five.folder.glob("up-0-*"))) == 4, "all ranks have begun")
+    wait_for(lambda: five.says(0, "as a spare node"), "the spare node is here")
+    for index in (0, 4):
+        assert hosts(five, index) == (["node0", "node1", "node2", "node3"], ["node4"])
+    five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    wait_for(lambda: len(list(five.folder.glob("up-1-*"))) == 4, "all ranks run again", 60)
+    for index in (0, 4):
+        assert hosts(five, index) == (["node0", "node1", "node4", "node3"], [])
+    five.start(2, *words, count=4, key=12)
+    wait_for(lambda: five.says(0, "node 2 (node2) is here as a spare node"), "it is back")
+    for index in (0, 4, 2):
+        assert hosts(five, index) == (["node0", "node1", "node4", "node3"], ["node2"])

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.core.environ import Malformed
 from launcher.options.flag_values import parse_regex
-from tests.process.looking import is_gone, wait_for
+from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import launch, open_launcher
 
 FAILS = 'import os, sys; print("attempt", os.environ.get("LAUNCHER_ATTEMPT", "0"), flush=True); sys.exit({})'
@@ -94,6 +94,42 @@ def test_a_single_process_whose_output_is_searched() -> None:
     flags = ("--restarts", "4", "--progress-pattern", "step [0-9]")
     done = launch("run", *flags, "--", sys.executable, "-c", moves)
     assert done.returncode == 5 and done.stdout.count("step 7\n") == 5, done.stderr
+
+
+BURST = """
+import os, signal, sys
+launcher = os.getppid()
+if os.environ.get("LAUNCHER_ATTEMPT", "0") == "0":
+    print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+    os.kill(launcher, signal.SIGSTOP)
+    os.write(1, b"x" * 79 + b"\\n")
+    os.write(1, (b"x" * 79 + b"\\n") * 330 + b"step 7\\n" + (b"x" * 79 + b"\\n") * 430)
+    sys.exit(5)
+"""
+
+
+def test_a_line_is_found_wherever_it_is_in_the_output(tmp_path: Path) -> None:
+    """60 KB wait in the pipe when the rank has ended, and the line is in the middle."""
+    record = tmp_path / "attempts.jsonl"
+    flags = ("--restarts", "1", "--attempts-file", str(record), "--progress-pattern", "^step [0-9]$")
+    line = ("run", *flags, "--", sys.executable, "-c", BURST, str(tmp_path / "pid"))
+    with open_launcher(*line) as process:
+        pid = read_pid(tmp_path / "pid")
+        wait_for(lambda: is_gone(pid), "the rank has ended")
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert out.count("step 7\n") == 1
+    assert json.loads(record.read_text().splitlines()[0])["progressed"] is True
+
+
+def test_output_that_is_not_shown_is_searched_too() -> None:
+    """--local-ranks-filter hides rank 0."""
+    flags = ("--restarts", "4", "--progress-pattern", "step [0-9]", "--local-ranks-filter", "1")
+    moves = 'import os; print("step 7" * (os.environ["RANK"] == "0")); ' + FAILS.format(5)
+    done = launch(*TWO, *flags, "--restart-delay", "0", "--", sys.executable, "-c", moves)
+    assert (done.returncode, attempts(done.stderr)) == (5, 5), done.stderr
+    assert "step 7" not in done.stdout
 
 
 def test_the_record_has_a_json_line_for_each_failed_attempt(tmp_path: Path) -> None:

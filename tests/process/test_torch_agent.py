@@ -13,9 +13,23 @@ from typing import NamedTuple
 import pytest
 
 from tests.process.looking import wait_for
-from tests.process.starting import open_launcher
+from tests.process.starting import launch, open_launcher
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch")]
+FAILS = """
+import os, sys, time
+folder, rounds, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+count, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+assert "LAUNCHER_STARTS_FILE" not in os.environ
+open(f"{folder}/round-{rank}-{count}", "w").close()
+while len([name for name in os.listdir(folder) if name.endswith(f"-{count}")]) < 2:
+    time.sleep(0.01)
+if count < rounds:
+    sys.exit(5 if rank == "1" else 0)
+while how == "waits" and not os.path.exists(f"{folder}/go"):
+    time.sleep(0.02)
+sys.exit(6 if how == "fails" else 0)
+"""
 WHOLE = "saved " * 10
 SAVES = """
 import os, signal, sys, time
@@ -120,3 +134,44 @@ def test_where_no_end_can_be_well_the_agent_is_told(tmp_path: Path, how: str, fl
     assert told.status == 1, told.err
     saved = [0] if how == "dies" else [0, 1]
     assert ranks_with(tmp_path, "heard", "TERM ") == ranks_with(tmp_path, "checkpoint", WHOLE) == saved
+
+
+def restart(tmp_path: Path, how: str, rounds: int = 2) -> tuple[str, ...]:
+    """Return the line of a job whose first rounds fail; torchrun restarts its workers twice."""
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    flags = ("--max-restarts", "2", "--nproc-per-node", "2", "--monitor-interval", "0.1")
+    record = ("--failure-file", str(tmp_path / "failure.json"))
+    return ("run", "--init", *flags, *record, "--", str(script), str(tmp_path), str(rounds), how)
+
+
+def test_restarts_of_torchrun_are_on_the_last_screen(tmp_path: Path) -> None:
+    done = launch(*restart(tmp_path, "ends"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("launcher: torchrun restarted its processes 2 times\n") == 1
+
+
+def test_without_a_restart_of_torchrun_nothing_is_said(tmp_path: Path) -> None:
+    done = launch(*restart(tmp_path, "ends", rounds=0))
+    assert done.returncode == 0 and "restarted" not in done.stderr, done.stderr
+
+
+def test_restarts_of_torchrun_are_in_the_failure_record(tmp_path: Path) -> None:
+    done = launch(*restart(tmp_path, "fails"))
+    record = json.loads((tmp_path / "failure.json").read_text())
+    assert (done.returncode, record["attempt"]) == (1, 2), done.stderr
+    assert ", restart 2, " in done.stderr
+    assert "torchrun restarted its processes 2 times" in done.stderr
+
+
+def test_restarts_of_torchrun_are_in_the_status(tmp_path: Path) -> None:
+    """While the third round runs."""
+    with open_launcher(*restart(tmp_path, "waits")) as process:
+        wait_for(lambda: len(list(tmp_path.glob("round-*-2"))) == 2, "the third round runs", 60)
+        job = ("status", "--job", str(process.pid))
+        status, facts = launch(*job), launch(*job, "--json")
+        (tmp_path / "go").touch()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "torchrun restarted its processes 2 times" in status.stdout, status.stdout + status.stderr
+    assert json.loads(facts.stdout)["nodes"][0]["attempt"] == 2

@@ -1238,3 +1238,16 @@ def test_the_attempt_is_that_of_the_nearest_launcher() -> None:
         worker = {**WORKER_SEES, "TORCHELASTIC_RESTART_COUNT": count, **outside}
         found = plan(*TRAIN, environ=worker)
         assert render_environ(found, found.processes[0], worker).get("LAUNCHER_ATTEMPT") == seen
+
+
+@pytest.mark.parametrize("flags", [{"restarts": "2"}, {"restarts": "2", "spares": "1"}])
+def test_one_rank_on_each_node_is_started_again_by_its_launcher(flags: dict[str, Any]) -> None:
+    """Srun --ntasks-per-node=1 with one GPU: the launcher is the only one of its node, so it stays."""
+    step = {
+        "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "4",
+        "SLURM_STEP_NODELIST": "node[0-3]", "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+    }  # fmt: skip
+    assert plan(*TRAIN, environ=step).mode is Mode.EXEC
+    made = plan(*TRAIN, environ=step, **flags)
+    assert made.mode is Mode.SUPERVISE and made.topology.world_size == 4 - int(flags.get("spares", "0"))

@@ -37,7 +37,7 @@ from launcher.core.errors import NotReady, UsageError
 from launcher.core.messages import FACTS_KEPT, Garbled, parse
 from launcher.core.model import Allocation, Scope
 from launcher.failure import transfer
-from launcher.failure.arbiter import LOST, RANK, SILENT_NS, Event, FailureArbiter
+from launcher.failure.arbiter import EVENTS_OF_NODE, LOST, RANK, SILENT_NS, Event, FailureArbiter
 from launcher.failure.model import Cause, Verdict
 from launcher.machine.host import Host
 from launcher.options.flags import FRAMEWORKS
@@ -379,6 +379,14 @@ def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
     arbiter.end(0, 3, record(consequence=False))
     arbiter.report(Event(1, LOST, 900 * MS, 75, SILENT_NS))
     assert arbiter.status() == 75
+
+
+def test_a_node_of_which_many_ranks_have_failed_can_be_lost() -> None:
+    """Only the first of its ranks are kept, but the job would wait for it for ever."""
+    arbiter = FailureArbiter(2)
+    kept = [arbiter.report(Event(1, RANK, rank, 1, facts={"rank": rank})) for rank in range(20)]
+    assert kept == [True] * EVENTS_OF_NODE + [False] * (20 - EVENTS_OF_NODE)
+    assert arbiter.report(Event(1, LOST, 20, 75)) and arbiter.is_lost(1)
 
 
 def test_a_node_whose_connection_ended_before_a_failure_is_the_first() -> None:

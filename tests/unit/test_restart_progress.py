@@ -1,0 +1,80 @@
+"""Progress in the output of an attempt: each line is searched once, wherever it is and however it arrives."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.model import Restarts
+from launcher.recovery.progress import LINE_BYTES, ProgressGate
+
+
+def matches(pattern: str, *parts: bytes, ends: bool = True) -> bool | None:
+    """Return whether a pattern is found in output that arrives in these parts."""
+    gate = ProgressGate(Restarts(most=1, progress_pattern=pattern))
+    gate.begin()
+    lines = gate.follow()
+    assert lines is not None
+    for part in parts:
+        lines.read(part)
+    if ends:
+        lines.finish()
+    return gate.has_progressed()
+
+
+@given(before=st.binary(max_size=300), cuts=st.lists(st.integers(0, 400), max_size=5), after=st.binary())
+def test_a_line_counts_wherever_it_is_and_however_it_arrives(
+    before: bytes, cuts: list[int], after: bytes
+) -> None:
+    whole = before.replace(b"step", b"") + b"\nstep 12\n" + after
+    places = [0, *sorted(cuts), len(whole)]
+    parts = [whole[start:end] for start, end in pairwise(places)]
+    assert matches("^step [0-9]+$", *parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ((b"step 1", b"2 failed\n"), False),  # the end of a part is no end of a line
+        ((b"step 1",), True),  # the end of the output is
+        ((b"\rstep 1\rstep",), True),  # a progress bar
+        ((b"a step 1\n",), False),
+        ((b"step 1\r\n",), True),
+    ],
+)
+def test_a_line_is_a_whole_line(parts: tuple[bytes, ...], found: bool) -> None:
+    assert matches("^step [0-9]+$", *parts) is found
+
+
+def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
+    """A match across two pieces of it is found, and each byte is searched at most twice."""
+    for offset in range(-10, 10, 3):
+        filler = b"x" * (2 * LINE_BYTES + offset)
+        assert matches("step [0-9]", filler, b"st", b"ep 7", filler, ends=False)
+    gate = ProgressGate(Restarts(most=1, progress_pattern="never"))
+    gate.begin()
+    searched: list[int] = []
+    gate.search = lambda lines: searched.append(len(lines))  # type: ignore[method-assign]
+    lines = gate.follow()
+    assert lines is not None
+    for _ in range(10_000):
+        lines.read(b"x" * 100)
+    assert sum(searched) < 2.1 * 1_000_000 and max(searched) < 2 * LINE_BYTES + 200
+    lines.read(b"\n")
+    searched.clear()
+    for _ in range(1000):
+        lines.read(b"a line\n")
+    assert sum(searched) == 7000
+
+
+def test_an_attempt_that_has_made_progress_is_not_searched_any_more() -> None:
+    gate = ProgressGate(Restarts(most=1, progress_pattern="step"))
+    gate.begin()
+    assert gate.wants_output and not gate.has_progressed()
+    gate.search(b"step")
+    assert gate.has_progressed() and not gate.wants_output
+    gate.begin()
+    assert gate.wants_output and not gate.has_progressed()
