@@ -148,6 +148,7 @@ class Agent:
         self.run_id = run_id or os.urandom(8).hex()
         self.began_s, self._started_ns, self.attempt = time.monotonic(), time.monotonic_ns(), 0
         self.said: list[tuple[float, str]] = []
+        self.renew: Callable[[], None] | None = None
         self._is_done = self._is_restarting = self._has_begun = False
         self._clear()
         signals = SignalFile()
@@ -475,6 +476,7 @@ def run_processes(
     widen: bool = False,
     checks: Checks | None = None,
     serve: Serve | None = None,
+    renew: Callable[[], Sequence[Child]] | None = None,
 ) -> int:
     """Run processes on this node only, and return the job's status; see `Agent`.
 
@@ -486,6 +488,7 @@ def run_processes(
         widen: Whether to undo the CPU binding that mpirun gave us.
         checks: Checks this node while the processes run.
         serve: Makes the server that answers questions about the job.
+        renew: Returns the processes of another attempt; None if they are the same.
 
     Raises:
         LauncherError: A process cannot be started (126, 127), or a log file cannot be written (75).
@@ -495,6 +498,8 @@ def run_processes(
         widen_cpus()
     agent = Agent(watch, place, environ, single=len(children) == 1, checks=checks, serve=serve)
     agent.take(children, paths)
+    if renew is not None:
+        agent.renew = lambda: agent.take(renew(), paths)
     return agent.run()
 
 

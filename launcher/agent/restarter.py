@@ -209,8 +209,20 @@ class Restarter:
         if self.is_told:
             self.give_up(TOLD)
             return False
+        self._renew()
         agent.begin_again(agent.attempt + 1)
         return True
+
+    def _renew(self) -> None:
+        """Give the processes of the next attempt their own port; without one they keep the last."""
+        if self._agent.renew is None:
+            return
+        from contextlib import suppress
+
+        from launcher.core.errors import LauncherError
+
+        with suppress(LauncherError):  # what was planned before still holds
+            self._agent.renew()
 
     def _check_health(self) -> None:
         """Run the health command, and report what it finds: a single node has no other in its place."""

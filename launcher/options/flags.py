@@ -12,6 +12,7 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Fact
 from launcher.options.flag_values import (
     one_of,
+    parse_command,
     parse_endpoint,
     parse_gpus_per_process,
     parse_key_values,
@@ -403,7 +404,7 @@ FLAGS = (
         "CMD",
         "a command that checks this node before each attempt; a spare node takes the place of an unhealthy "
         "one (status not 0)",
-        parse_words,
+        parse_command,
         group="restarts",
     ),
     Flag(

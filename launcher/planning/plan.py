@@ -33,7 +33,7 @@ from launcher.planning.notes import note_gone, note_job, warn_gone, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
-from launcher.planning.supervision import plan_supervision, require_metrics
+from launcher.planning.supervision import plan_supervision, refuse_rules, require_metrics
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -147,6 +147,8 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
     allocation = parts.case.allocation
     if parts.case.options.get("metrics_port"):
         require_metrics(host)
+    if parts.agent is not None:
+        refuse_rules(parts.case.options, parts.agent)
     return plan_supervision(
         parts.case.options,
         parts.case.topology,
@@ -208,7 +210,7 @@ def _gather_notes(
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *warnings,
-        *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
+        *note_job(parts.case, shape.request, parts.choice, parts.agent, shape.ledger, host),
         *note_gone(parts.case, parts.agent, stays=stays),
     )
     return tuple(dict.fromkeys(notes))

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -330,3 +331,56 @@ def test_the_plan_tells_spare_nodes_and_what_restarts_may_do() -> None:
         "each node is checked by nvidia-smi -q",
     ):
         assert part in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "code"),
+    [
+        ("nosuchcmd --now", 127, "command-not-found"),
+        ("./nosuchcmd", 127, "command-not-found"),
+        ("/etc/passwd", 126, "command-not-executable"),
+        ("''", 64, "malformed-flag"),
+        ("", 64, "malformed-flag"),
+    ],
+)
+def test_a_mistyped_health_command_is_an_error_before_the_start(check: str, status: int, code: str) -> None:
+    done = launch("run", "--restarts", "1", "--health-command", check, "--", "echo", "started")
+    assert done.returncode == status and f"[{code}]" in done.stderr, done.stderr
+    assert "--health-command" in done.stderr and not done.stdout
+
+
+def test_the_first_attempt_has_no_number_from_outside() -> None:
+    """A launcher inside of another's second attempt begins anew."""
+    show = ("sh", "-c", "echo seen $LAUNCHER_ATTEMPT/$TORCHELASTIC_RESTART_COUNT; test $LAUNCHER_ATTEMPT")
+    told = {"LAUNCHER_ATTEMPT": "7", "TORCHELASTIC_RESTART_COUNT": "7"}
+    done = launch("run", "--nproc-per-node", "1", "--restarts", "1", "--", *show, environ=told)
+    assert done.returncode == 0 and "seen /0" in done.stdout and "seen 1/1" in done.stdout, done.stderr
+
+
+MEETS = """
+import os, socket
+port = int(os.environ["MASTER_PORT"])
+print("port", port, flush=True)
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", port))
+listener.listen()
+raise SystemExit(3 if os.environ.get("LAUNCHER_ATTEMPT") != "2" else 0)
+"""
+
+
+def test_each_attempt_of_one_node_has_a_port_of_its_own() -> None:
+    """What remains of an attempt cannot connect to the next, which can listen at its port."""
+    line = ("run", "--restarts", "3", "--restart-delay", "0", "--", sys.executable, "-c", MEETS)
+    for environ in ({}, {"MASTER_ADDR": "127.0.0.1"}):
+        done = launch(*line, environ=environ)
+        ports = [word for word in done.stdout.splitlines() if word.startswith("port")]
+        assert done.returncode == 0 and len(ports) == len(set(ports)) == 3, done.stdout + done.stderr
+
+
+def test_a_port_that_was_asked_for_is_that_of_all_attempts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = str(found.getsockname()[1])
+    line = ("run", "--restarts", "3", "--master-port", port, "--restart-delay", "0")
+    done = launch(*line, "--", sys.executable, "-c", MEETS)
+    assert done.returncode == 0 and done.stdout.count(f"port {port}\n") == 3, done.stdout + done.stderr
