@@ -253,7 +253,7 @@ class CoordinatorClient:
                 if isinstance(message, (Start, Again)):
                     self.has_started = True
                 if isinstance(message, Start):
-                    self._kept = [one for one in self._kept if isinstance(one, Told)]  # the rest is history
+                    self._kept = [one for one in self._kept if not _is_history(one, message)]
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
@@ -368,3 +368,13 @@ class CoordinatorClient:
 
 def _is_of_rank(message: object) -> bool:
     return isinstance(message, Failed) and message.kind == RANK
+
+
+def _is_history(kept: object, start: Start) -> bool:
+    """Whether a message need not be sent again once an attempt has started; node 0 repeats its start."""
+    match kept:
+        case Failed() | Ended():
+            return kept.attempt < start.attempt
+        case ReadyAgain():
+            return kept.attempt <= start.attempt
+    return False

@@ -183,6 +183,9 @@ class Ending:
         if ended.progressed is not None:
             self.has_progressed = self.has_progressed or ended.progressed
         self.arbiter.end(rank, ended.status, ended.record)
+        if ended.status and self._held is None and self._looks is None and not self._shape.keep_going:
+            # It has stopped its processes itself: one that stood still kills what it has started too late
+            self.begin_stop(f"{self._shape.member} {rank} has ended with status {ended.status}", rank)
         self.consider()
 
     def lose(self, member: Member, since: float) -> None:

@@ -17,9 +17,10 @@ from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
 from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
-from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.messages import pack
+from launcher.core.redact import printable
 from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.recovery.recovery import describe_attempt
@@ -79,7 +80,8 @@ class Regroup:
             shape: The job.
             membership: Its nodes.
             say: Prints one line.
-            agree: Returns the values of the next attempt that must be the same on all nodes.
+            agree: Returns the values of the next attempt that must be the same on all nodes; may raise
+                `OSError` or `LauncherError`.
             begin: Starts the next attempt on all nodes.
         """
         self.again: Again | None = None
@@ -320,10 +322,15 @@ class Regroup:
         return f"{kind}{'s' if len(ranks) > 1 else ''} {names}"
 
     def _start(self) -> None:
-        """Start the next attempt."""
+        """Start the next attempt, or end the job if it has no port."""
         assert self.again is not None  # noqa: S101 - see `fire`
+        try:
+            agreed = {**self._agree(), **self._membership.describe_nodes()}
+        except (OSError, LauncherError) as error:
+            self.end(f"node 0 finds no port for attempt {self.again.attempt}: {printable(str(error))}")
+            return
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start({**self._agree(), **self._membership.describe_nodes()}, self.attempt))
+        self._begin(Start(agreed, self.attempt))
         self.note_start()
 
     # --- no other attempt

@@ -121,7 +121,8 @@ def _guard(fd: int, run_id: bytes | None) -> None:
         if not select.select([fd], [], [], orders.left_s)[0]:
             orders.lease_until = None
             _kill(run_id, orders.groups)
-            _say(b"the launcher stood still, and another node may take over: its processes were killed")
+            if orders.groups:  # between two attempts, or at the end, nothing runs
+                _say(b"the launcher stood still, and another node may take over: its processes were killed")
         elif data := os.read(fd, 4096):
             orders.take(data)
         else:

@@ -50,6 +50,8 @@ time.sleep(600)
 """
 COUNT, SPARE, RESERVE = 4, 4, (5, 6)
 NOT_READY = 75
+WITHOUT = "the job goes on without this node"
+"""What node 0 tells a launcher that was lost, and whose place is taken."""
 FAULTS = ("Traceback (most recent call last)", "[bug]", "a fault of the launcher", "faults of the launcher")
 SETTLE_S, END_S, CLEAN_S = 60.0, 60.0, 10.0
 
@@ -565,7 +567,8 @@ def find_wrong_status(world: World, done: Mapping[int, Done]) -> str:
     loyal = {name: one for name, one in done.items() if name not in world.dead | world.strange}
     if world.has_lost_node_0:
         for name, one in loyal.items():
-            if one.status != NOT_READY or "node 0" not in one.err:
+            is_replaced = world.may_leave and WITHOUT in one.err  # that was before
+            if one.status != NOT_READY or not ("node 0" in one.err or is_replaced):
                 return f"node 0 is lost, and launcher {name} ends with {one.status}"
         return ""
     status = done[0].status
@@ -578,7 +581,7 @@ def find_wrong_status(world: World, done: Mapping[int, Done]) -> str:
     for name, one in loyal.items():
         if one.status != status and not (one.status == NOT_READY and (world.may_leave or world.may_end)):
             return f"the job ended with {status}, and launcher {name} with {one.status}"
-    for name in world.strange:
+    for name in world.strange - world.dead:
         if done[name].status not in (NOT_READY, 78, 64, status):
             return f"launcher {name} ended with {done[name].status}"
     return ""

@@ -92,11 +92,10 @@ class Training:
     def wait_for_progress(self) -> None:
         """Wait until all ranks of the attempt run, and have written one to three checkpoints."""
         pids, count = f"pid-*-{self.attempt}", self._nodes * self._per_node
-        wait_for(
-            lambda: len(list(self.folder.glob(pids))) == count, f"attempt {self.attempt} runs", DEADLINE_S
-        )
+        wait, attempt = self.job.wait_until, f"attempt {self.attempt}"
+        wait(lambda: len(list(self.folder.glob(pids))) == count, f"{attempt} runs", DEADLINE_S)
         least = self._read_step() + EVERY * self._chance.randint(1, 3)
-        wait_for(lambda: self._read_step() >= least, f"attempt {self.attempt} makes progress", DEADLINE_S)
+        wait(lambda: self._read_step() >= least, f"{attempt} makes progress", DEADLINE_S)
 
     def _read_step(self) -> int:
         path = self.folder / "step"

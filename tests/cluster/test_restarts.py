@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +225,17 @@ def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
     job.launchers.pop(0).communicate()
     done = job.wait()
     assert_one_truth(done, 75, "node 0 failed first: it is lost")
+
+
+def test_a_node_without_processes_that_loses_node_0_has_killed_none(job: Job) -> None:
+    """It waits for the next attempt, and its lease ends while it tries to tell node 0 that it leaves."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.signal(3, signal.SIGKILL)
+    wait_for(lambda: job.says(1, "restart 1 of 5"), "the nodes wait for node 3")
+    job.signal(0, signal.SIGKILL)
+    for one in job.wait(1, 2).values():
+        assert one.status == 75 and "node 0 failed first" in one.err, one.err
+        assert "were killed" not in one.err, one.err
 
 
 def test_a_second_failure_is_restarted_too(job: Job) -> None:
@@ -806,4 +819,30 @@ def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(healt
             new.say(pack(ReadyAgain(0)))
         new.hear("start")
         assert time.monotonic() - since > 2
+        assert not hub.faults
+
+
+def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
+    """Otherwise the other nodes would wait for the start for ever."""
+
+    def refuse() -> dict[str, object]:
+        raise OSError(EMFILE, os.strerror(EMFILE))
+
+    with live_hub(3, RULE) as hub:
+        hub.do(lambda: setattr(hub.hub.regroup, "_agree", refuse))
+        node_1 = leave_2(hub)
+        join(hub, 2, "aa")
+        over = node_1.hear("over")
+        assert "no port for attempt 1: [Errno 24] Too many open files" in str(over["why"])
+        assert over["status"] == 75 and not hub.faults
+
+
+def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
+    """Its launcher stood still at the start, so that its lease was over; the others would wait for ever."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.say(pack(Failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
+        node_2.say(pack(Ended(137)))
+        assert "node 2 has ended with status 137" in str(node_1.hear("stop")["what"])
         assert not hub.faults

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.rehearse.cluster import Cluster, Node
-from tests.process.looking import wait_for
+from tests.process.looking import is_true_by, wait_for
 from tests.process.starting import clean_environ
 
 DEADLINE_S = 120.0
+LOG_LENGTH = 4000
+"""Characters of the end of a log in the message of a failed test."""
 FIRST = re.compile(r"^launcher: (\S.* (?:failed|ended) first: .*)$", re.MULTILINE)
 WAITER = """
     trap 'echo $(date +%s.%N) >> {folder}/told-$RANK; exit 143' TERM
@@ -158,9 +160,29 @@ class Job:
         done = {}
         deadline = time.monotonic() + DEADLINE_S
         for name in names or tuple(self.launchers):
-            out, _ = self.launchers[name].communicate(timeout=max(1.0, deadline - time.monotonic()))
+            try:
+                out, _ = self.launchers[name].communicate(timeout=max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"launcher {name} still runs\n{self.describe()}") from None
             done[name] = Done(self.launchers[name].returncode, out, self.errors[name].read_text())
         return done
+
+    def wait_until(self, condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+        """Poll until something is true; fail with the logs at the deadline, or once a launcher has ended."""
+
+        def has_end() -> bool:
+            return any(one.poll() is not None for one in self.launchers.values())
+
+        is_true_by(lambda: condition() or has_end(), deadline_s)
+        assert condition(), f"not within {deadline_s:g} s, or before the job ended: {what}\n{self.describe()}"
+
+    def describe(self) -> str:
+        """Return the status of each launcher, None while it runs, and the end of its log."""
+        return "\n".join(
+            f"--- launcher {name}, status {self.launchers[name].poll()}\n{path.read_text()[-LOG_LENGTH:]}"
+            for name, path in self.errors.items()
+            if name in self.launchers
+        )
 
     def close(self) -> None:
         """End what a failed test has left."""

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from launcher.channel.acceptor import Acceptor
+from launcher.channel.connection import Connection
+from launcher.channel.listener import listen
 from launcher.cluster import client as calling
 from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
-from launcher.cluster.messages import Ended, Failed
+from launcher.cluster.messages import Ended, Failed, Start, Welcome
 from launcher.cluster.settings import Shape
-from launcher.core.messages import parse
+from launcher.core.messages import pack, parse
 from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, RANK
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
@@ -104,3 +107,52 @@ def test_a_node_that_cannot_be_knocked_at_is_one_of_those_that_are_named(
     monkeypatch.setattr(reach, "resolve", has_two(("::1",)))
     found = reach.read_reasons(list(reach.find_reasons({3: "node3"}, 1)))
     assert found == {3: "its name resolves, but: Address family not supported by protocol"}
+
+
+class ScriptedNode0:
+    """Node 0 that admits each client and starts the same attempt; counts the ends it hears of."""
+
+    def __init__(self, loop: Loop, said: list[str]) -> None:
+        listener, _ = listen(ADDRESS, (0,))
+        self.port = listener.getsockname()[1]
+        self.connections: list[Connection] = []
+        self.ends_heard = 0
+        self.acceptor = Acceptor(listener, KEY, loop, said.append, self._admit)
+
+    def _admit(self, connection: Connection, address: str, message: dict[str, object]) -> None:
+        self.connections.append(connection)
+        connection.redirect(self._hear, lambda why: None)
+        connection.send(pack(Welcome(1, 1, 1)))
+        connection.send(pack(Start({}, 0)))
+
+    def _hear(self, message: dict[str, object]) -> None:
+        self.ends_heard += message["is"] == "ended"
+
+    def close(self) -> None:
+        self.acceptor.close()
+        for connection in self.connections:
+            connection.close()
+
+
+def test_the_end_of_an_attempt_is_sent_until_the_next_one_starts() -> None:
+    """Each connection may end before it has delivered it, and node 0 tells of the running attempt on each."""
+    said: list[str] = []
+    loop = Loop(said.append)
+    node_0 = ScriptedNode0(loop, said)
+    shape = Shape(1, 2, 2, ADDRESS, (node_0.port,))
+    join, helpers = parse(Join, make_join(1, 2)), Helpers(loop)
+    link = CoordinatorClient(
+        KEY, shape, join, loop, helpers, said.append, lambda message: None, lambda: None
+    )  # fmt: skip
+    loop.timers.append(link)
+    loop.turn_until(lambda: link.has_started, WAIT_S)
+    node_0.connections[0].close()
+    link.send(Ended(0))
+    loop.turn_until(lambda: node_0.ends_heard == 1, WAIT_S)
+    node_0.connections[1].close()
+    loop.turn_until(lambda: node_0.ends_heard == 2, WAIT_S)
+    assert node_0.ends_heard == 2, said
+    link.close()
+    node_0.close()
+    loop.close()
+    assert [line for line in said if FAULT in line] == []
