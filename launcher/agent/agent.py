@@ -274,6 +274,7 @@ class Agent:
             self.loop.guard(self.group.collect)
         self.observers.end_attempt()
         self.output.end_attempt()
+        self.loop.guard(self.restarter.end_attempt)
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused

@@ -44,9 +44,17 @@ class Restarter:
         self._starts: str | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
-            from launcher.recovery.progress import ProgressGate
+            self.progress = self._watch_progress()
 
-            self.progress = ProgressGate(rule)
+    def _watch_progress(self) -> ProgressGate:
+        from launcher.recovery.progress import ProgressGate
+
+        agent, search, rule = self._agent, None, self._agent.watch.restarts
+        if rule.progress_pattern:
+            from launcher.recovery.search import Search
+
+            search = Search(rule.progress_pattern, agent.group.helpers, agent.loop, agent.say)
+        return ProgressGate(rule, search)
 
     def begin(self) -> None:
         """Forget the attempt before."""
@@ -73,6 +81,11 @@ class Restarter:
             then()
         else:
             self._gpus.wait(self._agent.group.find_survivors(), then)
+
+    def end_attempt(self) -> None:
+        """Find whether the attempt has made progress: its output has ended."""
+        if self.progress is not None:
+            self.progress.finish()
 
     def count_starts(self, child: Child) -> dict[str, str]:
         """Return the variable by which torchrun's workers are counted; none for other processes."""

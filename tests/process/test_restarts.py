@@ -272,6 +272,33 @@ def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
     assert attempts(said) == 1 and "no restart: a process of this attempt survives SIGKILL" in said, said
 
 
+SLOW = "(a+)+$"
+
+
+def test_a_pattern_never_blocks_the_launcher(tmp_path: Path) -> None:
+    """Its search of this line would take longer than the sun lasts; SIGTERM ends the job all the same."""
+    script = f"import time; print('a' * 100 + '!'); open({str(tmp_path / 'said')!r}, 'w'); time.sleep(600)"
+    line = (*TWO, "--restarts", "3", "--progress-pattern", SLOW, "--", sys.executable, "-uc", script)
+    with open_launcher(*line) as process:
+        wait_for((tmp_path / "said").exists, "the line was written")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 143, said
+
+
+def test_progress_is_unknown_if_the_search_needs_too_long(tmp_path: Path) -> None:
+    """An unknown progress does not end a job: three attempts without progress would."""
+    record = tmp_path / "attempts"
+    flags = ("--restarts", "3", "--restart-delay", "0", "--progress-pattern", SLOW)
+    script = "import sys; print('a' * 100 + '!', flush=True); sys.exit(9)"
+    line = (*flags, "--attempts-file", str(record), "--", sys.executable, "-c", script)
+    done = launch("run", "--nproc-per-node", "1", *line)
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [one["progressed"] for one in lines] == [None] * 4, done.stderr
+    assert done.stderr.count("--progress-pattern needs more than 1 s for a part of the output") == 4
+    assert "all 3 restarts are used" in done.stderr and done.returncode == 9
+
+
 @pytest.mark.parametrize("text", ["a{99999999999999}", "(" * 3000 + ")" * 3000, "("])
 def test_an_expression_that_cannot_be_compiled_is_a_wrong_flag(text: str) -> None:
     with pytest.raises(Malformed):
