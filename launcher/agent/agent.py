@@ -244,6 +244,10 @@ class Agent:
                 self._run_attempt()
             self.observers.end()
             return self._finish()
+        except Exception as error:
+            reason = error
+            self.loop.guard(lambda: self.restarter.note_error(reason))
+            raise
         finally:
             self._is_done = True
             self._close()

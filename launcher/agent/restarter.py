@@ -6,6 +6,7 @@ import os
 import time
 
 from launcher.agent.coordination import Outcome
+from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
 from launcher.output.folder import STARTS_FILE
 
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from launcher.recovery.recovery import Recovery
 
 TOLD = "the launcher was told to end"
+TAKEN_BACK = "the platform takes this node back"
 TORCHRUN = "torchrun"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
+
+
+def describe(error: Exception) -> str:
+    """Return an error as one line without secrets."""
+    from launcher.core.redact import printable, redact
+
+    problems = error.problems if isinstance(error, LauncherError) else ()
+    text = "; ".join(f"[{problem.code}] {problem.what}" for problem in problems) or str(error)
+    return printable(redact(text or type(error).__name__))
 
 
 class Restarter:
@@ -167,9 +178,10 @@ class Restarter:
         return forwarder.told is not None or forwarder.was_interrupted or observers.is_taken_back
 
     def decide(self, outcome: Outcome) -> Decision | None:
-        """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
+        """Return what follows from a failed attempt; None if nothing has failed, or without restarts."""
         agent = self._agent
-        if not agent.watch.restarts.most or self.is_told or not outcome.status:
+        has_ended_as_told = self.is_told and agent.told_before is not None
+        if not agent.watch.restarts.most or has_ended_as_told or not outcome.status:
             return None
         found: list[Decision] = []
         agent.loop.guard(
@@ -180,12 +192,25 @@ class Restarter:
 
     def _find_veto(self) -> str:
         """Return why no attempt can follow here; empty for no reason."""
+        if self.is_told:
+            return TAKEN_BACK if self._agent.observers.is_taken_back else TOLD
         return SURVIVES if self._agent.group.find_survivors() else ""
 
     def give_up(self, why: str) -> None:
         """Report that the attempt that was to follow does not take place."""
         self.recovery.give_up(why)
         self._agent.say(self.recovery.describe())
+
+    def note_error(self, error: Exception) -> None:
+        """Tell what an error has ended: not only the attempt that it kept from starting."""
+        recovery = self._recovery
+        if recovery is None or recovery.decision is None:
+            return
+        if recovery.decision.restarts:
+            self.give_up(
+                f"attempt {recovery.history.failed[-1].number + 1} could not start: {describe(error)}"
+            )
+        self.summarize(error.exit_status if isinstance(error, LauncherError) else EXIT_BUG)
 
     def restart_alone(self) -> bool:
         """Whether the processes of this node start again by themselves; returns when it is time."""

@@ -272,6 +272,44 @@ def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
     assert attempts(said) == 1 and "no restart: a process of this attempt survives SIGKILL" in said, said
 
 
+def test_a_job_that_is_told_to_end_while_it_stops_says_so(tmp_path: Path) -> None:
+    """Rank 1 has failed, and rank 0 takes its time to stop, when SIGTERM comes."""
+    record = tmp_path / "attempts"
+    script = (
+        f"test $RANK = 1 && {{ until test -e {tmp_path}/on; do sleep 0.02; done; exit 9; }}; "
+        f"trap 'touch {tmp_path}/stops' TERM; touch {tmp_path}/on; while :; do sleep 0.05; done"
+    )
+    flags = ("--restarts", "3", "--grace", "3", "--attempts-file", str(record))
+    with open_launcher(*TWO, *flags, "--", "sh", "-c", script) as process:
+        wait_for((tmp_path / "stops").exists, "rank 0 stops")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 9, said
+    assert said.count("no restart: the launcher was told to end") == 1, said
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["status"], line["restarts"], line["why"]) == (9, False, "the launcher was told to end")
+
+
+@pytest.mark.parametrize(("lost", "status"), [("the program", 127), ("the folder", 127)])
+def test_the_last_screen_and_the_record_are_right_if_the_next_attempt_cannot_start(
+    tmp_path: Path, lost: str, status: int
+) -> None:
+    record, folder = tmp_path / "attempts", tmp_path / "folder"
+    folder.mkdir()
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\nrm -r {folder if lost == 'the folder' else program}\nexit 9\n")
+    program.chmod(0o755)
+    flags = ("run", "--nproc-per-node", "1", "--restarts", "3", "--attempts-file", str(record))
+    python = ("env", f"--chdir={folder}", sys.executable)
+    done = launch(*flags, "--", str(program), interpreter=python)
+    assert done.returncode == status, done.stderr
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["number"], line["restarts"]) == (0, False)
+    assert line["why"].startswith("attempt 1 could not start: ["), line
+    assert f"no restart: {line['why']}" in done.stderr
+    assert f"2 attempts, 1 failed (1 x status 9); exit status {status}" in done.stderr, done.stderr
+
+
 SLOW = "(a+)+$"
 
 
