@@ -264,13 +264,15 @@ class Restarter:
         return replace(attempt, what=outcome.line, cause=cause.code, retryable=cause.retryable)
 
     def summarize(self, status: int) -> None:
-        """Print the summary of all attempts, if there were several, and torchrun's restarts."""
+        """Print the summary of all attempts, if it says more than the verdict, and torchrun's restarts."""
         agent, recovery = self._agent, self._recovery
         count = self.restarts_of_torchrun
         if count:
             agent.say(f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}")
-        if agent.attempt and recovery is not None and recovery.history.failed:
-            history, now_ns = recovery.history, time.time_ns()
+        if recovery is None or not recovery.history.failed:
+            return
+        history, now_ns = recovery.history, time.time_ns()
+        if agent.attempt or history.unhealthy:
             is_alone = not agent.coordination.has_others
             agent.say(
                 history.summarize(agent.attempt + 1, agent.started_ns, now_ns, status, is_alone=is_alone)

@@ -88,7 +88,8 @@ class History:
         failed = self.failed
         kinds = Counter(one.kind for one in failed)
         causes = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
-        lines = [f"{count} attempts, {len(failed)} failed ({causes}); exit status {status}"]
+        attempts = f"{count} attempt{'' if count == 1 else 's'}"
+        lines = [f"{attempts}, {len(failed)} failed ({causes}); exit status {status}"]
         for one in failed[-SHOWN_MAX:]:
             lines.append(f"  attempt {one.number}: {one.lasted_s:.1f} s, {one.what or one.kind}")
         spent_s = sum(one.lasted_s for one in failed)

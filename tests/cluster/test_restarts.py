@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -835,6 +836,74 @@ def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
         over = node_1.hear("over")
         assert "no port for attempt 1: [Errno 24] Too many open files" in str(over["why"])
         assert over["status"] == 75 and not hub.faults
+
+
+@pytest.mark.parametrize("where", ["_agree", "_begin", "replace_unhealthy", "_find_veto"])
+def test_a_fault_of_node_0_between_two_attempts_ends_the_job(where: str) -> None:
+    """Otherwise the other nodes would wait for the start for ever."""
+
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with live_hub(3, RULE) as hub:
+        hub.do(lambda: setattr(hub.hub.regroup, where, fail))
+        node_1 = join(hub, 1)
+        node_2 = join(hub, 2)
+        node_1.hear("start")
+        node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+        node_1.say(pack(Ended(9)))
+        node_2.say(pack(Ended(143)))
+        hub.hear_own(Ended(143))
+        if where in ("_agree", "_begin"):
+            node_1.hear("again")
+            for node in (node_1, node_2):
+                node.say(pack(ReadyAgain(1)))
+            hub.hear_own(ReadyAgain(1))
+        over = node_1.hear("over")
+        assert "internal launcher error on node 0 between two attempts: ZeroDivisionError: a bug" in str(
+            over["why"]
+        )
+        assert over["status"] == 9
+
+
+HELD = "1 survive SIGKILL: python (pid 7, state D)"
+
+
+def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        fail(hub, node_1, node_2)
+        node_1.hear("again")
+        hub.hear_own(ReadyAgain(1))
+        node_1.say(pack(ReadyAgain(1)))
+        node_2.say(pack(ReadyAgain(1, HELD, is_held=True)))
+        over = node_1.hear("over")
+        assert over["status"] == 9 and f"{HELD}; no spare node can take its place" in str(over["why"]), over
+        assert [one.node for one in hub.recovery.history.unhealthy] == [2] and not hub.faults
+
+
+def test_no_attempt_follows_on_several_nodes_while_a_process_survives(pair: Job) -> None:
+    """A debugger holds the rank of node 1, as the kernel may hold a process that waits for a device."""
+    script = (
+        f"test $RANK = 0 || echo $$ > {pair.folder}/new; test $RANK = 0 || mv {pair.folder}/new "
+        f"{pair.folder}/pid; while ! test -e {pair.folder}/go; do sleep 0.05; done; "
+        "test $RANK = 1 && sleep 600; exit 9"
+    )
+    pair.start_all("--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
+    wait_for((pair.folder / "pid").exists, "rank 1 runs")
+    hold = (
+        "import ctypes, os, sys, time; pid = int(sys.argv[1]); "
+        "assert not ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0); open(sys.argv[2], 'w'); time.sleep(600)"
+    )
+    words = (sys.executable, "-c", hold, (pair.folder / "pid").read_text().strip(), f"{pair.folder}/go")
+    with subprocess.Popen(pair.cluster.argv(pair.cluster.nodes[1], words)) as holder:
+        done = pair.wait()
+        holder.kill()
+    assert {one.status for one in done.values()} == {9}, done[0].err
+    for one in done.values():
+        assert len(one.first) == 1 and "survive SIGKILL" in one.err, one.err
+        assert "no restart: node 1 (node1) is unhealthy: 1 survive SIGKILL" in one.err, one.err
+    assert "bad nodes: node1" in done[0].err
 
 
 def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
