@@ -461,6 +461,8 @@ class Agent:
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
             self.say(f"logs: {self.folder.path}")
         status = self.coordination.finish()
+        if not status:
+            self.loop.guard(self.restarter.withdraw)
         self.loop.guard(lambda: self.restarter.summarize(status))
         return status
 

@@ -53,6 +53,7 @@ class Restarter:
         self._decision: Decision | None = None
         self._gpus: GpuGate | None = None
         self._starts: str | None = None
+        self._failure_file: str | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
             self.progress = self._watch_progress()
@@ -167,7 +168,20 @@ class Restarter:
         """Show the verdict, and write the failure record."""
         from launcher.agent.report import publish
 
-        self._agent.loop.guard(lambda: publish(self._agent, verdict, shown=shown))
+        def write() -> None:
+            self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
+
+        self._agent.loop.guard(write)
+
+    def withdraw(self) -> None:
+        """Remove the failure record of an attempt that has failed: the job has succeeded after it."""
+        if self._failure_file is None:
+            return
+        from launcher.failure.record import remove_verdict
+
+        complaint = remove_verdict(self._failure_file)
+        if complaint is not None:
+            self._agent.say(f"the failure record of an earlier attempt stays: {complaint}")
 
     # --- restarts
 

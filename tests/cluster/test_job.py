@@ -176,7 +176,7 @@ def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_replaced_does_not_end_a_rehearsal(tmp_path: Path) -> None:
-    """Node 1 fails, and is unhealthy before attempt 1: its launcher ends with 75, and node 2 has its place."""
+    """Node 1 fails, and is unhealthy before attempt 1: it ends with 75, and node 2 has its place."""
     health = tmp_path / "health.sh"
     health.write_text(f"#!/bin/sh\ntest $(hostname) != node1 || ! test -e {tmp_path}/failed\n")
     health.chmod(0o755)

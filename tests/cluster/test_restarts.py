@@ -263,6 +263,21 @@ def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int
     assert all("no restart: node" in one.err and "received SIGTERM" in one.err for one in done.values())
 
 
+def test_a_signal_that_crosses_the_start_of_an_attempt_ends_the_job(pair: Job) -> None:
+    """Node 1 stands still while node 0 starts attempt 2; when it goes on, it finds the start and SIGTERM."""
+    script = f'test "$LAUNCHER_ATTEMPT" = 2 || exit 9; touch {pair.folder}/up-$RANK; exec sleep 600'
+    pair.start_all("--restarts", "5", "--restart-delay", "4", "--grace", "2", "--", "sh", "-c", script)
+    wait_for(lambda: pair.says(1, "restart 2 of 5 in"), "both wait for attempt 2")
+    assert not is_true_by((pair.folder / "up-0").exists, 0.5), "node 1 has time to say that it is ready"
+    pair.signal(1, signal.SIGSTOP)
+    wait_for((pair.folder / "up-0").exists, "node 0 has started attempt 2")
+    pair.signal(1, signal.SIGTERM)
+    pair.signal(1, signal.SIGCONT)
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {143}, {name: one.err for name, one in done.items()}
+    assert "node 1 (node1) received SIGTERM" in done[0].err, done[0].err
+
+
 def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, tmp_path: Path) -> None:
     """Attempt 1 starts after the grace period, when nothing of attempt 0 is left."""
     script = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LIVES.replace(

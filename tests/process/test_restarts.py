@@ -310,6 +310,20 @@ def test_the_last_screen_and_the_record_are_right_if_the_next_attempt_cannot_sta
     assert f"2 attempts, 1 failed (1 x status 9); exit status {status}" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("name", ["failure.json", "termination-log"])
+def test_a_job_that_succeeds_in_the_end_has_no_failure_record(tmp_path: Path, name: str) -> None:
+    """Kubernetes mounts the termination log: it is emptied."""
+    file = tmp_path / name
+    if name == "termination-log":
+        file.touch()
+    flags = ("--restarts", "1", "--failure-file", str(file))
+    script = f'test "$LAUNCHER_ATTEMPT" && test -s {file} && cp {file} {tmp_path}/seen && exit 0; exit 9'
+    done = launch("run", "--nproc-per-node", "1", *flags, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "exited with status 9" in json.loads((tmp_path / "seen").read_text())["status"]
+    assert file.read_text() == "" if name == "termination-log" else not file.exists()
+
+
 SLOW = "(a+)+$"
 
 
