@@ -273,7 +273,9 @@ def test_a_signal_that_crosses_the_start_of_an_attempt_ends_the_job(pair: Job) -
     wait_for((pair.folder / "up-0").exists, "node 0 has started attempt 2")
     pair.signal(1, signal.SIGTERM)
     pair.signal(1, signal.SIGCONT)
+    since = time.monotonic()
     done = pair.wait()
+    assert time.monotonic() - since < 5, {name: one.err for name, one in done.items()}
     assert {one.status for one in done.values()} == {143}, {name: one.err for name, one in done.items()}
     assert "node 1 (node1) received SIGTERM" in done[0].err, done[0].err
 
