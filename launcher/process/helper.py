@@ -150,8 +150,8 @@ class Helpers:
                 then()
 
         pid = self._fork(run, reading, writing, name, nice)
-        self._running[pid] = Helper(pid, reading, self._loop, take, on_end)
-        return self._running[pid]
+        self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end)
+        return helper
 
     def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str) -> Server:
         """Run a function in a fork that talks with us as long as it runs.
