@@ -245,6 +245,10 @@ class Agent:
                 self._run_attempt()
             self.observers.end()
             return self._finish()
+        except Exception as error:
+            reason = error
+            self.loop.guard(lambda: self.restarter.note_error(reason))
+            raise
         finally:
             self._is_done = True
             self._close()
@@ -275,6 +279,7 @@ class Agent:
             self.loop.guard(self.group.collect)
         self.observers.end_attempt()
         self.output.end_attempt()
+        self.loop.guard(self.restarter.end_attempt)
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
@@ -459,6 +464,8 @@ class Agent:
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
             self.say(f"logs: {self.folder.path}")
         status = self.coordination.finish()
+        if not status:
+            self.loop.guard(self.restarter.withdraw)
         self.loop.guard(lambda: self.restarter.summarize(status))
         return status
 

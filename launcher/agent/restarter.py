@@ -6,6 +6,7 @@ import os
 import time
 
 from launcher.agent.coordination import Outcome
+from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
 from launcher.output.folder import STARTS_FILE
 
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from launcher.recovery.recovery import Recovery
 
 TOLD = "the launcher was told to end"
+TAKEN_BACK = "the platform takes this node back"
 TORCHRUN = "torchrun"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
+
+
+def describe(error: Exception) -> str:
+    """Return an error as one line without secrets."""
+    from launcher.core.redact import printable, redact
+
+    problems = error.problems if isinstance(error, LauncherError) else ()
+    text = "; ".join(f"[{problem.code}] {problem.what}" for problem in problems) or str(error)
+    return printable(redact(text or type(error).__name__))
 
 
 class Restarter:
@@ -44,11 +55,20 @@ class Restarter:
         self._decision: Decision | None = None
         self._gpus: GpuGate | None = None
         self._starts: str | None = None
+        self._failure_file: str | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
-            from launcher.recovery.progress import ProgressGate
+            self.progress = self._watch_progress()
 
-            self.progress = ProgressGate(rule)
+    def _watch_progress(self) -> ProgressGate:
+        from launcher.recovery.progress import ProgressGate
+
+        agent, search, rule = self._agent, None, self._agent.watch.restarts
+        if rule.progress_pattern:
+            from launcher.recovery.search import Search
+
+            search = Search(rule.progress_pattern, agent.group.helpers, agent.loop, agent.say)
+        return ProgressGate(rule, search)
 
     def begin(self) -> None:
         """Forget the attempt before."""
@@ -76,6 +96,11 @@ class Restarter:
             then()
         else:
             self._gpus.wait(self._agent.group.find_survivors(), then)
+
+    def end_attempt(self) -> None:
+        """Find whether the attempt has made progress: its output has ended."""
+        if self.progress is not None:
+            self.progress.finish()
 
     def count_starts(self, child: Child) -> dict[str, str]:
         """Return the variable by which torchrun's workers are counted; none for other processes."""
@@ -146,7 +171,20 @@ class Restarter:
         """Show the verdict, and write the failure record."""
         from launcher.agent.report import publish
 
-        self._agent.loop.guard(lambda: publish(self._agent, verdict, shown=shown))
+        def write() -> None:
+            self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
+
+        self._agent.loop.guard(write)
+
+    def withdraw(self) -> None:
+        """Remove the failure record of an attempt that has failed: the job has succeeded after it."""
+        if self._failure_file is None:
+            return
+        from launcher.failure.record import remove_verdict
+
+        complaint = remove_verdict(self._failure_file)
+        if complaint is not None:
+            self._agent.say(f"the failure record of an earlier attempt stays: {complaint}")
 
     # --- restarts
 
@@ -157,9 +195,10 @@ class Restarter:
         return forwarder.told is not None or forwarder.was_interrupted or observers.is_taken_back
 
     def decide(self, outcome: Outcome) -> Decision | None:
-        """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
+        """Return what follows from a failed attempt; None if nothing has failed, or without restarts."""
         agent = self._agent
-        if not agent.watch.restarts.most or self.is_told or not outcome.status:
+        has_ended_as_told = self.is_told and agent.told_before is not None
+        if not agent.watch.restarts.most or has_ended_as_told or not outcome.status:
             return None
         found: list[Decision] = []
         agent.loop.guard(
@@ -170,6 +209,8 @@ class Restarter:
 
     def _find_veto(self) -> str:
         """Return why no attempt can follow here; empty for no reason."""
+        if self.is_told:
+            return TAKEN_BACK if self._agent.observers.is_taken_back else TOLD
         return SURVIVES if self._agent.group.find_survivors() else ""
 
     def describe_wait(self, number: int, starts_at: float | None) -> str:
@@ -188,6 +229,17 @@ class Restarter:
         self.starts_at = None
         self.recovery.give_up(why)
         self._agent.say(self.recovery.describe())
+
+    def note_error(self, error: Exception) -> None:
+        """Tell what an error has ended: not only the attempt that it kept from starting."""
+        recovery = self._recovery
+        if recovery is None or recovery.decision is None:
+            return
+        if recovery.decision.restarts:
+            self.give_up(
+                f"attempt {recovery.history.failed[-1].number + 1} could not start: {describe(error)}"
+            )
+        self.summarize(error.exit_status if isinstance(error, LauncherError) else EXIT_BUG)
 
     def restart_alone(self) -> bool:
         """Whether the processes of this node start again by themselves; returns when it is time."""

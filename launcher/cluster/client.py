@@ -369,6 +369,10 @@ class CoordinatorClient:
         self.due = None
 
 
+def _is_of_rank(message: object) -> bool:
+    return isinstance(message, Failed) and message.kind == RANK
+
+
 def _is_history(kept: object, start: Start) -> bool:
     """Whether a message need not be sent again once an attempt has started; node 0 repeats its start."""
     match kept:
@@ -377,7 +381,3 @@ def _is_history(kept: object, start: Start) -> bool:
         case ReadyAgain():
             return kept.attempt <= start.attempt
     return False
-
-
-def _is_of_rank(message: object) -> bool:
-    return isinstance(message, Failed) and message.kind == RANK

@@ -117,7 +117,8 @@ class ClusterNode(Coordination):
         """Stop the started processes if the job has ended meanwhile."""
         if self.lease_until is not None and time.monotonic() > self.lease_until:
             self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
-        if self.view.attempt.stop is not None and not self.agent.is_ending:
+        told = self.agent.forwarder.told  # on the way to node 0 this crossed the start
+        if (told is not None or self.view.attempt.stop is not None) and not self.agent.is_ending:
             self.agent.target.stop(signal.SIGTERM)
 
     # --- from node 0

@@ -11,6 +11,7 @@ launcher has ended, and its watchdog kills the processes at once.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 
@@ -21,14 +22,14 @@ from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.messages import pack
-from launcher.core.redact import printable
+from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.recovery.recovery import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from launcher.cluster.membership import Member, Membership
     from launcher.cluster.messages import ReadyAgain
@@ -94,6 +95,8 @@ class Regroup:
         self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
         self._say, self._agree, self._begin = say, agree, begin
         self._ready: set[int] = set()
+        self._held: set[object] = set()
+        """Launchers, by session, whose nodes hold processes of the last attempt that survive SIGKILL."""
         self._unhealthy: dict[int, float] = {}
         """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
         self._sessions: dict[int, object] = {}
@@ -116,6 +119,13 @@ class Regroup:
 
     def conclude(self, over: Over, ending: Ending) -> Over | Again:
         """Return how the job ends after an attempt, or the attempt that follows."""
+        try:
+            return self._conclude(over, ending)
+        except Exception as error:
+            self.again = None
+            return replace(over, why=f"no restart: {_describe(error)}")
+
+    def _conclude(self, over: Over, ending: Ending) -> Over | Again:
         if over.first is None and not over.status:
             return over
         verdict = read_verdict(over, None, self._shape, self._started_ns, self.attempt)
@@ -265,6 +275,12 @@ class Regroup:
 
     def note_ready(self, member: Member, ready: ReadyAgain) -> None:
         """Take the message that a node is ready, or what its health command found."""
+        with self._ends_on_error():
+            self._note_ready(member, ready)
+
+    def _note_ready(self, member: Member, ready: ReadyAgain) -> None:
+        if ready.is_held:
+            self._held.add(member.facts["session"])
         member.health, now = ready.unhealthy, time.monotonic()
         if self.again is not None and not self._membership.is_spare(member):
             has_part = member.facts["session"] in self.parts
@@ -297,7 +313,10 @@ class Regroup:
         return self._membership.members[rank].health is not None and rank not in self._unhealthy
 
     def replace_unhealthy(self, now: float) -> None:
-        """Put spare nodes in the place of unhealthy ones; one without a spare node takes part."""
+        """Put spare nodes in the place of unhealthy ones; one without a spare node takes part.
+
+        If it holds processes of the last attempt, the job ends instead.
+        """
         membership = self._membership
         for rank, until in list(self._unhealthy.items()):
             member = membership.members.get(rank)
@@ -307,7 +326,10 @@ class Regroup:
                 self._dismiss(member, f"; a spare {member.kind} has taken its place")
             elif not rank or now >= until or membership.has_all_spares:
                 found = f"{member.name} is unhealthy: {member.health}"
-                self._tell(f"{found}; no spare {member.kind} can take its place, so it takes part")
+                if member.facts["session"] in self._held:
+                    self.end(f"{found}; no spare {member.kind} can take its place")
+                else:
+                    self._tell(f"{found}; no spare {member.kind} can take its place, so it takes part")
             else:
                 continue
             del self._unhealthy[rank]
@@ -348,6 +370,19 @@ class Regroup:
 
     def fire(self, now: float) -> None:
         """Start the next attempt, or end the job if nodes are missing for too long."""
+        with self._ends_on_error():
+            self._fire(now)
+
+    @contextlib.contextmanager
+    def _ends_on_error(self) -> Iterator[None]:
+        """End the job if a fault of ours leaves no other attempt: the nodes would wait for it for ever."""
+        try:
+            yield
+        except Exception as error:
+            self.end(_describe(error))
+            raise
+
+    def _fire(self, now: float) -> None:
         if now >= self._report_by:
             self._tell_unsaid()
         self.replace_unhealthy(now)
@@ -378,8 +413,13 @@ class Regroup:
         except (OSError, LauncherError) as error:
             self.end(f"node 0 finds no port for attempt {self.again.attempt}: {printable(str(error))}")
             return
+        awaited = self.again, self._ending
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start(agreed, self.attempt))
+        try:
+            self._begin(Start(agreed, self.attempt))
+        except Exception:
+            self.again, self._ending = awaited
+            raise
         self.note_start()
 
     # --- no other attempt
@@ -403,7 +443,14 @@ class Regroup:
 
     def _finish(self, over: Over, why: str) -> None:
         assert self._ending is not None  # noqa: S101 - see `_open`
-        self._tell_unsaid()
-        self._recovery.give_up(why)
         ending, self.again, self._ending = self._ending, None, None
-        ending.finish(replace(over, why=self._recovery.describe()))
+        try:
+            self._tell_unsaid()
+            self._recovery.give_up(why)
+        finally:
+            ending.finish(replace(over, why=f"no restart: {why}"))
+
+
+def _describe(error: Exception) -> str:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"internal launcher error on node 0 between two attempts: {printable(redact(what))}"

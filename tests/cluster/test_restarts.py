@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -261,6 +262,23 @@ def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int
     done = job.wait()
     assert {one.status for one in done.values()} == {9}, {name: one.err for name, one in done.items()}
     assert all("no restart: node" in one.err and "received SIGTERM" in one.err for one in done.values())
+
+
+def test_a_signal_that_crosses_the_start_of_an_attempt_ends_the_job(pair: Job) -> None:
+    """Node 1 stands still while node 0 starts attempt 2; when it goes on, it finds the start and SIGTERM."""
+    script = f'test "$LAUNCHER_ATTEMPT" = 2 || exit 9; touch {pair.folder}/up-$RANK; exec sleep 600'
+    pair.start_all("--restarts", "5", "--restart-delay", "4", "--grace", "2", "--", "sh", "-c", script)
+    wait_for(lambda: pair.says(1, "restart 2 of 5 in"), "both wait for attempt 2")
+    assert not is_true_by((pair.folder / "up-0").exists, 0.5), "node 1 has time to say that it is ready"
+    pair.signal(1, signal.SIGSTOP)
+    wait_for((pair.folder / "up-0").exists, "node 0 has started attempt 2")
+    pair.signal(1, signal.SIGTERM)
+    pair.signal(1, signal.SIGCONT)
+    since = time.monotonic()
+    done = pair.wait()
+    assert time.monotonic() - since < 5, {name: one.err for name, one in done.items()}
+    assert {one.status for one in done.values()} == {143}, {name: one.err for name, one in done.items()}
+    assert "node 1 (node1) received SIGTERM" in done[0].err, done[0].err
 
 
 def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, tmp_path: Path) -> None:
@@ -921,3 +939,71 @@ def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(healt
         new.hear("start")
         assert time.monotonic() - since > 2
         assert not hub.faults
+
+
+@pytest.mark.parametrize("where", ["_agree", "_begin", "replace_unhealthy", "_find_veto"])
+def test_a_fault_of_node_0_between_two_attempts_ends_the_job(where: str) -> None:
+    """Otherwise the other nodes would wait for the start for ever."""
+
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with live_hub(3, RULE) as hub:
+        hub.do(lambda: setattr(hub.hub.regroup, where, fail))
+        node_1 = join(hub, 1)
+        node_2 = join(hub, 2)
+        node_1.hear("start")
+        node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+        node_1.say(pack(Ended(9)))
+        node_2.say(pack(Ended(143)))
+        hub.hear_own(Ended(143))
+        if where in ("_agree", "_begin"):
+            node_1.hear("again")
+            for node in (node_1, node_2):
+                node.say(pack(ReadyAgain(1)))
+            hub.hear_own(ReadyAgain(1))
+        over = node_1.hear("over")
+        assert "internal launcher error on node 0 between two attempts: ZeroDivisionError: a bug" in str(
+            over["why"]
+        )
+        assert over["status"] == 9
+
+
+HELD = "1 survive SIGKILL: python (pid 7, state D)"
+
+
+def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        fail(hub, node_1, node_2)
+        node_1.hear("again")
+        hub.hear_own(ReadyAgain(1))
+        node_1.say(pack(ReadyAgain(1)))
+        node_2.say(pack(ReadyAgain(1, HELD, is_held=True)))
+        over = node_1.hear("over")
+        assert over["status"] == 9 and f"{HELD}; no spare node can take its place" in str(over["why"]), over
+        assert [one.node for one in hub.recovery.history.noted] == [2] and not hub.faults
+
+
+def test_no_attempt_follows_on_several_nodes_while_a_process_survives(pair: Job) -> None:
+    """A debugger holds the rank of node 1, as the kernel may hold a process that waits for a device."""
+    script = (
+        f"test $RANK = 0 || echo $$ > {pair.folder}/new; test $RANK = 0 || mv {pair.folder}/new "
+        f"{pair.folder}/pid; while ! test -e {pair.folder}/go; do sleep 0.05; done; "
+        "test $RANK = 1 && sleep 600; exit 9"
+    )
+    pair.start_all("--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
+    wait_for((pair.folder / "pid").exists, "rank 1 runs")
+    hold = (
+        "import ctypes, os, sys, time; pid = int(sys.argv[1]); "
+        "assert not ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0); open(sys.argv[2], 'w'); time.sleep(600)"
+    )
+    words = (sys.executable, "-c", hold, (pair.folder / "pid").read_text().strip(), f"{pair.folder}/go")
+    with subprocess.Popen(pair.cluster.argv(pair.cluster.nodes[1], words)) as holder:
+        done = pair.wait()
+        holder.kill()
+    assert {one.status for one in done.values()} == {9}, done[0].err
+    for one in done.values():
+        assert len(one.first) == 1 and "survive SIGKILL" in one.err, one.err
+        assert "no restart: node 1 (node1) is unhealthy: 1 survive SIGKILL" in one.err, one.err
+    assert "bad nodes: node1" in done[0].err

@@ -303,6 +303,85 @@ def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
     assert attempts(said) == 1 and "no restart: a process of this attempt survives SIGKILL" in said, said
 
 
+def test_a_job_that_is_told_to_end_while_it_stops_says_so(tmp_path: Path) -> None:
+    """Rank 1 has failed, and rank 0 takes its time to stop, when SIGTERM comes."""
+    record = tmp_path / "attempts"
+    script = (
+        f"test $RANK = 1 && {{ until test -e {tmp_path}/on; do sleep 0.02; done; exit 9; }}; "
+        f"trap 'touch {tmp_path}/stops' TERM; touch {tmp_path}/on; while :; do sleep 0.05; done"
+    )
+    flags = ("--restarts", "3", "--grace", "3", "--attempts-file", str(record))
+    with open_launcher(*TWO, *flags, "--", "sh", "-c", script) as process:
+        wait_for((tmp_path / "stops").exists, "rank 0 stops")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 9, said
+    assert said.count("no restart: the launcher was told to end") == 1, said
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["status"], line["restarts"], line["why"]) == (9, False, "the launcher was told to end")
+
+
+@pytest.mark.parametrize(("lost", "status"), [("the program", 127), ("the folder", 127)])
+def test_the_last_screen_and_the_record_are_right_if_the_next_attempt_cannot_start(
+    tmp_path: Path, lost: str, status: int
+) -> None:
+    record, folder = tmp_path / "attempts", tmp_path / "folder"
+    folder.mkdir()
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\nrm -r {folder if lost == 'the folder' else program}\nexit 9\n")
+    program.chmod(0o755)
+    flags = ("run", "--nproc-per-node", "1", "--restarts", "3", "--attempts-file", str(record))
+    python = ("env", f"--chdir={folder}", sys.executable)
+    done = launch(*flags, "--", str(program), interpreter=python)
+    assert done.returncode == status, done.stderr
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["number"], line["restarts"]) == (0, False)
+    assert line["why"].startswith("attempt 1 could not start: ["), line
+    assert f"no restart: {line['why']}" in done.stderr
+    assert f"2 attempts, 1 failed (1 x status 9); exit status {status}" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["failure.json", "termination-log"])
+def test_a_job_that_succeeds_in_the_end_has_no_failure_record(tmp_path: Path, name: str) -> None:
+    """Kubernetes mounts the termination log: it is emptied."""
+    file = tmp_path / name
+    if name == "termination-log":
+        file.touch()
+    flags = ("--restarts", "1", "--failure-file", str(file))
+    script = f'test "$LAUNCHER_ATTEMPT" && test -s {file} && cp {file} {tmp_path}/seen && exit 0; exit 9'
+    done = launch("run", "--nproc-per-node", "1", *flags, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "exited with status 9" in json.loads((tmp_path / "seen").read_text())["status"]
+    assert file.read_text() == "" if name == "termination-log" else not file.exists()
+
+
+SLOW = "(a+)+$"
+
+
+def test_a_pattern_never_blocks_the_launcher(tmp_path: Path) -> None:
+    """Its search of this line would take longer than the sun lasts; SIGTERM ends the job all the same."""
+    script = f"import time; print('a' * 100 + '!'); open({str(tmp_path / 'said')!r}, 'w'); time.sleep(600)"
+    line = (*TWO, "--restarts", "3", "--progress-pattern", SLOW, "--", sys.executable, "-uc", script)
+    with open_launcher(*line) as process:
+        wait_for((tmp_path / "said").exists, "the line was written")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 143, said
+
+
+def test_progress_is_unknown_if_the_search_needs_too_long(tmp_path: Path) -> None:
+    """An unknown progress does not end a job: three attempts without progress would."""
+    record = tmp_path / "attempts"
+    flags = ("--restarts", "3", "--restart-delay", "0", "--progress-pattern", SLOW)
+    script = "import sys; print('a' * 100 + '!', flush=True); sys.exit(9)"
+    line = (*flags, "--attempts-file", str(record), "--", sys.executable, "-c", script)
+    done = launch("run", "--nproc-per-node", "1", *line)
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [one["progressed"] for one in lines] == [None] * 4, done.stderr
+    assert done.stderr.count("--progress-pattern needs more than 1 s for a part of the output") == 4
+    assert "all 3 restarts are used" in done.stderr and done.returncode == 9
+
+
 @pytest.mark.parametrize("text", ["a{99999999999999}", "(" * 3000 + ")" * 3000, "("])
 def test_an_expression_that_cannot_be_compiled_is_a_wrong_flag(text: str) -> None:
     with pytest.raises(Malformed):
