@@ -199,11 +199,11 @@ class Coordinator:
         if self._is_gone(identity.session) and not may_join:
             self._dismiss(connection)
             return
-        join = parse(Join, message)
         if self.has_started and not is_back and not may_join:
-            self._lose_replaced(known, join)
+            self._lose_replaced(known, message)
             self._send_away(connection, address, rank)
             return
+        join = parse(Join, message)
         if known is not None and is_back:
             member = known
             member.reconnect(connection, address, now)
@@ -287,15 +287,18 @@ class Coordinator:
         what = f"this {self._shape.member} leaves the job: {why}; status {EXIT_NOT_READY}"
         connection.send(pack(Over(EXIT_NOT_READY, why=what)))
 
-    def _lose_replaced(self, known: Member | None, join: Join) -> None:
-        """Give up a node at once whose connection has ended, if a new launcher that fits has its place."""
+    def _lose_replaced(self, known: Member | None, message: Message) -> None:
+        """Give up a node at once whose connection has ended, if a new launcher that fits has its place.
+
+        Raises:
+            Garbled: The message is not a valid `Join`.
+        """
         if self.regroup is None or self._is_between or known is None or known.closed is None:
             return
         if known.rank in self.ending.arbiter.ended:
             return
-        new = Member(
-            self._shape.member, {**vars(join), "clock_ahead_s": None}, known.address, None, known.closed
-        )
+        facts = {**vars(parse(Join, message)), "clock_ahead_s": None}
+        new = Member(self._shape.member, facts, known.address, None, known.closed)
         new.facts["rank"] = known.rank
         if self.roll.compare_with(new) is None:
             self.ending.lose(known, known.closed, is_replaced=True)

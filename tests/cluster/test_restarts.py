@@ -988,8 +988,8 @@ def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
 def test_no_attempt_follows_on_several_nodes_while_a_process_survives(pair: Job) -> None:
     """A debugger holds the rank of node 1, as the kernel may hold a process that waits for a device."""
     script = (
-        f"test $RANK = 0 || echo $$ > {pair.folder}/new; test $RANK = 0 || mv {pair.folder}/new "
-        f"{pair.folder}/pid; while ! test -e {pair.folder}/go; do sleep 0.05; done; "
+        f"test $RANK = 0 || {{ echo $$ > {pair.folder}/new; mv {pair.folder}/new "
+        f"{pair.folder}/pid; }}; while ! test -e {pair.folder}/go; do sleep 0.05; done; "
         "test $RANK = 1 && sleep 600; exit 9"
     )
     pair.start_all("--restarts", "1", "--grace", "1", "--", "sh", "-c", script)

@@ -288,7 +288,7 @@ def test_the_record_of_a_job_that_hung_has_the_cause(tmp_path: Path) -> None:
 def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
     """A debugger holds rank 0, as the kernel may hold a process that waits for a device."""
     script = (
-        f"echo $$ > {tmp_path}/new; test $RANK = 1 || mv {tmp_path}/new {tmp_path}/pid; "
+        f"test $RANK = 1 || {{ echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; }}; "
         f"while ! test -e {tmp_path}/go; do sleep 0.05; done; test $RANK = 0 && sleep 600; exit 9"
     )
     line = (*TWO, "--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
