@@ -148,6 +148,7 @@ class Agent:
         self.run_id = run_id or os.urandom(8).hex()
         self.began_s, self._started_ns, self.attempt = time.monotonic(), time.monotonic_ns(), 0
         self.said: list[tuple[float, str]] = []
+        self.renew: Callable[[], None] | None = None
         self._is_done = self._is_restarting = self._has_begun = False
         self._clear()
         signals = SignalFile()
@@ -244,6 +245,10 @@ class Agent:
                 self._run_attempt()
             self.observers.end()
             return self._finish()
+        except Exception as error:
+            reason = error
+            self.loop.guard(lambda: self.restarter.note_error(reason))
+            raise
         finally:
             self._is_done = True
             self._close()
@@ -274,6 +279,7 @@ class Agent:
             self.loop.guard(self.group.collect)
         self.observers.end_attempt()
         self.output.end_attempt()
+        self.loop.guard(self.restarter.end_attempt)
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
@@ -450,6 +456,8 @@ class Agent:
             return told
         if self.group.running:
             return "stopping" if self.is_ending else "running"
+        if self.restarter.starts_at is not None:
+            return self.restarter.describe_wait(self.attempt + 1, self.restarter.starts_at)
         return "ended"
 
     def _finish(self) -> int:
@@ -457,6 +465,8 @@ class Agent:
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
             self.say(f"logs: {self.folder.path}")
         status = self.coordination.finish()
+        if not status:
+            self.loop.guard(self.restarter.withdraw)
         self.loop.guard(lambda: self.restarter.summarize(status))
         return status
 
@@ -474,6 +484,7 @@ def run_processes(
     widen: bool = False,
     checks: Checks | None = None,
     serve: Serve | None = None,
+    renew: Callable[[], Sequence[Child]] | None = None,
 ) -> int:
     """Run processes on this node only, and return the job's status; see `Agent`.
 
@@ -485,6 +496,7 @@ def run_processes(
         widen: Whether to undo the CPU binding that mpirun gave us.
         checks: Checks this node while the processes run.
         serve: Makes the server that answers questions about the job.
+        renew: Returns the processes of another attempt; None if they are the same.
 
     Raises:
         LauncherError: A process cannot be started (126, 127), or a log file cannot be written (75).
@@ -494,6 +506,8 @@ def run_processes(
         widen_cpus()
     agent = Agent(watch, place, environ, single=len(children) == 1, checks=checks, serve=serve)
     agent.take(children, paths)
+    if renew is not None:
+        agent.renew = lambda: agent.take(renew(), paths)
     return agent.run()
 
 

@@ -40,7 +40,7 @@ class Observers:
     """The observers of a run, for one attempt after the other.
 
     Attributes:
-        counters_before: The node's counters at the start of the first attempt.
+        counters_before: The node's counters at the start of the attempt.
         counters_after: The counters right after the first failure, before the memory in use is freed.
         unmet: Message that the attempt's processes have not met, if it was reported while they ran.
         server: Answers questions; None before it exists, and if there is none.
@@ -138,7 +138,7 @@ class Observers:
         from launcher.failure.counters import read_counters
         from launcher.machine.host import Host
 
-        self.counters_before = self.counters_before or read_counters(Host())
+        self.counters_before = read_counters(Host())
 
     def _read_counters_again(self) -> None:
         from launcher.failure.counters import read_counters

@@ -135,15 +135,17 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
     )
 
 
-def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> None:
-    """Print the verdict at the end of the log, and write the failure record as JSON."""
+def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None:
+    """Print the verdict at the end of the log, and write the failure record; return its path if written."""
     output = agent.output
     if shown:
         output.write(render_text(verdict, output.has_colour, above=stands_above(agent, verdict)))
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
-    if path is not None:
-        complaint = write_verdict(render_json(verdict), path)
-        output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
+    if path is None:
+        return None
+    complaint = write_verdict(render_json(verdict), path)
+    output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
+    return path if complaint is None else None
 
 
 def stands_above(agent: Agent, verdict: Verdict) -> bool:

@@ -6,6 +6,7 @@ import os
 import time
 
 from launcher.agent.coordination import Outcome
+from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
 from launcher.output.folder import STARTS_FILE
 
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from launcher.recovery.recovery import Recovery
 
 TOLD = "the launcher was told to end"
+TAKEN_BACK = "the platform takes this node back"
 TORCHRUN = "torchrun"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
+
+
+def describe(error: Exception) -> str:
+    """Return an error as one line without secrets."""
+    from launcher.core.redact import printable, redact
+
+    problems = error.problems if isinstance(error, LauncherError) else ()
+    text = "; ".join(f"[{problem.code}] {problem.what}" for problem in problems) or str(error)
+    return printable(redact(text or type(error).__name__))
 
 
 class Restarter:
@@ -31,10 +42,12 @@ class Restarter:
 
     Attributes:
         progress: Watches for progress; None if the user named no file and no pattern.
+        starts_at: When the next attempt starts, monotonic seconds; None if none is decided.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.progress: ProgressGate | None = None
+        self.starts_at: float | None = None
         self._agent = agent
         self._outcome: Outcome | None = None
         self._has_reported = False
@@ -42,15 +55,25 @@ class Restarter:
         self._decision: Decision | None = None
         self._gpus: GpuGate | None = None
         self._starts: str | None = None
+        self._failure_file: str | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
-            from launcher.recovery.progress import ProgressGate
+            self.progress = self._watch_progress()
 
-            self.progress = ProgressGate(rule)
+    def _watch_progress(self) -> ProgressGate:
+        from launcher.recovery.progress import ProgressGate
+
+        agent, search, rule = self._agent, None, self._agent.watch.restarts
+        if rule.progress_pattern:
+            from launcher.recovery.search import Search
+
+            search = Search(rule.progress_pattern, agent.group.helpers, agent.loop, agent.say)
+        return ProgressGate(rule, search)
 
     def begin(self) -> None:
         """Forget the attempt before."""
         self._outcome, self._decision, self._has_reported = None, None, False
+        self.starts_at = None
         if self.progress is not None:
             self.progress.begin()
 
@@ -74,6 +97,11 @@ class Restarter:
         else:
             self._gpus.wait(self._agent.group.find_survivors(), then)
 
+    def end_attempt(self) -> None:
+        """Find whether the attempt has made progress: its output has ended."""
+        if self.progress is not None:
+            self.progress.finish()
+
     def count_starts(self, child: Child) -> dict[str, str]:
         """Return the variable by which torchrun's workers are counted; none for other processes."""
         agent = self._agent
@@ -95,7 +123,7 @@ class Restarter:
         if self._recovery is None:
             from launcher.recovery.recovery import Recovery
 
-            self._recovery = Recovery(self._agent.watch.restarts, self._agent.say)
+            self._recovery = Recovery(self._agent.watch.restarts, self._agent.say, self._agent.run_id)
         return self._recovery
 
     # --- the end of an attempt
@@ -143,7 +171,20 @@ class Restarter:
         """Show the verdict, and write the failure record."""
         from launcher.agent.report import publish
 
-        self._agent.loop.guard(lambda: publish(self._agent, verdict, shown=shown))
+        def write() -> None:
+            self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
+
+        self._agent.loop.guard(write)
+
+    def withdraw(self) -> None:
+        """Remove the failure record of an attempt that has failed: the job has succeeded after it."""
+        if self._failure_file is None:
+            return
+        from launcher.failure.record import remove_verdict
+
+        complaint = remove_verdict(self._failure_file)
+        if complaint is not None:
+            self._agent.say(f"the failure record of an earlier attempt stays: {complaint}")
 
     # --- restarts
 
@@ -154,9 +195,10 @@ class Restarter:
         return forwarder.told is not None or forwarder.was_interrupted or observers.is_taken_back
 
     def decide(self, outcome: Outcome) -> Decision | None:
-        """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
+        """Return what follows from a failed attempt; None if nothing has failed, or without restarts."""
         agent = self._agent
-        if not agent.watch.restarts.most or self.is_told or not outcome.status:
+        has_ended_as_told = self.is_told and agent.told_before is not None
+        if not agent.watch.restarts.most or has_ended_as_told or not outcome.status:
             return None
         found: list[Decision] = []
         agent.loop.guard(
@@ -167,12 +209,37 @@ class Restarter:
 
     def _find_veto(self) -> str:
         """Return why no attempt can follow here; empty for no reason."""
+        if self.is_told:
+            return TAKEN_BACK if self._agent.observers.is_taken_back else TOLD
         return SURVIVES if self._agent.group.find_survivors() else ""
+
+    def describe_wait(self, number: int, starts_at: float | None) -> str:
+        """Return that this node waits for a restart, for its status.
+
+        Args:
+            number: Number of the attempt that follows.
+            starts_at: When it starts, monotonic seconds; None if unknown.
+        """
+        left_s = 0.0 if starts_at is None else starts_at - time.monotonic()
+        restart = f"for restart {number}"
+        return f"waits {left_s:.1f} s {restart}" if left_s > 0 else f"waits {restart}"
 
     def give_up(self, why: str) -> None:
         """Report that the attempt that was to follow does not take place."""
+        self.starts_at = None
         self.recovery.give_up(why)
         self._agent.say(self.recovery.describe())
+
+    def note_error(self, error: Exception) -> None:
+        """Tell what an error has ended: not only the attempt that it kept from starting."""
+        recovery = self._recovery
+        if recovery is None or recovery.decision is None:
+            return
+        if recovery.decision.restarts:
+            self.give_up(
+                f"attempt {recovery.history.failed[-1].number + 1} could not start: {describe(error)}"
+            )
+        self.summarize(error.exit_status if isinstance(error, LauncherError) else EXIT_BUG)
 
     def restart_alone(self) -> bool:
         """Whether the processes of this node start again by themselves; returns when it is time."""
@@ -184,6 +251,7 @@ class Restarter:
         if decision is None or not decision.restarts:
             return False  # the end of the job reports it
         self.report(outcome)
+        self.starts_at = time.monotonic() + decision.wait_s
         is_free: list[bool] = []
         self.wait_for_gpus(lambda: is_free.append(True))
         agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
@@ -193,8 +261,20 @@ class Restarter:
         if self.is_told:
             self.give_up(TOLD)
             return False
+        self._renew()
         agent.begin_again(agent.attempt + 1)
         return True
+
+    def _renew(self) -> None:
+        """Give the processes of the next attempt their own port; without one they keep the last."""
+        if self._agent.renew is None:
+            return
+        from contextlib import suppress
+
+        from launcher.core.errors import LauncherError
+
+        with suppress(LauncherError):  # what was planned before still holds
+            self._agent.renew()
 
     def _check_health(self) -> None:
         """Run the health command, and report what it finds: a single node has no other in its place."""
@@ -223,17 +303,22 @@ class Restarter:
         if outcome.verdict is not None or reason is None:
             return attempt
         cause = reason.cause  # all processes ended with 0 when they were told to end
-        return replace(attempt, what=outcome.line, cause=cause.code, retryable=cause.retryable)
+        return replace(
+            attempt, what=outcome.line, cause=cause.code, detail=cause.what, retryable=cause.retryable
+        )
 
     def summarize(self, status: int) -> None:
-        """Print the summary of all attempts, if there were several, and torchrun's restarts."""
-        agent, recovery = self._agent, self._recovery
-        count = self.restarts_of_torchrun
+        """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
+        agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
         if count:
             agent.say(f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}")
-        if agent.attempt and recovery is not None and recovery.history.failed:
-            history, now_ns = recovery.history, time.time_ns()
-            is_alone = not agent.coordination.has_others
-            agent.say(
-                history.summarize(agent.attempt + 1, agent.started_ns, now_ns, status, is_alone=is_alone)
-            )
+        if recovery is None:
+            return
+        now_ns = time.time_ns()
+        began_ns = now_ns - int((time.monotonic() - agent.began_s) * 1e9)
+        is_alone = not agent.coordination.has_others
+        said = recovery.history.summarize(
+            agent.attempt + 1, began_ns, agent.started_ns, now_ns, status, is_alone=is_alone
+        )
+        if said:
+            agent.say(said)

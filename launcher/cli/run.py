@@ -73,12 +73,22 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
 
     if plan.peers is not None:
         return _run_together(plan, plan.peers, command, replan, environ, checks)
+    named = plan
     if listens_here(plan):
         from launcher.process.ports import settle_rendezvous
 
         plan = settle_rendezvous(plan, environ, replan, host)
     hold_ports(plan)
-    return _carry_out(plan, environ, checks)
+
+    def plan_again() -> Plan:
+        """Return the plan of the next attempt, at another port, which is held until the job ends, too."""
+        from launcher.planning.plan import plan_job
+
+        port = host.renew_port()
+        return plan_job(environ, host, options, command, met=met) if plan is named else replan(port)
+
+    moves = plan.takes_free_port or plan is not named
+    return _carry_out(plan, environ, checks, plan_again if moves else None)
 
 
 def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:
@@ -106,6 +116,10 @@ def _plan_start(
         from launcher.frameworks.script import describe_missing
 
         raise CommandNotFound(describe_missing(plan.missing))
+    if plan.supervision.restarts.most and plan.supervision.restarts.health_argv:
+        from launcher.recovery.health import require_command
+
+        require_command(plan.supervision.restarts.health_argv, environ)
     if is_first_here(plan):
         _warn((*plan.warnings, *name_unknown(environ)))
     if plan.meeting is not None and not plan.meeting.at_start:
@@ -205,8 +219,13 @@ def hold_ports(plan: Plan) -> None:
         check_ports(plan.ports, Host())
 
 
-def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) -> int:
-    """Exec the plan's only process, or start its processes and wait for them."""
+def _carry_out(
+    plan: Plan, environ: Mapping[str, str], checks: Checks | None, plan_again: Callable[[], Plan] | None
+) -> int:
+    """Exec the plan's only process, or start its processes and wait for them.
+
+    ``plan_again`` returns the plan of another attempt; None if it is the same.
+    """
     if plan.agent is not None and plan.agent.fleet is not None:
         from launcher.mpi.start import run_fleet
 
@@ -230,7 +249,10 @@ def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) ->
     children = make_children(plan, environ)
     place = Place(plan.topology.node_rank, plan.topology.world_size)
     widen, watch = plan.widen_cpus, plan.supervision
-    return run_processes(children, watch, place, environ, widen=widen, checks=checks, serve=serve)
+    renew = (lambda: make_children(plan_again(), environ)) if plan_again is not None else None
+    return run_processes(
+        children, watch, place, environ, widen=widen, checks=checks, serve=serve, renew=renew
+    )
 
 
 def serve(agent: Agent) -> StatusServer:

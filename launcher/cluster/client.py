@@ -69,7 +69,10 @@ class CoordinatorClient:
         is_lost: Whether node 0 was silent for too long after the start.
         is_late: Whether the roll call has taken too long.
         has_started: Whether the start signal has arrived.
+        starts_at: None: only node 0 knows when the next attempt starts.
     """
+
+    starts_at: float | None = None
 
     def __init__(
         self,
@@ -366,6 +369,10 @@ class CoordinatorClient:
         self.due = None
 
 
+def _is_of_rank(message: object) -> bool:
+    return isinstance(message, Failed) and message.kind == RANK
+
+
 def _is_history(kept: object, start: Start) -> bool:
     """Whether a message need not be sent again once an attempt has started; node 0 repeats its start."""
     match kept:
@@ -374,7 +381,3 @@ def _is_history(kept: object, start: Start) -> bool:
         case ReadyAgain():
             return kept.attempt <= start.attempt
     return False
-
-
-def _is_of_rank(message: object) -> bool:
-    return isinstance(message, Failed) and message.kind == RANK

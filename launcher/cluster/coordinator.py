@@ -56,6 +56,8 @@ HOSTS_MAX = 8
 """Maximum number of spare nodes to name in a status."""
 QUIET_S = 1.25 * BEAT_S
 """A node that was silent for longer has missed a heartbeat."""
+SUCCESSOR_S = 5.0
+"""Seconds after the loss of a node in which a launcher that has called in its place calls again."""
 LATE_S = 1.0
 """If `fire` is later than this many seconds, the machine was paused or the launcher had no CPU."""
 
@@ -129,6 +131,8 @@ class Coordinator:
         if self.regroup is not None:
             self.roll.is_examined = self.regroup.is_examined
         self.ending = self._make_ending(0)
+        self._claims: dict[int, tuple[float, str, str]] = {}
+        """Launchers that have called as a node of ours, by rank: when to report it, the address, and why."""
         self._tick_at: float | None = now + TICK_S
         self._beat_at = now + COORDINATOR_BEAT_S
 
@@ -141,6 +145,11 @@ class Coordinator:
     def has_started(self) -> bool:
         """Whether the roll call has succeeded and the job runs."""
         return self.roll.start is not None
+
+    @property
+    def starts_at(self) -> float | None:
+        """When the next attempt starts at the earliest, monotonic seconds; None if none is to follow."""
+        return None if self.regroup is None else self.regroup.starts_at
 
     # --- attempts
 
@@ -190,11 +199,11 @@ class Coordinator:
         if self._is_gone(identity.session) and not may_join:
             self._dismiss(connection)
             return
-        join = parse(Join, message)
         if self.has_started and not is_back and not may_join:
-            self._lose_replaced(known, join)
+            self._lose_replaced(known, message)
             self._send_away(connection, address, rank)
             return
+        join = parse(Join, message)
         if known is not None and is_back:
             member = known
             member.reconnect(connection, address, now)
@@ -215,6 +224,7 @@ class Coordinator:
             return  # it has left already, and will call again
         if may_join and self.regroup is not None:
             self.regroup.join(member)
+            self._claims.pop(rank, None)
         elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
         else:
@@ -270,22 +280,28 @@ class Coordinator:
         """Whether a launcher was lost, so that it knows only an old attempt."""
         return self.regroup is not None and session in self.regroup.gone
 
-    def _dismiss(self, connection: Connection, why: str = "the job goes on without this node") -> None:
+    def _dismiss(
+        self, connection: Connection, why: str = "it was lost, and the job goes on without it"
+    ) -> None:
         """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
-        connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {why}")))
+        what = f"this {self._shape.member} leaves the job: {why}; status {EXIT_NOT_READY}"
+        connection.send(pack(Over(EXIT_NOT_READY, why=what)))
 
-    def _lose_replaced(self, known: Member | None, join: Join) -> None:
-        """Give up a node at once whose connection has ended, if a new launcher that fits has its place."""
+    def _lose_replaced(self, known: Member | None, message: Message) -> None:
+        """Give up a node at once whose connection has ended, if a new launcher that fits has its place.
+
+        Raises:
+            Garbled: The message is not a valid `Join`.
+        """
         if self.regroup is None or self._is_between or known is None or known.closed is None:
             return
         if known.rank in self.ending.arbiter.ended:
             return
-        new = Member(
-            self._shape.member, {**vars(join), "clock_ahead_s": None}, known.address, None, known.closed
-        )
+        facts = {**vars(parse(Join, message)), "clock_ahead_s": None}
+        new = Member(self._shape.member, facts, known.address, None, known.closed)
         new.facts["rank"] = known.rank
         if self.roll.compare_with(new) is None:
-            self.ending.lose(known, known.closed)
+            self.ending.lose(known, known.closed, is_replaced=True)
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
         """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
@@ -294,9 +310,20 @@ class Coordinator:
             why, with_whom = f"claims to be a {kind} that has already joined", known.name
         else:
             why, with_whom = "connected after the job had begun", f"{kind}s 0 to {self._shape.node_count - 1}"
-        self.acceptor.turned_away.note(address, f"{why}: as {kind} {rank}")
+        if self.regroup is None or known is None:
+            self.acceptor.turned_away.note(address, f"{why}: as {kind} {rank}")
+        else:
+            until = time.monotonic() + self._shape.lost_after_s + SUCCESSOR_S
+            self._claims.setdefault(rank, (until, address, why))
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
+
+    def _note_claims(self, now: float) -> None:
+        """Report launchers that called as a node of ours, and were not its successors."""
+        for rank, (until, address, why) in list(self._claims.items()):
+            if now >= until:
+                del self._claims[rank]
+                self.acceptor.turned_away.note(address, f"{why}: as {self._shape.member} {rank}")
 
     def _catch_up(self, member: Member, connection: Connection) -> None:
         """Send a node that has joined, or reconnected, what it has missed."""
@@ -466,6 +493,7 @@ class Coordinator:
             for member in self.membership.everyone():
                 member.outwait(slept_s)
         self.acceptor.look(now)
+        self._note_claims(now)
         self._find_lost(now)
         if now >= self._beat_at:
             self._beat_at = now + COORDINATOR_BEAT_S
@@ -514,6 +542,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Close all connections."""
+        self._note_claims(float("inf"))
         self.acceptor.close()
         for member in self.membership.everyone():
             member.hang_up()

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 
 from launcher.core.environ import is_loopback
+from launcher.core.model import Restarts
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
@@ -34,6 +35,15 @@ NODE_PREFIXES = ("NCCL_", "GLOO_", "UCX_", "OMPI_", "FI_", "HCOLL_", "SHARP_", "
 """Network settings name devices, whose names may differ between nodes; the fabric is compared instead."""
 _OF_NODE = re.compile("RANK|LOCAL|HOST|NAME|IFACE|THREADS|VISIBLE|DEVICE")
 """Parts of the names of settings that may differ between nodes."""
+RULES_OF_RESTARTS = {
+    "per_cause": "--restarts-per-cause",
+    "on_any": "--restart-on",
+    "never_status": "--no-restart-status",
+    "delay_s": "--restart-delay",
+    "delay_max_s": "--restart-delay-max",
+    "reset_after_s": "--restarts-reset-after",
+    "rejoin_timeout_s": "--rejoin-timeout",
+}
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -66,6 +76,9 @@ def read_facts(
         "local_size": _find_local_size(job),
         "world_size": job.world_size,
         "engine": plan.engine,
+        "restarts": plan.supervision.restarts.most,
+        "spares": plan.peers.spare_count if plan.peers else 0,
+        "restart_rules": describe_rules(plan.supervision.restarts),
         "command": describe_command(command),
         "settings": _find_settings(plan.settings),
         "wall_ns": time.time_ns(),
@@ -80,6 +93,17 @@ def _find_local_size(job: Topology) -> int | None:
     if job.world_size is None or job.local_size is None or job.node_count is None:
         return None
     return job.local_size if job.local_size * job.node_count == job.world_size else None
+
+
+def describe_rules(rules: Restarts) -> str:
+    """Return the flags about restarts that are not the defaults; those with paths of a node are left out."""
+    found = []
+    for name, flag in RULES_OF_RESTARTS.items():
+        value = getattr(rules, name)
+        if value != getattr(Restarts(), name):
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
+            found.append(f"{flag} {'any' if value is True else text}")
+    return ", ".join(found) or "the defaults"
 
 
 def describe_command(argv: Sequence[str]) -> str:

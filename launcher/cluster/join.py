@@ -54,6 +54,9 @@ class Join:
     local_size: int | None = None
     world_size: int | None = None
     engine: Fact | None = None
+    restarts: int | None = None
+    spares: int | None = None
+    restart_rules: Fact | None = None
     command: Fact | None = None
     settings: Facts = {}  # noqa: RUF012 - never changed
 

@@ -85,10 +85,12 @@ class ReadyAgain:
     Attributes:
         attempt: The attempt, 0 for the first.
         unhealthy: What the health command found; empty if nothing, or if there is no such command.
+        is_held: Whether the node can take no part in it, because it holds processes that survive SIGKILL.
     """
 
     attempt: int
     unhealthy: Line = ""
+    is_held: bool = False
 
 
 @message

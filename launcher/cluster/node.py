@@ -117,7 +117,8 @@ class ClusterNode(Coordination):
         """Stop the started processes if the job has ended meanwhile."""
         if self.lease_until is not None and time.monotonic() > self.lease_until:
             self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
-        if self.view.attempt.stop is not None and not self.agent.is_ending:
+        told = self.agent.forwarder.told  # on the way to node 0 this crossed the start
+        if (told is not None or self.view.attempt.stop is not None) and not self.agent.is_ending:
             self.agent.target.stop(signal.SIGTERM)
 
     # --- from node 0
@@ -211,7 +212,11 @@ class ClusterNode(Coordination):
         member = self.view.shape.member
         if self.view.shape.is_spare:
             return f"spare {member}, waits to take the place of a lost one"
-        if not self.view.attempt.has_begun:
+        attempt = self.view.attempt
+        if attempt.again is not None or (attempt.number and not attempt.has_begun):
+            number = attempt.number if attempt.again is None else attempt.again.attempt
+            return self.agent.restarter.describe_wait(number, self.channel.starts_at)
+        if not attempt.has_begun:
             return f"waits for the other {member}s"
         return None if self._has_ranks else f"ended, waits for the other {member}s"
 

@@ -8,11 +8,13 @@ from launcher.agent.agent import find_programs
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import Attempt
-from launcher.cluster.messages import Bye, Refuse
+from launcher.cluster.messages import Bye, ReadyAgain, Refuse
 from launcher.cluster.node_ending import PATIENCE_S
 from launcher.cluster.refusals import node_0_missing, read_refusal
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.core.errors import LauncherError, NotReady
+from launcher.core.redact import printable, redact
+from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
     MakeChildren = Callable[[Mapping[str, object]], Sequence[Child]]
 
+SURVIVORS_S, SURVIVORS_EVERY_S = 10.0, 0.25
+"""How long, and how often, a node looks whether the kernel has ended the processes of the last attempt."""
+SURVIVORS_SHOWN = 4
 PORTS_S, PORTS_EVERY_S = 5.0, 0.1
 """How long, and how often, a restart looks whether the ports of the last attempt are free."""
 
@@ -136,13 +141,30 @@ class NodeRendezvous:
         """
         view = self._view
         view.attempt = Attempt(number)
-        self._agent.restarter.wait_for_gpus(lambda: self._reporter.tell_health(number))
+        self._agent.restarter.wait_for_gpus(lambda: self._tell_ready(number, time.monotonic() + SURVIVORS_S))
         self._stopper.turn_while(lambda: not view.has_news)
         if view.attempt.agreed is None:
             return False
         self._agent.begin_again(number)
         self._take_children()
         return True
+
+    def _tell_ready(self, number: int, until: float) -> None:
+        """Report that this node is ready once no process of the last attempt is left here.
+
+        Args:
+            number: The attempt.
+            until: When to report what is left (monotonic seconds).
+        """
+        survivors = self._agent.group.describe_survivors()
+        if not survivors:
+            self._reporter.tell_health(number)
+        elif time.monotonic() < until:
+            again = Later(time.monotonic() + SURVIVORS_EVERY_S, lambda: self._tell_ready(number, until))
+            self._agent.loop.timers.append(again)  # a process that is not our child reports no end
+        else:
+            what = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
+            self._reporter.tell(ReadyAgain(number, printable(redact(what)), is_held=True))
 
     def _take_children(self) -> None:
         """Make our processes from the values of the start signal.

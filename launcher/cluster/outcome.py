@@ -188,10 +188,18 @@ class Ending:
             self.begin_stop(f"{self._shape.member} {rank} has ended with status {ended.status}", rank)
         self.consider()
 
-    def lose(self, member: Member, since: float) -> None:
-        """Take the loss of a node: its connection has ended, or it was silent for too long."""
-        after = f"no contact for {self._shape.lost_after_s:g} s"
+    def lose(self, member: Member, since: float, *, is_replaced: bool = False) -> None:
+        """Take the loss of a node: its connection has ended, or it was silent for too long.
+
+        Args:
+            member: The node.
+            since: Since when it could not be heard, monotonic seconds.
+            is_replaced: Whether a new launcher has called in its place.
+        """
         how = f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
+        after = f"no contact for {self._shape.lost_after_s:g} s"
+        if is_replaced:
+            after = f"and a new launcher has called as {member.kind} {member.rank}"
         what = f"{member.name} is lost: {how}, {after}{suspect_own(member, self._shape)}"
         cause = Cause("node-lost", what, LOST_FIX, retryable=True)
         within_ns = 0 if member.closed else SILENT_NS

@@ -11,7 +11,9 @@ launcher has ended, and its watchdog kills the processes at once.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import Counter
 
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
@@ -20,14 +22,14 @@ from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.messages import pack
-from launcher.core.redact import printable
+from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.recovery.recovery import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from launcher.cluster.membership import Member, Membership
     from launcher.cluster.messages import ReadyAgain
@@ -40,6 +42,8 @@ KILLED_S = 2.0
 """After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
 this time."""
 SLACK_S = 1.0
+REPORT_S = 2.0
+"""Within this time node 0 has reported a failed attempt, although it may not be ready yet."""
 SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 VETOES = {
@@ -91,12 +95,16 @@ class Regroup:
         self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
         self._say, self._agree, self._begin = say, agree, begin
         self._ready: set[int] = set()
+        self._held: set[object] = set()
+        """Launchers, by session, whose nodes hold processes of the last attempt that survive SIGKILL."""
         self._unhealthy: dict[int, float] = {}
         """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
         self._sessions: dict[int, object] = {}
         self._ending: Ending | None = None
         self._started_mono_ns = time.monotonic_ns()
-        self._not_before = self._give_up_at = self._say_at = 0.0
+        self._not_before = self._give_up_at = self._say_at = self._report_by = 0.0
+        self._unsaid: list[str] | None = None
+        """Lines for the log after the report of the attempt that has failed; None if it is there."""
 
     # --- the decision
 
@@ -111,6 +119,13 @@ class Regroup:
 
     def conclude(self, over: Over, ending: Ending) -> Over | Again:
         """Return how the job ends after an attempt, or the attempt that follows."""
+        try:
+            return self._conclude(over, ending)
+        except Exception as error:
+            self.again = None
+            return replace(over, why=f"no restart: {_describe(error)}")
+
+    def _conclude(self, over: Over, ending: Ending) -> Over | Again:
         if over.first is None and not over.status:
             return over
         verdict = read_verdict(over, None, self._shape, self._started_ns, self.attempt)
@@ -121,6 +136,7 @@ class Regroup:
         if over.first is not None:  # the verdict has the time by the clock of its node
             ended_ns = over.first.wall_ns - over.first.ago_ns
             failed = replace(failed, ended_ns=max(ended_ns, failed.started_ns))
+        self._note_hosts()
         decision = self._recovery.decide(failed, self._find_veto(over, ending))
         why = self._recovery.describe()
         if not decision.restarts:
@@ -128,6 +144,12 @@ class Regroup:
         self.again = again = Again(self.attempt + 1, over, why)
         self._open(ending, decision.wait_s)
         return again
+
+    def _note_hosts(self) -> None:
+        """Note which host names do not tell nodes apart."""
+        hosts = Counter(member.host for member in self._membership.everyone())
+        shared = frozenset(host for host, number in hosts.items() if number > 1)
+        self._recovery.history.shared_hosts |= shared
 
     def _find_machine(self, rank: int | None) -> str:
         member = None if rank is None else self._membership.members.get(rank)
@@ -140,13 +162,29 @@ class Regroup:
             return VETOES[PREEMPTED]  # also if something else has failed before
         return "" if over.first is None else VETOES.get(over.first.event.kind, "")
 
+    # --- the log
+
+    def _tell(self, text: str) -> None:
+        """Print a line; the report of the attempt that has failed comes first."""
+        if self._unsaid is None:
+            self._say(text)
+        else:
+            self._unsaid.append(text)
+
+    def _tell_unsaid(self) -> None:
+        """Print what has waited for the report."""
+        for line in self._unsaid or ():
+            self._say(line)
+        self._unsaid = None
+
     # --- the nodes
 
     def _open(self, ending: Ending, wait_s: float) -> None:
         """Begin to wait for the nodes; lost ones are no members any more."""
         now = time.monotonic()
-        self._ending, self._ready = ending, set()
+        self._ending, self._ready, self._unsaid = ending, set(), []
         self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
+        self._report_by = now + REPORT_S
         self._give_up_at = self._not_before + self._shape.grace_s + self._rule.rejoin_timeout_s
         left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
         for rank, member in list(self._membership.members.items()):
@@ -183,20 +221,25 @@ class Regroup:
             if not self._seat(rank):
                 return
 
-    def _seat(self, rank: int) -> bool:
-        """Give a rank to a spare node; return whether there was one."""
+    def _seat(self, rank: int, why: str = "") -> bool:
+        """Give a rank to a spare node, and say why; return whether there was one."""
         member = self._membership.seat_spare(rank, needs_health=bool(self._rule.health_argv))
         if member is None:
             return False
         self._sessions[rank] = member.facts["session"]
         self._ready.add(rank)
-        self._say(f"{member.host} takes the place of {member.kind} {rank}")
+        if why:
+            self._tell(why)
+        index = next((index for index, taken in self._membership.seats.items() if taken == rank), rank)
+        kind = member.kind
+        self._tell(f"spare {kind} {index} ({member.host}) takes the place of {kind} {rank}")
         return True
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost between two attempts."""
         other = suspect_own(member, self._shape)
-        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}")
+        self._tell(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}")
+        self._note(member, "node-lost", how)
         self._drop(member, time.monotonic())
         self.fill()
 
@@ -224,7 +267,7 @@ class Regroup:
         self._membership.members[member.rank] = member
         before, session = self._sessions.get(member.rank), member.facts["session"]
         if session != before or session in self.gone:
-            self._say(f"{member.name} is back")
+            self._tell(f"{member.name} is back")
         self.gone.discard(session)
         self._sessions[member.rank] = session
         if session not in self.parts and not self._rule.health_argv:
@@ -232,23 +275,36 @@ class Regroup:
 
     def note_ready(self, member: Member, ready: ReadyAgain) -> None:
         """Take the message that a node is ready, or what its health command found."""
+        with self._ends_on_error():
+            self._note_ready(member, ready)
+
+    def _note_ready(self, member: Member, ready: ReadyAgain) -> None:
+        if ready.is_held:
+            self._held.add(member.facts["session"])
         member.health, now = ready.unhealthy, time.monotonic()
         if self.again is not None and not self._membership.is_spare(member):
             has_part = member.facts["session"] in self.parts
             if ready.attempt == (self.again.attempt if has_part else 0):
                 self._ready.add(member.rank)
+                if not member.rank:
+                    self._tell_unsaid()  # node 0 has reported the attempt
         if not ready.unhealthy:
             self.replace_unhealthy(now)  # it may be a spare node
             return
-        self._recovery.note_unhealthy(
-            member.rank, member.host, str(member.facts["machine"] or ""), ready.unhealthy
-        )
+        self._note(member, "unhealthy", ready.unhealthy)
         if self._membership.is_spare(member):
             del self._membership.spares[member.rank]
-            self._dismiss(member)
+            self._tell(f"{member.name}, a spare {member.kind}, is unhealthy: {member.health}")
+            self._dismiss(member, "")
         else:
             self._unhealthy[member.rank] = now + SPARES_S
             self.replace_unhealthy(now)
+
+    def _note(self, member: Member, cause: str, what: str) -> None:
+        """Remember what is wrong with a node, for the last screen."""
+        self._note_hosts()
+        machine = str(member.facts["machine"] or "")
+        self._recovery.note_node(cause, what, member.rank, member.host, machine)
 
     def is_examined(self, rank: int) -> bool:
         """Whether a node may start: its health command has answered, and no spare node is awaited for it."""
@@ -257,28 +313,33 @@ class Regroup:
         return self._membership.members[rank].health is not None and rank not in self._unhealthy
 
     def replace_unhealthy(self, now: float) -> None:
-        """Put spare nodes in the place of unhealthy ones; one without a spare node takes part."""
+        """Put spare nodes in the place of unhealthy ones; one without a spare node takes part.
+
+        If it holds processes of the last attempt, the job ends instead.
+        """
         membership = self._membership
         for rank, until in list(self._unhealthy.items()):
             member = membership.members.get(rank)
             if member is None or not member.health:
                 pass  # it has gone, or another launcher has its place
-            elif rank and self._seat(rank):
-                self._dismiss(member)
+            elif rank and self._seat(rank, f"{member.name} is unhealthy: {member.health}"):
+                self._dismiss(member, f"; a spare {member.kind} has taken its place")
             elif not rank or now >= until or membership.has_all_spares:
                 found = f"{member.name} is unhealthy: {member.health}"
-                self._say(f"{found}; no spare {member.kind} can take its place, so it takes part")
+                if member.facts["session"] in self._held:
+                    self.end(f"{found}; no spare {member.kind} can take its place")
+                else:
+                    self._tell(f"{found}; no spare {member.kind} can take its place, so it takes part")
             else:
                 continue
             del self._unhealthy[rank]
 
-    def _dismiss(self, member: Member) -> None:
-        """End the launcher of an unhealthy node."""
-        what = f"{member.name} is unhealthy: {member.health}"
-        self._say(what)
+    def _dismiss(self, member: Member, then: str) -> None:
+        """End the launcher of an unhealthy node; ``then``: what has followed."""
         self.gone.add(member.facts["session"])
         if member.connection is not None:
-            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {what}")))
+            why = f"this {member.kind} leaves the job: it is unhealthy ({member.health}){then}"
+            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"{why}; status {EXIT_NOT_READY}")))
 
     # --- time
 
@@ -293,6 +354,11 @@ class Regroup:
             return self._not_before
         return min(self._say_at, max(self._give_up_at, self._not_before))
 
+    @property
+    def starts_at(self) -> float | None:
+        """When the next attempt starts at the earliest, monotonic seconds; None while one runs."""
+        return None if self.again is None else self._not_before
+
     def _has_all(self) -> bool:
         """Whether all nodes can start; nodes are asked one by one only when all have said so."""
         return len(self._ready) == self._shape.node_count and not self._absent()
@@ -304,6 +370,21 @@ class Regroup:
 
     def fire(self, now: float) -> None:
         """Start the next attempt, or end the job if nodes are missing for too long."""
+        with self._ends_on_error():
+            self._fire(now)
+
+    @contextlib.contextmanager
+    def _ends_on_error(self) -> Iterator[None]:
+        """End the job if a fault of ours leaves no other attempt: the nodes would wait for it for ever."""
+        try:
+            yield
+        except Exception as error:
+            self.end(_describe(error))
+            raise
+
+    def _fire(self, now: float) -> None:
+        if now >= self._report_by:
+            self._tell_unsaid()
         self.replace_unhealthy(now)
         if self.again is None or self._unhealthy:
             return
@@ -314,7 +395,9 @@ class Regroup:
             self._end_without(self._absent())
         elif now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
-            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}")
+            left = f"at most {max(self._give_up_at, self._not_before) - now:.0f} s more (--rejoin-timeout)"
+            self._tell_unsaid()
+            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}")
 
     def _name(self, ranks: list[int]) -> str:
         kind = self._shape.member
@@ -324,13 +407,19 @@ class Regroup:
     def _start(self) -> None:
         """Start the next attempt, or end the job if it has no port."""
         assert self.again is not None  # noqa: S101 - see `fire`
+        self._tell_unsaid()
         try:
             agreed = {**self._agree(), **self._membership.describe_nodes()}
         except (OSError, LauncherError) as error:
             self.end(f"node 0 finds no port for attempt {self.again.attempt}: {printable(str(error))}")
             return
+        awaited = self.again, self._ending
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start(agreed, self.attempt))
+        try:
+            self._begin(Start(agreed, self.attempt))
+        except Exception:
+            self.again, self._ending = awaited
+            raise
         self.note_start()
 
     # --- no other attempt
@@ -354,6 +443,14 @@ class Regroup:
 
     def _finish(self, over: Over, why: str) -> None:
         assert self._ending is not None  # noqa: S101 - see `_open`
-        self._recovery.give_up(why)
         ending, self.again, self._ending = self._ending, None, None
-        ending.finish(replace(over, why=self._recovery.describe()))
+        try:
+            self._tell_unsaid()
+            self._recovery.give_up(why)
+        finally:
+            ending.finish(replace(over, why=f"no restart: {why}"))
+
+
+def _describe(error: Exception) -> str:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"internal launcher error on node 0 between two attempts: {printable(redact(what))}"

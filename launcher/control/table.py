@@ -159,7 +159,9 @@ def summarize(view: View) -> str:
         clock(max((number(answer, "elapsed_s") or 0.0 for _, answer in view.nodes), default=0.0)),
     ]
     states = sorted({words(answer, "state") for _, answer in view.nodes} - {"running", ""})
-    attempt = number(first, "attempt")
+    waits = [state for state in states if " for restart " in state]
+    states = [state for state in states if state not in waits] + waits[:1]  # only node 0 knows the seconds
+    attempt = None if waits else number(first, "attempt")
     parts += [", ".join(states)] if states else []
     most = number(first, "restarts")
     if attempt and most:

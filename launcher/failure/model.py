@@ -117,7 +117,9 @@ class Verdict:
     @property
     def summary(self) -> str:
         """The verdict in one line."""
-        cause = f": {self.causes[0].what}" if self.causes else ""
-        return (
-            f"{self.first.called or f'rank {self.first.rank}'} on {self.host_name} {self.first.status}{cause}"
-        )
+        return self.headline + (f": {self.causes[0].what}" if self.causes else "")
+
+    @property
+    def headline(self) -> str:
+        """What failed first, where and how; without the cause."""
+        return f"{self.first.called or f'rank {self.first.rank}'} on {self.host_name} {self.first.status}"

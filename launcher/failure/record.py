@@ -145,10 +145,34 @@ def write_verdict(text: str, path: str) -> str | None:
     return None
 
 
+def remove_verdict(path: str) -> str | None:
+    """Remove a record that no longer tells how the job ended; return why that failed, None on success.
+
+    One that cannot be removed (a mounted file) is emptied. A pipe or a device stays as it is.
+    """
+    try:
+        if not os.path.isfile(path):
+            return None
+        if not _is_mounted(path):
+            try:
+                os.unlink(path)
+                return None
+            except OSError as error:
+                if error.errno not in IRREPLACEABLE:
+                    raise
+        write_in_place("", path)
+    except (OSError, ValueError) as error:
+        return f"{path}: {getattr(error, 'strerror', None) or error}"
+    return None
+
+
+def _is_mounted(path: str) -> bool:
+    return os.path.basename(os.path.realpath(path)) == os.path.basename(TERMINATION_LOG)
+
+
 def _write(text: str, path: str) -> None:
     is_file = os.path.isfile(path)
-    is_mounted = is_file and os.path.basename(os.path.realpath(path)) == os.path.basename(TERMINATION_LOG)
-    if not is_mounted and (is_file or not os.path.exists(path)):
+    if not (is_file and _is_mounted(path)) and (is_file or not os.path.exists(path)):
         try:
             replace_file(text, path, makes_folders=True)
             return

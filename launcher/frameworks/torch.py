@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 DEFAULT_ROLE = "default"
+ATTEMPT = "LAUNCHER_ATTEMPT"
+"""Number of the attempt; not set in the first."""
 RUN_ID, RESTART_COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS, AGENT_STORE = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"
 ELASTIC = (RUN_ID, RESTART_COUNT, MAX_RESTARTS, AGENT_STORE)
@@ -55,10 +57,12 @@ def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFA
 def plan_elastic(options: Options, environ: Mapping[str, str], forks: bool) -> list[Setting]:
     """Return the variables by which scripts and libraries recognize a torchrun worker.
 
-    If we are a torchrun worker, or a process of this launcher, the existing values stay.
+    If we are a torchrun worker, or a process of this launcher, the existing values stay, and give the
+    attempt.
     """
     if not forks and all(environ.get(name) for name in ELASTIC):
-        return []
+        count = environ[RESTART_COUNT]
+        return [Setting(ATTEMPT, count, f"{RESTART_COUNT}={count!r}")] if count.strip("0") else []
     given, platforms = options.get("rdzv_id"), find_job_id(environ)
     name, origin = (given.text, given.origin) if given else (platforms or NO_NAME, "the platform's job")
     restarts = options.get("restarts")

@@ -24,6 +24,8 @@ from launcher.identity.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""
+MPI_SOURCES = frozenset(("open_mpi", "hydra", "mvapich", "pals", "flux", "horovod"))
+"""Sources whose processes may belong to an MPI that was started outside of the launcher."""
 TWO = 2
 """Largest world in which one process alone on its node proves that the other one is alone too."""
 
@@ -108,7 +110,7 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     if starts_processes:
         return Scope.NODE
     wanted, origin = processes_wanted(ledger, machine)
-    if _restarts_alone_on_its_node(ledger):
+    if wanted == 1 and _restarts_nodes(ledger):
         return Scope.NODE
     if wanted == 1 or _outnumbers_nodes(ledger):
         return Scope.PROCESS
@@ -121,12 +123,17 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     return Scope.NODE
 
 
-def _restarts_alone_on_its_node(ledger: Ledger) -> bool:
-    """Whether each node has one launcher, which must stay because it may have to restart its process."""
-    if not ledger.options.number("restarts", 0):
+def _restarts_nodes(ledger: Ledger) -> bool:
+    """Whether the launcher is to restart the only process of its node.
+
+    With one process per node, a launcher per process is one per node, too. The processes that mpirun starts
+    are the exception: MPI ends the job with the first of them, and cannot connect to another in its place.
+    """
+    if not any(ledger.options.number(dest, 0) for dest in ("restarts", "spares")):
         return False
-    counts = {ledger.number(fact) for fact in (Fact.WORLD_SIZE, Fact.NODE_COUNT)}
-    return ledger.number(Fact.LOCAL_SIZE) == 1 and len(counts) == 1 and None not in counts
+    counts = [ledger.number(fact) for fact in (Fact.LOCAL_SIZE, Fact.WORLD_SIZE, Fact.NODE_COUNT)]
+    is_one_each = counts[0] == 1 and counts[1] is not None and counts[1] == counts[2]
+    return is_one_each and MPI_SOURCES.isdisjoint(ledger.speakers)
 
 
 def _outnumbers_nodes(ledger: Ledger) -> bool:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from launcher.options.reading import Options
 
+ALONE = "this launcher is the only one of its node, and may stand for the node or for one process of MPI"
+NODE_SCOPE = "pass --scope node if each node has one process, which does not use MPI"
+"""Fix for a launcher that may be alone on its node."""
+NEEDED = "spare nodes need one launcher per node, which knows its rank before the start"
+PER_NODE = "let the platform start one launcher per node, without torchrun's agent; or leave out --spares"
+
 
 def find_rank(index: int, node_count: int, seats: Mapping[int, int]) -> int | None:
     """Return the rank of a node in the job; None for a spare one.
@@ -43,6 +49,10 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     if not spares:
         return allocation
     asked, index = options.origins("spares")[0], allocation.node_rank
+    if (engine := options.text("engine")) in ("mpirun", "torchrun"):
+        raise UsageError(_no_nodes(asked, f"--engine {engine} has no spare nodes", "leave out one of them"))
+    if allocation.scope is not Scope.NODE and allocation.local_size == 1:
+        raise UsageError(_no_nodes(asked, ALONE, f"{NODE_SCOPE}; or leave out --spares"))
     if allocation.scope is not Scope.NODE or allocation.node_count is None or index is None:
         raise UsageError(_no_nodes(asked))
     if allocation.ranks_at_start:
@@ -63,12 +73,12 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     )
 
 
-def _no_nodes(asked: str) -> Problem:
+def _no_nodes(asked: str, why: str = NEEDED, fix: str = PER_NODE) -> Problem:
     return Problem(
         "no-spares-here",
-        f"{asked}: spare nodes need one launcher per node, which knows its rank before the start",
+        f"{asked}: {why}",
         "command line and environment",
-        "let the platform start one launcher per node, without torchrun's agent; or leave out --spares",
+        fix,
     )
 
 

@@ -298,6 +298,19 @@ class Host:
                 self._port = DEFAULT_PORT
         return self._port
 
+    def renew_port(self) -> int:
+        """Reserve another free port and return it, as `free_port` does from now on."""
+        from launcher.machine.ports import hold_pair
+
+        last = self._held
+        try:
+            self._port, self._held = hold_pair()
+        except OSError:
+            return self.free_port()
+        for one in last:  # only now: the new port is another one
+            one.close()
+        return self._port
+
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
         """Return the version of torch that a Python has; empty without torch, None if unknown.
 

@@ -243,3 +243,11 @@ def parse_local_ranks(text: str) -> tuple[int, ...]:
         return tuple(parse_int(item.strip()) for item in text.split(","))
     except Malformed:
         raise Malformed("local ranks, such as 0 or 0,3") from None
+
+
+def parse_command(text: str) -> tuple[str, ...]:
+    """Return the words of a command, which has at least its program."""
+    words = parse_words(text)
+    if not words or not words[0].strip():
+        raise Malformed("a command, with its program as the first word")
+    return words

@@ -12,6 +12,7 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Fact
 from launcher.options.flag_values import (
     one_of,
+    parse_command,
     parse_endpoint,
     parse_gpus_per_process,
     parse_key_values,
@@ -358,7 +359,7 @@ FLAGS = (
     Flag(
         "restart_delay_max",
         "S",
-        "longest wait before a restart (60)",
+        "longest wait before a restart (60, or --restart-delay if that is longer)",
         parse_seconds,
         group="restarts",
     ),
@@ -387,7 +388,7 @@ FLAGS = (
     Flag(
         "attempts_file",
         "FILE",
-        "where to write the record of failed attempts, one JSON object per line (nowhere)",
+        "where to add the record of failed attempts, one JSON object per line (nowhere)",
         str,
         group="restarts",
     ),
@@ -403,7 +404,7 @@ FLAGS = (
         "CMD",
         "a command that checks this node before each attempt; a spare node takes the place of an unhealthy "
         "one (status not 0)",
-        parse_words,
+        parse_command,
         group="restarts",
     ),
     Flag(
@@ -445,7 +446,7 @@ FLAGS = (
     Flag(
         "lost_after",
         "S",
-        "silence after which a node, or node 0, counts as lost (10)",
+        "seconds of silence or without a connection after which a node, or node 0, counts as lost (10)",
         parse_lost_after,
         group="peers",
     ),

@@ -9,6 +9,7 @@ from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
 from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import find_unknown
+from launcher.planning.supervision import list_idle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ ABOUT_THE_JOB = frozenset(
 """Flags of ours that scripts rarely have."""
 
 
-def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> tuple[str, ...]:
+def note_job(
+    case: Case, request: Request, choice: Choice, agent: Agent | None, ledger: Ledger, host: Host
+) -> tuple[str, ...]:
     """Return the notes about frameworks, engine, port and options.
 
     Raises:
@@ -43,6 +46,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *_note_port(ledger, case),
+        *_note_rules(case, agent),
         *case.options.files.notes,
         *name_unknown(case.environ),
         *_note_disabled(case.environ),
@@ -57,6 +61,14 @@ def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
         return ()
     port = case.topology.master_port
     return (f"MASTER_PORT is a port that is free when the job starts; here {port} stands for it",)
+
+
+def _note_rules(case: Case, agent: Agent | None) -> tuple[str, ...]:
+    """Return a note about rules of restarts, from variables, that do nothing with this agent."""
+    if agent is None or not case.options.number("restarts", 0):
+        return ()
+    idle = case.options.origins(*list_idle(agent))
+    return (f"{', '.join(idle)}: no effect, {agent.engine} starts the processes",) if idle else ()
 
 
 def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from launcher.planning.notes import note_gone, note_job, warn_gone, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
-from launcher.planning.supervision import plan_supervision, require_metrics
+from launcher.planning.supervision import plan_supervision, refuse_rules, require_metrics
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -147,6 +147,8 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
     allocation = parts.case.allocation
     if parts.case.options.get("metrics_port"):
         require_metrics(host)
+    if parts.agent is not None:
+        refuse_rules(parts.case.options, parts.agent)
     return plan_supervision(
         parts.case.options,
         parts.case.topology,
@@ -208,7 +210,7 @@ def _gather_notes(
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *warnings,
-        *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
+        *note_job(parts.case, shape.request, parts.choice, parts.agent, shape.ledger, host),
         *note_gone(parts.case, parts.agent, stays=stays),
     )
     return tuple(dict.fromkeys(notes))
@@ -263,8 +265,13 @@ def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
         nodes, node = found[Fact.NODE_COUNT].claim, found[Fact.NODE_RANK].claim
         per_node = f"{each.value} per node ({each.origin})"
         origins["local_size"] = per_node
-        counted = "1 node" if nodes.value == 1 else f"{nodes.value} nodes"
-        origins["world_size"] = f"{counted} ({nodes.origin}) x {per_node}"
+        number: object = nodes.value
+        origin = nodes.origin
+        if shape.allocation.index is not None:  # some of them are spare
+            number, spares = shape.allocation.node_count, shape.request.options.origins("spares")[0]
+            origin += "" if spares in origin else f" {spares}"
+        counted = "1 node" if number == 1 else f"{number} nodes"
+        origins["world_size"] = f"{counted} ({origin}) x {per_node}"
         origins["rank"] = f"node {node.value} ({node.origin}) x {per_node} + local rank"
         origins["local_rank"] = "counted on this node"
     told = {"hosts": "addresses exchanged by the nodes"} if met else {}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONSUMED = (
     *(flag.variable for flag in FLAGS),
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_CONFIG", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
-    "LAUNCHER_REHEARSED",
+    *("LAUNCHER_REHEARSED", torch.ATTEMPT),
 )
 """LAUNCHER_* variables for this launcher only, and not for a launcher inside its processes."""
 PER_PROCESS = ("expand_args", "local_rank_arg")

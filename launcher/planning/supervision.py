@@ -14,9 +14,12 @@ from launcher.core.model import (
     Supervision,
     Topology,
 )
+from launcher.identity.seats import ALONE, NODE_SCOPE
+from launcher.options.flags import RESTART_RULES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.core.model import Agent
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
@@ -151,18 +154,22 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     """
     most, given = int(options.number("restarts", 0)), options.get("restarts")
     if most and given and not starts_node and topology.world_size != 1:
-        raise UsageError(_restarts_of_others(given.origin))
+        raise UsageError(_restarts_of_others(given.origin, topology))
     if most and given and topology.node_count != 1 and not together:
         raise UsageError(_restarts_apart(given.origin, topology))
     default = Restarts()
+    delay_s = options.number("restart_delay", default.delay_s)
+    longest_s = options.number("restart_delay_max", max(default.delay_max_s, delay_s))
+    if delay_s > longest_s:
+        raise UsageError(_delay_beyond(delay_s, longest_s))
     per_cause = options.get("restarts_per_cause")
     return Restarts(
         most=most,
         per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
         on_any=options.text("restart_on") == "any",
         never_status=options.numbers("no_restart_status") or (),
-        delay_s=options.number("restart_delay", default.delay_s),
-        delay_max_s=options.number("restart_delay_max", default.delay_max_s),
+        delay_s=delay_s,
+        delay_max_s=longest_s,
         reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
         progress_file=options.text("progress_file"),
         progress_pattern=options.text("progress_pattern"),
@@ -172,13 +179,56 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     )
 
 
-def _restarts_of_others(asked: str) -> Problem:
+def _restarts_of_others(asked: str, topology: Topology) -> Problem:
+    what = (
+        "the platform starts the processes of this job, a launcher for each, and others would be left waiting"
+    )
+    fix = "let the platform start one launcher per node, or restart the job"
+    if topology.local_size == 1:
+        what, fix = ALONE, f"{NODE_SCOPE}, or let the platform restart the job"
+    return Problem("restarts-need-one-launcher", f"{asked}: {what}", "command line", fix)
+
+
+def list_idle(agent: Agent) -> tuple[str, ...]:
+    """Return the flags (``dest``) about restarts that do nothing if this agent starts the processes.
+
+    torchrun restarts them itself, and knows only their number. mpirun is started again by the launcher, which
+    runs no command on the other nodes.
+    """
+    return RESTART_RULES if agent.fleet is None else ("health_command",)
+
+
+def refuse_rules(options: Options, agent: Agent) -> None:
+    """Refuse typed rules of restarts that do nothing if another program starts the processes.
+
+    Raises:
+        UsageError: There are such flags.
+    """
+    typed = [one.origin for dest in list_idle(agent) if (one := options.get(dest)) and one.is_typed]
+    if not typed:
+        return
+    asked = options.get("engine")
+    other = (
+        f"leave out {asked.origin}"
+        if asked and asked.is_typed
+        else f"start the script without {agent.engine}"
+    )
+    raise UsageError(
+        Problem(
+            "flag-conflict",
+            f"{', '.join(typed)} does nothing if {agent.engine} starts the processes",
+            "command line",
+            f"leave out {', '.join(typed)}; or {other}: the launcher starts them and honours all flags",
+        )
+    )
+
+
+def _delay_beyond(delay_s: float, longest_s: float) -> Problem:
     return Problem(
-        "restarts-need-one-launcher",
-        f"{asked}: the platform starts the processes of this job, a launcher for each, and the others "
-        "would be left waiting",
-        "command line",
-        "let the platform start one launcher per node (if it does: --scope node), or restart the job",
+        "contradiction",
+        f"--restart-delay {delay_s:g} is more than --restart-delay-max {longest_s:g}",
+        "command line and environment",
+        "pass a smaller --restart-delay, or a larger --restart-delay-max",
     )
 
 

@@ -88,12 +88,28 @@ class Helper:
             self._fd = None
 
 
+class Server:
+    """The launcher's view of a process that answers as long as it runs; its pid is None once reaped."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid: int | None = pid
+
+    def close(self) -> None:
+        """Kill the process."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)  # a child that was not reaped: the pid is still its own
+
+    def note_end(self) -> None:
+        """Note that the process was reaped: its pid can be reused."""
+        self.pid = None
+
+
 class Helpers:
     """The helpers of a launcher."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._running: dict[int, Helper] = {}
+        self._running: dict[int, Helper | Server] = {}
 
     @property
     def pids(self) -> Iterable[int]:
@@ -126,26 +142,51 @@ class Helpers:
         Raises:
             OSError: No more processes or descriptors.
         """
-        launcher = os.getpid()
         reading, writing = os.pipe()
+
+        def run() -> None:
+            _work(work, writing, limit_s)
+            if then is not None:
+                then()
+
+        pid = self._fork(run, reading, writing, name, nice)
+        self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end)
+        return helper
+
+    def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str) -> Server:
+        """Run a function in a fork that talks with us as long as it runs.
+
+        Args:
+            work: Runs in the fork; of the descriptors above 2 it has ``theirs`` only.
+            ours: Our end of a connection; non-blocking from now on, and the caller's to close.
+            theirs: The end of the fork, which is closed here. Both are closed if there is no fork.
+            name: The name that ps shows.
+
+        Raises:
+            OSError: No more processes.
+        """
+        pid = self._fork(work, ours, theirs, name, 0)
+        self._running[pid] = server = Server(pid)
+        return server
+
+    def _fork(self, run: Callable[[], None], ours: int, theirs: int, name: str, nice: int) -> int:
+        """Run a function in a fork; close its end of their connection here, and both if there is no fork."""
+        launcher = os.getpid()
         try:
             pid = os.fork()
         except OSError:
-            os.close(reading)
-            os.close(writing)
+            os.close(ours)
+            os.close(theirs)
             raise
         if pid == 0:
             try:
-                if _settle(launcher, writing, name, nice):
-                    _work(work, writing, limit_s)
-                    if then is not None:
-                        then()
+                if _settle(launcher, theirs, name, nice):
+                    run()
             finally:
                 os._exit(0)
-        os.close(writing)
-        os.set_blocking(reading, False)
-        self._running[pid] = Helper(pid, reading, self._loop, take, on_end)
-        return self._running[pid]
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        return pid
 
     def forget(self, pid: int) -> None:
         """Note that a child of ours was reaped."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.errors import CommandNotExecutable, CommandNotFound, Problem
 from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from launcher.process.helper import Helpers
 
@@ -24,6 +25,29 @@ KEPT_BYTES = 1 << 13
 """Number of bytes of output that are kept, the first ones."""
 HEALTHY, UNHEALTHY = "healthy", "unhealthy: "
 """What an answer is, or begins with."""
+
+
+def require_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Check that the program of the health command can be started: a mistyped one is no fault of the node.
+
+    Raises:
+        CommandNotFound: There is no such program.
+        CommandNotExecutable: It cannot be executed.
+    """
+    name = argv[0]
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = [name] if "/" in name else [os.path.join(folder or ".", name) for folder in folders]
+    found = [path for path in paths if os.path.isfile(path)]
+    if any(os.access(path, os.X_OK) for path in found):
+        return
+    where, what = "--health-command", f"the health command {name!r}"
+    if found:
+        fix = "chmod +x it and give it a #! line, or put its interpreter in front"
+        raise CommandNotExecutable(
+            Problem("command-not-executable", f"{what} cannot be executed", where, fix)
+        )
+    fix = "check the name and PATH, and that every node has it"
+    raise CommandNotFound(Problem("command-not-found", f"{what}: no such program", where, fix))
 
 
 def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
+from itertools import groupby
 
 from launcher.core.files import replace_file
 from launcher.core.messages import render
@@ -11,15 +13,17 @@ from launcher.recovery.nodes import find_bad, render_bad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from launcher.recovery.policy import Decision, FailedAttempt
 
 SCHEMA = 1
 SHOWN_MAX = 8
-"""Number of attempts that the summary shows, the last ones."""
+"""Number of lines for failed attempts in the summary, the last ones."""
 KEPT_MAX = 1000
-"""Number of attempts that are remembered; the policy and the record need no more."""
+"""Number of attempts that are remembered, and of lines that the record keeps."""
+OURS = frozenset(("schema", "number", "status"))
+"""Keys of each line of a record."""
 
 
 class History:
@@ -27,28 +31,38 @@ class History:
 
     Attributes:
         failed: The attempts, the oldest first.
-        unhealthy: Nodes that their health command found unhealthy, as attempts that failed there.
+        noted: What is known about nodes beside the attempts: unhealthy, or lost between two attempts.
+        shared_hosts: Host names that several nodes have.
     """
 
-    def __init__(self, path: str, say: Callable[[str], None]) -> None:
+    def __init__(self, path: str, say: Callable[[str], None], run: str = "") -> None:
         """Begin without an attempt.
 
         Args:
             path: Path of the record, one JSON object per line; empty for no record.
             say: Prints one line.
+            run: Name of this run, for the record.
         """
         self.failed: list[FailedAttempt] = []
-        self.unhealthy: list[FailedAttempt] = []
-        self._path, self._say = path, say
+        self.noted: list[FailedAttempt] = []
+        self.shared_hosts: frozenset[str] = frozenset()
+        self._path, self._say, self._run = path, say, run
         self._lines: list[str] = []
+        self._has_read = False
+        self._kinds: Counter[str] = Counter()
+        self._first_ns: int | None = None
+        self._failed_ns = 0
 
     def add(self, attempt: FailedAttempt) -> None:
         """Remember an attempt that has failed."""
+        self._first_ns = attempt.started_ns if self._first_ns is None else self._first_ns
+        self._kinds[attempt.kind] += 1
+        self._failed_ns += max(0, attempt.ended_ns - attempt.started_ns)
         self.failed.append(attempt)
         del self.failed[:-KEPT_MAX]
 
     def record(self, decision: Decision, *, again: bool = False) -> None:
-        """Write the last attempt and what follows from it; a full disk costs the record and not the job.
+        """Add the last attempt and what follows from it; a full disk costs the record and not the job.
 
         Args:
             decision: What follows.
@@ -59,47 +73,108 @@ class History:
         last = self.failed[-1]
         line = {
             "schema": SCHEMA,
+            "run": self._run,
             **render(last),
             "seconds": round(last.lasted_s, 6),
             "restarts": decision.restarts,
             "why": decision.why,
             "wait_s": round(decision.wait_s, 3),
         }
-        if again:
-            del self._lines[-1:]
-        self._lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        del self._lines[:-KEPT_MAX]
         try:
+            if not self._has_read:
+                self._lines, self._has_read = _read_record(self._path), True
+            if again:
+                del self._lines[-1:]
+            self._lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+            del self._lines[:-KEPT_MAX]
             replace_file("".join(self._lines), self._path, makes_folders=True)
         except (OSError, ValueError) as error:
-            self._say(f"no record of attempts: {self._path}: {getattr(error, 'strerror', None) or error}")
+            what = getattr(error, "strerror", None)
+            self._say(f"no record of attempts: {self._path}{f': {what}' if what else f' {error}'}")
             self._path = ""
 
-    def summarize(self, count: int, started_ns: int, ended_ns: int, status: int, *, is_alone: bool) -> str:
-        """Return the lines for the last screen.
+    def summarize(
+        self, count: int, began_ns: int, started_ns: int, ended_ns: int, status: int, *, is_alone: bool
+    ) -> str:
+        """Return the lines for the last screen; empty for none.
 
         Args:
             count: Number of attempts, with the last one.
-            started_ns: When the last attempt started, nanoseconds since 1970.
+            began_ns: When the launcher began, nanoseconds since 1970.
+            started_ns: When the last attempt started.
             ended_ns: When the job ended.
             status: Exit status of the job.
             is_alone: Whether the job has one node.
         """
-        failed = self.failed
-        kinds = Counter(one.kind for one in failed)
-        causes = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
-        lines = [f"{count} attempts, {len(failed)} failed ({causes}); exit status {status}"]
-        for one in failed[-SHOWN_MAX:]:
-            lines.append(f"  attempt {one.number}: {one.lasted_s:.1f} s, {one.what or one.kind}")
-        spent_s = sum(one.lasted_s for one in failed)
-        if failed[-1].number < count - 1:
-            last_s = max(0, ended_ns - started_ns) / 1e9
-            spent_s += last_s
-            lines.append(f"  attempt {count - 1}: {last_s:.1f} s, exit status {status}")
-        whole_s = max(spent_s, (ended_ns - failed[0].started_ns) / 1e9)
-        share = 100.0 * spent_s / whole_s if whole_s else 100.0
-        lines.append(
-            f"  time: {whole_s:.1f} s in all, {whole_s - spent_s:.1f} s lost between attempts, "
-            f"{share:.1f} % in attempts"
+        lines = []
+        if count > 1 and self.failed:
+            lines = list(self._list_attempts(count, began_ns, started_ns, ended_ns, status))
+        bad = find_bad((*self.failed, *self.noted), is_alone=is_alone, shared=self.shared_hosts)
+        return "\n".join((*lines, *render_bad(bad)))
+
+    def _list_attempts(
+        self, count: int, began_ns: int, started_ns: int, ended_ns: int, status: int
+    ) -> Iterator[str]:
+        last, failed_count = self.failed[-1], self._kinds.total()
+        causes = ", ".join(f"{number} x {kind}" for kind, number in self._kinds.most_common())
+        yield f"{count} attempts, {failed_count} failed ({causes}); exit status {status}"
+        groups = [list(group) for _, group in groupby(self.failed, lambda one: (one.what, one.kind))]
+        shown = groups[-SHOWN_MAX:]
+        left_out = failed_count - sum(map(len, shown))
+        if left_out:
+            yield f"  {left_out} earlier attempt{'s are' if left_out > 1 else ' is'} not shown"
+        for group in shown:
+            one, many = group[0], len(group) > 1
+            which = f"attempts {one.number}-{group[-1].number}" if many else f"attempt {one.number}"
+            took = _seconds(sum(each.lasted_s for each in group) / len(group))
+            what = f"{one.what} [{one.cause}]" if one.what and one.cause else one.what or one.kind
+            yield f"  {which}: {took}{' on average' if many else ''}, {what}"
+        final_ns = max(0, ended_ns - started_ns) if last.number < count - 1 else 0
+        if last.number < count - 1:
+            yield f"  attempt {count - 1}: {_seconds(final_ns / 1e9)}, exit status {status}"
+        yield _add_up(
+            start=(began_ns if self._first_ns is None else self._first_ns) - began_ns,
+            attempts=self._failed_ns + final_ns,
+            whole=ended_ns - began_ns,
+            after=0 if last.number < count - 1 else ended_ns - last.ended_ns,
         )
-        return "\n".join((*lines, *render_bad(find_bad((*failed, *self.unhealthy), is_alone=is_alone))))
+
+
+def _add_up(*, start: int, attempts: int, whole: int, after: int) -> str:
+    """Return the line that says where the time went; in nanoseconds, and what is shown adds up."""
+    parts = [max(0, part) for part in (start, attempts, whole - start - attempts - after, after)]
+    digits = 3 if sum(parts) < 10e9 else 1
+    shown = [round(part / 1e9, digits) for part in parts]
+    whole_s = sum(shown)
+    share = 100.0 * shown[1] / whole_s if whole_s else 100.0
+    said = [
+        f"{shown[0]:.{digits}f} s start",
+        f"{shown[1]:.{digits}f} s in attempts ({share:.1f} %)",
+        f"{shown[2]:.{digits}f} s between attempts",
+        *([f"{shown[3]:.{digits}f} s after the last"] if shown[3] else []),
+    ]
+    return f"  time: {whole_s:.{digits}f} s in all: {', '.join(said)}"
+
+
+def _seconds(time_s: float) -> str:
+    """Return a duration; that of a short attempt with more decimals."""
+    return f"{time_s:.3f} s" if time_s < 1 else f"{time_s:.1f} s"
+
+
+def _read_record(path: str) -> list[str]:
+    """Return the lines of a record that an earlier run of the job has left; none for a pipe or a device.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: The file is not a record.
+    """
+    if not os.path.isfile(path):
+        return []
+    with open(path, "rb") as file:
+        lines = file.read().splitlines(keepends=True)
+    try:
+        if all(json.loads(line).keys() >= OURS for line in lines):
+            return [line.decode() for line in lines[-KEPT_MAX:]]
+    except (ValueError, AttributeError):
+        pass
+    raise ValueError("has other content; pass another path (--attempts-file)")

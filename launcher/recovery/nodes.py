@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
@@ -10,6 +11,7 @@ from launcher.core.redact import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from launcher.recovery.policy import FailedAttempt
 
@@ -38,20 +40,23 @@ class BadNode:
     """A node that failed.
 
     Attributes:
-        host: Its host name.
+        name: Its host name; its rank, too, if other nodes have this host name.
         machine: The platform and its name of the node (``slurm:node2``); empty if unknown.
-        count: Number of attempts that failed on it.
-        causes: Their causes, each once, in order.
+        causes: The causes that point at it, and the number of each.
     """
 
-    host: str
+    name: str
     machine: str
-    count: int
-    causes: tuple[str, ...]
+    causes: tuple[tuple[str, int], ...]
+
+    @property
+    def count(self) -> int:
+        """How often something pointed at it."""
+        return sum(number for _, number in self.causes)
 
     def __str__(self) -> str:
-        """Return it for a list: ``node2 (2 x node-lost, gpu-xid)``."""
-        return f"{self.host} ({self.count} x {', '.join(self.causes)})"
+        """Return it for a list: ``node2 (2 x node-lost, 1 x gpu-xid)``."""
+        return f"{self.name} ({', '.join(f'{number} x {cause}' for cause, number in self.causes)})"
 
 
 def read_machine(environ: Mapping[str, str]) -> str:
@@ -68,21 +73,31 @@ def read_machine(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def find_bad(attempts: Sequence[FailedAttempt], *, is_alone: bool) -> list[BadNode]:
+def find_bad(
+    attempts: Sequence[FailedAttempt], *, is_alone: bool, shared: AbstractSet[str] = frozenset()
+) -> list[BadNode]:
     """Return the nodes that the next job should avoid, the worst first.
+
+    A failure without a known cause, such as a plain exit status, says nothing about a node.
 
     Args:
         attempts: The failed attempts.
         is_alone: Whether the job has one node: then repeated failures say nothing about it.
+        shared: Host names that several nodes have.
     """
-    hosts = dict.fromkeys(one.host for one in attempts if one.host)
+    suspect = [one for one in attempts if one.host and one.cause and one.retryable is not False]
+    by_node: dict[tuple[str, int | None], list[FailedAttempt]] = {}
+    for one in suspect:
+        is_shared = one.host in shared and not one.machine
+        by_node.setdefault((one.machine or one.host, one.node if is_shared else None), []).append(one)
     found = []
-    for host in hosts:
-        own = [one for one in attempts if one.host == host]
-        repeated = sum(one.retryable is not False for one in own) >= FAILURES_MIN and not is_alone
-        if repeated or any(one.cause in OF_NODE for one in own):
-            kinds = tuple(dict.fromkeys(one.kind for one in own))
-            found.append(BadNode(host, own[-1].machine, len(own), kinds))
+    for (_, rank), own in by_node.items():
+        is_repeated = len(own) >= FAILURES_MIN and not is_alone
+        if is_repeated or any(one.cause in OF_NODE for one in own):
+            host = own[-1].host
+            name = host if rank is None else f"node {rank} ({host})"
+            causes = Counter(one.cause for one in own)
+            found.append(BadNode(name, own[-1].machine, tuple(causes.items())))
     return sorted(found, key=lambda node: -node.count)
 
 

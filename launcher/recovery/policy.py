@@ -32,8 +32,9 @@ class FailedAttempt:
         started_ns: When its processes were started, nanoseconds since 1970.
         ended_ns: When it failed, nanoseconds since 1970.
         status: Exit status that it would have given the job.
-        what: The verdict in one line.
+        what: What failed, without the cause.
         cause: Code of the cause; empty if unknown.
+        detail: The cause in words; empty if unknown.
         retryable: Whether a restart can help; None if unknown.
         node: Rank of the node where it failed; None if unknown.
         host: Name of that node's host.
@@ -47,6 +48,7 @@ class FailedAttempt:
     status: Status
     what: Line = ""
     cause: Line = ""
+    detail: Line = ""
     retryable: bool | None = None
     node: NodeRank | None = None
     host: Line = ""
@@ -72,11 +74,13 @@ class Decision:
         restarts: Whether the job starts again.
         why: The reason, for the log and the record.
         wait_s: Seconds to wait before the restart.
+        note: What else is worth knowing; empty for nothing.
     """
 
     restarts: bool
     why: str
     wait_s: float = 0.0
+    note: str = ""
 
 
 def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.0) -> Decision:
@@ -97,15 +101,27 @@ def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.
         return Decision(False, why)
     counted = count_from(rule, attempts)
     if len(counted) > rule.most:
-        return Decision(False, f"all {rule.most} restarts are used (--restarts)")
+        used = f"all {rule.most} restarts are" if rule.most > 1 else "the only restart is"
+        return Decision(False, f"{used} used (--restarts {rule.most})")
     same = sum(one.kind == last.kind for one in counted)
     if rule.per_cause is not None and same > rule.per_cause:
-        return Decision(False, f"{last.kind} has failed {same} attempts (--restarts-per-cause)")
+        by = f"by the cause {last.cause}" if last.cause else f"with {last.kind}"
+        many = f"{same} attempts failed" if same > 1 else "an attempt failed"
+        return Decision(False, f"{many} {by} (--restarts-per-cause {rule.per_cause})")
     idle = attempts[-IDLE_MAX:]
     if len(idle) == IDLE_MAX and all(one.progressed is False for one in idle):
-        return Decision(False, f"{IDLE_MAX} attempts in a row made no progress")
+        flags = ("--progress-file" if rule.progress_file else "",
+                 "--progress-pattern" if rule.progress_pattern else "")  # fmt: skip
+        why = f"{IDLE_MAX} attempts in a row made no progress ({', '.join(filter(None, flags))})"
+        return Decision(False, why)
+    note = ""
+    if len(counted) == 1 < len(attempts):
+        note = (
+            f"the last attempt ran for {last.lasted_s:.0f} s, which gave back all restarts "
+            f"(--restarts-reset-after {rule.reset_after_s:g})"
+        )
     wait_s = find_wait_s(rule, attempts, chance)
-    return Decision(True, f"restart {len(counted)} of {rule.most}", wait_s)
+    return Decision(True, f"restart {len(counted)} of {rule.most}", wait_s, note)
 
 
 def count_from(rule: Restarts, attempts: Sequence[FailedAttempt]) -> Sequence[FailedAttempt]:

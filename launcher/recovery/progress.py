@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import os
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from launcher.core.model import Restarts
+
+    class Search(Protocol):
+        """Searches output: `launcher.recovery.search.Search`."""
+
+        @property
+        def has_found(self) -> bool:
+            """Whether the pattern was found."""
+
+        @property
+        def is_over(self) -> bool:
+            """Whether no more output need be searched."""
+
+        def begin(self) -> None:
+            """Begin an attempt."""
+
+        def put(self, lines: bytes | bytearray) -> None:
+            """Search a part of the output, now or later."""
+
+        def finish(self) -> None:
+            """Wait for the search of all that was put."""
 
     Version = tuple[int, int, int] | None
 
@@ -17,39 +38,38 @@ LINE_BYTES = 1 << 14
 
 
 class ProgressGate:
-    """Tells whether an attempt made progress.
+    """Tells whether an attempt made progress."""
 
-    Attributes:
-        wants_output: Whether output still has to be searched in this attempt.
-    """
-
-    def __init__(self, rule: Restarts) -> None:
+    def __init__(self, rule: Restarts, search: Search | None) -> None:
+        """Watch the file of the user's rule, and the output; ``search``: None without a pattern."""
         self._path = rule.progress_file
-        self._pattern = (
-            re.compile(os.fsencode(rule.progress_pattern), re.MULTILINE) if rule.progress_pattern else None
-        )
+        self._search = search
         self._before: Version = None
-        self.wants_output = self._has_matched = False
 
     def begin(self) -> None:
         """Begin an attempt."""
         self._before = _read_version(self._path)
-        self._has_matched, self.wants_output = False, self._pattern is not None
+        if self._search is not None:
+            self._search.begin()
+
+    def finish(self) -> None:
+        """Wait for the search of the output of an attempt that has ended."""
+        if self._search is not None:
+            self._search.finish()
 
     def follow(self) -> Lines | None:
         """Return what searches one stream of output; None without a pattern."""
-        return None if self._pattern is None else Lines(self)
-
-    def search(self, lines: bytes | bytearray) -> None:
-        """Search a part of the output."""
-        if self.wants_output and self._pattern is not None and self._pattern.search(lines):
-            self._has_matched, self.wants_output = True, False
+        return None if self._search is None else Lines(self._search)
 
     def has_progressed(self) -> bool | None:
-        """Whether the attempt has made progress so far; None if neither a file nor a pattern was given."""
-        if not self._path and self._pattern is None:
-            return None
-        return self._has_matched or _read_version(self._path) != self._before
+        """Whether the attempt has made progress so far; None if that is not known.
+
+        It is not if neither a file nor a pattern was given, or if the search of the output was given up.
+        """
+        search = self._search
+        if (self._path and _read_version(self._path) != self._before) or (search and search.has_found):
+            return True
+        return None if (search is None and not self._path) or (search and search.is_over) else False
 
 
 class Lines:
@@ -59,27 +79,27 @@ class Lines:
     searched with the one before it.
     """
 
-    def __init__(self, gate: ProgressGate) -> None:
-        self._gate = gate
+    def __init__(self, search: Search) -> None:
+        self._search = search
         self._rest = bytearray()
 
     def read(self, data: bytes) -> None:
         """Take the next bytes of the output."""
-        if not self._gate.wants_output:
+        if self._search.is_over:
             return
         data = data.replace(b"\r", b"\n")
         end = data.rfind(b"\n") + 1
         if end:
-            self._gate.search(self._rest + data[:end])
+            self._search.put(self._rest + data[:end])
             self._rest.clear()
         self._rest += data[end:]
         if len(self._rest) > 2 * LINE_BYTES:
-            self._gate.search(self._rest)
+            self._search.put(self._rest)
             del self._rest[:-LINE_BYTES]
 
     def finish(self) -> None:
         """Search the rest: the output has ended."""
-        self._gate.search(self._rest)
+        self._search.put(self._rest)
         self._rest.clear()
 
 

@@ -29,8 +29,8 @@ class Recovery:
         decision: The latest decision; None before the first.
     """
 
-    def __init__(self, rule: Restarts, say: Callable[[str], None]) -> None:
-        self.history = History(rule.attempts_file, say)
+    def __init__(self, rule: Restarts, say: Callable[[str], None], run: str = "") -> None:
+        self.history = History(rule.attempts_file, say, run)
         self.decision: Decision | None = None
         self._rule = rule
 
@@ -49,14 +49,12 @@ class Recovery:
         self.history.record(found)
         return found
 
-    def note_unhealthy(self, node: int, host: str, machine: str, what: str) -> None:
-        """Remember a node that its health command has found unhealthy."""
+    def note_node(self, cause: str, what: str, node: int, host: str, machine: str) -> None:
+        """Remember what is wrong with a node although no attempt has failed there, for the last screen."""
         now_ns = time.time_ns()
-        self.history.unhealthy.append(
-            FailedAttempt(
-                0, now_ns, now_ns, EXIT_NOT_READY, what, "unhealthy", node=node, host=host, machine=machine
-            )
-        )
+        noted = FailedAttempt(0, now_ns, now_ns, EXIT_NOT_READY, what, cause, node=node, host=host,
+                              machine=machine)  # fmt: skip
+        self.history.noted.append(noted)
 
     def give_up(self, why: str) -> None:
         """Note that a restart that was decided does not take place."""
@@ -69,7 +67,8 @@ class Recovery:
         assert found is not None  # noqa: S101 - there was an attempt
         if not found.restarts:
             return f"no restart: {found.why}"
-        return found.why + (f" in {found.wait_s:.1f} s" if found.wait_s else "")
+        wait = f" in {found.wait_s:.1f} s" if found.wait_s else ""
+        return f"{found.why}{wait}{f'; {found.note}' if found.note else ''}"
 
 
 def describe_attempt(
@@ -98,8 +97,9 @@ def describe_attempt(
     return replace(
         bare,
         ended_ns=max(verdict.ended_ns, started_ns),
-        what=verdict.summary,
+        what=verdict.headline,
         cause=verdict.causes[0].code if verdict.causes else "",
+        detail=verdict.causes[0].what if verdict.causes else "",
         retryable=verdict.retryable,
         node=verdict.node_rank,
         host=verdict.host_name,

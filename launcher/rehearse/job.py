@@ -66,7 +66,7 @@ def run_rehearsal(
         starts = platform.starts(job)
         _announce(like, job, cluster)
         _say_taken(os.environ, env or {})
-        return run_all(cluster, starts)
+        return run_all(cluster, starts, is_decided_inside=not bare and may_restart(argv, env or {}))
 
 
 def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -100,8 +100,24 @@ def with_launcher(command: Sequence[str]) -> list[str]:
     return [*launcher, "run", "--", *words]
 
 
-def run_all(cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S) -> int:
+def may_restart(argv: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether the launchers of a job may go on without one of them: it has restarts.
+
+    Args:
+        argv: The command line of a launcher.
+        env: The variables that the user gives the job.
+    """
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    return "LAUNCHER_RESTARTS" in env or any(word.partition("=")[0] == "--restarts" for word in own)
+
+
+def run_all(
+    cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S, *, is_decided_inside: bool = False
+) -> int:
     """Start processes on a cluster, wait for all, and return the first failing status or 0.
+
+    If it is decided inside of the job how it ends, by launchers that may replace one of them, a failure stops
+    no other process, and the status is that of the first node's process.
 
     At the first failure, and at SIGINT, SIGTERM or SIGHUP, the remaining ones get SIGTERM, and SIGKILL at the
     end of the grace. Such a signal during the grace ends it.
@@ -112,7 +128,9 @@ def run_all(cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S)
             for start in starts:
                 children.append(_start(cluster, start))
             names = [start.node.name for start in starts]
-            return _Watch(cluster, children, names, wakeup, grace_s).run()
+            return _Watch(
+                cluster, children, names, wakeup, grace_s, is_decided_inside=is_decided_inside
+            ).run()
         finally:
             for child in children:
                 if child.returncode is None:
@@ -130,6 +148,8 @@ class _Watch:
         names: Sequence[str],
         wakeup: int,
         grace_s: float,
+        *,
+        is_decided_inside: bool,
     ) -> None:
         self._cluster = cluster
         self._wakeup = wakeup
@@ -138,6 +158,7 @@ class _Watch:
         self._names = {child.pid: name for child, name in zip(children, names, strict=True)}
         self._deadline: float | None = None
         self._status = 0
+        self._is_decided_inside, self._first = is_decided_inside, children[0]
 
     def run(self) -> int:
         """Wait until no process is left, or until the grace is over; return the job's status."""
@@ -160,12 +181,22 @@ class _Watch:
         child = self._running.pop(descriptor)
         code = _reap(child)
         status = 128 - code if code < 0 else code
+        if self._is_decided_inside and self._deadline is None:
+            self._note_end(child, status)
+            return
         if status and self._deadline is None:
             others = f"; stopping the other {len(self._running)}" if self._running else ""
             what = f"the process on {self._names[child.pid]} failed first, with status {status}"
             print(f"launcher: rehearsal: {what}{others}", file=sys.stderr, flush=True)
         if status:
             self._stop(status)
+
+    def _note_end(self, child: subprocess.Popen[bytes], status: int) -> None:
+        if child is self._first:
+            self._status = status
+        elif status and self._running:
+            what = f"the process on {self._names[child.pid]} has ended with status {status}; the others go on"
+            print(f"launcher: rehearsal: {what}", file=sys.stderr, flush=True)
 
     def _signalled(self, signals: bytes) -> None:
         for signum in signals:

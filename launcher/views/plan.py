@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from launcher.core.model import Claim
+    from launcher.core.model import Claim, Restarts
 
     Row = tuple[str, str, str]
 
@@ -67,6 +67,8 @@ def _headline(plan: Plan) -> str:
     started = f"started once per {plan.allocation.scope.value} by {plan.allocation.source}"
     if plan.allocation.node_range is not None:
         nodes = "{} to {} nodes".format(*plan.allocation.node_range)
+    if plan.peers is not None and plan.peers.spare_count:
+        nodes += f" and {_count(plan.peers.spare_count, 'spare node')}"
     world = shape.world_size
     processes = "a number of processes" if world is None else f"{world} process{'es' if world > 1 else ''}"
     spare = plan.allocation.spare
@@ -78,7 +80,10 @@ def _facts_table(plan: Plan) -> Table:
     rows = []
     for finding in plan.findings:
         claim = finding.claim
-        rows.append((claim.fact.value, _show_fact(claim), f"{claim.origin}  ({claim.source})"))
+        value = _show_fact(claim)
+        if claim.fact is Fact.NODE_COUNT and plan.peers is not None and plan.peers.spare_count:
+            value += f" ({plan.peers.spare_count} spare)"
+        rows.append((claim.fact.value, value, f"{claim.origin}  ({claim.source})"))
         for lost in finding.lost:
             rows.append(("", f"not {_show_fact(lost.claim)}" if lost.why != "agrees" else "",
                          f"{lost.claim.origin}  ({lost.claim.source}): {lost.why}"))  # fmt: skip
@@ -248,7 +253,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += ["lines begin with their rank"] if watch.prefix else []
     if any(route.to_file for route in watch.routes):
         parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}")
-    parts += [f"{watch.restarts.most} restarts"] if watch.restarts.most else []
+    parts += _restarts(watch.restarts) if watch.restarts.most else []
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )
@@ -258,6 +263,28 @@ def _watch(plan: Plan) -> list[str]:
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []
     return [f"watch: {printable(redact('; '.join(parts)))}"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _restarts(rule: Restarts) -> list[str]:
+    """Return how often, after what and how the processes start again."""
+    more = [f"{rule.per_cause} for each cause"] if rule.per_cause is not None else []
+    more += ["after any cause"] if rule.on_any else []
+    more += [f"not after status {', '.join(map(str, rule.never_status))}"] if rule.never_status else []
+    more += [f"given back after {rule.reset_after_s:g} s"] if rule.reset_after_s else []
+    limits = f" ({', '.join(more)})" if more else ""
+    parts = [f"{_count(rule.most, 'restart')}{limits}"]
+    shown = [rule.progress_file, f"the output {rule.progress_pattern!r}" if rule.progress_pattern else ""]
+    watched = " or ".join(filter(None, shown))
+    parts += [f"progress is seen in {watched}"] if watched else []
+    parts += [f"record of attempts in {rule.attempts_file}"] if rule.attempts_file else []
+    parts += (
+        [f"each node is checked by {' '.join(redact_argv(rule.health_argv))}"] if rule.health_argv else []
+    )
+    return parts
 
 
 def _where(process: Process) -> str:

@@ -173,3 +173,22 @@ def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
     first, second, *_ = done.stderr.splitlines()
     assert first.endswith("2 nodes x 1 process as plain (started once per node, loopback addresses)")
     assert second.endswith("(not on PATH: unshare, nsenter, ip; apt-get install iproute2 util-linux)")
+
+
+def test_a_node_that_is_replaced_does_not_end_a_rehearsal(tmp_path: Path) -> None:
+    """Node 1 fails, and is unhealthy before attempt 1: it ends with 75, and node 2 has its place."""
+    health = tmp_path / "health.sh"
+    health.write_text(f"#!/bin/sh\ntest $(hostname) != node1 || ! test -e {tmp_path}/failed\n")
+    health.chmod(0o755)
+    script = (
+        f'test "$LAUNCHER_ATTEMPT" || {{ test $RANK = 0 && sleep 600; touch {tmp_path}/failed; exit 9; }}; '
+        f"hostname > {tmp_path}/rank-$RANK"
+    )
+    flags = ("--nnodes", "2", "--spares", "1", "--restarts", "3", "--health-command", str(health))
+    rehearsal = ("rehearse", "--like", "plain", "--nodes", "3", "--processes", "1")
+    line = ("-m", "launcher", *rehearsal, "--", "launcher", "run", *flags, "--", "sh", "-c", script)
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["node0\n", "node2\n"]
+    assert "the process on node1 has ended with status 75; the others go on" in done.stderr, done.stderr
+    assert "2 attempts, 1 failed" in done.stderr

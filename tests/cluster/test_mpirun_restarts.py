@@ -167,7 +167,7 @@ def test_the_budget_ends_and_the_record_has_all_attempts(make_job: MakeJob, tmp_
     job.start(*flags, "--", "sh", "-c", '[ -n "$LAUNCHER_ATTEMPT" ] && echo step 1; exit 9')
     head, other = job.await_end()
     assert (head.status, other.status) == (9, 9), head.err[-3000:]
-    assert head.err.count("failed first") == 2 and "no restart: all 1 restarts are used" in head.err
+    assert head.err.count("failed first") == 2 and "no restart: the only restart is used" in head.err
     assert "2 attempts, 2 failed" in head.err
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [(one["number"], one["status"], one["restarts"]) for one in lines] == [(0, 9, True), (1, 9, False)]

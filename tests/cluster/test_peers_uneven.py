@@ -57,6 +57,25 @@ def test_an_argument_of_each_nodes_own_is_a_warning(pair: Job) -> None:
     assert "warning: the nodes differ in command" in done[0].err
 
 
+def test_another_number_of_restarts_or_spare_nodes_ends_the_job_before_it_starts(pair: Job) -> None:
+    """Node 1 would end when its restarts are used, and wait for a spare node that node 0 does not know."""
+    pair.start(0, "--restarts", "5", "--", "true")
+    pair.start(1, "--restarts", "3", "--spares", "1", "--", "true")
+    done = pair.wait()
+    assert [one.status for one in done.values()] == [78, 78], done
+    for one in done.values():
+        assert "the nodes differ in --restarts: " in one.err and "the nodes differ in --spares: " in one.err
+
+
+def test_other_rules_of_restarts_are_a_warning(pair: Job) -> None:
+    pair.start(0, "--restarts", "5", "--restarts-per-cause", "2", "--", "true")
+    pair.start(1, "--restarts", "5", "--attempts-file", "/scratch/1", "--", "true")
+    done = pair.wait()
+    assert [one.status for one in done.values()] == [0, 0], done
+    assert "the nodes differ in rules of restarts: node 0 decides" in done[0].err
+    assert "--restarts-per-cause 2" in done[0].err and "/scratch" not in done[0].err
+
+
 def test_roles_that_make_nodes_uneven_are_no_difference(pair: Job) -> None:
     """Three workers on two nodes: two here, one there."""
     hosts = ",".join(node.address for node in pair.cluster.nodes)

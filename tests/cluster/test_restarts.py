@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +133,7 @@ def test_the_budget_ends(job: Job) -> None:
     job.start_all("--restarts", "1", "--", "sh", "-c", "exit $((RANK + 3))")
     done = job.wait()
     assert len({one.status for one in done.values()}) == 1 and done[0].status in range(3, 7)
-    assert all("no restart: all 1 restarts are used" in one.err for one in done.values())
+    assert all("no restart: the only restart is used" in one.err for one in done.values())
 
 
 def test_the_record_has_a_line_for_each_attempt(job: Job) -> None:
@@ -216,6 +217,7 @@ def test_a_node_that_does_not_come_back_ends_the_job(job: Job) -> None:
     done = job.wait()
     assert_one_truth(done, 75, "node 2 failed first: it is lost")
     assert all("no restart: node 2 did not come back within 2 s" in one.err for one in done.values())
+    assert "launcher: bad nodes: node2 (1 x node-lost)\n" in done[0].err
 
 
 def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
@@ -260,6 +262,23 @@ def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int
     done = job.wait()
     assert {one.status for one in done.values()} == {9}, {name: one.err for name, one in done.items()}
     assert all("no restart: node" in one.err and "received SIGTERM" in one.err for one in done.values())
+
+
+def test_a_signal_that_crosses_the_start_of_an_attempt_ends_the_job(pair: Job) -> None:
+    """Node 1 stands still while node 0 starts attempt 2; when it goes on, it finds the start and SIGTERM."""
+    script = f'test "$LAUNCHER_ATTEMPT" = 2 || exit 9; touch {pair.folder}/up-$RANK; exec sleep 600'
+    pair.start_all("--restarts", "5", "--restart-delay", "4", "--grace", "2", "--", "sh", "-c", script)
+    wait_for(lambda: pair.says(1, "restart 2 of 5 in"), "both wait for attempt 2")
+    assert not is_true_by((pair.folder / "up-0").exists, 0.5), "node 1 has time to say that it is ready"
+    pair.signal(1, signal.SIGSTOP)
+    wait_for((pair.folder / "up-0").exists, "node 0 has started attempt 2")
+    pair.signal(1, signal.SIGTERM)
+    pair.signal(1, signal.SIGCONT)
+    since = time.monotonic()
+    done = pair.wait()
+    assert time.monotonic() - since < 5, {name: one.err for name, one in done.items()}
+    assert {one.status for one in done.values()} == {143}, {name: one.err for name, one in done.items()}
+    assert "node 1 (node1) received SIGTERM" in done[0].err, done[0].err
 
 
 def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, tmp_path: Path) -> None:
@@ -326,7 +345,15 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
-    assert "node4 takes the place of node 2" in done[0].err
+    require_order(
+        done[0].err, "node 2 failed first: it is lost", "spare node 4 (node4) takes the place of node 2"
+    )
+
+
+def require_order(log: str, cause: str, effect: str) -> None:
+    """Check that a log has a cause, and its effect after it."""
+    assert cause in log and effect in log, log
+    assert log.index(cause) < log.index(effect), log
 
 
 def test_tensorflow_is_told_the_address_of_a_spare_node(five: Job) -> None:
@@ -421,12 +448,22 @@ def test_an_unhealthy_node_is_replaced_before_the_first_attempt(five: Job) -> No
     pid = (five.folder / "up-1-0").read_text()
     assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
     done = five.wait(1)
-    assert done[1].status == 75 and "GPU 3 has fallen off the bus" in done[1].err
+    assert (
+        done[1].status == 75
+        and (
+            "launcher: this node leaves the job: it is unhealthy (GPU 3 has fallen off the bus); "
+            "a spare node has taken its place; status 75\n"
+        )
+        in done[1].err
+    )
+    left = done[1].err
     five.launchers.pop(1)
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
-    assert "node 1 (node1) is unhealthy: GPU 3 has fallen off the bus" in done[0].err
+    what = "node 1 (node1) is unhealthy: GPU 3 has fallen off the bus"
+    require_order(done[0].err, what, "spare node 4 (node4) takes the place of node 1")
+    assert "launcher: bad nodes: node1 (1 x unhealthy)\n" in done[0].err and "no restart" not in left
 
 
 def test_a_node_that_has_become_unhealthy_is_replaced_by_a_restart(five: Job) -> None:
@@ -695,6 +732,49 @@ def test_a_launcher_that_has_begun_is_no_part_of_a_new_job() -> None:
         assert list(hub.hub.members) == [0] and hub.hub.roll.is_open
 
 
+def test_a_successor_is_the_reason_for_the_loss_and_is_not_turned_away() -> None:
+    """It calls seconds after the connection of its predecessor has ended, not after --lost-after."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        join(hub, 2, "aa").hear("busy")
+        node_1.say(pack(Ended(143)))
+        hub.hear_own(Ended(143))
+        what = str(node_1.hear("again"))
+        assert "a new launcher has called as node 2" in what and "no contact" not in what
+        join(hub, 2, "aa").hear("welcome")
+    assert not [line for line in hub.said if "turned away" in line], hub.said
+
+
+def test_a_launcher_that_is_never_let_in_is_reported() -> None:
+    """Node 2 goes on, and a second launcher has its rank."""
+    with live_hub(3, RULE) as hub:
+        start_three(hub)
+        join(hub, 2, "aa").hear("busy")
+    assert [line for line in hub.said if "claims to be a node that has already joined: as node 2" in line]
+
+
+def test_nodes_that_wait_for_a_lost_one_say_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.cluster.regroup.SAY_EVERY_S", 0.1)
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        said = r"attempt 1 waits for node 2, at most \d+ s more \(--rejoin-timeout\)"
+        wait_for(lambda: any(re.search(said, line) for line in hub.said), "it is said")
+        assert node_1
+
+
+def test_nodes_with_one_host_name_are_named_by_rank() -> None:
+    """Several launchers on one machine: the name of the host says nothing."""
+    with live_hub(3, RULE) as hub:
+        leave_2(hub, host="vm")
+        lose(hub, 1)
+        wait_for(lambda: hub.recovery.history.noted, "node 1 is lost")
+        lines = hub.recovery.history.summarize(1, 0, 0, 1, 75, is_alone=False)
+        assert lines == "bad nodes: node0 (1 x node-lost), node 1 (vm) (1 x node-lost)"
+
+
 @pytest.mark.parametrize(
     "seats",
     [
@@ -859,3 +939,71 @@ def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(healt
         new.hear("start")
         assert time.monotonic() - since > 2
         assert not hub.faults
+
+
+@pytest.mark.parametrize("where", ["_agree", "_begin", "replace_unhealthy", "_find_veto"])
+def test_a_fault_of_node_0_between_two_attempts_ends_the_job(where: str) -> None:
+    """Otherwise the other nodes would wait for the start for ever."""
+
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with live_hub(3, RULE) as hub:
+        hub.do(lambda: setattr(hub.hub.regroup, where, fail))
+        node_1 = join(hub, 1)
+        node_2 = join(hub, 2)
+        node_1.hear("start")
+        node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+        node_1.say(pack(Ended(9)))
+        node_2.say(pack(Ended(143)))
+        hub.hear_own(Ended(143))
+        if where in ("_agree", "_begin"):
+            node_1.hear("again")
+            for node in (node_1, node_2):
+                node.say(pack(ReadyAgain(1)))
+            hub.hear_own(ReadyAgain(1))
+        over = node_1.hear("over")
+        assert "internal launcher error on node 0 between two attempts: ZeroDivisionError: a bug" in str(
+            over["why"]
+        )
+        assert over["status"] == 9
+
+
+HELD = "1 survive SIGKILL: python (pid 7, state D)"
+
+
+def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        fail(hub, node_1, node_2)
+        node_1.hear("again")
+        hub.hear_own(ReadyAgain(1))
+        node_1.say(pack(ReadyAgain(1)))
+        node_2.say(pack(ReadyAgain(1, HELD, is_held=True)))
+        over = node_1.hear("over")
+        assert over["status"] == 9 and f"{HELD}; no spare node can take its place" in str(over["why"]), over
+        assert [one.node for one in hub.recovery.history.noted] == [2] and not hub.faults
+
+
+def test_no_attempt_follows_on_several_nodes_while_a_process_survives(pair: Job) -> None:
+    """A debugger holds the rank of node 1, as the kernel may hold a process that waits for a device."""
+    script = (
+        f"test $RANK = 0 || {{ echo $$ > {pair.folder}/new; mv {pair.folder}/new "
+        f"{pair.folder}/pid; }}; while ! test -e {pair.folder}/go; do sleep 0.05; done; "
+        "test $RANK = 1 && sleep 600; exit 9"
+    )
+    pair.start_all("--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
+    wait_for((pair.folder / "pid").exists, "rank 1 runs")
+    hold = (
+        "import ctypes, os, sys, time; pid = int(sys.argv[1]); "
+        "assert not ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0); open(sys.argv[2], 'w'); time.sleep(600)"
+    )
+    words = (sys.executable, "-c", hold, (pair.folder / "pid").read_text().strip(), f"{pair.folder}/go")
+    with subprocess.Popen(pair.cluster.argv(pair.cluster.nodes[1], words)) as holder:
+        done = pair.wait()
+        holder.kill()
+    assert {one.status for one in done.values()} == {9}, done[0].err
+    for one in done.values():
+        assert len(one.first) == 1 and "survive SIGKILL" in one.err, one.err
+        assert "no restart: node 1 (node1) is unhealthy: 1 survive SIGKILL" in one.err, one.err
+    assert "bad nodes: node1" in done[0].err

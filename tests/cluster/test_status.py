@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,16 @@ def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
         "spares": 0,
         "spare_hosts": [],
     }
+
+
+def test_any_node_tells_that_a_restart_waits(job: Job) -> None:
+    """The second failure in a row: all ranks have ended, and the job goes on a minute later."""
+    script = "import os, sys; open(f\"{sys.argv[1]}/up-{os.environ['RANK']}\", 'w'); sys.exit(9)"
+    start(job, script, "--restarts", "9", "--restart-delay", "60")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2")
+    for index in (0, 1):
+        head = ask(job, index, "status").stdout.splitlines()[0]
+        assert re.search(r"0 of 4 ranks run · .* · waits [0-9.]+ s for restart 2$", head), head
 
 
 def test_a_launcher_of_the_machine_is_not_of_a_node_that_shares_its_files(job: Job) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
+import shlex
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 from launcher.core.environ import Malformed
 from launcher.options.flag_values import parse_regex
 from tests.process.looking import is_gone, read_pid, wait_for
-from tests.process.starting import launch, open_launcher
+from tests.process.starting import ROOT, launch, open_launcher
 
 FAILS = 'import os, sys; print("attempt", os.environ.get("LAUNCHER_ATTEMPT", "0"), flush=True); sys.exit({})'
 TWO = ("run", "--nproc-per-node", "2")
@@ -33,7 +36,8 @@ def test_the_last_screen_sums_up_the_attempts() -> None:
     assert done.stderr.count("failed first") == 1
     assert "launcher: restart 1 of 3\n" in done.stderr
     assert "launcher: 2 attempts, 1 failed (1 x status 3); exit status 0\n" in done.stderr
-    assert "s lost between attempts" in done.stderr and "% in attempts" in done.stderr
+    time = r"time: [0-9.]+ s in all: [0-9.]+ s start, [0-9.]+ s in attempts .*, [0-9.]+ s between attempts\n"
+    assert re.search(time, done.stderr)
 
 
 def test_a_cause_that_a_restart_does_not_help_ends_the_job() -> None:
@@ -61,7 +65,7 @@ def test_a_budget_for_each_cause() -> None:
     flags = ("--restarts", "9", "--restarts-per-cause", "1", "--restart-delay", "0")
     done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
     assert (done.returncode, attempts(done.stderr)) == (5, 2), done.stderr
-    assert "no restart: status 5 has failed 2 attempts (--restarts-per-cause)" in done.stderr
+    assert "no restart: 2 attempts failed with status 5 (--restarts-per-cause 1)" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "pattern"])
@@ -74,7 +78,7 @@ def test_three_attempts_without_progress_are_enough(kind: str, tmp_path: Path) -
     )
     done = launch(*TWO, *flags, *gate, "--", sys.executable, "-c", FAILS.format(5))
     assert (done.returncode, attempts(done.stderr)) == (5, 3), done.stderr
-    assert "no restart: 3 attempts in a row made no progress" in done.stderr
+    assert f"no restart: 3 attempts in a row made no progress (--progress-{kind})" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "pattern"])
@@ -141,7 +145,7 @@ def test_the_record_has_a_json_line_for_each_failed_attempt(tmp_path: Path) -> N
         (0, 5, True),
         (1, 5, False),
     ]
-    assert lines[0]["why"] == "restart 1 of 1" and "all 1 restarts are used" in lines[1]["why"]
+    assert lines[0]["why"] == "restart 1 of 1" and "the only restart is used" in lines[1]["why"]
 
 
 def test_a_disk_that_is_full_costs_the_record_and_not_the_job() -> None:
@@ -179,6 +183,33 @@ def test_the_health_of_a_lone_node_is_reported(tmp_path: Path) -> None:
 def test_flags_of_restarts_need_restarts() -> None:
     done = launch("run", "--restarts-per-cause", "2", "--", "true")
     assert done.returncode == 64 and "does nothing without --restarts" in done.stderr
+
+
+def test_a_first_wait_that_is_longer_than_the_longest_is_a_wrong_flag() -> None:
+    done = launch("run", "--restarts", "2", "--restart-delay", "10", "--restart-delay-max", "5", "--", "true")
+    assert done.returncode == 64, done.stderr
+    assert "--restart-delay 10 is more than --restart-delay-max 5" in done.stderr
+
+
+def test_a_first_wait_may_be_longer_than_the_default_of_the_longest() -> None:
+    done = launch("plan", "--format", "json", "--restarts", "2", "--restart-delay", "90", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert '"delay_max_s": 90.0' in done.stdout
+
+
+def test_the_first_example_of_the_page_is_what_is_printed() -> None:
+    """Apart from times, the host and the lines that are cut (``...``)."""
+    page = (Path(ROOT) / "docs" / "restarts.md").read_text()
+    command, *shown = next(part for part in page.split("\n\n") if part.startswith("    $ ")).splitlines()
+    done = launch(*shlex.split(command.removeprefix("    $ launcher ")))
+    assert done.returncode == 0, done.stderr
+
+    def mask(line: str) -> str:
+        return re.sub(r" on \S+ was", " on HOST was", re.sub(r"[0-9]+[.][0-9]+", "N", line.strip()))
+
+    expected = [".*" if line == "    ..." else re.escape(mask(line)) for line in shown]
+    printed = "\n".join(map(mask, done.stderr.splitlines()))
+    assert re.fullmatch("\n".join(expected), printed, re.DOTALL), printed
 
 
 def test_nothing_of_an_attempt_is_left_in_the_next(tmp_path: Path) -> None:
@@ -257,7 +288,7 @@ def test_the_record_of_a_job_that_hung_has_the_cause(tmp_path: Path) -> None:
 def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
     """A debugger holds rank 0, as the kernel may hold a process that waits for a device."""
     script = (
-        f"echo $$ > {tmp_path}/new; test $RANK = 1 || mv {tmp_path}/new {tmp_path}/pid; "
+        f"test $RANK = 1 || {{ echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; }}; "
         f"while ! test -e {tmp_path}/go; do sleep 0.05; done; test $RANK = 0 && sleep 600; exit 9"
     )
     line = (*TWO, "--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
@@ -272,6 +303,85 @@ def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
     assert attempts(said) == 1 and "no restart: a process of this attempt survives SIGKILL" in said, said
 
 
+def test_a_job_that_is_told_to_end_while_it_stops_says_so(tmp_path: Path) -> None:
+    """Rank 1 has failed, and rank 0 takes its time to stop, when SIGTERM comes."""
+    record = tmp_path / "attempts"
+    script = (
+        f"test $RANK = 1 && {{ until test -e {tmp_path}/on; do sleep 0.02; done; exit 9; }}; "
+        f"trap 'touch {tmp_path}/stops' TERM; touch {tmp_path}/on; while :; do sleep 0.05; done"
+    )
+    flags = ("--restarts", "3", "--grace", "3", "--attempts-file", str(record))
+    with open_launcher(*TWO, *flags, "--", "sh", "-c", script) as process:
+        wait_for((tmp_path / "stops").exists, "rank 0 stops")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 9, said
+    assert said.count("no restart: the launcher was told to end") == 1, said
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["status"], line["restarts"], line["why"]) == (9, False, "the launcher was told to end")
+
+
+@pytest.mark.parametrize(("lost", "status"), [("the program", 127), ("the folder", 127)])
+def test_the_last_screen_and_the_record_are_right_if_the_next_attempt_cannot_start(
+    tmp_path: Path, lost: str, status: int
+) -> None:
+    record, folder = tmp_path / "attempts", tmp_path / "folder"
+    folder.mkdir()
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\nrm -r {folder if lost == 'the folder' else program}\nexit 9\n")
+    program.chmod(0o755)
+    flags = ("run", "--nproc-per-node", "1", "--restarts", "3", "--attempts-file", str(record))
+    python = ("env", f"--chdir={folder}", sys.executable)
+    done = launch(*flags, "--", str(program), interpreter=python)
+    assert done.returncode == status, done.stderr
+    (line,) = map(json.loads, record.read_text().splitlines())
+    assert (line["number"], line["restarts"]) == (0, False)
+    assert line["why"].startswith("attempt 1 could not start: ["), line
+    assert f"no restart: {line['why']}" in done.stderr
+    assert f"2 attempts, 1 failed (1 x status 9); exit status {status}" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["failure.json", "termination-log"])
+def test_a_job_that_succeeds_in_the_end_has_no_failure_record(tmp_path: Path, name: str) -> None:
+    """Kubernetes mounts the termination log: it is emptied."""
+    file = tmp_path / name
+    if name == "termination-log":
+        file.touch()
+    flags = ("--restarts", "1", "--failure-file", str(file))
+    script = f'test "$LAUNCHER_ATTEMPT" && test -s {file} && cp {file} {tmp_path}/seen && exit 0; exit 9'
+    done = launch("run", "--nproc-per-node", "1", *flags, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "exited with status 9" in json.loads((tmp_path / "seen").read_text())["status"]
+    assert file.read_text() == "" if name == "termination-log" else not file.exists()
+
+
+SLOW = "(a+)+$"
+
+
+def test_a_pattern_never_blocks_the_launcher(tmp_path: Path) -> None:
+    """Its search of this line would take longer than the sun lasts; SIGTERM ends the job all the same."""
+    script = f"import time; print('a' * 100 + '!'); open({str(tmp_path / 'said')!r}, 'w'); time.sleep(600)"
+    line = (*TWO, "--restarts", "3", "--progress-pattern", SLOW, "--", sys.executable, "-uc", script)
+    with open_launcher(*line) as process:
+        wait_for((tmp_path / "said").exists, "the line was written")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 143, said
+
+
+def test_progress_is_unknown_if_the_search_needs_too_long(tmp_path: Path) -> None:
+    """An unknown progress does not end a job: three attempts without progress would."""
+    record = tmp_path / "attempts"
+    flags = ("--restarts", "3", "--restart-delay", "0", "--progress-pattern", SLOW)
+    script = "import sys; print('a' * 100 + '!', flush=True); sys.exit(9)"
+    line = (*flags, "--attempts-file", str(record), "--", sys.executable, "-c", script)
+    done = launch("run", "--nproc-per-node", "1", *line)
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [one["progressed"] for one in lines] == [None] * 4, done.stderr
+    assert done.stderr.count("--progress-pattern needs more than 1 s for a part of the output") == 4
+    assert "all 3 restarts are used" in done.stderr and done.returncode == 9
+
+
 @pytest.mark.parametrize("text", ["a{99999999999999}", "(" * 3000 + ")" * 3000, "("])
 def test_an_expression_that_cannot_be_compiled_is_a_wrong_flag(text: str) -> None:
     with pytest.raises(Malformed):
@@ -282,3 +392,74 @@ def test_an_expression_may_have_any_bytes() -> None:
     flags = ("--restarts", "1", "--progress-pattern", "\udcff")
     done = launch(*TWO, *flags, "--", "true")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_plan_tells_spare_nodes_and_what_restarts_may_do() -> None:
+    flags = ("--nnodes", "3", "--spares", "1", "--node-rank", "1", "--master-addr", "10.0.0.1")
+    rules = ("--restarts", "3", "--restarts-per-cause", "2", "--progress-file", "ckpt.pt",
+             "--health-command", "nvidia-smi -q", "--attempts-file", "tries.jsonl")  # fmt: skip
+    done = launch("plan", *flags, "--nproc-per-node", "1", *rules, "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3 processes on 3 nodes and 1 spare node; this is node 1;")
+    assert re.search(r"node_count +4 \(1 spare\) ", done.stdout), done.stdout
+    assert "3 nodes (--nnodes 3 --spares 1) x 1 per node" in done.stdout
+    for part in (
+        "3 restarts (2 for each cause)",
+        "progress is seen in ckpt.pt",
+        "record of attempts in tries.jsonl",
+        "each node is checked by nvidia-smi -q",
+    ):
+        assert part in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "code"),
+    [
+        ("nosuchcmd --now", 127, "command-not-found"),
+        ("./nosuchcmd", 127, "command-not-found"),
+        ("/etc/passwd", 126, "command-not-executable"),
+        ("''", 64, "malformed-flag"),
+        ("", 64, "malformed-flag"),
+    ],
+)
+def test_a_mistyped_health_command_is_an_error_before_the_start(check: str, status: int, code: str) -> None:
+    done = launch("run", "--restarts", "1", "--health-command", check, "--", "echo", "started")
+    assert done.returncode == status and f"[{code}]" in done.stderr, done.stderr
+    assert "--health-command" in done.stderr and not done.stdout
+
+
+def test_the_first_attempt_has_no_number_from_outside() -> None:
+    """A launcher inside of another's second attempt begins anew."""
+    show = ("sh", "-c", "echo seen $LAUNCHER_ATTEMPT/$TORCHELASTIC_RESTART_COUNT; test $LAUNCHER_ATTEMPT")
+    told = {"LAUNCHER_ATTEMPT": "7", "TORCHELASTIC_RESTART_COUNT": "7"}
+    done = launch("run", "--nproc-per-node", "1", "--restarts", "1", "--", *show, environ=told)
+    assert done.returncode == 0 and "seen /0" in done.stdout and "seen 1/1" in done.stdout, done.stderr
+
+
+MEETS = """
+import os, socket
+port = int(os.environ["MASTER_PORT"])
+print("port", port, flush=True)
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", port))
+listener.listen()
+raise SystemExit(3 if os.environ.get("LAUNCHER_ATTEMPT") != "2" else 0)
+"""
+
+
+def test_each_attempt_of_one_node_has_a_port_of_its_own() -> None:
+    """What remains of an attempt cannot connect to the next, which can listen at its port."""
+    line = ("run", "--restarts", "3", "--restart-delay", "0", "--", sys.executable, "-c", MEETS)
+    for environ in ({}, {"MASTER_ADDR": "127.0.0.1"}):
+        done = launch(*line, environ=environ)
+        ports = [word for word in done.stdout.splitlines() if word.startswith("port")]
+        assert done.returncode == 0 and len(ports) == len(set(ports)) == 3, done.stdout + done.stderr
+
+
+def test_a_port_that_was_asked_for_is_that_of_all_attempts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = str(found.getsockname()[1])
+    line = ("run", "--restarts", "3", "--master-port", port, "--restart-delay", "0")
+    done = launch(*line, "--", sys.executable, "-c", MEETS)
+    assert done.returncode == 0 and done.stdout.count(f"port {port}\n") == 3, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -84,6 +85,18 @@ def test_status_shows_a_stopped_rank_as_stopped(job: Asked) -> None:
         assert "running (T)" in job.run("status").stdout
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_status_shows_how_long_a_restart_waits(tmp_path: Path) -> None:
+    """Both quick failures are over: nothing runs, and the job has not ended."""
+    script = "import os, sys; open(sys.argv[1] + '/up-' + os.environ['RANK'], 'w').close(); sys.exit(3)"
+    job = Asked(tmp_path, "--restarts", "5", "--restart-delay", "60", script=script)
+    try:
+        wait_for(lambda: " for restart 2" in job.status()["nodes"][0]["state"], "it waits")
+        head = job.run("status").stdout.splitlines()[0]
+        assert re.search(r"0 of 2 ranks run · .* · waits [0-9.]+ s for restart 2$", head), head
+    finally:
+        job.end()
 
 
 def test_status_shows_exited_ranks_and_counts_restarts(tmp_path: Path) -> None:

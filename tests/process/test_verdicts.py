@@ -177,6 +177,18 @@ def test_a_sigkill_in_the_same_cgroup_is_not_called_oom(small_cgroup: str) -> No
 
 
 @pytest.mark.root
+def test_an_oom_kill_of_an_earlier_attempt_does_not_count(small_cgroup: str, tmp_path: Path) -> None:
+    """Memory runs out in attempt 0, and attempt 1 is killed from outside."""
+    script = 'test "$LAUNCHER_ATTEMPT" && kill -9 $$; exec "$0" -c "$1"'
+    rule = ("--restarts", "1", "--attempts-file", str(tmp_path / "attempts"))
+    job = (sys.executable, "-m", "launcher", "run", *rule, "--", "sh", "-c", script, sys.executable, HUNGRY)
+    enter = f'echo $$ > {small_cgroup}; exec "$@"'
+    subprocess.run(("sh", "-c", enter, "sh", *job), env=clean_environ(), check=False, timeout=DEADLINE_S)
+    lines = (tmp_path / "attempts").read_text().splitlines()
+    assert [json.loads(line)["cause"] for line in lines] == ["out-of-memory", "killed"]
+
+
+@pytest.mark.root
 def test_a_real_bus_error_with_a_full_shm() -> None:
     """A process touches shared memory for which there is no room: SIGBUS, and the sizes."""
     record = judge(sys.executable, "-c", TOUCH_SHM, prefix=need_mounts(), SHM_SIZE="1m")

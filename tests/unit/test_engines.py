@@ -17,7 +17,7 @@ from launcher.command.launcher_table import TABLE
 from launcher.command.launchers import find_launcher
 from launcher.command.line import STARTERS, may_be_launcher
 from launcher.core.errors import LauncherError, UsageError
-from launcher.core.model import RANK, Mode, Plan, Scope
+from launcher.core.model import NODE, RANK, Mode, Plan, Scope
 from launcher.engines.torchrun import AGENT, WORKER
 from launcher.options.flags import FLAGS, Flag
 from launcher.options.reading import read_options
@@ -1139,6 +1139,105 @@ def test_one_rank_is_not_started_again_alone() -> None:
     """The others would wait for a process that does not know them."""
     status, code, text = refuse(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", restarts="2")
     assert (status, code) == (64, "restarts-need-one-launcher") and "a launcher for each" in text
+    assert "--scope node" not in text
+
+
+AZURE_ML = {
+    "AZUREML_NODE_COUNT": "2",
+    "AZUREML_RUN_ID": "run",
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.4",
+    "MASTER_PORT": "6105",
+}
+SRUN = {
+    "SLURM_JOB_ID": "9",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_NNODES": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "n[0-1]",
+}
+
+
+@pytest.mark.parametrize("environ", [AZURE_ML, SRUN], ids=["azure-ml", "slurm"])
+def test_a_launcher_of_the_only_process_of_its_node_restarts_it(environ: dict[str, str]) -> None:
+    """One per node and one per process are the same; only who asks for restarts makes a difference."""
+    found = plan(*TRAIN, environ=environ, restarts="2")
+    assert found.allocation.scope is Scope.NODE and found.supervision.restarts.most == 2
+    assert found.peers is not None and found.peers.member == NODE
+    assert plan(*TRAIN, environ=environ).allocation.scope is Scope.PROCESS
+
+
+def test_a_task_that_shares_nodes_is_not_taken_for_a_node() -> None:
+    """srun -N2 -n3: this node has one task, and the other two."""
+    uneven = {**SRUN, "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
+    status, code, _ = refuse(*TRAIN, environ=uneven, restarts="2")
+    assert (status, code) == (64, "restarts-need-one-launcher")
+
+
+def test_a_process_of_mpi_is_taken_for_a_node_only_if_the_user_says_so() -> None:
+    """It may call MPI_Init, which works only in the process that mpirun has started."""
+    status, code, text = refuse(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2")
+    assert (status, code) == (64, "restarts-need-one-launcher") and "--scope node" in text
+    status, code, text = refuse(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2", spares="1")
+    assert (status, code) == (64, "no-spares-here") and "--scope node" in text
+    found = plan(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2", scope="node")
+    assert found.allocation.scope is Scope.NODE and found.supervision.restarts.most == 2
+
+
+RULES = {"restarts": "3", "restarts_per_cause": "1", "attempts_file": "f", "progress_file": "x"}
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [(TRAIN, {"engine": "torchrun", **RULES}), (("torchrun", "train.py"), RULES)],
+    ids=["engine", "command"],
+)
+def test_torchrun_restarts_by_its_own_rules(command: tuple[str, ...], flags: dict[str, str]) -> None:
+    """Rules of ours that it does not know are refused; those of an image are noted."""
+    status, code, text = refuse(*command, machine=TORCH, **flags)
+    assert (status, code) == (64, "flag-conflict")
+    assert "--restarts-per-cause 1, --progress-file x, --attempts-file f does nothing" in text
+    typed = {name: value for name, value in flags.items() if name in ("engine", "restarts")}
+    environ = {"LAUNCHER_RESTARTS_PER_CAUSE": "1"}
+    noted = plan(*command, machine=TORCH, environ=environ, **typed)
+    assert any("LAUNCHER_RESTARTS_PER_CAUSE='1': no effect, torchrun" in note for note in noted.notes)
+
+
+WORKER_SEES = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "ROLE_RANK": "0",
+    "ROLE_WORLD_SIZE": "1",
+    "ROLE_NAME": "default",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+
+def test_the_attempt_is_that_of_the_nearest_launcher() -> None:
+    """A value from outside is not inherited; a worker of torchrun has the count of its agent."""
+    outside = {"LAUNCHER_ATTEMPT": "7"}
+    found = plan(*TRAIN, environ=outside)
+    assert "LAUNCHER_ATTEMPT" not in render_environ(found, found.processes[0], outside)
+    for count, seen in (("0", None), ("2", "2")):
+        worker = {**WORKER_SEES, "TORCHELASTIC_RESTART_COUNT": count, **outside}
+        found = plan(*TRAIN, environ=worker)
+        assert render_environ(found, found.processes[0], worker).get("LAUNCHER_ATTEMPT") == seen
 
 
 @pytest.mark.parametrize("flags", [{"restarts": "2"}, {"restarts": "2", "spares": "1"}])

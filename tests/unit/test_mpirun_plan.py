@@ -147,6 +147,17 @@ def test_a_machine_that_is_taken_back_is_no_word_for_mpirun() -> None:
         assert job.supervision.preemption is None
 
 
+def test_mpirun_runs_no_health_command() -> None:
+    """Typed it is refused on every node, before anything starts; an image's is noted."""
+    hosts = ",".join(HOSTS)
+    for host in (node(), node(1)):
+        code, what, _ = refusal(host, hosts=hosts, restarts="3", health_command="true")
+        assert code == "flag-conflict" and what.startswith("--health-command true does nothing if ")
+    told = node(environ={**ENVIRON, "LAUNCHER_HEALTH_COMMAND": "true"})
+    notes = plan(told, hosts=hosts, restarts="3").notes
+    assert any(note.startswith("LAUNCHER_HEALTH_COMMAND='true': no effect") for note in notes)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_node_1_serves(family: str) -> None:
     """Whatever its mpirun is, or if it has none: sshd at its own address, for the keys of the job."""

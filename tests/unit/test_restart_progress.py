@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from itertools import pairwise
 
 import pytest
@@ -9,12 +11,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.model import Restarts
-from launcher.recovery.progress import LINE_BYTES, ProgressGate
+from launcher.recovery.progress import LINE_BYTES, Lines, ProgressGate
+
+
+class Direct:
+    """Searches at once, in this process."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(os.fsencode(pattern), re.MULTILINE)
+        self.searched: list[int] = []
+        self.has_found = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_found
+
+    def begin(self) -> None:
+        self.has_found = False
+
+    def put(self, lines: bytes | bytearray) -> None:
+        self.searched.append(len(lines))
+        self.has_found = self.has_found or bool(self._pattern.search(lines))
+
+    def finish(self) -> None: ...
 
 
 def matches(pattern: str, *parts: bytes, ends: bool = True) -> bool | None:
     """Return whether a pattern is found in output that arrives in these parts."""
-    gate = ProgressGate(Restarts(most=1, progress_pattern=pattern))
+    gate = ProgressGate(Restarts(most=1), Direct(pattern))
     gate.begin()
     lines = gate.follow()
     assert lines is not None
@@ -54,12 +78,8 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
     for offset in range(-10, 10, 3):
         filler = b"x" * (2 * LINE_BYTES + offset)
         assert matches("step [0-9]", filler, b"st", b"ep 7", filler, ends=False)
-    gate = ProgressGate(Restarts(most=1, progress_pattern="never"))
-    gate.begin()
-    searched: list[int] = []
-    gate.search = lambda lines: searched.append(len(lines))  # type: ignore[method-assign]
-    lines = gate.follow()
-    assert lines is not None
+    search = Direct("never")
+    lines, searched = Lines(search), search.searched
     for _ in range(10_000):
         lines.read(b"x" * 100)
     assert sum(searched) < 2.1 * 1_000_000 and max(searched) < 2 * LINE_BYTES + 200
@@ -71,10 +91,13 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
 
 
 def test_an_attempt_that_has_made_progress_is_not_searched_any_more() -> None:
-    gate = ProgressGate(Restarts(most=1, progress_pattern="step"))
+    search = Direct("step")
+    gate, lines = ProgressGate(Restarts(most=1), search), Lines(search)
     gate.begin()
-    assert gate.wants_output and not gate.has_progressed()
-    gate.search(b"step")
-    assert gate.has_progressed() and not gate.wants_output
+    assert gate.has_progressed() is False
+    lines.read(b"step\n")
+    assert gate.has_progressed()
+    lines.read(b"another\n")
+    assert search.searched == [5]
     gate.begin()
-    assert gate.wants_output and not gate.has_progressed()
+    assert gate.has_progressed() is False

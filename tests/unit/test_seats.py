@@ -56,8 +56,13 @@ def test_ranks_by_index(index: int, seats: dict[int, int], rank: int | None) -> 
 
 @pytest.mark.parametrize(
     "flags",
-    [{"nnodes": "1"}, {"nnodes": "1:4", "rdzv_endpoint": "10.0.0.4"}],
-    ids=["one-node", "elastic"],
+    [
+        {"nnodes": "1"},
+        {"nnodes": "1:4", "rdzv_endpoint": "10.0.0.4"},
+        {"engine": "torchrun"},
+        {"engine": "mpirun", "hosts": HOSTS},
+    ],
+    ids=["one-node", "elastic", "torchrun", "mpirun"],
 )
 def test_jobs_without_spare_nodes(flags: dict[str, str]) -> None:
     with pytest.raises(UsageError) as caught:

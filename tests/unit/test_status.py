@@ -79,6 +79,17 @@ def test_a_row_has_all_that_is_known() -> None:
     assert event == "node 0, 5 s ago: all 2 nodes are here"
 
 
+def test_nodes_that_wait_for_a_restart_are_one_state() -> None:
+    """Only node 0 knows for how long."""
+    states = ("waits 9.9 s for restart 2", "waits for restart 2")
+    answers = [
+        {"node": node, "answer": {**NODE, "state": state, "attempt": 1, "restarts": 5, "ranks": []}}
+        for node, state in enumerate(states)
+    ]
+    head = render_text(make_view(answers)).splitlines()[0]
+    assert head.endswith("0 of 2 ranks run · 12:34 · waits 9.9 s for restart 2")
+
+
 RANKS: list[Message] = [
     {**RANK, "rank": 0, "cpu_percent": 20.0, "memory_bytes": 900 << 20, "silence_s": 1.0},
     {**RANK, "rank": 1, "cpu_percent": 100.0, "memory_bytes": 2 * GIB, "silence_s": 90.0, "state": "stopped"},
