@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import tempfile
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.guest import process
 from launcher.guest.process import arm_process, write_error_file
+from launcher.guest.site.sitecustomize import STACK_SIGNAL
+from launcher.machine.process import has_signal
 from launcher.output.console import LogFile
 from launcher.output.folder import RunFolder
 
@@ -93,11 +95,9 @@ def test_a_planted_file_leaves_nothing_behind(shared: Path) -> None:
     assert os.listdir(shared) == ["error.json"] and planted.read_text() == ""
 
 
-def test_stacks_go_to_a_regular_file_alone(
-    shared: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_go_to_a_regular_file_alone(shared: Path, precious: Path) -> None:
     """A pipe that a process of another user reads is none, nor is a link."""
-    monkeypatch.setattr(process, "_answers", False)
+    faulthandler.unregister(STACK_SIGNAL)
     os.mkfifo(shared / "pipe")
     plant(shared / "link", precious)
     for name in ("pipe", "link"):
@@ -109,7 +109,7 @@ def test_stacks_go_to_a_regular_file_alone(
             arm_process(str(shared / "pipe"), None)
     finally:
         os.close(reader)
-    assert not process._answers
+    assert not has_signal(os.getpid(), STACK_SIGNAL, "SigCgt")
 
 
 def test_log_files_are_not_written_through_links(shared: Path, precious: Path) -> None:
