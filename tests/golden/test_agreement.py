@@ -10,7 +10,7 @@ from launcher.core.errors import LauncherError
 from launcher.core.model import Plan
 from launcher.planning.settings import render_environ
 from tests.golden.jobs import Json, case_names, plan_case, read_case, snapshots
-from tests.golden.truth import AT_START, TRUTH, Job, Refused
+from tests.golden.truth import AT_START, SPARE, TRUTH, Job, Refused
 
 
 def cases(*, jobs: bool) -> list[str]:
@@ -18,9 +18,14 @@ def cases(*, jobs: bool) -> list[str]:
     return [name for name in case_names() if not jobs or isinstance(TRUTH.get(name), Job)]
 
 
+def is_spare(outcome: Plan | LauncherError) -> bool:
+    """Whether a start waits as a spare node, with the plan of the last node, whose place it does not take."""
+    return isinstance(outcome, Plan) and outcome.allocation.spare is not None
+
+
 def plans_of(name: str) -> list[Plan]:
-    """Return the plans of a job, less the starts that are refused."""
-    return [outcome for outcome in plan_case(name) if isinstance(outcome, Plan)]
+    """Return the plans of a job, less the starts that are refused and those of spare nodes."""
+    return [outcome for outcome in plan_case(name) if isinstance(outcome, Plan) and not is_spare(outcome)]
 
 
 def describe_start(outcome: Plan | LauncherError) -> str:
@@ -29,6 +34,8 @@ def describe_start(outcome: Plan | LauncherError) -> str:
         return f"{outcome.exit_status} {codes(outcome)}"
     if outcome.allocation.ranks_at_start:
         return AT_START
+    if is_spare(outcome):
+        return SPARE
     if outcome.allocation.task:
         return outcome.allocation.task
     node = "?" if outcome.topology.node_rank is None else outcome.topology.node_rank
@@ -85,7 +92,8 @@ def test_processes_of_a_job_agree(name: str) -> None:
 @pytest.mark.parametrize("name", cases(jobs=True))
 def test_ranks_and_places_are_taken_once(name: str) -> None:
     """Ranks are 0..W-1 once each where no start is missing; no two processes share a place."""
-    outcomes, plans = plan_case(name), plans_of(name)
+    outcomes = [outcome for outcome in plan_case(name) if not is_spare(outcome)]
+    plans = plans_of(name)
     ranks = [place.rank for plan in plans for place in plan.topology.places]
     assert len(set(ranks)) == len(ranks)
     whole = len(plans) == len(outcomes) and not name.endswith(("batch_script_flags", "fleet_two_nodes"))
@@ -107,7 +115,7 @@ def test_a_node_has_one_index_and_its_processes_the_same_size(name: str) -> None
     sizes: dict[str, set[int]] = {}
     index: dict[int, set[str]] = {}
     for node, outcome in zip(nodes, plan_case(name), strict=True):
-        if not isinstance(outcome, Plan):
+        if not isinstance(outcome, Plan) or is_spare(outcome):
             continue
         if outcome.topology.local_size is not None:
             sizes.setdefault(node["hostname"], set()).add(outcome.topology.local_size)

@@ -27,7 +27,7 @@ class Refused(NamedTuple):
     codes: str
 
 
-AT_START = "ranks at the start"
+AT_START, SPARE = "ranks at the start", "spare"
 P2X2 = "0.0=0 | 0.1=1 | 1.0=2 | 1.1=3"
 CYCLIC = "0.0=0 | 1.0=1 | 0.1=2 | 1.1=3"
 UNEVEN = "0.0=0 | 0.1=1 | 0.2=2 | 1.0=3"
@@ -242,6 +242,7 @@ TRUTH: dict[str, Job | Refused] = {
     "defaults_of_a_fleet_two_nodes": Job("node", 4, "10.0.0.4:29500", N2X2.partition(" | ")[0]),
     "refused_defaults_of_a_fleet": Refused(64, "malformed-config malformed-flag"),
     "flags_2_nodes": Job("node", 4, "10.77.0.4:29400", N2X2),
+    "flags_3_nodes_and_a_spare": Job("node", 3, A, "0.0=0 | 1.0=1 | 2.0=2 | spare"),
     "flags_as_variables_2_nodes": Job("node", 4, A, N2X2),
     "flags_beat_azure_batch": Job("node", 4, "node0.example:7000", N2X2),
     "module_command": Job("node", 1, LOCAL, ONE),
