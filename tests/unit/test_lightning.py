@@ -132,6 +132,8 @@ def test_lightning_stands_where_we_say(name: str, ask: Ask) -> None:
         if isinstance(start, LauncherError):
             continue  # refused without Lightning, too
         plan, inherited = start
+        if plan.allocation.spare is not None:
+            continue  # it waits, and has no place in the job yet
         job = plan.topology
         known = job.local_size is not None
         script = {"num_nodes": 1, "devices": 1} if known else true_shape(name)
