@@ -70,6 +70,8 @@ def _processes(name: str, framework: str, words: tuple[str, ...]) -> list[Proces
             plan, environ = plan_snapshot(case, start, snapshot)
         except LauncherError:
             continue
+        if plan.allocation.spare is not None:
+            continue  # it waits, and has no place in the job yet
         for process in plan.processes:
             facts = _facts(plan, Place(process.rank, process.local_rank))
             given = render_environ(plan, process, environ)
