@@ -115,10 +115,18 @@ def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
     }
 
 
+FAILS_WHEN_ALL_ARE_UP = """
+import glob, os, sys, time
+open(f"{sys.argv[1]}/up-{os.environ['RANK']}", "w")
+while len(glob.glob(f"{sys.argv[1]}/up-*")) < 4:
+    time.sleep(0.01)
+sys.exit(9)
+"""
+
+
 def test_any_node_tells_that_a_restart_waits(job: Job) -> None:
     """The second failure in a row: all ranks have ended, and the job goes on a minute later."""
-    script = "import os, sys; open(f\"{sys.argv[1]}/up-{os.environ['RANK']}\", 'w'); sys.exit(9)"
-    start(job, script, "--restarts", "9", "--restart-delay", "60")
+    start(job, FAILS_WHEN_ALL_ARE_UP, "--restarts", "9", "--restart-delay", "60")
     wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2")
     for index in (0, 1):
         head = ask(job, index, "status").stdout.splitlines()[0]
