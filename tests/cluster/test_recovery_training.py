@@ -24,7 +24,7 @@ from tests.cluster.frameworks import ALL
 from tests.cluster.together import Job, own_environ
 from tests.cluster.training.run import EVERY
 from tests.process.looking import wait_for
-from tests.process.starting import ROOT
+from tests.process.starting import ROOT, launch
 
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.xdist_group("recovery_training")]
 
@@ -219,3 +219,11 @@ def test_tensorflow_loses_ranks(tmp_path: Path) -> None:
     """2 nodes x 1 worker; the nodes have told each other their addresses before the first attempt."""
     flags = ("--framework", "tensorflow")
     assert_recovers(tmp_path, "tensorflow_steps.py", 2, 1, choose_ways(2, 5, []), *flags)
+
+
+def test_pytorch_by_mpirun_loses_ranks(tmp_path: Path) -> None:
+    """2 nodes x 2 ranks; the head starts mpirun again."""
+    key = str(tmp_path / "key")
+    assert launch("keygen", key).returncode == 0
+    flags = ("--engine", "mpirun", "--hosts", "node0,node1", "--ssh-key", key)
+    assert_recovers(tmp_path, "ddp.py", 2, 2, choose_ways(2, 5, []), *flags)
