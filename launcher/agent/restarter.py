@@ -32,8 +32,7 @@ def describe(error: Exception) -> str:
     """Return an error as one line without secrets."""
     from launcher.core.redact import printable, redact
 
-    problems = error.problems if isinstance(error, LauncherError) else ()
-    text = "; ".join(f"[{problem.code}] {problem.what}" for problem in problems) or str(error)
+    text = error.summary if isinstance(error, LauncherError) else str(error)
     return printable(redact(text or type(error).__name__))
 
 
@@ -270,8 +269,6 @@ class Restarter:
         if self._agent.renew is None:
             return
         from contextlib import suppress
-
-        from launcher.core.errors import LauncherError
 
         with suppress(LauncherError):  # what was planned before still holds
             self._agent.renew()

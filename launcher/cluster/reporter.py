@@ -86,8 +86,7 @@ class Reporter:
 
     def tell_refused(self, error: LauncherError) -> None:
         """Report that our processes cannot be started: the other nodes would wait for them."""
-        what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
-        self._agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what))
+        self._agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, error.summary))
         self.tell(self._make_end(error.exit_status, None))
 
     # --- the state of this node

@@ -57,6 +57,11 @@ class LauncherError(Exception):
         self.notes = tuple(dict.fromkeys(notes))
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.code, p.what, p.where, p.fix)))
 
+    @property
+    def summary(self) -> str:
+        """What is wrong, in one line."""
+        return "; ".join(f"[{problem.code}] {problem.what}" for problem in self.problems)
+
 
 class UsageError(LauncherError):
     """The command line (or a LAUNCHER_* variable) is wrong: status 64."""

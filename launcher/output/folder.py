@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 
 from launcher.core.errors import NotReady, Problem
-from launcher.guest import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,8 @@ STACKS_FILE = "LAUNCHER_STACKS_FILE"
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 """Files that each process may write, by the variable with their path."""
 PYTHONPATH = "PYTHONPATH"
-SITE = os.path.dirname(os.path.abspath(site.__file__))
+SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "guest", "site")
+"""Path of `launcher.guest.site`, which need not be imported for it."""
 
 STARTS_FILE = "LAUNCHER_STARTS_FILE"
 """Variable with the file to which torchrun's first worker on a node adds a byte each time it is started.
@@ -103,7 +103,9 @@ class RunFolder:
         paths = {name: self.file(attempt, process, file) for name, file in FILES.items()}
         found = {name: path for name, path in paths.items() if path is not None}
         if found:
-            found[PYTHONPATH] = os.pathsep.join(filter(None, (SITE, environ.get(PYTHONPATH))))
+            before = environ.get(PYTHONPATH, "")
+            is_there = before.split(os.pathsep)[0] == SITE  # from a launcher around this one
+            found[PYTHONPATH] = before if is_there else os.pathsep.join(filter(None, (SITE, before)))
         return found
 
     def make_file(self, attempt: int, process: str, name: str) -> str | None:

@@ -6,9 +6,12 @@ Exit status 0 means healthy. Otherwise the first line of its output is the reaso
 from __future__ import annotations
 
 import os
+from errno import EACCES, ENOENT
 
-from launcher.core.errors import CommandNotExecutable, CommandNotFound, Problem
+from launcher.core.errors import LauncherError
+from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
+from launcher.process.execute import find_program, refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,19 +38,15 @@ def require_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         CommandNotExecutable: It cannot be executed.
     """
     name = argv[0]
-    folders = environ.get("PATH", os.defpath).split(os.pathsep)
-    paths = [name] if "/" in name else [os.path.join(folder or ".", name) for folder in folders]
-    found = [path for path in paths if os.path.isfile(path)]
-    if any(os.access(path, os.X_OK) for path in found):
-        return
-    where, what = "--health-command", f"the health command {name!r}"
-    if found:
-        fix = "chmod +x it and give it a #! line, or put its interpreter in front"
-        raise CommandNotExecutable(
-            Problem("command-not-executable", f"{what} cannot be executed", where, fix)
-        )
-    fix = "check the name and PATH, and that every node has it"
-    raise CommandNotFound(Problem("command-not-found", f"{what}: no such program", where, fix))
+    try:
+        path = find_program(name, environ)
+        if not os.path.isfile(path):
+            raise refusal(name, FileNotFoundError(ENOENT, "not found"))
+        if not os.access(path, os.X_OK):
+            raise refusal(name, PermissionError(EACCES, "not executable"))
+    except LauncherError as error:
+        (problem,) = error.problems
+        raise type(error)(replace(problem, where="--health-command")) from None
 
 
 def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None]) -> None:

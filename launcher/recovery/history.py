@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, deque
 from itertools import groupby
 
 from launcher.core.files import replace_file
@@ -22,6 +22,8 @@ SHOWN_MAX = 8
 """Number of lines for failed attempts in the summary, the last ones."""
 KEPT_MAX = 1000
 """Number of attempts that are remembered, and of lines that the record keeps."""
+LINE_MAX_BYTES = 1 << 16
+"""A line of a record is shorter: its texts have limits (`launcher.core.messages`)."""
 OURS = frozenset(("schema", "number", "status"))
 """Keys of each line of a record."""
 
@@ -170,11 +172,14 @@ def _read_record(path: str) -> list[str]:
     """
     if not os.path.isfile(path):
         return []
+    lines: deque[str] = deque(maxlen=KEPT_MAX)
     with open(path, "rb") as file:
-        lines = file.read().splitlines(keepends=True)
-    try:
-        if all(json.loads(line).keys() >= OURS for line in lines):
-            return [line.decode() for line in lines[-KEPT_MAX:]]
-    except (ValueError, AttributeError):
-        pass
-    raise ValueError("has other content; pass another path (--attempts-file)")
+        while line := file.readline(LINE_MAX_BYTES):  # another file may be large, and have no lines
+            try:
+                is_ours = json.loads(line).keys() >= OURS
+            except (ValueError, AttributeError):
+                is_ours = False
+            if not is_ours:
+                raise ValueError("has other content; pass another path (--attempts-file)")
+            lines.append(line.decode())
+    return list(lines)

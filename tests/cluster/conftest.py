@@ -74,6 +74,15 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.fixture
+def five(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on the first four of five nodes."""
+    need_namespaces()
+    with Cluster(5) as nodes:
+        yield (one := Job(nodes, tmp_path))
+        one.close()
+
+
+@pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Job]:
     """Return a job on two nodes."""
     need_namespaces()

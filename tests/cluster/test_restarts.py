@@ -146,15 +146,6 @@ def test_the_record_has_a_line_for_each_attempt(job: Job) -> None:
     assert (line["number"], line["status"], line["node"], line["restarts"]) == (0, 137, 3, True)
 
 
-@pytest.fixture
-def five(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on the first four of five nodes."""
-    need_namespaces()
-    with Cluster(5) as cluster:
-        yield (one := Job(cluster, tmp_path))
-        one.close()
-
-
 LOSSES = ("--restarts", "5", "--lost-after", "5", "--grace", "1")
 
 

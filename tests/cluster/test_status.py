@@ -73,15 +73,6 @@ def start(job: Job, script: str, *flags: str, count: int = 4, per_node: int = 2)
         wait_for(lambda: ask(job, node.index, "status", "--json").returncode == 0, "it can be asked", 60)  # noqa: B023
 
 
-@pytest.fixture
-def five(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on the first four of five nodes."""
-    need_namespaces()
-    with Cluster(5) as cluster:
-        yield (one := Job(cluster, tmp_path))
-        one.close()
-
-
 def ask(job: Job, index: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher on a node."""
     line = job.cluster.argv(job.cluster.nodes[index], (sys.executable, "-m", "launcher", *words))

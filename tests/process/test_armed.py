@@ -171,3 +171,24 @@ def test_children_keep_the_users_pythonpath(tmp_path: Path) -> None:
     assert job.stdout == f"{SITE}:{ROOT}:/users/own\n"
     running = open_launcher("run", "--", "sh", "-c", "echo $PYTHONPATH")
     assert running.communicate()[0] == f"{SITE}:{ROOT}\n"
+
+
+def test_a_launcher_inside_of_another_adds_nothing() -> None:
+    nested = ("run", "--", sys.executable, "-m", "launcher", "run", "--init", "--", "sh", "-c")
+    assert launch(*nested, "echo $PYTHONPATH").stdout == f"{SITE}:{ROOT}\n"
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_in_a_folder_that_is_gone_it_is_as_without(tmp_path: Path, python: str) -> None:
+    """A relative path in PYTHONPATH cannot be made absolute there: 3.11 does not start, 3.10 does not care."""
+    leave = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone"
+    found = []
+    for before in ("", f"{SITE}:"):
+        script = f"{leave} && PYTHONPATH={before}lib exec {python} -c 'print(1)'"
+        environ = clean_environ(LAUNCHER_STACKS_FILE=str(tmp_path / "stacks.txt"))
+        found.append(
+            subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=False)
+        )
+    alone, armed = found
+    assert (armed.returncode, armed.stdout) == (alone.returncode, alone.stdout)
+    assert "sitecustomize" not in armed.stderr

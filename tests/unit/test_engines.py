@@ -26,6 +26,7 @@ from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import apply_settings, render_environ
 from launcher.sources.launched import MARKER
 from launcher.views.plan_json import describe
+from tests.unit.perturbations import ONE_RUN
 from tests.unit.test_options import SAMPLE
 
 PYTHON = "/opt/env/bin/python"
@@ -1212,17 +1213,7 @@ def test_torchrun_restarts_by_its_own_rules(command: tuple[str, ...], flags: dic
 
 
 WORKER_SEES = {
-    "RANK": "0",
-    "WORLD_SIZE": "1",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "1",
-    "GROUP_RANK": "0",
-    "GROUP_WORLD_SIZE": "1",
-    "ROLE_RANK": "0",
-    "ROLE_WORLD_SIZE": "1",
-    "ROLE_NAME": "default",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
+    **ONE_RUN,
     "TORCHELASTIC_RUN_ID": "none",
     "TORCHELASTIC_MAX_RESTARTS": "3",
     "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -69,8 +69,8 @@ def _start():
     Raises:
         ImportError: There is no other; `site` takes it for no ``sitecustomize`` at all.
     """
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    here = os.path.dirname(__file__)  # as it stands in sys.path, whose paths `site` has made absolute
+    sys.path[:] = [folder for folder in sys.path if folder != here]
     if sys.version_info < (3, 4):  # noqa: UP036 - a job may start any Python
         raise ImportError("no sitecustomize")
     try:
