@@ -180,7 +180,7 @@ def test_a_launcher_inside_of_another_adds_nothing() -> None:
 
 @pytest.mark.parametrize("python", interpreters())
 def test_in_a_folder_that_is_gone_it_is_as_without(tmp_path: Path, python: str) -> None:
-    """A relative path in PYTHONPATH cannot be made absolute there: 3.11 does not start, 3.10 does not care."""
+    """A relative path in PYTHONPATH cannot be made absolute there: 3.11 does not start, 3.10 goes on."""
     leave = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone"
     found = []
     for before in ("", f"{SITE}:"):

@@ -87,10 +87,18 @@ def test_status_shows_a_stopped_rank_as_stopped(job: Asked) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+FAILS_WHEN_ALL_ARE_UP = """
+import glob, os, sys, time
+open(sys.argv[1] + "/up-" + os.environ["RANK"], "w").close()
+while len(glob.glob(sys.argv[1] + "/up-*")) < 2:
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
 def test_status_shows_how_long_a_restart_waits(tmp_path: Path) -> None:
     """Both quick failures are over: nothing runs, and the job has not ended."""
-    script = "import os, sys; open(sys.argv[1] + '/up-' + os.environ['RANK'], 'w').close(); sys.exit(3)"
-    job = Asked(tmp_path, "--restarts", "5", "--restart-delay", "60", script=script)
+    job = Asked(tmp_path, "--restarts", "5", "--restart-delay", "60", script=FAILS_WHEN_ALL_ARE_UP)
     try:
         wait_for(lambda: " for restart 2" in job.status()["nodes"][0]["state"], "it waits")
         head = job.run("status").stdout.splitlines()[0]
