@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
     from launcher.observers.meeting import MeetingWatch
+    from launcher.observers.movement import Movement
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.observers.stall import StallDetector
     from launcher.output.progress import Progress
@@ -34,6 +35,8 @@ STATUS_AFTER_S = 1.0
 """Seconds until a status line appears on a terminal."""
 SILENCE_AFTER_S = 59.0
 """Seconds until progress is reported in a log."""
+IDLE_WINDOWS = 10
+"""Number of windows without movement that make a stall, without ``--stall-timeout``."""
 
 
 class Observers:
@@ -155,6 +158,9 @@ class Observers:
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
             timers.append(Later(now + wait_s, lambda: self._start_stall_detector(now)))
+        elif watch.idle_timeout_s and not agent.shares_terminal:  # a user at a terminal sees it
+            wait_s = watch.idle_timeout_s / IDLE_WINDOWS
+            timers.append(Later(now + wait_s, lambda: self._start_stall_detector(now)))
 
     def _start_progress(self, started: float) -> None:
         from launcher.output.progress import Gpus, Progress
@@ -191,7 +197,7 @@ class Observers:
             agent.end_for(Reason(STALLED, what))
 
         self._stall = StallDetector(
-            watch.stall_timeout_s,
+            watch.stall_timeout_s or watch.idle_timeout_s,
             list_processes,
             lambda: output.last_s,
             output.say,
@@ -199,9 +205,20 @@ class Observers:
             agent.folder.path,
             started=started,
             gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
+            movement=None if watch.stall_timeout_s else self._make_movement(),
+            sees_output=output.sees_all,
             world_size=agent.place.world_size,
         )
         agent.loop.timers.append(self._stall)
+
+    def _make_movement(self) -> Movement:
+        """Return what reads CPU time and network, which count without ``--stall-timeout``."""
+        from launcher.observers.movement import Movement
+        from launcher.process.families import list_ranks
+
+        agent = self._agent
+        window_s = agent.watch.idle_timeout_s / IDLE_WINDOWS
+        return Movement(lambda table: list_ranks(agent.group.processes, table), window_s)
 
     # --- NCCL's network, and whether the processes meet
 

@@ -10,11 +10,11 @@ import os
 import socket
 import time
 
-from launcher.control.processes import Family, Table, find_workers, read_table
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
+from launcher.process.families import Family, Table, find_workers, list_ranks, read_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,16 +105,7 @@ def shorten(answer: Message) -> Message:
 
 def list_running(agent: Agent) -> list[tuple[int, int]]:
     """Return (rank, pid) of the running ranks of this node, including the workers of an engine's agent."""
-    table = read_table()
-    found: list[tuple[int, int]] = []
-    for process in agent.group.processes:
-        if process.code is not None or process.child.companion:
-            continue
-        if process.child.called:
-            found += [(worker.rank, worker.pid) for worker in find_workers(process.pid, table)]
-        else:
-            found.append((process.child.rank, process.pid))
-    return found
+    return list_ranks(agent.group.processes, read_table())
 
 
 def name_others(agent: Agent) -> list[str]:

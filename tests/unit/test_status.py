@@ -21,7 +21,7 @@ from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
-from launcher.control.processes import Table
+from launcher.process.families import Table
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import (
