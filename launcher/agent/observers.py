@@ -9,7 +9,7 @@ from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from launcher.agent.agent import Agent, Checks, Serve, Server
     from launcher.failure.counters import Counters
@@ -200,7 +200,7 @@ class Observers:
             watch.stall_timeout_s or watch.idle_timeout_s,
             list_processes,
             lambda: output.last_s,
-            output.say,
+            self._say_stall,
             stop if watch.on_stall == "stop" else None,
             agent.folder.path,
             started=started,
@@ -210,6 +210,31 @@ class Observers:
             world_size=agent.place.world_size,
         )
         agent.loop.timers.append(self._stall)
+
+    def _say_stall(self, report: str) -> None:
+        """Print the report of a stall, with the ranks whose progress is behind."""
+        headline, line, rest = report.partition("\n")
+        self.ask_stragglers(
+            lambda behind: self._agent.output.say(
+                headline + (f"\n  {behind}" if behind else "") + line + rest
+            )
+        )
+
+    def ask_stragglers(self, take: Callable[[str], None]) -> None:
+        """Call ``take`` with a line about the ranks here whose progress is behind; empty if not known."""
+        agent = self._agent
+        pattern, ranks = agent.watch.restarts.progress_pattern, agent.group.processes
+        if not pattern:
+            take("")
+            return
+        from launcher.observers.stragglers import ask_numbers, describe_stragglers
+
+        tails = {one.child.rank: agent.output.tail(index) for index, one in enumerate(ranks)
+                 if not (one.child.companion or one.child.called)}  # fmt: skip
+        try:
+            ask_numbers(pattern, tails, agent.group.helpers, lambda found: take(describe_stragglers(found)))
+        except OSError:  # the kernel is short of something
+            take("")
 
     def _make_movement(self) -> Movement:
         """Return what reads CPU time and network, which count without ``--stall-timeout``."""

@@ -138,3 +138,24 @@ def test_one_process_whose_output_is_not_seen(tmp_path: Path) -> None:
         )  # fmt: skip
     assert "launcher: stalled: no CPU time or network traffic for 3 s\n" in done.stderr
     assert done.returncode == 0
+
+
+STEPS = """
+for step in range(1258, 1258 + (2 if rank == 1 else 4)):
+    print("step", step, flush=True)
+"""
+
+
+def test_the_rank_that_is_behind_is_named(tmp_path: Path) -> None:
+    """By the last number of each rank's output that the user's pattern finds."""
+    words = ("--progress-pattern", r"step (\d+)")
+    status, stalls, said = run(tmp_path, STEPS + WAIT, *words, count=3)
+    assert (status, len(stalls)) == (0, 1), said
+    assert f"{stalls[0]}\nlauncher:   rank 1 is behind: step 1,259, the others 1,261\nlauncher:   " in said
+
+
+def test_a_pattern_that_takes_forever_delays_nothing(tmp_path: Path) -> None:
+    """It is searched in a fork, which the launcher ends; the report has no line about it then."""
+    status, stalls, said = run(tmp_path, "print('a' * 40 + 'b')\n" + WAIT, "--progress-pattern", "(a+)+$")
+    assert (status, len(stalls)) == (0, 1), said
+    assert "behind" not in said

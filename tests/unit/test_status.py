@@ -21,7 +21,6 @@ from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
-from launcher.process.families import Table
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import (
@@ -38,6 +37,7 @@ from launcher.core.messages import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
+from launcher.process.families import Table
 from launcher.stacks.answer import Answer, Frame, Thread
 
 Message = dict[str, Any]
