@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,16 +19,9 @@ from pathlib import Path
 
 KIND, DIFFERENT, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 RANK = int(os.environ["RANK"])
-READY = threading.Event()
-
-
-def write_until_ready() -> None:
-    """Write a line now and then: on a busy machine the start is slower than the stall timeout."""
-    while not READY.wait(0.5):
-        os.write(1, b"starts\n")
-
-
-threading.Thread(target=write_until_ready, daemon=True).start()
+WRITES = subprocess.Popen(["sh", "-c", "while :; do echo starts; sleep 0.5; done"])
+"""Writes until this rank is ready: on a busy machine the start takes longer than the stall timeout, and the
+import of torch holds the GIL."""
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -155,7 +149,8 @@ DIFFER: dict[str, Callable[[], None]] = {
 
 def get_ready() -> None:
     """Say that the rank comes to the place where it, or another one, differs."""
-    READY.set()
+    WRITES.kill()
+    WRITES.wait()
     (FOLDER / f"ready-{RANK}").touch()
 
 

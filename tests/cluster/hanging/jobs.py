@@ -18,7 +18,8 @@ STALL = f"{SAYS}stalled: "
 VERDICT = re.compile(r"^launcher: \S.* (?:failed|ended) first: ")
 STOPS = ("--stall-timeout", "3", "--on-stall", "stop")
 REPORTS = ("--stall-timeout", "3")
-START_S = 120.0
+START_S = 300.0
+"""Eight ranks import torch on the CPUs of one busy machine."""
 
 
 def start(job: Job, kind: str, rank: int, *flags: str, **environ: str) -> None:
