@@ -13,11 +13,13 @@ _CUT_OFF = "\n..."
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/|.*/python3\d*\.zip/|<frozen ")
 _COLLECTIVES = re.compile(
-    r"torch/(?:distributed|nn/parallel)/|horovod/|mpi4py/|deepspeed/comm/|tensorflow/python/distribute/"
+    r"torch/(?:distributed/(?!elastic/)|nn/parallel/|autograd/(?:graph|__init__)\.py)"
+    r"|horovod/|mpi4py/|deepspeed/comm/|tensorflow/python/distribute/"
 )
-"""Packages in which a process waits for others. Their callers, and what they call, are in other packages."""
+"""Packages in which a process waits for others. Their callers, and what they call, are in other packages.
+A backward pass counts: DDP and FSDP reduce gradients inside torch's engine, without a Python frame."""
 _TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")
-_STARTERS = re.compile(r".*/subprocess\.py")
+_STARTERS = re.compile(r".*/subprocess\.py|.*/torch/distributed/elastic/(?:agent|multiprocessing)/")
 _BEGIN = re.compile(r".*/multiprocessing/process\.py")
 """Start of a forked child. Its outer frames are its parent's: they show where it was made, not what it
 does."""
