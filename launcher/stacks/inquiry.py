@@ -16,7 +16,7 @@ from errno import ESRCH
 from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.machine.process import LIMIT_BYTES, has_signal, list_open, read_all, read_environ
+from launcher.machine.process import LIMIT_BYTES, has_signal, list_open, read_all
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
 from launcher.stacks.look import look_at
@@ -100,9 +100,8 @@ class Inquiry:
 
     def _look_at(self, rank: int, leader: int) -> None:
         """Sort the processes of one rank by the way in which they can be asked."""
-        family = [leader, *find_descendants([leader])][:FAMILY_LIMIT]
-        for pid, own in find_ranks(rank, family):
-            answer = look_at(own, pid)
+        for pid in [leader, *find_descendants([leader])][:FAMILY_LIMIT]:
+            answer = look_at(rank, pid)
             if answer is None or answer.state in "ZX":
                 continue
             self._take([answer])
@@ -130,28 +129,6 @@ class Inquiry:
             self._runs.append(PySpyRun(program, answer, now))
         except OSError as error:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
-
-
-def find_ranks(rank: int, family: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the processes that speak for a rank, with their ranks: (PID, rank).
-
-    An agent such as torchrun's is started without RANK, and starts processes that have one each. Then they
-    are the ranks, and the agent is none.
-
-    Args:
-        rank: What the launcher calls the process that it started.
-        family: This process, and its descendants.
-    """
-    if len(family) == 1 or read_rank(family[0]) is not None:
-        return [(pid, rank) for pid in family]
-    ranks = [(pid, own) for pid in family[1:] if (own := read_rank(pid)) is not None]
-    return ranks or [(pid, rank) for pid in family]
-
-
-def read_rank(pid: int) -> int | None:
-    """Return the rank that a process was started with; None if it was started with none."""
-    text = read_environ(pid).get("RANK", "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def write_stacks(folder: str, headline: str, answers: Sequence[Answer]) -> str:

@@ -166,13 +166,6 @@ def test_the_python_below_a_shell_is_asked(job: Job) -> None:
     assert is_alive(pid)
 
 
-def test_processes_below_an_agent_are_the_ranks(job: Job) -> None:
-    """torchrun's agent has no RANK, what it starts has: it is told by its own, the agent not at all."""
-    agent = 'for rank in 2 3; do RANK=$rank "$@" & done; wait'
-    job.start(ARM + SLEEPS, "env", "-u", "RANK", "bash", "-c", agent, "bash")
-    assert job.report()[1:-1] == ["  ranks 2, 3 wait in sleep (train.py:5 in fetch)"]
-
-
 def test_forked_children_answer_one_after_the_other(job: Job) -> None:
     """They share their parent's file, and their answers do not mix."""
     fork = "import os\nif os.fork():\n    os.wait()\nelse:\n"
