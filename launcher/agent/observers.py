@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.agent.agent import Agent, Checks, Serve, Server
+    from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
     from launcher.observers.meeting import MeetingWatch
@@ -55,6 +56,7 @@ class Observers:
         self._nccl_path: str | None = None
         self._progress: Progress | None = None
         self._stall: StallDetector | None = None
+        self._hangs: HangHandler | None = None
         self._nccl: NcclLogWatcher | None = None
         self._meeting: MeetingWatch | None = None
         self._checking: Helper | None = None
@@ -89,9 +91,7 @@ class Observers:
         self._agent.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
-        agent = self._agent
         if self._stall is not None:
-            agent.folder.keeps = agent.folder.keeps or bool(self._stall.reports)
             self._stall.close()
         if self._progress is not None:
             self._progress.close()
@@ -121,9 +121,7 @@ class Observers:
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help the observers and are not processes of the job."""
-        stall = () if self._stall is None else self._stall.helpers()
-        server = () if self.server is None else self.server.helpers()
-        return (*stall, *server)
+        return () if self.server is None else self.server.helpers()
 
     def close(self) -> None:
         """Stop observing and answering."""
@@ -173,33 +171,27 @@ class Observers:
         )
         agent.loop.timers.append(self._progress)
 
+    @property
+    def hangs(self) -> HangHandler:
+        """What follows from a stall; loaded when it is needed."""
+        if self._hangs is None:
+            from launcher.evidence.hang import HangHandler
+
+            self._hangs = HangHandler(self._agent)
+        return self._hangs
+
     def _start_stall_detector(self, started: float) -> None:
         from launcher.observers.stall import StallDetector
         from launcher.output.progress import Gpus
 
         agent = self._agent
-        watch, running, output = agent.watch, agent.group.running, agent.output
-
-        def list_processes() -> list[tuple[int, int]]:
-            """Return (rank, PID) of the processes that should make progress."""
-            ranks = ((pid, one.child) for pid, one in running.items() if not one.child.companion)
-            return [] if agent.is_ending else [(child.rank, pid) for pid, child in ranks]
-
-        def stop(what: str) -> None:
-            from launcher.failure.reason import STALLED, Reason
-
-            agent.end_for(Reason(STALLED, what))
-
         self._stall = StallDetector(
-            watch.stall_timeout_s,
-            list_processes,
-            lambda: output.last_s,
-            output.say,
-            stop if watch.on_stall == "stop" else None,
-            agent.folder.path,
+            agent.watch.stall_timeout_s,
+            lambda: agent.output.last_s,
+            lambda what: self.hangs.on_stall(what),
+            lambda: self.hangs.on_move(),
             started=started,
             gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
-            world_size=agent.place.world_size,
         )
         agent.loop.timers.append(self._stall)
 

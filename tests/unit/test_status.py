@@ -21,9 +21,7 @@ from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
-from launcher.control.processes import Table
 from launcher.control.render import render_text as render_stacks
-from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import (
     Order,
     make_rows,
@@ -38,7 +36,9 @@ from launcher.core.messages import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
+from launcher.process.families import Table
 from launcher.stacks.answer import Answer, Frame, Thread
+from launcher.stacks.packing import LIMIT_BYTES, pack, unpack
 
 Message = dict[str, Any]
 T = TypeVar("T")
