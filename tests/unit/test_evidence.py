@@ -89,8 +89,8 @@ def test_the_first_sentence_of_a_hang_names_rank_node_and_line() -> None:
     places = {0: "node 0 (a)", 1: "node 0 (a)", 2: "node 1 (b)"}
     hang = describe_hang("no output for 10 min", answers, 3, places)
     assert hang.headline == (
-        "stalled: no output for 10 min; rank 2 on node 1 (b) waits for a lock or a thread (train.py:5 in load), "
-        "and the others wait"
+        "stalled: no output for 10 min; rank 2 on node 1 (b) waits for a lock or a thread "
+        "(train.py:5 in load), and the others wait"
     )
     assert hang.rank == 2
     hang = describe_hang("no output for 10 min", answers[:2], 3, places, ["node 1 (b)"])
