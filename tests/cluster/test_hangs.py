@@ -104,7 +104,7 @@ def test_tensors_of_two_lengths_end_the_job(pair: Job, kind: str, rank: int) -> 
         (first,) = one.first
         assert jobs.names_rank(first, rank), first
         report = "\n".join(jobs.read_failure(one.err))
-        assert "collective mismatch" in report.replace("\n", " ") or "[collective-mismatch]" in report, report
+        assert "Received data size doesn't match expected size" in report, report
         record = jobs.read_record(pair, index)
         assert record["rank"] == rank
         text = "\n".join(filter(None, (record["traceback"], jobs.find_evidence(record, str(rank)))))

@@ -206,6 +206,25 @@ def test_a_rank_in_its_backward_pass_waits_for_others() -> None:
     assert lines[1].startswith("rank 1 waits in on_gradient (train.py:30): probably")
 
 
+def test_inside_of_one_call_ranks_may_wait_in_different_places() -> None:
+    """Rank 0 has the store to which the others connect: recorded with torch 2.13, one rank of four absent."""
+    rendezvous, c10d = f"{SITE}torch/distributed/rendezvous.py", ALL_REDUCE.file
+    init = Frame(c10d, 1899, "init_process_group")
+    first = (Frame(rendezvous, 199, "_create_c10d_store"), Frame(rendezvous, 277, "_env"))
+    other = Frame(c10d, 2169, "_new_process_group_helper")
+    lines = render_report(
+        [
+            answer(0, *first, Frame(c10d, 1880, "init_process_group"), WRAPPER, script(5)),
+            *(answer(rank, other, init, WRAPPER, script(5)) for rank in (1, 2)),
+            answer(3, script(2), call="clock_nanosleep"),
+        ]
+    )
+    assert lines == [
+        "ranks 0-2 wait in init_process_group (torch/distributed/distributed_c10d.py:1880) <- train.py:5",
+        "rank 3 waits in sleep (train.py:2 in train): probably the one that the others wait for",
+    ]
+
+
 def test_an_agent_of_torch_waits_for_its_processes_and_for_no_other_rank() -> None:
     """Its frames are in torch.distributed, too."""
     agent = Frame(f"{SITE}torch/distributed/elastic/agent/server/api.py", 923, "_invoke_run")
