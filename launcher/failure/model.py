@@ -103,7 +103,7 @@ class Verdict:
         retryable: Whether the same command can succeed when started again; None if unknown.
         exception: The exception that Python raised last; empty if unknown.
         traceback: Lines of its traceback.
-        traceback_from: ``"error file"``, ``"stderr"`` or None.
+        traceback_from: ``"error file"``, ``"stderr"``, ``"faulthandler"`` or None.
         stderr: The other last lines of its stderr, oldest first.
         note: Why its error file could not be used, and which faults the launcher had itself.
         others: How the other processes ended.

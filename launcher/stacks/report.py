@@ -136,16 +136,25 @@ def find_speakers(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def group(answers: Sequence[Answer]) -> list[Group]:
-    """Return the processes by place and state; those whose place is unknown by what the kernel knows."""
+    """Return the processes by place and state; those whose place is unknown by what the kernel knows.
+
+    Those that wait for each other in one call of the user's code are in one place: inside of a call such as
+    init_process_group, rank 0 does something else than the others.
+    """
     found: dict[object, list[Answer]] = {}
     spots: dict[object, Spot | None] = {}
     for answer in answers:
         known = (answer.frames, answer.folder)  # a thousand ranks have few stacks
         if known not in spots:
             spots[known] = find_spot(answer)
-        key = (spots[known] or (_program(answer), answer.call, answer.kernel), STATES.get(answer.state, ""))
-        found.setdefault(key, []).append(answer)
-    return [Group(tuple(members), spots[members[0].frames, members[0].folder]) for members in found.values()]
+        spot = spots[known]
+        place = (_program(answer), answer.call, answer.kernel) if spot is None else spot.call
+        found.setdefault((place, STATES.get(answer.state, "")), []).append(answer)
+    groups = []
+    for members in found.values():
+        spot, *others = {spots[answer.frames, answer.folder]: None for answer in members}
+        groups.append(Group(tuple(members), spot.without_inside() if spot and others else spot))
+    return groups
 
 
 def _program(answer: Answer) -> str:
