@@ -4,8 +4,8 @@
                   ^           |
                   +- restarting
 
-It owns its parts: the process group, the output router, the signal forwarder, the observers, and the
-coordination with the rest of the job.
+It owns its parts: the process group, the output router, the signal forwarder, the observers, the evidence,
+and the coordination with the rest of the job.
 One loop waits for everything: signals (blocked, read from a descriptor), the exit of each process (a pidfd),
 output, and timers. There are no signal handlers, so nothing is interrupted. From the first fork on, no fault
 of the launcher ends the job.
@@ -25,6 +25,7 @@ from launcher.agent.restarter import Restarter
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
+from launcher.evidence.collector import Evidence
 from launcher.output.folder import RunFolder
 from launcher.output.router import OutputRouter
 from launcher.process.execute import CPU_LIMIT, find_program
@@ -170,6 +171,7 @@ class Agent:
         says = self.say if self.coordination.speaks else _say_nothing
         self.forwarder = SignalForwarder(self.target, watch, says, shares_terminal=self.shares_terminal)
         self.observers = Observers(self, checks, serve)
+        self.evidence = Evidence(self)
         self.restarter = Restarter(self)
         self.output.progress = self.restarter.progress
         self.loop.add(signals.fd, self._on_signals)
@@ -215,12 +217,12 @@ class Agent:
             return Phase.RESTARTING
         if not self._has_begun:
             return Phase.WAITING
-        return Phase.STOPPING if self.group.stopper.begun else Phase.RUNNING
+        return Phase.STOPPING if self.is_ending else Phase.RUNNING
 
     @property
     def is_ending(self) -> bool:
-        """Whether the processes are being stopped."""
-        return self.group.stopper.begun
+        """Whether the processes are being stopped, or are asked what they do because they are to be."""
+        return self.group.stopper.begun or self.evidence.stops
 
     # --- the whole run
 
@@ -262,7 +264,8 @@ class Agent:
         self._clear()
         self.restarter.begin()
         self.group.begin_attempt()
-        self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder]
+        self.evidence.begin()
+        self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder, self.evidence]
         self._has_begun = True
         self.coordination.begin()
         self._started_ns = time.monotonic_ns()
@@ -277,6 +280,7 @@ class Agent:
         while self.group.is_busy:
             self.loop.turn(wait=not self.group.has_more)
             self.loop.guard(self.group.collect)
+        self.evidence.close()
         self.observers.end_attempt()
         self.output.end_attempt()
         self.loop.guard(self.restarter.end_attempt)
@@ -292,6 +296,7 @@ class Agent:
     def _close(self) -> None:
         """Close all parts, and leave nothing behind."""
         self.coordination.close()
+        self.evidence.close()
         self.observers.close()
         self.output.close()
         self.folder.remove()
@@ -319,7 +324,7 @@ class Agent:
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that are not processes of the job."""
-        return (*self.observers.helpers(), *self.coordination.helpers())
+        return (*self.observers.helpers(), *self.evidence.helpers(), *self.coordination.helpers())
 
     def on_exit(self, process: Process) -> None:
         """Handle the exit of a process: decide what it means for the others."""
@@ -346,7 +351,8 @@ class Agent:
             elsewhere=self.coordination.has_others,
         )
         end = Exit(bool(process.status), process.child.companion)
-        if end.failed and not state.stopping and (state.ranks or self.coordination.has_others):
+        is_told = self.group.stopper.begun
+        if end.failed and not is_told and (state.ranks or self.coordination.has_others):
             end = Exit(end.failed, end.companion, self._only_follows(process))
         return end, state
 
@@ -372,7 +378,7 @@ class Agent:
             self.forwarder.note_end()
             self.told_before = self.forwarder.told
             self.observers.note_failure()
-        if not self.is_ending or process is self.first:
+        if not self.group.stopper.begun or process is self.first:
             self.failed.append(process)
             self.coordination.on_failure(process, follows=end.follows)
 
@@ -380,7 +386,7 @@ class Agent:
         others = len(self.group.running)
         if action is Action.STOP:
             self.say(f"{process.name} {process.end}; stopping the other {others}")
-            self.target.stop(signal.SIGTERM)
+            self.stop_rest()
         elif action is Action.SETTLE:
             self._settles = True
             self.say(
@@ -401,7 +407,11 @@ class Agent:
         others = len(self.group.running)
         if others and not self.is_ending:
             self.say(f"{process.name} {process.end}; stopping the other {others}")
-            self.target.stop(signal.SIGTERM)
+            self.stop_rest()
+
+    def stop_rest(self) -> None:
+        """Stop the processes because of a failure; first they are asked what they do."""
+        self.evidence.ask_before_stop(lambda: self.target.stop(signal.SIGTERM))
 
     def _stop_companions(self) -> None:
         """Stop the companions that should have exited by themselves within the grace period."""
@@ -415,10 +425,8 @@ class Agent:
     def end_for(self, reason: Reason) -> None:
         """End the job as a failure, for a reason of the launcher's own."""
         self.reason = self.reason or reason
-        if self.coordination.decides(reason):
-            pass  # the coordinator stops all nodes at once, after it has asked each
-        elif self.group.running:
-            self.target.stop(signal.SIGTERM)
+        if self.group.running:
+            self.stop_rest()
         elif self.first is None:
             self.first = next((one for one in self.group.ended if not one.child.companion), None)
         self.coordination.on_reason(reason)

@@ -10,7 +10,7 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
     from launcher.agent.agent import Agent
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams
+    from launcher.stacks.answer import Answer as StackAnswer
 
     Answer = dict[str, object]
 
@@ -124,9 +125,17 @@ class Coordination:
     def on_reason(self, reason: Reason) -> None:
         """Note that the agent ends its processes for a reason of its own."""
 
-    def decides(self, reason: Reason) -> bool:
-        """Whether the rest of the job decides if the processes end for this reason."""
+    def on_quiet(self, what: str | None) -> bool:
+        """Note that nothing has happened here for the time of a stall, or (None) that something has again.
+
+        Returns:
+            Whether another launcher asks all processes of the job, and reports.
+        """
         return False
+
+    def take_evidence(self, answers: Sequence[StackAnswer]) -> None:
+        """Take what the processes of this node did before they are stopped."""
+        self.agent.evidence.join(answers)
 
     def on_refused(self, error: LauncherError) -> None:
         """Note that the processes of this node cannot be started."""

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.agent.agent import Agent, Checks, Serve, Server
+    from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.movement import Movement
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.observers.stall import StallDetector
+    from launcher.observers.stragglers import Numbers
     from launcher.output.progress import Progress
     from launcher.preemption.response import Response
     from launcher.preemption.watch import Watch
@@ -58,6 +60,7 @@ class Observers:
         self._nccl_path: str | None = None
         self._progress: Progress | None = None
         self._stall: StallDetector | None = None
+        self._hangs: HangHandler | None = None
         self._nccl: NcclLogWatcher | None = None
         self._meeting: MeetingWatch | None = None
         self._checking: Helper | None = None
@@ -92,9 +95,7 @@ class Observers:
         self._agent.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
-        agent = self._agent
         if self._stall is not None:
-            agent.folder.keeps = agent.folder.keeps or bool(self._stall.reports)
             self._stall.close()
         if self._progress is not None:
             self._progress.close()
@@ -124,9 +125,7 @@ class Observers:
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help the observers and are not processes of the job."""
-        stall = () if self._stall is None else self._stall.helpers()
-        server = () if self.server is None else self.server.helpers()
-        return (*stall, *server)
+        return () if self.server is None else self.server.helpers()
 
     def close(self) -> None:
         """Stop observing and answering."""
@@ -179,62 +178,47 @@ class Observers:
         )
         agent.loop.timers.append(self._progress)
 
+    @property
+    def hangs(self) -> HangHandler:
+        """What follows from a stall; loaded when it is needed."""
+        if self._hangs is None:
+            from launcher.evidence.hang import HangHandler
+
+            self._hangs = HangHandler(self._agent)
+        return self._hangs
+
     def _start_stall_detector(self, started: float) -> None:
         from launcher.observers.stall import StallDetector
         from launcher.output.progress import Gpus
 
         agent = self._agent
-        watch, running, output = agent.watch, agent.group.running, agent.output
-
-        def list_processes() -> list[tuple[int, int]]:
-            """Return (rank, PID) of the processes that should make progress."""
-            ranks = ((pid, one.child) for pid, one in running.items() if not one.child.companion)
-            return [] if agent.is_ending else [(child.rank, pid) for pid, child in ranks]
-
-        def stop(what: str) -> None:
-            from launcher.failure.reason import STALLED, Reason
-
-            agent.end_for(Reason(STALLED, what))
-
         self._stall = StallDetector(
-            watch.stall_timeout_s or watch.idle_timeout_s,
-            list_processes,
-            lambda: output.last_s,
-            self._say_stall,
-            stop if watch.on_stall == "stop" else None,
-            agent.folder.path,
+            agent.watch.stall_timeout_s or agent.watch.idle_timeout_s,
+            lambda: agent.output.last_s,
+            lambda what: self.hangs.on_stall(what),
+            lambda: self.hangs.on_move(),
             started=started,
             gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
-            movement=None if watch.stall_timeout_s else self._make_movement(),
-            sees_output=output.sees_all,
-            world_size=agent.place.world_size,
+            movement=None if agent.watch.stall_timeout_s else self._make_movement(),
+            sees_output=agent.output.sees_all,
         )
         agent.loop.timers.append(self._stall)
 
-    def _say_stall(self, report: str) -> None:
-        """Print the report of a stall, with the ranks whose progress is behind."""
-        headline, line, rest = report.partition("\n")
-        self.ask_stragglers(
-            lambda behind: self._agent.output.say(
-                headline + (f"\n  {behind}" if behind else "") + line + rest
-            )
-        )
-
-    def ask_stragglers(self, take: Callable[[str], None]) -> None:
-        """Call ``take`` with a line about the ranks here whose progress is behind; empty if not known."""
+    def ask_progress(self, take: Callable[[Numbers], None]) -> None:
+        """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
         agent = self._agent
         pattern, ranks = agent.watch.restarts.progress_pattern, agent.group.processes
         if not pattern:
-            take("")
+            take(())
             return
-        from launcher.observers.stragglers import ask_numbers, describe_stragglers
+        from launcher.observers.stragglers import ask_numbers
 
         tails = {one.child.rank: agent.output.tail(index) for index, one in enumerate(ranks)
                  if not (one.child.companion or one.child.called)}  # fmt: skip
         try:
-            ask_numbers(pattern, tails, agent.group.helpers, lambda found: take(describe_stragglers(found)))
+            ask_numbers(pattern, tails, agent.group.helpers, take)
         except OSError:  # the kernel is short of something
-            take("")
+            take(())
 
     def _make_movement(self) -> Movement:
         """Return what reads CPU time and network, which count without ``--stall-timeout``."""

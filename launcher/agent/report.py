@@ -12,11 +12,11 @@ from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import ProcessExit, Verdict
 from launcher.failure.record import default_failure_file, render_json, write_verdict
 from launcher.failure.report import render_text
-from launcher.failure.stderr import read_root_cause, read_words_of
+from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
-from launcher.output.folder import ERROR_FILE
+from launcher.output.folder import ERROR_FILE, STACKS_FILE
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -122,13 +122,16 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
 def describe_exit(agent: Agent, process: Process) -> ProcessExit:
     """Return what is known about the exit of a process."""
     child = process.child
+    stderr = agent.output.read_errors(agent.group.processes.index(process))
+    if (process.code or 0) < 0:
+        stderr = add_fatal_stacks(stderr, child.environ.get(STACKS_FILE))
     return ProcessExit(
         rank=child.rank,
         local_rank=child.local_rank,
         pid=process.pid,
         code=process.code or 0,
         ended_ns=process.ended_ns,
-        stderr=agent.output.read_errors(agent.group.processes.index(process)),
+        stderr=stderr,
         error_file=child.environ.get(ERROR_FILE),
         asked=process.passed_on,
         called=child.called,

@@ -170,6 +170,8 @@ class Restarter:
         """Show the verdict, and write the failure record."""
         from launcher.agent.report import publish
 
+        verdict = replace(verdict, evidence=self._agent.evidence.groups or verdict.evidence)
+
         def write() -> None:
             self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
 

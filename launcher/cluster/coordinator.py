@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from launcher.channel.acceptor import Acceptor
+from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import (
@@ -21,6 +22,7 @@ from launcher.cluster.messages import (
     Looked,
     MachineNotice,
     Over,
+    Quiet,
     ReadyAgain,
     Reply,
     Start,
@@ -69,6 +71,7 @@ class Coordinator:
         membership: The nodes that have joined.
         roll: The roll call, which decides whether the job starts.
         ending: What has failed, and how the job ends.
+        evidence: What the ranks of all nodes do, if the job hangs or has failed.
         regroup: The roll call between two attempts; None if there are no restarts.
         acceptor: Connections that have not identified their node yet.
         subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
@@ -130,7 +133,7 @@ class Coordinator:
         self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
         if self.regroup is not None:
             self.roll.is_examined = self.regroup.is_examined
-        self.ending = self._make_ending(0)
+        self._begin_attempt(0)
         self._claims: dict[int, tuple[float, str, str]] = {}
         """Launchers that have called as a node of ours, by rank: when to report it, the address, and why."""
         self._tick_at: float | None = now + TICK_S
@@ -153,18 +156,22 @@ class Coordinator:
 
     # --- attempts
 
-    def _make_ending(self, attempt: int) -> Ending:
-        return Ending(
-            self._shape, self.membership, self._tell_all, lambda: self.has_started, self._conclude, attempt
+    def _begin_attempt(self, attempt: int) -> None:
+        shape, membership, tell_all = self._shape, self.membership, self._tell_all
+        self.ending = ending = Ending(
+            shape, membership, tell_all, lambda: self.has_started, self._conclude, attempt
         )
+        self.evidence = JobEvidence(shape, membership, tell_all, ending)
 
     def _conclude(self, over: Over) -> Over | Again:
         """Return how the job ends, or the attempt that follows."""
+        self._loop.guard(self.evidence.share)
         return over if self.regroup is None else self.regroup.conclude(over, self.ending)
 
     def _begin(self, start: Start) -> None:
         """Start the next attempt on all nodes."""
-        self.roll.start, self.ending = start, self._make_ending(start.attempt)
+        self.roll.start = start
+        self._begin_attempt(start.attempt)
         self._tell_all(start)
 
     @property
@@ -358,11 +365,11 @@ class Coordinator:
                 self._on_bye(member, is_spare=is_spare)
             case _ if not self.membership.is_known(member):
                 pass  # its place was given to another
-            case Failed() | Ended() | Told() | Looked() | MachineNotice() | Reply() if is_spare:
+            case Failed() | Ended() | Told() | Quiet() | Looked() | MachineNotice() | Reply() if is_spare:
                 pass  # it has no part in the job yet
             case Failed() if message.kind == PREEMPTED and self._is_between:
                 self._end_restarts(f"{member.name} is taken back: {message.what}")
-            case Failed() | Ended() if message.attempt != self.ending.attempt:
+            case Failed() | Ended() | Quiet() | Looked() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():
                 self.ending.take(read_failure(member, message), message.left_ms)
@@ -379,8 +386,10 @@ class Coordinator:
                     self.regroup.note_ready(member, message)
                     self.regroup.fire(time.monotonic())
                 self.roll.check()
+            case Quiet():
+                self.evidence.note_quiet(rank, message)
             case Looked():
-                self.ending.note_look(rank, message)
+                self.evidence.take(rank, message)
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
@@ -483,7 +492,7 @@ class Coordinator:
         if self._tick_at is None:
             return None
         between = None if self.regroup is None else self.regroup.due
-        times = (self._tick_at, self.ending.due, self.acceptor.due, between)
+        times = (self._tick_at, self.ending.due, self.evidence.due, self.acceptor.due, between)
         return min(due for due in times if due is not None)
 
     def fire(self, now: float) -> None:
@@ -500,6 +509,7 @@ class Coordinator:
             self.membership.send_all(Beat())
         self.roll.fire(now)
         self._tick_at = now + TICK_S
+        self.evidence.fire(now)
         self.ending.consider()
         if self.regroup is not None:
             self.regroup.fire(now)

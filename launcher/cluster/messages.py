@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from launcher.core.messages import message
 from launcher.failure.arbiter import Event
-from launcher.failure.model import Verdict
+from launcher.failure.model import RankGroup, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.messages import Line, NodeRank, Signal, Status
+    from launcher.core.messages import Line, NodeRank, Rank, Seconds, Signal, Status
 
 
 # --- from a node to the coordinator
@@ -94,13 +94,43 @@ class ReadyAgain:
 
 
 @message
-class Looked:
-    """The ranks of this node that do not just wait, by state; ``count``: number of running ranks."""
+class Quiet:
+    """Nothing has happened on this node for the time that makes a stall, or something has happened again.
 
-    stopped: tuple[Line, ...]
-    stuck: tuple[Line, ...]
-    busy: tuple[Line, ...]
-    count: int
+    Attributes:
+        what: What was seen, e.g. ``no output for 10 min``; empty if something has happened again.
+        ends: Whether a stall ends the job.
+        attempt: Attempt of the job, 0 for the first.
+    """
+
+    what: Line = ""
+    ends: bool = False
+    attempt: int = 0
+
+
+@message
+class Reached:
+    """Progress of a rank, e.g. its step, as the pattern of the user finds it."""
+
+    rank: Rank
+    value: Seconds
+
+
+@message
+class Looked:
+    """What the ranks of this node do, before they are stopped or because the job hangs.
+
+    Attributes:
+        stacks: Their stacks, see `launcher.stacks.packing`.
+        number: Number of the `Look`; 0 before they are stopped.
+        attempt: Attempt of the job, 0 for the first.
+        progress: Progress of its ranks, if the user named a pattern.
+    """
+
+    stacks: object
+    number: int = 0
+    attempt: int = 0
+    progress: tuple[Reached, ...] = ()
 
 
 @message
@@ -208,6 +238,29 @@ class Refuse:
 @message
 class Look:
     """The job hangs: report what your ranks do."""
+
+    number: int
+
+
+@message
+class Hung:
+    """The report of a stall: one sentence, and what each rank does."""
+
+    headline: Line
+    lines: tuple[Line, ...]
+
+
+@message
+class Seen:
+    """What the ranks of all nodes did before they were stopped.
+
+    Attributes:
+        groups: The ranks by place.
+        attempt: Attempt of the job, 0 for the first.
+    """
+
+    groups: tuple[RankGroup, ...]
+    attempt: int = 0
 
 
 @message
@@ -317,7 +370,8 @@ class Again:
     why: Line
 
 
-FROM_NODE = (Failed, Told, Ended, ReadyAgain, Looked, Reply, MachineNotice, Bye, Beat, Ask)
+FROM_NODE = (Failed, Told, Ended, ReadyAgain, Quiet, Looked, Reply, MachineNotice, Bye, Beat, Ask)
 FROM_COORDINATOR = (
-    *(Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Again, Passed, NodeNotice, Beat, Ask),
+    *(Welcome, Busy, Waiting, Start, Refuse, Look, Hung, Stop, News, Seen, Over, Again),
+    *(Passed, NodeNotice, Beat, Ask),
 )

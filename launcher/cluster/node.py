@@ -9,7 +9,7 @@ from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import JobView
-from launcher.cluster.messages import Again, Look, News, Over, Refuse, Start, Stop
+from launcher.cluster.messages import Again, Hung, Look, News, Over, Refuse, Seen, Start, Stop
 from launcher.cluster.node_ending import NodeEnding
 from launcher.cluster.node_rendezvous import NodeRendezvous
 from launcher.cluster.questions import Questions
@@ -17,11 +17,11 @@ from launcher.cluster.reporter import Reporter
 from launcher.cluster.settings import BEAT_S
 from launcher.cluster.stopper import JobStopper
 from launcher.core.signal import signal
-from launcher.failure.arbiter import STALLED
 from launcher.process.loop import Every
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from launcher.cluster.client import CoordinatorClient
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from launcher.core.errors import LauncherError
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Process
+    from launcher.stacks.answer import Answer
 
 MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
 
@@ -143,7 +144,18 @@ class ClusterNode(Coordination):
             case News() if message.by != view.shape.node_rank:
                 self.say(f"{message.what} (--keep-going: this node goes on)")
             case Look():
-                self.reporter.tell_ranks()
+                number, tell = message.number, self.reporter.tell_look
+                self.agent.loop.guard(
+                    lambda: self.agent.observers.hangs.ask(
+                        lambda answers, progress: tell(number, answers, progress)
+                    )
+                )
+            case Hung():
+                self.agent.loop.guard(lambda: self.agent.observers.hangs.show(message))
+            case Seen() if message.attempt == attempt.number:
+                self.agent.evidence.groups = message.groups
+            case Seen():
+                pass  # of an attempt that is over
             case Over():
                 view.over = view.over or message
                 self.stopper.end_rest()
@@ -183,9 +195,16 @@ class ClusterNode(Coordination):
         """Report that this node ends the job for a reason of its own."""
         self.reporter.tell_reason(reason)
 
-    def decides(self, reason: Reason) -> bool:
-        """Whether node 0 asks all nodes before the end: the first silent node may not be the cause."""
-        return reason.kind == STALLED and not self.view.shape.keep_going
+    def on_quiet(self, what: str | None) -> bool:
+        """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
+        if self.view.shape.keep_going:
+            return False
+        self.reporter.tell_quiet(what or "")
+        return True
+
+    def take_evidence(self, answers: Sequence[Answer]) -> None:
+        """Report what the processes of this node did before they are stopped."""
+        self.reporter.tell_look(0, answers)
 
     def on_refused(self, error: LauncherError) -> None:
         """Leave the job, because our processes cannot be started."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.agent.policy import SETTLE_S as CAUSE_S
-from launcher.cluster.messages import First, Look, News, Over, Stop
+from launcher.cluster.messages import First, News, Over, Stop
 from launcher.cluster.rendezvous import LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.cluster.membership import Member, Membership
-    from launcher.cluster.messages import Again, Ended, Failed, Looked
+    from launcher.cluster.messages import Again, Ended, Failed
     from launcher.cluster.settings import Shape
 
 SETTLE_S = 0.3
 """Seconds after the first report for reports of earlier events, while a node may still have some to send."""
-LOOK_S = 2.0
-"""Seconds for all nodes to report what their ranks do, if the job hangs."""
 SLACK_S = 5.0
 ALSO_MAX = 4
 LOST_FIX = "check the node, its network, and whether its container was stopped"
@@ -121,8 +119,6 @@ class Ending:
         self._first_at: float | None = None
         self._decide_by: float | None = None
         self._held: tuple[float, Event] | None = None
-        self._looks: dict[int, Looked] | None = None
-        self._look_until = 0.0
 
     def take(self, event: Event, left_ms: int | None = None) -> None:
         """Take an event that ends the job; ``left_ms``: time until its node is preempted."""
@@ -130,41 +126,11 @@ class Ending:
             return
         now = time.monotonic()
         self._first_at = self._first_at or now
-        if event.kind == STALLED and self.stop is None:
-            if self._looks is None:
-                self._looks, self._look_until = {}, now + LOOK_S
-                self._tell_all(Look())
-        elif event.follows and self.stop is None:
+        if event.follows and self.stop is None:
             self._held = self._held or (now + CAUSE_S, event)  # the lost process gets time to report why
         elif not event.asked:
             self.begin_stop(event.what, event.node, left_ms=left_ms)
         self.consider()
-
-    def note_look(self, rank: int, looked: Looked) -> None:
-        """Record what the ranks of a node do."""
-        if self._looks is not None:
-            self._looks[rank] = looked
-            self.consider()
-
-    def _end_stall(self, looks: dict[int, Looked]) -> None:
-        """Stop a job that hangs; blame a rank that the others wait for, if there is one."""
-        stalled = next(event for event in self.arbiter.events if event.kind == STALLED)
-        busy, ranks = (
-            sum(len(look.busy) for look in looks.values()),
-            sum(look.count for look in looks.values()),
-        )
-        seen = [(rank, look.stopped) for rank, look in sorted(looks.items())]
-        seen += [(rank, look.stuck) for rank, look in sorted(looks.items())]
-        seen += [(rank, look.busy) for rank, look in sorted(looks.items()) if 2 * busy < ranks]
-        for rank, names in seen:
-            member = self._membership.members.get(rank)
-            if names and member is not None:
-                what = f"stalled: {', '.join(names)} on {member.place}, and the others wait"
-                blamed = replace(stalled, node=rank, what=what, cause=replace(CAUSES[STALLED], what=what))
-                self.arbiter.events[self.arbiter.events.index(stalled)] = blamed
-                self.begin_stop(what, rank)
-                return
-        self.begin_stop(stalled.what, stalled.node)
 
     def begin_stop(self, what: str, by: int, *, told: int | None = None, left_ms: int | None = None) -> None:
         """Stop all nodes, because the others would wait forever for what has ended."""
@@ -183,7 +149,7 @@ class Ending:
         if ended.progressed is not None:
             self.has_progressed = self.has_progressed or ended.progressed
         self.arbiter.end(rank, ended.status, ended.record)
-        if ended.status and self._held is None and self._looks is None and not self._shape.keep_going:
+        if ended.status and self._held is None and not self._shape.keep_going:
             # It has stopped its processes itself: one that stood still kills what it has started too late
             self.begin_stop(f"{self._shape.member} {rank} has ended with status {ended.status}", rank)
         self.consider()
@@ -220,11 +186,6 @@ class Ending:
             return
         now = time.monotonic()
         self.due = None
-        if self._looks is not None and self.stop is None:
-            if now >= self._look_until or len(self._looks) == len(self.arbiter.open_nodes()):
-                self._end_stall(self._looks)
-            else:
-                self.due = self._look_until
         if self._held is not None:
             until, event = self._held
             if now >= until:

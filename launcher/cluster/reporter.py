@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.messages import Ended, Failed, Looked, ReadyAgain
+from launcher.cluster.messages import Ended, Failed, Looked, Quiet, Reached, ReadyAgain
 from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.messages import SECONDS_MAX
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, UNMET, UNPROVEN
 from launcher.failure.reason import STALLED_STATUS
 from launcher.failure.transfer import fit
-from launcher.process.descendants import read_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from launcher.agent.agent import Agent
@@ -24,15 +25,9 @@ if TYPE_CHECKING:
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
+    from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Process
-
-SUSPECTS_MAX = 8
-STATES = {
-    "Tt": "is stopped (state T)",
-    "D": "waits for a device or a file system (state D)",
-    "R": "runs (state R)",
-}
-"""States in which other ranks may wait for a rank, by their letters in ps, the most certain first."""
+    from launcher.stacks.answer import Answer
 
 
 class Reporter:
@@ -105,17 +100,17 @@ class Reporter:
         fitting = None if verdict is None else fit(verdict)
         return Ended(status, fitting, self._view.attempt.number, progressed)
 
-    def tell_ranks(self) -> None:
-        """Report the states of this node's ranks."""
-        found: dict[str, list[str]] = {state: [] for state in STATES}
-        ranks = [one for one in self._agent.group.running.values() if not one.child.companion]
-        for one in ranks:
-            state = read_state(one.pid) or ""
-            for kind, words in STATES.items():
-                if state in kind:
-                    found[kind].append(f"{one.name} {words}")
-        stopped, stuck, busy = (tuple(names[:SUSPECTS_MAX]) for names in found.values())
-        self.tell(Looked(stopped, stuck, busy, len(ranks)))
+    def tell_quiet(self, what: str) -> None:
+        """Report that nothing has happened here for a while; empty: that something has happened again."""
+        ends = self._agent.watch.on_stall == "stop"
+        self.tell(Quiet(what, ends, self._view.attempt.number))
+
+    def tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
+        """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
+        from launcher.stacks.packing import pack
+
+        reached = tuple(Reached(rank, value) for rank, value in progress if 0 <= value <= SECONDS_MAX)
+        self.tell(Looked(pack(answers, threads=False), number, self._view.attempt.number, reached))
 
     def tell_health(self, attempt: int) -> None:
         """Report that this node is ready for an attempt, or what the health command found."""

@@ -60,13 +60,14 @@ class JobStopper:
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
                 self._say(f"{stop.what}{stopping}")
             if attempt.has_begun and not agent.is_ending:
-                agent.target.stop(signal.SIGTERM)
+                agent.stop_rest()
 
     def end_rest(self) -> None:
         """Stop what still runs here when the attempt is over: companions, or all of a node that was lost."""
         self.end_companions()
         agent, has_begun = self._agent, self._view.attempt.has_begun
-        if has_begun and agent.group.running and not agent.is_ending and not self._view.shape.keep_going:
+        is_told = agent.group.stopper.begun
+        if has_begun and agent.group.running and not is_told and not self._view.shape.keep_going:
             agent.target.stop(signal.SIGTERM)
 
     def end_companions(self) -> None:

@@ -10,11 +10,12 @@ import os
 import socket
 import time
 
-from launcher.core.redact import printable, redact, redact_argv
+from launcher.core.redact import printable, quote, redact, redact_argv
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
-from launcher.process.families import Family, Table, find_workers, list_ranks, read_table
+from launcher.process.families import Family, Table, find_workers, read_table
+from launcher.stacks.packing import TEXT_LENGTH, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.process.spawn import Process
+    from launcher.stacks.answer import Answer
 
     Message = dict[str, object]
 
@@ -103,11 +105,6 @@ def shorten(answer: Message) -> Message:
     return answer
 
 
-def list_running(agent: Agent) -> list[tuple[int, int]]:
-    """Return (rank, pid) of the running ranks of this node, including the workers of an engine's agent."""
-    return list_ranks(agent.group.processes, read_table())
-
-
 def name_others(agent: Agent) -> list[str]:
     """Return a line for each process that can give no stack: it has ended, or has no workers now."""
     said = [f"{one.name}: it {one.end}" for one in agent.group.processes if one.code is not None]
@@ -116,6 +113,12 @@ def name_others(agent: Agent) -> list[str]:
         if one.code is None and one.child.called and not one.child.companion:
             said += [] if find_workers(one.pid, table) else [f"{one.name}: it has no workers now"]
     return said
+
+
+def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Message:
+    """Return the stacks of this node, of all threads if ``threads``, else of the main threads only."""
+    others = [quote(line, TEXT_LENGTH) for line in name_others(agent)]
+    return {**identify(agent), "others": others[:256], **pack(answers, threads=threads)}
 
 
 def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from launcher.control.stacks import unpack
 from launcher.control.table import Message, View, number, words
 from launcher.core.redact import printable, redact
+from launcher.stacks.packing import unpack
 from launcher.stacks.report import describe_process, find_speakers, name_ranks, render_report
 
 TYPE_CHECKING = False

@@ -14,9 +14,9 @@ import time
 from launcher.channel import lines
 from launcher.channel.connection import Connection
 from launcher.channel.listener import Listener, read_peer
-from launcher.control.node import identify, list_running, read_node
-from launcher.control.stacks import pack_stacks
+from launcher.control.node import identify, pack_stacks, read_node
 from launcher.core.messages import Garbled, message, parse
+from launcher.evidence.collector import list_running
 from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False

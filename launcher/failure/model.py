@@ -5,6 +5,10 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.messages import message
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.messages import Line
+
 
 @message
 class Cause:
@@ -66,6 +70,23 @@ class End:
 
 
 @message
+class RankGroup:
+    """Ranks that were in one and the same place before they were stopped.
+
+    Attributes:
+        ranks: The ranks, e.g. ``0-2, 4-7``.
+        doing: What they did, e.g. ``ranks 0-2, 4-7 wait in all_reduce (...) <- train.py:88``.
+        differs: Whether the others probably waited for them.
+        stack: The frames of one of them, innermost first, e.g. ``/job/train.py:88 step``.
+    """
+
+    ranks: Line
+    doing: Line
+    differs: bool = False
+    stack: tuple[Line, ...] = ()
+
+
+@message
 class Verdict:
     """The verdict on a failure; every text in it is safe to show.
 
@@ -82,12 +103,13 @@ class Verdict:
         retryable: Whether the same command can succeed when started again; None if unknown.
         exception: The exception that Python raised last; empty if unknown.
         traceback: Lines of its traceback.
-        traceback_from: ``"error file"``, ``"stderr"`` or None.
+        traceback_from: ``"error file"``, ``"stderr"``, ``"faulthandler"`` or None.
         stderr: The other last lines of its stderr, oldest first.
         note: Why its error file could not be used, and which faults the launcher had itself.
         others: How the other processes ended.
         leftovers: Descriptions of processes that survived SIGKILL.
         also: Descriptions of what else failed of its own accord, on this node or on others.
+        evidence: What the other ranks did before they were stopped, over all nodes.
     """
 
     first: End
@@ -108,6 +130,7 @@ class Verdict:
     others: tuple[End, ...]
     leftovers: tuple[str, ...]
     also: tuple[str, ...]
+    evidence: tuple[RankGroup, ...]
 
     @property
     def lasted_ns(self) -> int:

@@ -58,6 +58,10 @@ def render_json(verdict: Verdict) -> str:
         "others": [{**_describe(end), "seconds_after": _rounded(end.after_ns)} for end in verdict.others],
         "leftovers": list(verdict.leftovers),
         "also": list(verdict.also),
+        "evidence": [
+            {"ranks": one.ranks, "doing": one.doing, "differs": one.differs, "stack": list(one.stack)}
+            for one in verdict.evidence
+        ],
         "shortened": False,
     }
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"

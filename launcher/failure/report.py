@@ -10,36 +10,44 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from launcher.failure.model import End, Verdict
+    from launcher.failure.model import End, RankGroup, Verdict
 
-SCREEN_LINES = 40
+SCREEN_LINES, SCREEN_LINES_OF_MANY = 23, 38
+"""Maximum number of lines of the report, up to `FEW_RANKS` ranks and beyond; the record's path follows."""
+FEW_RANKS = 8
 WIDTH = 200
 """Maximum number of characters of a quoted line on the screen; the record has more."""
 CAUSES_SHOWN = 3
 GROUPS_SHOWN = 4
 LEFT_SHOWN = 3
+STACKS_SHOWN = 4
+"""Maximum number of groups of ranks, besides those for which the others waited."""
 STDERR_SHOWN = 8
-"""Minimum number of stderr lines on the screen beside a long traceback."""
+"""Maximum number of stderr lines beside a traceback."""
+QUOTED_MIN = 9
+"""Lines that are kept for the traceback and stderr, with their headings."""
 STOPPED_BY_HAND = {-signal.SIGINT, 128 + signal.SIGINT, 0}
 """Exit codes of processes that Ctrl-C stopped: those of Python, a shell, and a clean exit."""
 ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
 
 
 def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -> str:
-    """Return the failure report: about `SCREEN_LINES` lines at most, with a newline at the end.
+    """Return the failure report: one screen, see `SCREEN_LINES`, with a newline at the end.
 
     ``above``: the process's own error output is right above, and is not repeated.
     """
     if is_stopped_by_hand(verdict):
         return f"launcher: stopped by Ctrl-C (SIGINT), {_seconds(verdict.lasted_ns)} s after the start\n"
+    few = (verdict.world_size or 1) <= FEW_RANKS
+    limit = SCREEN_LINES if few else SCREEN_LINES_OF_MANY
     head = list(_head(verdict))
-    tail = list(_tail(verdict))
-    room = max(10, SCREEN_LINES - len(head) - len(tail) - 2)
-    wanted = (
-        STDERR_SHOWN if traceback_is_enough(verdict) else max(STDERR_SHOWN, room - len(verdict.traceback))
-    )
+    tail = _cut_lines(list(_tail(verdict)), limit - len(head) - QUOTED_MIN)
     news = _leave_out_said(verdict)
-    stderr_room = min(len(news), wanted)
+    room = limit - len(head) - len(tail) - bool(verdict.traceback) - bool(news)
+    wanted = min(STDERR_SHOWN, room // 3) if traceback_is_enough(verdict) else room
+    stderr_room = min(len(news), max(wanted, room - len(verdict.traceback)))
+    if traceback_is_enough(verdict):
+        stderr_room = min(stderr_room, STDERR_SHOWN)
     traceback = _quoted(verdict.traceback, room - stderr_room)
     stderr = [_cut(line) for line in news[len(news) - stderr_room :]]
     lines = list(head)
@@ -133,10 +141,31 @@ def _tail(verdict: Verdict) -> Iterator[str]:
     if len(groups) > GROUPS_SHOWN:
         more = [end for ends in list(groups.values())[GROUPS_SHOWN:] for end in ends]
         yield f"  then:  {name_ends(more)} in {len(groups) - GROUPS_SHOWN} other ways"
+    yield from _say_stacks(verdict.evidence)
     for text in verdict.leftovers[:LEFT_SHOWN]:
         yield f"  left:  {_cut(text)}"
     if len(verdict.leftovers) > LEFT_SHOWN:
         yield f"  left:  {len(verdict.leftovers) - LEFT_SHOWN} more"
+
+
+def _cut_lines(lines: list[str], limit: int) -> list[str]:
+    """Return at most ``limit`` lines; the last one tells how many are missing."""
+    limit = max(limit, 2)
+    if len(lines) <= limit:
+        return lines
+    return [*lines[: limit - 1], f"  and {len(lines) - limit + 1} more lines, see the failure record"]
+
+
+def _say_stacks(groups: Sequence[RankGroup]) -> Iterator[str]:
+    """Say what the ranks did before they were stopped: those for which the others waited come last."""
+    shown = [one for one in groups if one.stack or one.differs]
+    waited = [one for one in shown if not one.differs]
+    differing = [one for one in shown if one.differs]
+    for one in [*waited[:STACKS_SHOWN], *differing[:STACKS_SHOWN]]:
+        yield f"  stacks: {_cut(one.doing)}"
+    more = len(waited[STACKS_SHOWN:]) + len(differing[STACKS_SHOWN:])
+    if more:
+        yield f"  stacks: ranks in {more} other places"
 
 
 def name_ends(ends: Sequence[End]) -> str:

@@ -60,7 +60,8 @@ class LastWords:
 
     Attributes:
         traceback: Lines of its traceback, with chained exceptions and groups; empty without one.
-        source: ``"error file"`` or ``"stderr"``; None without a traceback or message.
+        source: ``"error file"``, ``"stderr"``, or ``"faulthandler"`` for the stacks at a fatal signal; None
+            without a traceback or message.
         exception: The exception raised last, e.g. ``"ValueError: no"``; empty if unknown.
         messages: The lines of the traceback with messages of exceptions, without files and lines of code.
         lines: The other lines of its stderr, oldest first, without empty ones.
@@ -110,7 +111,7 @@ def read_last_words(
             block, messages, exception = [], (), ""
         recorded, note = None, f"its error file was written by its child process {writer}: {raised}"
     if recorded is None:
-        source = "stderr" if block else None
+        source = ("faulthandler" if block[0].startswith(FATAL) else "stderr") if block else None
         follows = next((line for line in lines[place[1] :] if line), "") if place else ""
         was_ending = HEADER.match(block[0]) is not None if block else False
         was_ending = was_ending and (not follows or follows.startswith(TERMINATE))
@@ -289,6 +290,24 @@ def _first_line(message: object) -> str:
 
 def _describe(data: bytes) -> str:
     return "not JSON with a message" if data.strip() else "empty"
+
+
+def add_fatal_stacks(stderr: bytes, path: str | None) -> bytes:
+    """Return a stderr with the stacks that Python has written at a fatal signal, unless it shows them itself.
+
+    Args:
+        stderr: The end of the stderr of a process that a signal has ended.
+        path: The file for its stacks; it may not exist.
+    """
+    try:
+        data = read_whole(path, ERROR_FILE_BYTES) if path else None
+    except (OSError, ValueError):
+        data = None
+    fatal = FATAL.encode()
+    if data is None or fatal not in data or fatal in stderr:
+        return stderr
+    stacks = data[data.rindex(fatal) :].partition(b"\nExtension modules: ")[0]
+    return b"%s\n%s\n" % (stderr.rstrip(b"\n"), stacks[:STDERR_BYTES])
 
 
 def read_root_cause(agent: ProcessExit) -> ProcessExit | None:

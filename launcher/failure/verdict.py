@@ -81,6 +81,7 @@ def make_verdict(
         others=tuple(_end(one, told, first.ended_ns) for one in sorted(others, key=lambda one: one.ended_ns)),
         leftovers=tuple(_safe(text) for text in leftovers),
         also=(),
+        evidence=(),
         **_quote(faults.guard("last output", lambda: read_words_of(first), LastWords()), faults),
     )
 

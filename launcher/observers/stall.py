@@ -1,8 +1,8 @@
-"""Stall detector: collects and reports the stacks of all processes when a job hangs.
+"""Stall detector: notices that a job hangs.
 
 A stall is a time in which no process writes and no GPU works. Without ``--stall-timeout`` CPU time and
-network traffic count, too (`launcher.observers.movement`). The processes are asked for their stacks only
-in a stall, and each only once; a second report comes only after something has happened again.
+network traffic count, too (`launcher.observers.movement`). Each is reported once; another one only after
+something has happened again. What follows is up to `launcher.evidence.hang`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from launcher.observers.movement import Movement
     from launcher.output.progress import GpuGauge, GpuUse
-    from launcher.stacks.inquiry import Inquiry
 
 LOOKS = 10
 """Number of checks during the time that makes a stall ..."""
@@ -24,8 +23,6 @@ IDLE_LOOKS = 40
 LATE_S = 10.0
 """If `fire` is later than this, the launcher itself was paused: a paused container is not a stall."""
 NAMED_MAX = 8
-STEP_S = 0.02
-"""Seconds between two checks whether a process has answered."""
 
 
 class StallDetector:
@@ -36,82 +33,68 @@ class StallDetector:
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None for never.
-        reports: Paths of the files with all stacks; their folder must be kept.
     """
 
     def __init__(
         self,
         timeout_s: float,
-        processes: Callable[[], Sequence[tuple[int, int]]],
         last_output: Callable[[], float],
-        notice: Callable[[str], None],
-        stop: Callable[[str], None] | None,
-        stacks_folder: str | None,
+        on_stall: Callable[[str], None],
+        on_move: Callable[[], None],
         *,
         started: float,
         gpus: GpuGauge | None = None,
         movement: Movement | None = None,
         sees_output: bool = True,
-        world_size: int | None = None,
     ) -> None:
         """Start to watch.
 
         Args:
             timeout_s: Seconds of silence that make a stall.
-            processes: Returns (rank, PID) of the running processes; without one there is no stall.
             last_output: Returns when a process last wrote output (monotonic seconds).
-            notice: Prints a message of several lines.
-            stop: Ends the job as a failure, for the reason given; None to report only.
-            stacks_folder: Folder of the report, with the processes' stack files at any depth; None for none.
+            on_stall: Called once when a stall begins, with what was seen: ``no output for 10 min``.
+            on_move: Called when something has happened again after that.
             started: Monotonic time of the start.
             gpus: Reads the use of the GPUs; None to consider output only.
             movement: Reads the use of CPU time and network; None if they do not count.
             sees_output: Whether all output is known.
-            world_size: Number of ranks on all nodes; None if unknown.
         """
-        self._timeout_s = timeout_s
-        self._processes, self._last_output = processes, last_output
-        self._notice, self._stop = notice, stop
-        self._folder, self._gpus, self._world_size = stacks_folder, gpus, world_size
+        self._timeout_s, self._last_output = timeout_s, last_output
+        self._on_stall, self._on_move, self._gpus = on_stall, on_move, gpus
         self._movement, self._sees_output = movement, sees_output
         self._look_s = timeout_s / IDLE_LOOKS if movement else min(timeout_s / LOOKS, LOOK_LIMIT_S)
         self._moved = started
         self._reported = False
         self._uses: tuple[GpuUse, ...] = ()
-        self._inquiry: Inquiry | None = None
-        self.reports: list[str] = []
         self.due: float | None = started + self._look_s
 
     def fire(self, now: float) -> None:
-        """Check whether something has happened, or continue to collect stacks."""
+        """Check whether something has happened."""
         if self.due is None:
             return
         late = now > self.due + LATE_S
         self.due = now + self._look_s
         if self._has_moved(now) or late:
             self._moved = max(self._moved, now if late else 0.0)
-            self._reported = False
-            self._drop_inquiry()
-        elif self._inquiry is not None:
-            self._go_on(self._inquiry, now)
+            if self._reported:
+                self._reported = False
+                self._on_move()
         elif not self._reported and now - self._moved >= self._timeout_s:
-            self._begin(now)
-
-    def helpers(self) -> tuple[int, ...]:
-        """Return the PIDs of our children that help here and are not processes of the job."""
-        return () if self._inquiry is None else self._inquiry.helpers()
+            self._reported = True
+            self._on_stall(self._describe(now))
+            if self._movement is not None:
+                self._timeout_s *= 2
 
     def close(self) -> None:
         """Stop watching: the job ends, or is being stopped."""
         self.due = None
-        self._drop_inquiry()
 
     def _has_moved(self, now: float) -> bool:
         """Whether anything has happened since the last check."""
         last, movement = self._last_output(), self._movement
         if last > self._moved:
             self._moved = last
-        elif self._inquiry is not None or now - self._moved < self._look_s:
+        elif now - self._moved < self._look_s:
             return False
         elif self._gpus_work(now):
             self._moved = now
@@ -128,39 +111,6 @@ class StallDetector:
         self._uses = () if self._gpus is None else self._gpus.read(now)
         return any(use.works for use in self._uses)
 
-    def _begin(self, now: float) -> None:
-        processes = self._processes()
-        if processes:
-            from launcher.stacks.inquiry import Inquiry
-
-            self._inquiry = Inquiry(processes, self._folder)
-            self.due = now + STEP_S
-
-    def _go_on(self, inquiry: Inquiry, now: float) -> None:
-        inquiry.go_on(now)
-        if inquiry.complete:
-            self._reported, self._inquiry = True, None
-            self._report(inquiry, now)
-            if self._movement is not None:
-                self._timeout_s *= 2
-        else:
-            self.due = now + STEP_S
-
-    def _drop_inquiry(self) -> None:
-        if self._inquiry is not None:
-            self._inquiry.close()
-            self._inquiry = None
-
-    def _report(self, inquiry: Inquiry, now: float) -> None:
-        from launcher.core.redact import redact
-        from launcher.stacks.report import render_report
-
-        headline = f"stalled: {self._describe(now)}"
-        lines = redact("\n".join(render_report(inquiry.answers, self._world_size))).split("\n")
-        self._notice("\n  ".join([headline, *lines, *self._write(inquiry, headline)]))
-        if self._stop is not None:
-            self._stop(headline)
-
     def _describe(self, now: float) -> str:
         """Return what was seen, e.g. ``no output for 10 min``."""
         from launcher.output.progress import duration
@@ -173,19 +123,6 @@ class StallDetector:
         words = " or ".join(filter(None, (", ".join(missing[:-1]), *missing[-1:])))
         busy = "" if movement is None else describe_busy(movement.busy)
         return f"no {words} for {duration(now - self._moved)}{describe_gpus(self._uses)}{busy}"
-
-    def _write(self, inquiry: Inquiry, headline: str) -> list[str]:
-        """Write all stacks to a file; return a line with its path, or with the error."""
-        from launcher.stacks.inquiry import write_stacks
-
-        if self._folder is None:
-            return []
-        try:
-            path = write_stacks(self._folder, headline, inquiry.answers)
-        except OSError as error:
-            return [f"all stacks: cannot be written to {self._folder}: {error.strerror}"]
-        self.reports.append(path)
-        return [f"all stacks: {path}"]
 
 
 def describe_gpus(uses: Sequence[GpuUse]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 
 _HEAD = re.compile(r"(?P<which>Current thread|Thread) (?P<id>0x[0-9a-f]+).*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
@@ -13,11 +13,15 @@ _CUT_OFF = "\n..."
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/|.*/python3\d*\.zip/|<frozen ")
 _COLLECTIVES = re.compile(
-    r"torch/(?:distributed|nn/parallel)/|horovod/|mpi4py/|deepspeed/comm/|tensorflow/python/distribute/"
+    r"torch/(?:distributed/(?!elastic/)|nn/parallel/|autograd/(?:graph|__init__)\.py)"
+    r"|horovod/|mpi4py/|deepspeed/comm/|tensorflow/python/distribute/"
 )
-"""Packages in which a process waits for others. Their callers, and what they call, are in other packages."""
+"""Packages in which a process waits for others. Their callers, and what they call, are in other packages.
+A backward pass counts: DDP and FSDP reduce gradients inside torch's engine, without a Python frame."""
+_WRAPPERS = re.compile(r"torch/distributed/c10d_logger\.py")
+"""What stands between a call of the user's code and the function of that name."""
 _TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")
-_STARTERS = re.compile(r".*/subprocess\.py")
+_STARTERS = re.compile(r".*/subprocess\.py|.*/torch/distributed/elastic/(?:agent|multiprocessing)/")
 _BEGIN = re.compile(r".*/multiprocessing/process\.py")
 """Start of a forked child. Its outer frames are its parent's: they show where it was made, not what it
 does."""
@@ -155,14 +159,31 @@ class Spot:
         package: The innermost frame of an installed package; None if that is ``inner``, or if there is none.
         users: The innermost frame of the user's own code; None if there is none.
         folder: The working directory of the process.
-        in_collective: Whether it waits for other processes.
+        collective: What the user's code called and which waits for other processes; None if it does not wait
+            for them.
     """
 
     inner: Frame
     package: Frame | None
     users: Frame | None
     folder: str
-    in_collective: bool
+    collective: Frame | None
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether it waits for other processes."""
+        return self.collective is not None
+
+    @property
+    def call(self) -> object:
+        """The call of the user's code: equal for ranks that wait for each other, wherever inside of it."""
+        if self.collective is None or self.users is None:
+            return self
+        return self.users, self.folder, self.collective.file, self.collective.function
+
+    def without_inside(self) -> Spot:
+        """Return the place of the call alone."""
+        return self if self.collective is None else replace(self, inner=self.collective, package=None)
 
     def render(self, call: str) -> str:
         """Return e.g. ``in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47``.
@@ -197,8 +218,10 @@ def find_spot(answer: Answer) -> Spot | None:
     package = next((frame for frame in called if _PACKAGES.match(frame.file)), None)
     # An import runs the body of a module, which takes time but waits for no process.
     calls = [frame for frame in called if frame.function != "<module>"]
-    waits = any(_COLLECTIVES.match(_PACKAGES.sub("", frame.file)) for frame in calls)
-    return Spot(inner, None if package is inner else package, users, answer.folder, waits)
+    waits = [frame for frame in calls if _COLLECTIVES.match(_PACKAGES.sub("", frame.file))]
+    outer = [frame for frame in waits if not _WRAPPERS.match(_PACKAGES.sub("", frame.file))] or waits
+    collective = outer[-1] if outer else None
+    return Spot(inner, None if package is inner else package, users, answer.folder, collective)
 
 
 def _own_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

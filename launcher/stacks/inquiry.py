@@ -16,7 +16,7 @@ from errno import ESRCH
 from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.machine.process import LIMIT_BYTES, has_signal, list_open, read_all
+from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_all
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
 from launcher.stacks.look import look_at
@@ -34,8 +34,6 @@ FAMILY_LIMIT = 256
 """Maximum number of processes per rank."""
 ANSWER_S = 2.0
 """Seconds that a process has for its answer."""
-SETTLE_S = 0.06
-"""An answer that has not grown for this many seconds is complete."""
 _in_use: set[str] = set()
 """Files with a pending answer: two inquiries at a time, for a stall and for a user, take turns."""
 PY_SPY_S = 10.0
@@ -165,8 +163,9 @@ class Lane:
         self._waiting: list[Answer] = []
         self._answered: list[Answer] = []
         self._asked: Answer | None = None
-        self._asked_at = self._grown_at = 0.0
-        self._start = self._size = 0
+        self._asked_at = 0.0
+        self._blocking: set[str] = set()
+        self._start = 0
 
     @property
     def complete(self) -> bool:
@@ -200,19 +199,18 @@ class Lane:
 
     def _ask(self, answer: Answer, now: float) -> None:
         try:
-            self._start = self._size = os.stat(self.path).st_size
+            self._start, self._blocking = os.stat(self.path).st_size, find_blocking(answer.pid)
             ask(answer.pid, self.path)
         except OSError as error:
             self.unanswered.append(answer.without_threads(f"it cannot be asked: {error.strerror}"))
             return
-        self._asked, self._asked_at, self._grown_at = answer, now, now
+        self._asked, self._asked_at = answer, now
         _in_use.add(self.path)
 
     def _look(self, answer: Answer, now: float) -> None:
         text = read_from(self.path, self._start)
-        if len(text) != self._size - self._start:
-            self._size, self._grown_at = self._start + len(text), now
-        elif text.endswith(b"\n") and now - self._grown_at >= SETTLE_S and not is_answering(answer.pid):
+        if text.endswith(b"\n") and not is_answering(answer.pid, self._blocking):
+            text = read_from(self.path, self._start)  # it may have grown before the handler ended
             threads = parse_faulthandler(text.decode("utf-8", "replace"))
             self._answered.append(answer.with_threads(threads, "faulthandler"))
             self._release()
@@ -254,9 +252,20 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
     return None
 
 
-def is_answering(pid: int) -> bool:
-    """Whether the process still writes: its handler blocks the signal. Or the signal is still pending."""
-    return has_signal(pid, STACK_SIGNAL, "SigBlk", "ShdPnd")
+def find_blocking(pid: int) -> set[str]:
+    """Return the threads of a process that block the stack signal: the handler, and some libraries."""
+    threads = list_folder(f"/proc/{pid}/task")
+    return {thread for thread in threads if has_signal(int(thread), STACK_SIGNAL, "SigBlk")}
+
+
+def is_answering(pid: int, before: set[str]) -> bool:
+    """Whether the process still writes: the signal is pending, or a thread is in the handler.
+
+    Args:
+        pid: The process.
+        before: The threads that blocked the signal before it was sent.
+    """
+    return has_signal(pid, STACK_SIGNAL, "ShdPnd") or not find_blocking(pid) <= before
 
 
 def read_from(path: str, start: int) -> bytes:

@@ -164,10 +164,10 @@ def test_of_a_job_that_hangs_the_rank_that_the_others_wait_for_is_named(job: Job
     if number:
         job.kill_rank(3, number)
     done = job.wait()
-    words = "is stopped (state T)" if number else "runs (state R)"
+    words = "is stopped (state T), and the others wait" if number else "runs (pid "
     for one in done.values():
         assert one.first == ["node 3 ended first: it was ended because it hung"], one.err
-        assert f"{words} on node 3 (node3), and the others wait" in one.err
+        assert f"stalled: no output for 2 s; rank 3 on node 3 (node3) {words}" in one.err
     assert {one.status for one in done.values()} == {1}
 
 

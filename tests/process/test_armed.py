@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,37 @@ def test_wherever_it_waits(tmp_path: Path, script: str, says: str) -> None:
 def test_a_worker_of_a_dataloader_answers(tmp_path: Path) -> None:
     text = ask(tmp_path, LOADER)
     assert "in __getitem__" in text and "below rank 0" in text
+
+
+CRASHES = """
+import os, signal, sys
+def crash():
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+def main():
+    crash()
+main()
+"""
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_a_fatal_signal_shows_the_line(tmp_path: Path, python: str) -> None:
+    """Native code crashes and faulthandler is not on: the report has the line, stderr has not."""
+    script, record = tmp_path / "train.py", tmp_path / "failure.json"
+    script.write_text(CRASHES)
+    for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"):
+        job = launch("run", "--failure-file", str(record), "--", python, str(script), name)
+        assert job.returncode == 128 + getattr(signal, name)
+        assert "Fatal Python error" not in job.stderr.partition("failed first")[0]
+        assert f'| File "{script}", line 4 in crash' in job.stderr.replace("|   File", "| File")
+        assert json.loads(record.read_text())["traceback_from"] == "faulthandler"
+
+
+def test_a_fatal_signal_is_written_where_the_user_wants_it(tmp_path: Path) -> None:
+    """PYTHONFAULTHANDLER sends it to stderr; there it stays."""
+    (tmp_path / "train.py").write_text(CRASHES)
+    command = (sys.executable, str(tmp_path / "train.py"), "SIGSEGV")
+    job = launch("run", "--", *command, environ={"PYTHONFAULTHANDLER": "1"})
+    assert "Fatal Python error" in job.stderr.partition("failed first")[0]
 
 
 def test_an_isolated_python_is_left_alone() -> None:

@@ -378,7 +378,11 @@ def test_progress_is_unknown_if_the_search_needs_too_long(tmp_path: Path) -> Non
     done = launch("run", "--nproc-per-node", "1", *line)
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [one["progressed"] for one in lines] == [None] * 4, done.stderr
-    assert done.stderr.count("--progress-pattern needs more than 1 s for a part of the output") == 4
+    said = (
+        "--progress-pattern needs more than 1 s for a part",
+        "--progress-pattern is slower than the output",
+    )
+    assert sum(map(done.stderr.count, said)) == 4  # the second one on a machine without a free CPU
     assert "all 3 restarts are used" in done.stderr and done.returncode == 9
 
 

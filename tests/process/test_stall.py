@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -13,35 +14,33 @@ from pathlib import Path
 
 import pytest
 
+from launcher.evidence.hang import describe_hang
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive
 from launcher.stacks.inquiry import Inquiry, find_py_spy
-from tests.process.starting import DEADLINE_S, clean_environ
+from tests.process.looking import wait_for
+from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
 ARM = "import launcher; launcher.arm()\n"
 UP = "print('up', flush=True)\n"
 SLEEPS = UP + "import time\ndef fetch():\n    time.sleep(3600)\nfetch()\n"
 LOCKED = UP + "import threading\nlock = threading.Lock()\ndef work():\n    lock.acquire()\nwork()\nwork()\n"
-STALL_S = 1.0
 
 needs_py_spy = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 
 
 class Job:
-    """Processes that have written a line and nothing since, and the watch over them."""
+    """Processes that have written a line and nothing since."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.last_output = 0.0
-        self.said: list[str] = []
-        self.reasons: list[str] = []
 
     def start(self, script: str, *around: str) -> int:
-        """Start the next rank and wait for its line; ``around`` is put in front of the command."""
+        """Start the next rank; ``around`` is put in front of the command."""
         own = self.folder / "attempt_0" / str(len(self.processes))
         own.mkdir(parents=True)
         (own / "train.py").write_text(script)
@@ -56,26 +55,22 @@ class Job:
         self.processes.append(process)
         return process.pid
 
-    def watch(self, **options: object) -> StallDetector:
-        """Begin to watch, once every process has written its line."""
+    def inquire(self, folder: str | None = "") -> Inquiry:
+        """Begin to ask, once every process has written its line."""
         for process in self.processes:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
-        self.last_output = time.monotonic()
-        chosen = {"stacks_folder": str(self.folder), "stop": None, "started": self.last_output, **options}
-        return StallDetector(
-            STALL_S,
-            lambda: [(rank, process.pid) for rank, process in enumerate(self.processes)],
-            lambda: self.last_output,
-            self.said.append,
-            **chosen,  # type: ignore[arg-type]
-        )
+        pids = [process.pid for process in self.processes]
+        wait_for(lambda: is_at_rest(pids), "all processes wait")
+        ranks = [(rank, process.pid) for rank, process in enumerate(self.processes)]
+        return Inquiry(ranks, str(self.folder) if folder == "" else folder)
 
-    def report(self, **options: object) -> list[str]:
-        """Watch until there is a report; return its lines."""
-        stall = self.watch(**options)
-        drive(stall, lambda: bool(self.said))
-        return self.said[0].splitlines()
+    def report(self, world_size: int | None = None, folder: str | None = "") -> list[str]:
+        """Ask until all have answered; return the report's lines."""
+        inquiry = self.inquire(folder)
+        drive(inquiry, lambda: inquiry.complete)
+        hang = describe_hang("no output for 1 s", inquiry.answers, world_size, {})
+        return [hang.headline, *hang.lines]
 
     def end(self) -> None:
         """End all processes."""
@@ -88,14 +83,28 @@ class Job:
             process.stdout.close()
 
 
-def drive(stall: StallDetector, until: Callable[[], bool]) -> None:
+def is_at_rest(pids: list[int]) -> bool:
+    """Whether some processes and their descendants use no CPU time for a while."""
+    before = read_cpu(pids)
+    select.select([], [], [], 0.3)
+    return read_cpu(pids) == before
+
+
+def read_cpu(pids: list[int]) -> list[str]:
+    """Return the CPU time of processes and their descendants, in the kernel's words."""
+    found = []
+    for pid in [*pids, *find_descendants(pids)]:
+        found += Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return found
+
+
+def drive(inquiry: Inquiry, until: Callable[[], bool]) -> None:
     """Do what the launcher's loop does, until something has happened."""
     deadline = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < deadline
-        assert stall.due is not None
-        select.select([], [], [], max(0.0, stall.due - time.monotonic()))
-        stall.fire(time.monotonic())
+        inquiry.go_on(time.monotonic())
+        select.select([], [], [], 0.005)
 
 
 @pytest.fixture
@@ -110,35 +119,18 @@ def test_processes_that_hang_say_where(job: Job) -> None:
     """One in a lock, one asleep, both armed by the hook: the report names place and line."""
     job.start(ARM + LOCKED)
     job.start(ARM + SLEEPS)
-    lines = job.report()
-    assert lines == [
+    assert job.report() == [
         "stalled: no output for 1 s",
-        "  rank 0 waits for a lock or a thread (train.py:6 in work)",
-        "  rank 1 waits in sleep (train.py:5 in fetch)",
-        f"  all stacks: {job.folder}/stall-1.txt",
+        "rank 0 waits for a lock or a thread (train.py:6 in work)",
+        "rank 1 waits in sleep (train.py:5 in fetch)",
     ]
-    text = (job.folder / "stall-1.txt").read_text()
-    assert 'train.py", line 8, in <module>' in text and "(faulthandler)" in text
     assert all(process.poll() is None for process in job.processes)
-
-
-def test_one_report_per_stall(job: Job) -> None:
-    """The same silence is told once; after new output the next one is told again."""
-    job.start(ARM + SLEEPS)
-    stall = job.watch()
-    drive(stall, lambda: len(job.said) == 1)
-    quiet_until = time.monotonic() + 3 * STALL_S
-    drive(stall, lambda: time.monotonic() > quiet_until)
-    assert len(job.said) == 1
-    job.last_output = time.monotonic()
-    drive(stall, lambda: len(job.said) == 2)
-    assert stall.reports == [f"{job.folder}/stall-1.txt", f"{job.folder}/stall-2.txt"]
 
 
 def test_two_who_ask_at_a_time_take_turns(job: Job) -> None:
     """A stall and a user: each has an answer of its own, and none has both."""
     pid = job.start(ARM + SLEEPS)
-    job.watch()
+    job.inquire()
     both = [Inquiry([(0, pid)], str(job.folder)) for _ in range(2)]
     deadline = time.monotonic() + DEADLINE_S
     while not all(one.complete for one in both):
@@ -151,18 +143,72 @@ def test_two_who_ask_at_a_time_take_turns(job: Job) -> None:
         assert answer.means == "faulthandler" and len(answer.threads) == 1
 
 
-def test_a_stall_can_end_the_job(job: Job) -> None:
-    """--on-stall stop: with a reason, once, after the report."""
-    job.start(ARM + SLEEPS)
-    job.report(stop=job.reasons.append)
-    (reason,) = job.reasons
-    assert reason == "stalled: no output for 1 s"  # who waits where was said before
+STALLS = """
+import os, time
+rank = os.environ["RANK"]
+for turn in range(2):
+    print("turn", turn, flush=True)
+    open(f"{os.environ['JOB']}/{turn}-{rank}", "w").close()
+    while not turn and not os.path.exists(f"{os.environ['JOB']}/go"):
+        time.sleep(0.02)
+def spin():
+    while True:
+        pass
+if rank == "2":
+    spin()
+time.sleep(1000)
+"""
+
+
+def test_each_stall_is_reported_once_with_the_rank_that_differs(tmp_path: Path) -> None:
+    """All ranks wait, then go on, then one runs in circles: two reports, and a file for each."""
+    script = tmp_path / "train.py"
+    script.write_text(STALLS)
+    words = (
+        "run",
+        "--stall-timeout",
+        "1",
+        "--nproc-per-node",
+        "3",
+        "--log-dir",
+        str(tmp_path / "logs"),
+        str(script),
+    )
+    running = open_launcher(*words, environ=clean_environ(JOB=str(tmp_path)))
+    folder = tmp_path / "logs"
+    wait_for(lambda: len(list(folder.rglob("stall-1.txt"))) == 1, "the first report")
+    (tmp_path / "go").touch()
+    wait_for(lambda: len(list(folder.rglob("stall-2.txt"))) == 1, "the second report")
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 143, err
+    stalls = [line for line in err.splitlines() if "stalled: " in line]
+    assert stalls[0] == "launcher: stalled: no output for 1 s"
+    assert stalls[1].startswith("launcher: stalled: no output for 1 s; rank 2 runs in spin (")
+    assert stalls[1].endswith("/train.py:10), and the others wait")
+    files = [line.partition("all stacks: ")[2] for line in err.splitlines() if "all stacks: " in line]
+    assert len(files) == len(set(files)) == 2
+    assert "(faulthandler)" in Path(files[0]).read_text()
+
+
+def test_a_stall_can_end_the_job(tmp_path: Path) -> None:
+    """--on-stall stop: the record names the rank that differs, and has the stacks of all."""
+    script, record = tmp_path / "train.py", tmp_path / "failure.json"
+    script.write_text(STALLS)
+    (tmp_path / "go").touch()
+    words = ("run", "--stall-timeout", "1", "--on-stall", "stop", "--failure-file", str(record))
+    done = launch(*words, "--nproc-per-node", "3", str(script), environ=clean_environ(JOB=str(tmp_path)))
+    assert done.returncode == 143, done.stderr
+    told = json.loads(record.read_text())
+    assert told["causes"][0]["code"] == "stalled" and "rank 2 runs in spin" in told["causes"][0]["what"]
+    assert [(one["ranks"], one["differs"]) for one in told["evidence"]] == [("0, 1", False), ("2", True)]
+    assert any("train.py" in line for line in told["evidence"][1]["stack"])
 
 
 def test_the_python_below_a_shell_is_asked(job: Job) -> None:
     """The shell has no handler for the signal and must not get it."""
     pid = job.start(ARM + SLEEPS, "bash", "-c", '"$@"; true', "bash")
-    assert "  rank 0 waits in sleep (train.py:5 in fetch)" in job.report()
+    assert "rank 0 waits in sleep (train.py:5 in fetch)" in job.report()
     assert is_alive(pid)
 
 
@@ -172,8 +218,8 @@ def test_forked_children_answer_one_after_the_other(job: Job) -> None:
     job.start(ARM + fork + "    import time\n    print('up', flush=True)\n    time.sleep(3600)\n")
     lines = job.report()
     (child,) = find_descendants([job.processes[0].pid])
-    assert lines[1] == "  rank 0 waits for a child process (train.py:4)"
-    assert lines[2] == f"  with rank 0: pid {child} waits in sleep (train.py:8)"
+    assert lines[1] == "rank 0 waits for a child process (train.py:4)"
+    assert lines[2] == f"with rank 0: pid {child} waits in sleep (train.py:8)"
 
 
 @needs_py_spy
@@ -184,9 +230,8 @@ def test_a_process_without_the_hook_is_read_by_py_spy(job: Job) -> None:
         ARM + UP + "import os, signal\ndef stop():\n    os.kill(0, signal.SIGSTOP)\nstop()\n", "setsid", "-w"
     )
     lines = job.report()
-    assert lines[1] == "  rank 0 waits for a lock or a thread (train.py:5 in work)"
-    assert lines[2].endswith("(train.py:5 in stop)")
-    assert "(py-spy)" in (job.folder / "stall-1.txt").read_text()
+    assert lines[1] == "rank 0 waits for a lock or a thread (train.py:5 in work)"
+    assert lines[2].startswith("rank 1 is stopped (state T) in stop (train.py:5)")
 
 
 def test_without_any_help_the_kernel_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +239,7 @@ def test_without_any_help_the_kernel_is_asked(job: Job, monkeypatch: pytest.Monk
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
     pid = job.start(SLEEPS)
     lines = job.report()
-    assert lines[1].startswith(f"  rank 0: no Python stack (pid {pid}, python, state S, in clock_nanosleep")
+    assert lines[1].startswith(f"rank 0: no Python stack (pid {pid}, python, state S, in clock_nanosleep")
     assert lines[1].endswith("py-spy is not installed")
     assert "launcher.setup()" in lines[2]
 
@@ -230,13 +275,13 @@ def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
     monkeypatch.setattr("launcher.stacks.inquiry.PY_SPY_S", 0.3)
     job.start(SLEEPS)
-    stall = job.watch()
-    drive(stall, lambda: bool(stall.helpers()))
-    (helper,) = stall.helpers()
+    inquiry = job.inquire()
+    drive(inquiry, lambda: bool(inquiry.helpers()))
+    (helper,) = inquiry.helpers()
     assert is_alive(helper)
-    drive(stall, lambda: bool(job.said))
-    assert "py-spy did not end within 0.3 s" in job.said[0]
-    assert (is_alive(helper), stall.helpers()) == (False, ())
+    drive(inquiry, lambda: inquiry.complete)
+    assert "py-spy did not end within 0.3 s" in inquiry.answers[0].why
+    assert (is_alive(helper), inquiry.helpers()) == (False, ())
 
 
 def test_closing_ends_what_was_begun(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,21 +291,19 @@ def test_closing_ends_what_was_begun(job: Job, tmp_path: Path, monkeypatch: pyte
     fake.chmod(0o755)
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
     job.start(SLEEPS)
-    stall = job.watch()
-    drive(stall, lambda: bool(stall.helpers()))
-    (helper,) = stall.helpers()
-    stall.close()
-    assert (stall.due, stall.helpers()) == (None, ())
+    inquiry = job.inquire()
+    drive(inquiry, lambda: bool(inquiry.helpers()))
+    (helper,) = inquiry.helpers()
+    inquiry.close()
+    assert inquiry.complete and inquiry.helpers() == ()
     os.waitpid(helper, 0)  # whoever collects orphans does this
 
 
-def test_without_a_folder_there_is_a_report_without_a_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing could be written: what /proc says is said."""
+def test_without_a_folder_the_kernel_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process can have a file for its answer."""
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
     job.start(ARM + SLEEPS)
-    lines = job.report(stacks_folder=None)
-    assert [line for line in lines if "all stacks" in line] == []
-    assert "in clock_nanosleep" in lines[1]
+    assert "in clock_nanosleep" in job.report(folder=None)[1]
 
 
 # --- when it is one, with a clock that the test moves
@@ -278,19 +321,23 @@ class Gauge:
 
 
 class Clock:
-    """A stall watch over processes that nobody has started, so that each stall is only counted."""
+    """A stall detector with a clock that the test moves, so that each stall is only counted."""
 
     def __init__(self, gauge: Gauge | None = None) -> None:
         self.stalls: list[float] = []
         self.now = self.output = 0.0
+        self.moves = 0
         self.stall = StallDetector(
-            100, self.ask, lambda: self.output, lambda text: None, None, None, started=0.0, gpus=gauge
+            100, lambda: self.output, self.note_stall, self.note_move, started=0.0, gpus=gauge
         )
 
-    def ask(self) -> list[tuple[int, int]]:
-        """Note that the watch sees a stall; there is nobody to be asked."""
+    def note_stall(self, what: str) -> None:
+        """Note a stall."""
         self.stalls.append(self.now)
-        return []
+
+    def note_move(self) -> None:
+        """Note that the job goes on."""
+        self.moves += 1
 
     def run_until(self, end: float) -> None:
         """Fire whenever it is due."""
@@ -308,6 +355,16 @@ def test_silence_is_counted_from_the_last_output() -> None:
     assert clock.stalls == []
     clock.run_until(170)
     assert clock.stalls[0] == 165
+
+
+def test_each_stall_is_told_once_and_its_end_too() -> None:
+    """The same silence is told once; after new output the next one is told again."""
+    clock = Clock()
+    clock.run_until(350)
+    assert (clock.stalls, clock.moves) == ([100], 0)
+    clock.output = 352.0
+    clock.run_until(600)
+    assert (len(clock.stalls), clock.moves) == (2, 1)
 
 
 def test_a_gpu_that_works_is_no_stall() -> None:
@@ -352,6 +409,6 @@ def test_the_rank_that_others_wait_for_is_named(job: Job) -> None:
     job.start(ARM + ALL_REDUCE)
     job.start(ARM + ALL_REDUCE)
     lines = job.report(world_size=2)
-    assert lines[1].startswith("  rank 0 waits in all_reduce (torch/distributed/distributed_c10d.py:")
+    assert lines[1].startswith("rank 0 waits in all_reduce (torch/distributed/distributed_c10d.py:")
     assert lines[1].endswith(" <- train.py:11")
-    assert lines[2] == "  rank 1 waits in sleep (train.py:10): probably the one that the others wait for"
+    assert lines[2] == "rank 1 waits in sleep (train.py:10): probably the one that the others wait for"

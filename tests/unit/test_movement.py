@@ -107,14 +107,12 @@ class Clock:
         movement._read = self.read_all  # type: ignore[method-assign]
         self.uses = uses
         self.stall = StallDetector(
-            600, self.ask, lambda: self.output, lambda text: None, None, None, started=0.0, gpus=self,
-            movement=movement,
+            600, lambda: self.output, self.note, lambda: None, started=0.0, gpus=self, movement=movement
         )  # fmt: skip
 
-    def ask(self) -> list[tuple[int, int]]:
+    def note(self, what: str) -> None:
         """Note a stall."""
         self.stalls.append(self.now)
-        return []
 
     def read(self, now: float) -> tuple[GpuUse, ...]:
         """Return the use of the GPUs."""

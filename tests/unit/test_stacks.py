@@ -189,6 +189,50 @@ def test_the_python_below_a_shell_or_another_python_speaks_for_its_rank() -> Non
     )
 
 
+BACKWARD = (
+    Frame(f"{SITE}torch/autograd/graph.py", 979, "_engine_run_backward"),
+    Frame(f"{SITE}torch/autograd/__init__.py", 395, "backward"),
+    Frame(f"{SITE}torch/_tensor.py", 623, "backward"),
+)
+"""Of a rank that waits for the gradients of others, as recorded with DistributedDataParallel, torch 2.13."""
+
+
+def test_a_rank_in_its_backward_pass_waits_for_others() -> None:
+    """The engine reduces gradients in C++: nothing of torch.distributed is on the stack."""
+    lines = render_report([answer(0, *BACKWARD, script(9), call="futex"), answer(1, script(4), call="poll")])
+    assert lines[1] == "rank 1 waits in poll (train.py:4 in train): probably the one that the others wait for"
+    hook = script(30, "on_gradient")  # the user's own code, called by the engine
+    lines = render_report([answer(0, *BACKWARD, script(9)), answer(1, hook, *BACKWARD, script(9))])
+    assert lines[1].startswith("rank 1 waits in on_gradient (train.py:30): probably")
+
+
+def test_inside_of_one_call_ranks_may_wait_in_different_places() -> None:
+    """Rank 0 has the store to which the others connect: recorded with torch 2.13, one rank of four absent."""
+    rendezvous, c10d = f"{SITE}torch/distributed/rendezvous.py", ALL_REDUCE.file
+    init = Frame(c10d, 1899, "init_process_group")
+    first = (Frame(rendezvous, 199, "_create_c10d_store"), Frame(rendezvous, 277, "_env"))
+    other = Frame(c10d, 2169, "_new_process_group_helper")
+    lines = render_report(
+        [
+            answer(0, *first, Frame(c10d, 1880, "init_process_group"), WRAPPER, script(5)),
+            *(answer(rank, other, init, WRAPPER, script(5)) for rank in (1, 2)),
+            answer(3, script(2), call="clock_nanosleep"),
+        ]
+    )
+    assert lines == [
+        "ranks 0-2 wait in init_process_group (torch/distributed/distributed_c10d.py:1880) <- train.py:5",
+        "rank 3 waits in sleep (train.py:2 in train): probably the one that the others wait for",
+    ]
+
+
+def test_an_agent_of_torch_waits_for_its_processes_and_for_no_other_rank() -> None:
+    """Its frames are in torch.distributed, too."""
+    agent = Frame(f"{SITE}torch/distributed/elastic/agent/server/api.py", 923, "_invoke_run")
+    lines = render_report([answer(0, agent, pid=1), answer(0, ALL_REDUCE, script(47), pid=2)], 1)
+    assert lines[0].startswith("rank 0 waits in all_reduce")
+    assert len(render_report([answer(0, agent), answer(1, agent)], 2)) == 1
+
+
 def test_workers_are_told_with_their_rank_and_trackers_not_at_all() -> None:
     """A DataLoader that waits is explained by the worker that does."""
     worker = Frame("/job/data.py", 6, "__getitem__")

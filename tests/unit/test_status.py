@@ -22,7 +22,6 @@ from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, 
 from launcher.cluster.settings import Shape
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
 from launcher.control.render import render_text as render_stacks
-from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import (
     Order,
     make_rows,
@@ -39,6 +38,7 @@ from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
 from launcher.process.families import Table
 from launcher.stacks.answer import Answer, Frame, Thread
+from launcher.stacks.packing import LIMIT_BYTES, pack, unpack
 
 Message = dict[str, Any]
 T = TypeVar("T")

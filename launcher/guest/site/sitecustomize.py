@@ -31,6 +31,9 @@ def answer_signal(path):
     # type: (str) -> None
     """Write the stacks of all threads to a file at `STACK_SIGNAL`, unless the signal has a handler.
 
+    At SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL they are written there, too, unless Python already writes
+    them elsewhere. A program that handles these signals itself, or calls `faulthandler.enable`, takes over.
+
     Forked children (of a DataLoader) and children that arm themselves write to the same file. This is safe
     because the launcher sends one request at a time.
 
@@ -48,6 +51,8 @@ def answer_signal(path):
         os.close(fd)
         raise OSError("no regular file")
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=fd)
 
 
 def _is_free():

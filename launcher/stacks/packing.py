@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.control.node import ANSWER_LIMIT_BYTES, identify, name_others
-from launcher.core.redact import quote, shorten
+from launcher.core.redact import shorten
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.report import find_speakers
 
@@ -17,24 +16,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.agent.agent import Agent
-
     Message = dict[str, object]
 
 FRAMES = (100, 24, 8)
 """Number of frames kept of a stack: all that faulthandler gives, then fewer if the answer is too long."""
 TEXT_LENGTH = 400
-LIMIT_BYTES = ANSWER_LIMIT_BYTES - 4000
+LIMIT_BYTES = 44_000
+"""Limit of packed stacks as JSON; with what stands around them they fit into one frame."""
 ITEMS_MAX = 1 << 16
 THREADS_MAX = 101
 """Maximum number of threads of a process; faulthandler gives 100."""
 TEXTS = ("command", "state", "call", "kernel", "folder", "means", "why")
-
-
-def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Message:
-    """Return the stacks of this node, of all threads if ``threads``, else of the main threads only."""
-    others = [quote(line, TEXT_LENGTH) for line in name_others(agent)]
-    return {**identify(agent), "others": others[:256], **pack(answers, threads=threads)}
 
 
 def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = LIMIT_BYTES) -> Message:

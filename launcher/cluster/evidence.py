@@ -1,0 +1,147 @@
+"""What the ranks of all nodes do in one attempt, on node 0: if the job hangs, and before they are stopped.
+
+A job hangs when every node is quiet that has not ended and can be heard: one node whose ranks write nothing
+proves nothing while the ranks of another one do.
+"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.cluster.messages import Hung, Look, Quiet, Seen
+from launcher.cluster.outcome import CAUSES
+from launcher.cluster.settings import BEAT_S
+from launcher.core.frozen import replace
+from launcher.evidence.collector import HANG_LIMIT_S
+from launcher.failure.arbiter import STALLED, Event
+from launcher.failure.reason import STALLED_STATUS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.cluster.membership import Membership
+    from launcher.cluster.messages import Looked
+    from launcher.cluster.outcome import Ending
+    from launcher.cluster.settings import Shape
+    from launcher.stacks.answer import Answer, Thread
+
+LOOK_S = HANG_LIMIT_S + 1.0
+"""Seconds for all nodes to answer a `Look`."""
+SILENT_S = 2.5 * BEAT_S
+"""A node that was not heard for longer does not answer."""
+
+ENDS = "the job hangs (--on-stall stop)"
+
+
+class JobEvidence:
+    """The stacks of all nodes, and the nodes that are quiet.
+
+    Attributes:
+        due: When to call `fire` (monotonic seconds); None while no node is quiet.
+    """
+
+    def __init__(
+        self, shape: Shape, membership: Membership, tell_all: Callable[[object], None], ending: Ending
+    ) -> None:
+        self.due: float | None = None
+        self._shape, self._membership, self._tell_all, self._ending = shape, membership, tell_all, ending
+        self._answers: dict[int, list[Answer]] = {}
+        self._progress: dict[int, list[tuple[int, float]]] = {}
+        self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
+        self._quiet: dict[int, Quiet] = {}
+        self._number = 0
+        self._look_until: float | None = None
+        self._looked: set[int] = set()
+        self._has_reported = False
+
+    # --- answers
+
+    def take(self, rank: int, looked: Looked) -> None:
+        """Keep what the ranks of a node do."""
+        if looked.number and looked.number != self._number:
+            return  # of an earlier question
+        from launcher.stacks.packing import unpack
+
+        answers = unpack(looked.stacks) if isinstance(looked.stacks, dict) else []
+        # A thousand ranks have few stacks, and share them
+        self._answers[rank] = [
+            one.with_threads(self._threads.setdefault(one.threads, one.threads), one.means)
+            if one.threads
+            else one
+            for one in answers
+        ]
+        self._progress[rank] = [(one.rank, one.value) for one in looked.progress]
+        self._looked.add(rank)
+        if self._look_until is not None:
+            self.due = time.monotonic()
+
+    def _join(self) -> list[Answer]:
+        """Return the answers of all nodes, sorted by rank."""
+        found = [answer for answers in self._answers.values() for answer in answers]
+        return sorted(found, key=lambda answer: answer.rank)
+
+    def share(self) -> None:
+        """Tell all nodes what the ranks did: the attempt is over, and each writes its record."""
+        answers = self._join()
+        if answers:
+            from launcher.evidence.groups import fit_groups, make_groups
+
+            self._tell_all(Seen(fit_groups(make_groups(answers)), self._ending.attempt))
+
+    # --- a job that hangs
+
+    def note_quiet(self, rank: int, quiet: Quiet) -> None:
+        """Note that nothing happens on a node, or that something does again."""
+        if quiet.what:
+            self._quiet[rank] = quiet
+            self.due = time.monotonic()
+        else:
+            self._quiet.pop(rank, None)
+            self._has_reported = False
+            self._look_until = None
+
+    def fire(self, now: float) -> None:
+        """Ask all nodes if the job hangs, and report when they have answered."""
+        self.due = None
+        if not self._quiet or self._ending.stop is not None or self._ending.over is not None:
+            return
+        self.due = self._go_on(now)
+
+    def _go_on(self, now: float) -> float | None:
+        """Do what is due; return when to look again."""
+        nodes = self._ending.arbiter.open_nodes()
+        heard = [rank for rank in nodes if not self._is_silent(rank, now)]
+        if self._has_reported or not all(rank in self._quiet for rank in heard):
+            return None if self._has_reported else now + 1.0
+        if self._look_until is None:
+            self._number += 1
+            self._looked, self._answers, self._progress = set(), {}, {}
+            self._look_until = now + LOOK_S
+            self._tell_all(Look(self._number))  # node 0 may answer before this returns
+        if now < self._look_until and not all(rank in self._looked for rank in heard):
+            return self._look_until
+        self._look_until, self._has_reported = None, True
+        self._report([rank for rank in nodes if rank not in heard])
+        return None
+
+    def _is_silent(self, rank: int, now: float) -> bool:
+        member = self._membership.members.get(rank)
+        return bool(rank) and (member is None or not member.connection or now - member.heard > SILENT_S)
+
+    def _report(self, silent: list[int]) -> None:
+        from launcher.evidence.hang import describe_hang
+
+        members, answers = self._membership.members, self._join()
+        nodes = {answer.rank: node for node, found in self._answers.items() for answer in found}
+        places = {rank: members[node].place for rank, node in nodes.items() if node in members}
+        unheard = [members[rank].name if rank in members else f"node {rank}" for rank in silent]
+        first = next(iter(self._quiet.values()))
+        progress = [pair for pairs in self._progress.values() for pair in pairs]
+        hang = describe_hang(first.what, answers, self._shape.world_size, places, unheard, progress)
+        self._tell_all(Hung(hang.headline, hang.lines))
+        if not any(quiet.ends for quiet in self._quiet.values()):
+            return
+        node = silent[0] if silent else nodes.get(hang.rank, next(iter(self._quiet)))
+        cause = replace(CAUSES[STALLED], what=hang.headline)
+        self._ending.take(Event(node, STALLED, time.monotonic_ns(), STALLED_STATUS, what=ENDS, cause=cause))

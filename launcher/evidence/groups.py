@@ -1,0 +1,63 @@
+"""Groups of ranks in one and the same place, for the failure report and the record. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from launcher.core.frozen import replace
+from launcher.core.messages import render
+from launcher.core.redact import quote
+from launcher.failure.model import RankGroup
+from launcher.stacks.report import find_speakers, find_suspects, group, name_ranks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.stacks.answer import Answer
+
+GROUPS_MAX, SUSPECTS_MAX = 56, 8
+"""Maximum numbers of groups that wait, and of those for which they wait."""
+FRAMES_MAX = 64
+LINE_LENGTH = 400
+ROOM_BYTES = 48 << 10
+"""Bytes of all groups in a message, which has 64 KiB."""
+GROUPS_KEPT = 24
+
+
+def make_groups(answers: Sequence[Answer]) -> tuple[RankGroup, ...]:
+    """Return the ranks of all nodes by place: by rank, those for which the others wait last.
+
+    Args:
+        answers: Processes of each rank, from the started process downwards.
+    """
+    groups = group(find_speakers(answers))
+    suspects, _ = find_suspects(groups)
+    ordered = sorted(groups, key=lambda item: item.ranks[0])
+    kept = [item for item in ordered if item not in suspects][:GROUPS_MAX]
+    kept += [item for item in ordered if item in suspects][:SUSPECTS_MAX]
+    return tuple(
+        RankGroup(
+            _line(name_ranks(item.ranks).partition(" ")[2]),
+            _line(item.render(name_ranks(item.ranks))),
+            item in suspects,
+            tuple(
+                _line(f"{one.file}:{one.line} {one.function}") for one in item.answers[0].frames[:FRAMES_MAX]
+            ),
+        )
+        for item in kept
+    )
+
+
+def _line(text: str) -> str:
+    return quote(text, LINE_LENGTH)
+
+
+def fit_groups(groups: Sequence[RankGroup], limit_bytes: int = ROOM_BYTES) -> tuple[RankGroup, ...]:
+    """Return groups that fit into a message: with fewer frames of each stack, or fewer groups, if need be."""
+    kept = tuple(groups)
+    for frames in (FRAMES_MAX, 24, 8, 2, 0):
+        kept = tuple(replace(one, stack=one.stack[:frames]) for one in kept)
+        if len(json.dumps([render(one) for one in kept])) <= limit_bytes:
+            return kept
+    return (*kept[:GROUPS_KEPT], *[one for one in kept[GROUPS_KEPT:] if one.differs][:GROUPS_KEPT])

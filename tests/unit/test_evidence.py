@@ -1,0 +1,103 @@
+"""What all ranks did, joined over the nodes: groups, their size in a message, and the screen."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from launcher.core.messages import render
+from launcher.evidence.groups import ROOM_BYTES, fit_groups, make_groups
+from launcher.evidence.hang import LINES_MAX, describe_hang
+from launcher.failure.model import RankGroup, Verdict
+from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
+from launcher.failure.transfer import fit
+from launcher.stacks.answer import Answer, Frame, Thread
+from tests.unit.test_verdict import PYTHON, TRACEBACK, dead, judge
+
+REDUCE = Frame("/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce")
+
+
+def answer(rank: int, *frames: Frame, state: str = "S") -> Answer:
+    """Return what the process of a rank has answered."""
+    return Answer(
+        rank, 100 + rank, "python train.py", state, "futex", "", "/job", True, (Thread("main", frames),)
+    )
+
+
+def script(line: int, function: str = "step") -> Frame:
+    """Return a frame of the user's code."""
+    return Frame("/job/train.py", line, function)
+
+
+def with_evidence(verdict: Verdict, groups: tuple[RankGroup, ...]) -> Verdict:
+    """Return a verdict with what the ranks did."""
+    return Verdict(**{**vars(verdict), "evidence": groups})
+
+
+def test_ranks_of_all_nodes_in_one_place_are_one_group() -> None:
+    """And the one for which they wait comes last, with its whole stack."""
+    ranks = [answer(rank, REDUCE, script(88)) for rank in (0, 1, 2, 4, 5, 6, 7)]
+    waiting, missing = make_groups(
+        [*ranks[:3], answer(3, script(41, "load"), script(9), state="D"), *ranks[3:]]
+    )
+    assert (waiting.ranks, waiting.differs) == ("0-2, 4-7", False)
+    assert waiting.doing == (
+        "ranks 0-2, 4-7 wait in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:88"
+    )
+    assert (missing.ranks, missing.differs) == ("3", True)
+    assert missing.doing == "rank 3 waits for a device or a file system (state D) in load (train.py:41)"
+    assert missing.stack == ("/job/train.py:41 load", "/job/train.py:9 step")
+
+
+def test_eight_thousand_ranks_are_joined_at_once_and_fit_into_a_message() -> None:
+    """Each in a place of its own is the worst case; the one that differs is kept."""
+    deep = [script(line) for line in range(60)]
+    answers = [answer(rank, REDUCE, script(rank), *deep) for rank in range(8000) if rank != 4711]
+    began = time.process_time()
+    groups = make_groups([*answers, answer(4711, *deep, state="T")])
+    assert time.process_time() - began < 30  # it is linear: a quadratic one needs minutes
+    kept = fit_groups(groups)
+    assert len(json.dumps([render(one) for one in kept])) <= ROOM_BYTES
+    assert next(one.ranks for one in kept if one.differs) == "4711"
+
+
+def test_the_report_of_a_thousand_ranks_is_one_screen_and_names_the_one_that_differs() -> None:
+    """A long traceback, many ends and many places: under 40 lines with the path of the record."""
+    groups = make_groups(
+        [answer(rank, REDUCE, script(rank % 20)) for rank in range(999)] + [answer(999, script(3), state="T")]
+    )
+    others = [dead(rank, rank % 120 + 1, 1) for rank in range(1, 1000)]
+    verdict = judge(dead(0, 1, stderr="x\n" * 50 + TRACEBACK * 9), others, [PYTHON])
+    verdict = Verdict(**{**vars(with_evidence(verdict, groups)), "world_size": 1000})
+    lines = render_text(verdict).splitlines()
+    assert len(lines) <= SCREEN_LINES_OF_MANY < 39
+    assert any("stacks: rank 999 is stopped (state T)" in line for line in lines)
+
+
+def test_a_record_with_stacks_fits_into_a_frame() -> None:
+    """Also one with many long ones."""
+    groups = make_groups(
+        [answer(rank, *[script(n, "f" * 300) for n in range(rank, rank + 60)]) for rank in range(60)]
+    )
+    verdict = fit(with_evidence(judge(dead(0, 1), [], [PYTHON]), groups))
+    assert verdict.evidence and len(json.dumps(render(verdict))) < 60_000
+
+
+def test_the_first_sentence_of_a_hang_names_rank_node_and_line() -> None:
+    """Whichever node it is on; a node that does not answer comes before all."""
+    answers = [answer(0, REDUCE, script(8)), answer(1, REDUCE, script(8)), answer(2, script(5, "load"))]
+    places = {0: "node 0 (a)", 1: "node 0 (a)", 2: "node 1 (b)"}
+    hang = describe_hang("no output for 10 min", answers, 3, places)
+    assert hang.headline == (
+        "stalled: no output for 10 min; rank 2 on node 1 (b) waits for a lock or a thread "
+        "(train.py:5 in load), and the others wait"
+    )
+    assert hang.rank == 2
+    hang = describe_hang("no output for 10 min", answers[:2], 3, places, ["node 1 (b)"])
+    assert hang.headline.endswith("; node 1 (b) does not answer, and the others wait")
+
+
+def test_the_report_of_a_hang_has_a_limit() -> None:
+    """A thousand ranks in a thousand places are in the file with all stacks."""
+    hang = describe_hang("no output", [answer(rank, script(rank)) for rank in range(1000)], 1000, {})
+    assert len(hang.lines) == LINES_MAX and hang.lines[-1] == "and 971 more"
