@@ -38,8 +38,9 @@ class Group:
         return f"{names} {verb}{'' if len(self.answers) > 1 else 's'} {self.spot.render(first.call)}"
 
 
-TO_ARM = "call launcher.setup() in the script, run launcher hook install for its Python, or install py-spy"
-"""Three ways: the first one needs the launcher in the script's own Python, which an image may not have."""
+TO_ARM = "call launcher.setup() in the script, or run launcher hook install for its Python"
+"""Two ways beside py-spy: the first one needs the launcher in the script's own Python, which an image may not
+have."""
 
 
 def render_report(answers: Sequence[Answer], world_size: int | None = None) -> list[str]:
@@ -58,7 +59,7 @@ def render_report(answers: Sequence[Answer], world_size: int | None = None) -> l
         lines.append(item.render(names) + (f": {reason}" if item in suspects else ""))
     lines += explain_collectives(groups, world_size)
     lines += render_children([answer for answer in answers if answer not in speakers])
-    if any(answer.is_python for answer in answers) and not any(answer.threads for answer in answers):
+    if any(answer.is_python and not answer.threads for answer in speakers):
         lines.append(f"for Python stacks {TO_ARM}")
     return lines
 
@@ -160,6 +161,6 @@ def render_stacks(headline: str, answers: Sequence[Answer]) -> str:
         lines += [f"  no Python stack: {answer.why}"] if answer.why else []
         for thread in answer.threads:
             lines.append(f"  {thread.name}, innermost first ({answer.means}):")
-            lines += [f'    File "{f.file}", line {f.line}, in {f.function}' for f in thread.frames]
+            lines += [f"    {frame.render()}" for frame in thread.frames]
             lines += [] if thread.frames else ["    no Python frame"]
     return "".join(f"{printable(line)}\n" for line in lines)
