@@ -59,7 +59,9 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     parser = make_parser("stacks", "[options]", description)
     _add_common(parser)
     parser.add_argument("--threads", action="store_true", help="of all threads, not only of the main ones")
-    parser.add_argument("--native", action="store_true", help="with C functions, by py-spy (pauses each process)")
+    parser.add_argument(
+        "--native", action="store_true", help="with C functions, by py-spy, which pauses processes"
+    )
     options = parser.parse_args(argv)
     from launcher.control import render
 

@@ -367,7 +367,7 @@ def explain_refusal(error: str) -> str:
 
 
 def find_py_spy() -> str | None:
-    """Return the path of py-spy: beside our Python or our packages, or on PATH; None if it is not installed."""
+    """Return the path of py-spy: beside our Python, beside our packages, or on PATH; None without one."""
     packages = SITE.removesuffix("/launcher/guest/site")  # pip install --target puts programs into their bin/
     folders = [os.path.dirname(sys.executable), f"{packages}/bin"]
     folders += os.environ.get("PATH", "").split(os.pathsep)
