@@ -1,4 +1,4 @@
-"""What do the environment hook, and stacks, cost a Python that starts? ``python -m benchmarks.hook [--runs 200]``
+"""What do the environment hook and stacks cost a starting Python? ``python -m benchmarks.hook [--runs 200]``
 
 Virtual environments of the Python that runs this, with and without the hook; interleaved starts of an
 empty script, medians of the processor time (user and system) of the whole process, which other load
