@@ -177,11 +177,13 @@ class Ask:
         number: Number of the question, chosen by the side that asks.
         what: One of `launcher.cluster.questions.PACES`.
         threads: Whether stacks should include all threads.
+        native: Whether stacks should include C functions.
     """
 
     number: int
     what: Line
     threads: bool = False
+    native: bool = False
 
 
 # --- from the coordinator to a node

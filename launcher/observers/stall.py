@@ -21,6 +21,7 @@ LOOK_LIMIT_S = 5.0
 IDLE_LOOKS = 40
 """Number of checks if CPU time and network count too: fewer, for the watch of all jobs must cost nothing."""
 LONGEST = 6
+"""Maximum time until a report if CPU time and network count too, in multiples of the time until the first."""
 LATE_S = 10.0
 """If `fire` is later than this, the launcher itself was paused: a paused container is not a stall."""
 NAMED_MAX = 8
@@ -29,8 +30,7 @@ NAMED_MAX = 8
 class StallDetector:
     """Watches one attempt for stalls; made unless ``--stall-timeout`` is 0.
 
-    If CPU time and network count too, the time doubles with each report, up to `LONGEST` times as long: a
-    server that is idle now and then is no hang.
+    If CPU time and network count too, the time doubles with each report, up to `LONGEST`: a server that is idle now and then is no hang.
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None for never.
