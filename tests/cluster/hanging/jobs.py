@@ -49,7 +49,7 @@ def read_record(job: Job, node: int) -> dict[str, Any]:
 def find_line(mark: str) -> str:
     """Return file and line of the script's line with this mark, as a pattern."""
     (number,) = (n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if f"# [{mark}]" in line)
-    return rf"hang\.py:{number}\b"
+    return rf'hang\.py(?::|", line ){number}\b'  # as in a report, or in a dump of faulthandler
 
 
 def read_stall(log: str) -> list[str]:
