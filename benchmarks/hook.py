@@ -1,4 +1,4 @@
-"""What does the environment hook cost a Python that starts? ``python -m benchmarks.hook [--runs 200]``
+"""What do the environment hook and stacks cost a starting Python? ``python -m benchmarks.hook [--runs 200]``
 
 Virtual environments of the Python that runs this, with and without the hook; interleaved starts of an
 empty script, medians of the processor time (user and system) of the whole process, which other load
@@ -21,12 +21,14 @@ from benchmarks.machine import describe_machine
 from benchmarks.startup import MPI
 from benchmarks.tables import cell, markdown, promise
 from launcher.hook.line import PTH, render_line, render_pth
+from launcher.output.folder import SITE
 
 PROMISE_MS = 0.3
 ROUNDS = 2000
 WITHOUT = "without the hook"
 EMPTY = "without it, a .pth file with a comment"
 NO_JOB = "with it, no job"
+ARMED = "without it, as a rank that gives its stacks on request"
 
 
 def make_environment(folder: Path) -> Path:
@@ -50,6 +52,7 @@ def starts(root: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
     mpi = {**MPI, "MASTER_ADDR": "10.77.0.4"}
     return {
         WITHOUT: (plain, {}),
+        ARMED: (plain, {"PYTHONPATH": SITE, "LAUNCHER_STACKS_FILE": str(root / "stacks.txt")}),
         EMPTY: (empty, {}),
         NO_JOB: (hooked, {}),
         "in a job, where it has acted already": (hooked, {**mpi, "LAUNCHER_HOOKED": "process/3.4,.,./"}),

@@ -55,6 +55,9 @@ PARTS = (
     Part("restarts", "Restarts after a failure, beside the peers", (), ("--quick",)),
     Part("status_load", "The status of 2,000 nodes", ("2000",), ("500",)),
     Part("peers_steps", "The control channel beside a healthy job", (), ("--rounds", "2")),
+    Part(
+        "stall_watch", "The watch for stalls beside a healthy job", (), ("--seconds", "90", "--rounds", "1")
+    ),
 )
 
 

@@ -4,7 +4,7 @@
 # folder with the files of docker/ and with wheels/, which has the launcher and the packages of both locks. The script
 # runs in a build stage that is discarded, so it does not remove the system packages that it installs.
 #
-# pip installs the versions in requirements.lock and tools.lock from the index that it is configured for, and refuses
+# pip installs the versions in requirements.lock, observe.lock and tools.lock from the index that it is configured for, and refuses
 # a file whose hash is not in the lock.
 #
 # usage: install.sh SOURCE DIR
@@ -98,6 +98,12 @@ install_launcher
 mv "$dir/lib/share" "$dir/share"
 # A program and a metadata file, both with paths of this build stage.
 rm -rf "$dir/lib/bin" "$dir"/lib/*.dist-info/direct_url.json
+# The extra observe, which has wheels for these processors. The launcher finds its program, py-spy, in lib/bin.
+case $(uname -m) in
+x86_64 | aarch64)
+  pip_install "$dir/lib" --require-hashes --only-binary :all: --requirement "$source/docker/observe.lock"
+  ;;
+esac
 sed "s|@DIR@|$dir|" "$source/docker/launcher.py" >"$dir/launcher.py"
 sed "s|@DIR@|$dir|; s|@PYTHON@|$python|g" "$source/docker/launcher.sh" >"$dir/bin/launcher"
 chmod 755 "$dir/bin/launcher"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the release files of the last commit: the source archive, the wheel, and beside the wheel the SBOM and the
-# licences of the packages that pip installs with it. The wheel itself contains no code of others.
+# licences of the packages that pip installs with it and its extra observe. The wheel itself contains no code of others.
 #
 #   bash tools/dist.sh [DIR]      DIR: dist of this checkout unless given; PYTHON has the package build
 set -euo pipefail

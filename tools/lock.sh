@@ -32,6 +32,14 @@ setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"])
 END
+# What the launcher uses if it is there. Two of these have a wheel for each platform, for any Python.
+"$work/bin/python" - <<'END' | lock observe.lock
+import configparser
+
+setup = configparser.ConfigParser()
+setup.read("setup.cfg")
+print(setup["options.extras_require"]["observe"])
+END
 # With the packages that setup.py needs. Without those that only the validation of CycloneDX imports: they are
 # compiled for each Python.
 printf '%s\n' lxml jsonschema referencing >"$work/without.txt"

@@ -8,7 +8,7 @@ SMALL=(--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/'{doc,man,lo
 IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-server,openssh-client,tini
   --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
 # Packages in the images: those that the launcher needs and is built with, and those that jobs need.
-LOCKS=(docker/requirements.lock docker/tools.lock docker/environments/mpi.lock)
+LOCKS=(docker/requirements.lock docker/observe.lock docker/tools.lock docker/environments/mpi.lock)
 WHEELS=(numpy scikit-learn)
 HOROVOD_IMPORTS="cffi cloudpickle packaging psutil pycparser pyyaml"
 # The image in which DeepSpeed compiles at run time, and in which Horovod is compiled for its image if no wheel fits.

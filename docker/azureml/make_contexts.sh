@@ -3,7 +3,8 @@
 #
 #     sh docker/azureml/make_contexts.sh [DIR]       DIR: build/azureml of this checkout unless given
 #
-# PYTHON (default python3) must have pip. All wheels are for any platform, because the image may have another Python.
+# PYTHON (default python3) must have pip. All wheels are for any Python, because the image may have another one; those
+# of observe.lock are for x86_64 and aarch64, all others for any platform.
 # Their hashes are checked here, and again in the image. requirements.txt lists the packages that the training imports:
 # it is the lock of the environment of the same name.
 set -eu
@@ -15,10 +16,15 @@ dir=${1:-$checkout/build/azureml}
 launcher=$dir/launcher
 rm -rf "$launcher"
 mkdir -p "$launcher/docker"
-(cd "$checkout/docker" && cp install.sh describe.sh launcher.py launcher.sh requirements.lock tools.lock "$launcher/docker")
+(cd "$checkout/docker" && cp install.sh describe.sh launcher.py launcher.sh requirements.lock observe.lock tools.lock "$launcher/docker")
 pip() { "${PYTHON:-python3}" -m pip "$@" --quiet --disable-pip-version-check; }
 pip download --dest "$launcher/wheels" --no-deps --only-binary :all: --platform any --python-version 3.10 \
   --require-hashes --requirement "$checkout/docker/requirements.lock" --requirement "$checkout/docker/tools.lock"
+for machine in x86_64 aarch64; do
+  pip download --dest "$launcher/wheels" --no-deps --only-binary :all: --python-version 3.10 --platform any \
+    --platform "manylinux2014_$machine" --platform "manylinux_2_17_$machine" --platform "manylinux_2_28_$machine" \
+    --require-hashes --requirement "$checkout/docker/observe.lock"
+done
 # From a copy: setuptools leaves a build folder in its source, and packs old files from it into the next wheel.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

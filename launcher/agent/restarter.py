@@ -56,7 +56,7 @@ class Restarter:
         self._starts: str | None = None
         self._failure_file: str | None = None
         rule = agent.watch.restarts
-        if rule.progress_file or rule.progress_pattern:
+        if rule.most and (rule.progress_file or rule.progress_pattern):
             self.progress = self._watch_progress()
 
     def _watch_progress(self) -> ProgressGate:

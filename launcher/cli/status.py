@@ -59,11 +59,14 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     parser = make_parser("stacks", "[options]", description)
     _add_common(parser)
     parser.add_argument("--threads", action="store_true", help="of all threads, not only of the main ones")
+    parser.add_argument(
+        "--native", action="store_true", help="with C functions, by py-spy, which pauses processes"
+    )
     options = parser.parse_args(argv)
     from launcher.control import render
 
     launcher = _find(options.job, environ, write)
-    view = make_view(ask_launcher(launcher, "stacks", threads=options.threads))
+    view = make_view(ask_launcher(launcher, "stacks", threads=options.threads, native=options.native))
     write(render.render_json(view) if options.json else render.render_text(view, threads=options.threads))
     return _status_of(view)
 

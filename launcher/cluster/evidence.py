@@ -47,6 +47,7 @@ class JobEvidence:
         self.due: float | None = None
         self._shape, self._membership, self._tell_all, self._ending = shape, membership, tell_all, ending
         self._answers: dict[int, list[Answer]] = {}
+        self._progress: dict[int, list[tuple[int, float]]] = {}
         self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
         self._quiet: dict[int, Quiet] = {}
         self._number = 0
@@ -70,6 +71,7 @@ class JobEvidence:
             else one
             for one in answers
         ]
+        self._progress[rank] = [(one.rank, one.value) for one in looked.progress]
         self._looked.add(rank)
         if self._look_until is not None:
             self.due = time.monotonic()
@@ -114,7 +116,7 @@ class JobEvidence:
             return None if self._has_reported else now + 1.0
         if self._look_until is None:
             self._number += 1
-            self._looked, self._answers = set(), {}
+            self._looked, self._answers, self._progress = set(), {}, {}
             self._look_until = now + LOOK_S
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
         if now < self._look_until and not all(rank in self._looked for rank in heard):
@@ -135,7 +137,8 @@ class JobEvidence:
         places = {rank: members[node].place for rank, node in nodes.items() if node in members}
         unheard = [members[rank].name if rank in members else f"node {rank}" for rank in silent]
         first = next(iter(self._quiet.values()))
-        hang = describe_hang(first.what, answers, self._shape.world_size, places, unheard)
+        progress = [pair for pairs in self._progress.values() for pair in pairs]
+        hang = describe_hang(first.what, answers, self._shape.world_size, places, unheard, progress)
         self._tell_all(Hung(hang.headline, hang.lines))
         if not any(quiet.ends for quiet in self._quiet.values()):
             return

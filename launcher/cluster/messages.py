@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.messages import Line, NodeRank, Signal, Status
+    from launcher.core.messages import Line, NodeRank, Rank, Seconds, Signal, Status
 
 
 # --- from a node to the coordinator
@@ -109,6 +109,14 @@ class Quiet:
 
 
 @message
+class Reached:
+    """Progress of a rank, e.g. its step, as the pattern of the user finds it."""
+
+    rank: Rank
+    value: Seconds
+
+
+@message
 class Looked:
     """What the ranks of this node do, before they are stopped or because the job hangs.
 
@@ -116,11 +124,13 @@ class Looked:
         stacks: Their stacks, see `launcher.stacks.packing`.
         number: Number of the `Look`; 0 before they are stopped.
         attempt: Attempt of the job, 0 for the first.
+        progress: Progress of its ranks, if the user named a pattern.
     """
 
     stacks: object
     number: int = 0
     attempt: int = 0
+    progress: tuple[Reached, ...] = ()
 
 
 @message
@@ -167,11 +177,13 @@ class Ask:
         number: Number of the question, chosen by the side that asks.
         what: One of `launcher.cluster.questions.PACES`.
         threads: Whether stacks should include all threads.
+        native: Whether stacks should include C functions.
     """
 
     number: int
     what: Line
     threads: bool = False
+    native: bool = False
 
 
 # --- from the coordinator to a node

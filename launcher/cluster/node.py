@@ -144,8 +144,12 @@ class ClusterNode(Coordination):
             case News() if message.by != view.shape.node_rank:
                 self.say(f"{message.what} (--keep-going: this node goes on)")
             case Look():
-                number = message.number
-                self.agent.evidence.ask(lambda answers: self.reporter.tell_look(number, answers))
+                number, tell = message.number, self.reporter.tell_look
+                self.agent.loop.guard(
+                    lambda: self.agent.observers.hangs.ask(
+                        lambda answers, progress: tell(number, answers, progress)
+                    )
+                )
             case Hung():
                 self.agent.loop.guard(lambda: self.agent.observers.hangs.show(message))
             case Seen() if message.attempt == attempt.number:

@@ -160,7 +160,7 @@ class Questions:
 
         Args:
             what: One of `PACES`.
-            more: ``threads``: whether stacks should include all threads.
+            more: ``threads``: whether stacks should include all threads; ``native``: C functions.
             take: Called with ``{"node": rank, "answer": ...}``, ``{"node": rank, "why": ...}`` or ``{"note":
                 ...}``, and at the end with ``{"over": True}``.
 
@@ -175,7 +175,8 @@ class Questions:
         nodes = self._node.view.shape.node_count
         rounds = -(-nodes // PACES[what].at_a_time)
         self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
-        self._node.reporter.tell(Ask(self._last, what, more.get("threads") is True))
+        asked = Ask(self._last, what, more.get("threads") is True, more.get("native") is True)
+        self._node.reporter.tell(asked)
         return self._last
 
     def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
@@ -193,7 +194,8 @@ class Questions:
     def _on_ask(self, ask: Ask) -> None:
         """Answer a question of node 0."""
         if ask.what in PACES:
-            self._answer(ask.what, {"threads": ask.threads}, lambda answer: self._give(ask.number, answer))
+            more = {"threads": ask.threads, "native": ask.native}
+            self._answer(ask.what, more, lambda answer: self._give(ask.number, answer))
 
     def _answer(self, what: str, more: Mapping[str, object], take: Take) -> None:
         """Answer a question about this node, now or later; no question comes before the server exists."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.messages import Ended, Failed, Looked, Quiet, ReadyAgain
+from launcher.cluster.messages import Ended, Failed, Looked, Quiet, Reached, ReadyAgain
 from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.messages import SECONDS_MAX
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, UNMET, UNPROVEN
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
+    from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Process
     from launcher.stacks.answer import Answer
 
@@ -103,11 +105,12 @@ class Reporter:
         ends = self._agent.watch.on_stall == "stop"
         self.tell(Quiet(what, ends, self._view.attempt.number))
 
-    def tell_look(self, number: int, answers: Sequence[Answer]) -> None:
+    def tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
         """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
         from launcher.stacks.packing import pack
 
-        self.tell(Looked(pack(answers, threads=False), number, self._view.attempt.number))
+        reached = tuple(Reached(rank, value) for rank, value in progress if 0 <= value <= SECONDS_MAX)
+        self.tell(Looked(pack(answers, threads=False), number, self._view.attempt.number, reached))
 
     def tell_health(self, attempt: int) -> None:
         """Report that this node is ready for an attempt, or what the health command found."""

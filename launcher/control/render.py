@@ -80,7 +80,8 @@ def _render(members: Sequence[Answer], *, threads: bool, speakers: set[tuple[int
         return [
             f"{names}: no Python stack ({describe_process(first)}){f': {first.why}' if first.why else ''}"
         ]
-    lines = [f"{names}, innermost first ({first.means}):"]
+    lacks = f"; no C functions: {first.why}" if first.why else ""
+    lines = [f"{names}, innermost first ({first.means}{lacks}):"]
     for thread in first.threads if threads else first.threads[:1]:
         lines += [f"  {thread.name}"] if threads else []
         lines += _frames(thread)
@@ -88,7 +89,7 @@ def _render(members: Sequence[Answer], *, threads: bool, speakers: set[tuple[int
 
 
 def _frames(thread: Thread) -> list[str]:
-    lines = [f'    File "{frame.file}", line {frame.line}, in {frame.function}' for frame in thread.frames]
+    lines = [f"    {frame.render()}" for frame in thread.frames]
     return lines or ["    no Python frame"]
 
 

@@ -64,10 +64,17 @@ WAITING_MAX = 16
 
 @message
 class Question:
-    """A client's question; ``threads``: whether to give the stacks of all threads."""
+    """A client's question.
+
+    Attributes:
+        ask: One of `QUESTIONS`.
+        threads: Whether to give the stacks of all threads.
+        native: Whether to give C functions in them.
+    """
 
     ask: Line
     threads: bool = False
+    native: bool = False
 
 
 class Asking:
@@ -163,7 +170,7 @@ class Responder:
         except Garbled:
             question = Question("")
         if question.ask in QUESTIONS:
-            self.ask(question.ask, {"threads": question.threads}, client)
+            self.ask(question.ask, {"threads": question.threads, "native": question.native}, client)
         else:
             self._give(client, {"error": f"expected one of {', '.join(QUESTIONS)}"})
             self._give(client, {"over": True})
@@ -200,6 +207,8 @@ class Responder:
             self._wants_threads = self._wants_threads or more.get("threads") is True
             if self._inquiry is None:
                 self._inquiry = Inquiry(list_running(self._agent), self._agent.folder.path)
+            if more.get("native") is True:
+                self._inquiry.want_native()
 
     def _go_on(self, now: float) -> None:
         if self._inquiry is None:

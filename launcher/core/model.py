@@ -540,6 +540,8 @@ class Supervision:
         progress: Whether there is a status line; None if that depends on the terminal.
         stall_timeout_s: Seconds without output that count as a stall; 0 for never.
         on_stall: ``"report"`` or ``"stop"``.
+        idle_timeout_s: Seconds without output, CPU time, GPU work and network traffic until a report, which
+            has no other effect; 0 for never.
         restarts: When all processes start again after a failure.
         failure_file: Path of the failure record; None for the platform's default.
         proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
@@ -558,6 +560,7 @@ class Supervision:
     progress: bool | None = None
     stall_timeout_s: float = 0.0
     on_stall: str = "report"
+    idle_timeout_s: float = 0.0
     restarts: Restarts = Restarts()
     failure_file: str | None = None
     proof: Proof | None = None

@@ -124,15 +124,6 @@ class Evidence:
 
 def list_running(agent: Agent) -> list[tuple[int, int]]:
     """Return (rank, pid) of the running ranks of this node, including the workers of an engine's agent."""
-    from launcher.process.families import find_workers, read_table
+    from launcher.process.families import list_ranks, read_table
 
-    table = read_table()
-    found: list[tuple[int, int]] = []
-    for process in agent.group.processes:
-        if process.code is not None or process.child.companion:
-            continue
-        if process.child.called:
-            found += [(worker.rank, worker.pid) for worker in find_workers(process.pid, table)]
-        else:
-            found.append((process.child.rank, process.pid))
-    return found
+    return list_ranks(agent.group.processes, read_table())

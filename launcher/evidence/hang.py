@@ -9,15 +9,17 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable, redact
 from launcher.failure.reason import STALLED, Reason
+from launcher.observers.stragglers import describe_stragglers
 from launcher.stacks.inquiry import write_stacks
 from launcher.stacks.report import name_suspect, render_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Agent
     from launcher.cluster.messages import Hung
+    from launcher.observers.stragglers import Numbers
     from launcher.stacks.answer import Answer
 
 LINES_MAX = 30
@@ -45,6 +47,7 @@ def describe_hang(
     world_size: int | None,
     places: Mapping[int, str],
     silent: Sequence[str] = (),
+    progress: Numbers = (),
 ) -> Hang:
     """Return the report of a stall.
 
@@ -54,12 +57,14 @@ def describe_hang(
         world_size: Number of ranks on all nodes; None if unknown.
         places: Node of each rank in words; empty on one node.
         silent: Nodes that do not answer, in words.
+        progress: Progress of each rank, by the user's pattern.
     """
     rank, suspect = name_suspect(answers, places)
     if silent:
         verb = "do" if len(silent) > 1 else "does"
         suspect = f"{', '.join(silent[:4])} {verb} not answer, and the others wait"
-    lines = [_line(line) for line in render_report(answers, world_size)]
+    behind = describe_stragglers(progress)
+    lines = [_line(line) for line in (*filter(None, [behind]), *render_report(answers, world_size))]
     if len(lines) > LINES_MAX:
         lines = [*lines[: LINES_MAX - 1], f"and {len(lines) - LINES_MAX + 1} more"]
     headline = f"stalled: {what}" + (f"; {suspect}" if suspect else "")
@@ -90,18 +95,25 @@ class HangHandler:
         agent = self._agent
         if agent.is_ending or agent.coordination.on_quiet(what) or not agent.group.running:
             return
-        agent.evidence.ask(lambda answers: self._report(what, answers))
+        self.ask(lambda answers, progress: self._report(what, answers, progress))
+
+    def ask(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
+        """Ask the processes of this node what they do and how far they are."""
+        agent = self._agent
+        agent.evidence.ask(
+            lambda answers: agent.observers.ask_progress(lambda progress: then(answers, progress))
+        )
 
     def on_move(self) -> None:
         """Note that the processes of this node go on."""
         self._agent.coordination.on_quiet(None)
 
-    def _report(self, what: str, answers: Sequence[Answer]) -> None:
+    def _report(self, what: str, answers: Sequence[Answer], progress: Numbers) -> None:
         agent = self._agent
-        if agent.is_ending or not answers:
+        if agent.is_ending:
             return
         agent.evidence.join(answers)
-        hang = describe_hang(what, answers, agent.place.world_size, {})
+        hang = describe_hang(what, answers, agent.place.world_size, {}, (), progress)
         self.show(hang)
         if self._stops:
             agent.end_for(Reason(STALLED, hang.headline))

@@ -102,6 +102,13 @@ def read_status(pid: int, field: str) -> str:
     return ""
 
 
+def read_storage_bytes(pid: int) -> int:
+    """Return the bytes that a process and the children it has waited for read from and wrote to storage."""
+    words = read_file(f"/proc/{pid}/io").split()
+    values = dict(zip(words[::2], words[1::2], strict=False))
+    return sum(int(values.get(name, 0)) for name in (b"read_bytes:", b"write_bytes:"))
+
+
 def has_signal(pid: int, number: int, *sets: str) -> bool:
     """Whether one of these sets of signals (``SigCgt``, ``SigBlk``, ...) contains a signal."""
     return any(int(read_status(pid, name) or "0", 16) >> number - 1 & 1 for name in sets)

@@ -1,6 +1,7 @@
 """Stall detector: notices that a job hangs.
 
-A stall is a time in which no process writes and no GPU works. Each is reported once; another one only after
+A stall is a time in which no process writes and no GPU works. Without ``--stall-timeout`` CPU time and
+network traffic count, too (`launcher.observers.movement`). Each is reported once; another one only after
 something has happened again. What follows is up to `launcher.evidence.hang`.
 """
 
@@ -10,18 +11,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from launcher.observers.movement import Movement
     from launcher.output.progress import GpuGauge, GpuUse
 
 LOOKS = 10
 """Number of checks during the time that makes a stall ..."""
 LOOK_LIMIT_S = 5.0
 """... but at least one in this many seconds: NVML reports only the last second."""
+IDLE_LOOKS = 40
+"""Number of checks if CPU time and network count too: fewer, for the watch of all jobs must cost nothing."""
 LATE_S = 10.0
 """If `fire` is later than this, the launcher itself was paused: a paused container is not a stall."""
+NAMED_MAX = 8
 
 
 class StallDetector:
     """Watches one attempt for stalls; made unless ``--stall-timeout`` is 0.
+
+    If CPU time and network count too, the time doubles with each report: a server that is idle now and then
+    is no hang.
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None for never.
@@ -36,6 +44,8 @@ class StallDetector:
         *,
         started: float,
         gpus: GpuGauge | None = None,
+        movement: Movement | None = None,
+        sees_output: bool = True,
     ) -> None:
         """Start to watch.
 
@@ -46,10 +56,13 @@ class StallDetector:
             on_move: Called when something has happened again after that.
             started: Monotonic time of the start.
             gpus: Reads the use of the GPUs; None to consider output only.
+            movement: Reads the use of CPU time and network; None if they do not count.
+            sees_output: Whether all output is known.
         """
         self._timeout_s, self._last_output = timeout_s, last_output
         self._on_stall, self._on_move, self._gpus = on_stall, on_move, gpus
-        self._look_s = min(timeout_s / LOOKS, LOOK_LIMIT_S)
+        self._movement, self._sees_output = movement, sees_output
+        self._look_s = timeout_s / IDLE_LOOKS if movement else min(timeout_s / LOOKS, LOOK_LIMIT_S)
         self._moved = started
         self._reported = False
         self._uses: tuple[GpuUse, ...] = ()
@@ -69,6 +82,8 @@ class StallDetector:
         elif not self._reported and now - self._moved >= self._timeout_s:
             self._reported = True
             self._on_stall(self._describe(now))
+            if self._movement is not None:
+                self._timeout_s *= 2
 
     def close(self) -> None:
         """Stop watching: the job ends, or is being stopped."""
@@ -76,22 +91,38 @@ class StallDetector:
 
     def _has_moved(self, now: float) -> bool:
         """Whether anything has happened since the last check."""
-        last = self._last_output()
+        last, movement = self._last_output(), self._movement
         if last > self._moved:
             self._moved = last
+        elif now - self._moved < self._look_s:
+            return False
+        elif self._gpus_work(now):
+            self._moved = now
+        elif movement is not None and movement.has_moved(now, spins=any(use.spins for use in self._uses)):
+            self._moved = now
             return True
-        if self._gpus is None or now - self._moved < self._look_s:
+        else:
             return False
-        self._uses = self._gpus.read(now)
-        if not any(use.works for use in self._uses):
-            return False
-        self._moved = now
+        if movement is not None:
+            movement.forget()
         return True
 
+    def _gpus_work(self, now: float) -> bool:
+        self._uses = () if self._gpus is None else self._gpus.read(now)
+        return any(use.works for use in self._uses)
+
     def _describe(self, now: float) -> str:
+        """Return what was seen, e.g. ``no output for 10 min``."""
         from launcher.output.progress import duration
 
-        return f"no output for {duration(now - self._moved)}{describe_gpus(self._uses)}"
+        movement = self._movement
+        missing = ["output"] if self._sees_output else []
+        if movement is not None:
+            missing += [] if movement.busy or any(use.spins for use in self._uses) else ["CPU time"]
+            missing += ["network traffic"] if movement.sees_network else []
+        words = " or ".join(filter(None, (", ".join(missing[:-1]), *missing[-1:])))
+        busy = "" if movement is None else describe_busy(movement.busy)
+        return f"no {words} for {duration(now - self._moved)}{describe_gpus(self._uses)}{busy}"
 
 
 def describe_gpus(uses: Sequence[GpuUse]) -> str:
@@ -106,3 +137,11 @@ def describe_gpus(uses: Sequence[GpuUse]) -> str:
     if any(use.busy_percent is None for use in uses):
         return " (whether the GPUs work is not known)"
     return ", and no GPU works"
+
+
+def describe_busy(ranks: Sequence[int]) -> str:
+    """Return which ranks use CPU time while the others wait, as the end of a sentence; empty if none does."""
+    if not ranks:
+        return ""
+    names = ", ".join(map(str, ranks[:NAMED_MAX])) + (", ..." if len(ranks) > NAMED_MAX else "")
+    return f"; only rank{'s' if len(ranks) > 1 else ''} {names} use{'' if len(ranks) > 1 else 's'} CPU time"

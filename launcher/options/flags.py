@@ -108,9 +108,9 @@ RESTART_RULES = (
     *("restarts_reset_after", "progress_file", "progress_pattern", "attempts_file", "rejoin_timeout"),
     *("spares", "health_command"),
 )
-"""Flags about restarts, which do nothing without ``--restarts``."""
+"""Flags about restarts."""
 NEEDS = {
-    **dict.fromkeys(RESTART_RULES, ("restarts", "")),
+    **{dest: ("restarts", "") for dest in RESTART_RULES if dest != "progress_pattern"},
     "on_stall": ("stall_timeout", ""),
     "mpi_args": ("engine", "mpirun"),
     "forward": ("engine", "mpirun"),
@@ -274,7 +274,8 @@ FLAGS = (
     Flag(
         "stall_timeout",
         "S",
-        "seconds without any output and GPU work until --on-stall (never)",
+        "seconds without any output and GPU work until --on-stall (a report after 600 s in which nothing "
+        "moves); 0: never",
         parse_seconds,
         group="watch",
     ),
@@ -381,7 +382,8 @@ FLAGS = (
     Flag(
         "progress_pattern",
         "REGEX",
-        "the same for output: text that shows progress",
+        "the same for output: text that shows progress; a stall report names the ranks whose last number "
+        "is behind",
         parse_regex,
         group="restarts",
     ),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 BOTH = STDOUT | STDERR
 MEETING_TIMEOUT_S = 300.0
+IDLE_TIMEOUT_S = 600.0
+"""Without ``--stall-timeout``."""
 
 
 def plan_supervision(
@@ -58,6 +60,9 @@ def plan_supervision(
     together = has_channel or starts_again
     restarts = _plan_restarts(options, topology, starts_node=starts_node, together=together)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
+    stall_timeout_s = options.number("stall_timeout", 0.0)
+    # mpirun's ranks are on other nodes, too, and one that waits uses its core like one that works
+    watches_idle = options.get("stall_timeout") is None and not starts_again
     count = 1 if of_agent else len(routes) + companion_count
     return Supervision(
         grace_s=options.grace_s,
@@ -67,8 +72,9 @@ def plan_supervision(
         prefix=options.switch("prefix", count > 1 or (stays and topology.world_size != 1)),
         log_dir=None if of_agent else options.text("log_dir") or None,
         progress=options.switch("progress") if options.get("progress") else None,
-        stall_timeout_s=options.number("stall_timeout", 0.0),
-        on_stall=options.text("on_stall", "report"),
+        stall_timeout_s=stall_timeout_s,
+        on_stall=options.text("on_stall", "report") if stall_timeout_s else "report",
+        idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
         failure_file=options.text("failure_file") or None,
         proof=proof,

@@ -10,6 +10,12 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.machine.process import Stat, list_pids, read_environ, read_stat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.process.spawn import Process
+
 WORKERS_MAX = 4096
 
 
@@ -50,16 +56,21 @@ class Table:
         """Return the children of a process, the lowest pid first."""
         return sorted(self._children.get(pid, ()))
 
-    def family(self, pid: int, but: list[int] | None = None) -> Family:
-        """Return the use of a process and its descendants, without those in ``but`` and their descendants."""
-        left, todo, members = set(but or ()), [pid], []
+    def members(self, pid: int, but: list[int] | None = None) -> list[int]:
+        """Return a process and its descendants, without those in ``but`` and their descendants."""
+        left, todo, found = set(but or ()), [pid], []
         while todo:
             one = todo.pop()
             if one in left or one not in self.seen:
                 continue
             left.add(one)  # a pid that was reused while we read could make a cycle
-            members.append(self.seen[one])
+            found.append(one)
             todo += self.children(one)
+        return found
+
+    def family(self, pid: int, but: list[int] | None = None) -> Family:
+        """Return the use of a process and its descendants, without those in ``but`` and their descendants."""
+        members = [self.seen[one] for one in self.members(pid, but)]
         state = self.seen[pid].state if pid in self.seen else ""
         memory = sum(member.memory_bytes for member in members)
         return Family(state, sum(member.cpu_s for member in members), memory, len(members))
@@ -93,3 +104,16 @@ def read_worker(pid: int) -> Worker | None:
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in (rank, local_rank)):
         return None
     return Worker(int(rank), int(local_rank), pid, said.get("CUDA_VISIBLE_DEVICES"))
+
+
+def list_ranks(processes: Sequence[Process], table: Table) -> list[tuple[int, int]]:
+    """Return (rank, pid) of the running ranks among our processes, or of the workers of an agent."""
+    found: list[tuple[int, int]] = []
+    for process in processes:
+        if process.code is not None or process.child.companion:
+            continue
+        if process.child.called:
+            found += [(worker.rank, worker.pid) for worker in find_workers(process.pid, table)]
+        else:
+            found.append((process.child.rank, process.pid))
+    return found

@@ -32,17 +32,33 @@ _PHRASES = {
     "futex": "for a lock or a thread",
     "flock": "for a file lock",
 }
+_NAMELESS = re.compile(r"0x[0-9a-f]+$")
+"""Name that py-spy gives a C function without a symbol: its address."""
+C_NAME_LENGTH = 100
+"""Limit for names of C functions: C++ templates have names of thousands of characters."""
 RUNNING = "running"
 """Text of /proc/PID/syscall for a process that is in no system call."""
 
 
 @frozen
 class Frame:
-    """One frame of a stack."""
+    """One frame of a stack.
+
+    Attributes:
+        file: Its file; of a C function the library.
+        line: Its line; 0 for a C function.
+        function: Its name.
+    """
 
     file: str
     line: int
     function: str
+
+    def render(self) -> str:
+        """Return the frame as a line of a stack: as Python writes it, or e.g. ``recv (libc.so.6)``."""
+        if self.line:
+            return f'File "{self.file}", line {self.line}, in {self.function}'
+        return f"{self.function} ({self.file.rpartition('/')[2]})"
 
 
 @frozen
@@ -68,7 +84,7 @@ class Answer:
         is_python: Whether it is a Python interpreter.
         threads: Its Python threads, the main thread first; empty if unknown.
         means: Origin of the threads: ``"faulthandler"`` or ``"py-spy"``.
-        why: Why there are no threads.
+        why: Why there are no threads; with threads, why they have no C functions.
     """
 
     rank: int
@@ -85,15 +101,15 @@ class Answer:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Frames of the main thread, innermost first."""
-        return self.threads[0].frames if self.threads else ()
+        """Python frames of the main thread, innermost first."""
+        return tuple(frame for frame in self.threads[0].frames if frame.line) if self.threads else ()
 
     def with_threads(self, threads: tuple[Thread, ...], means: str) -> Answer:
         """Return a copy with stacks."""
         return self._replace(threads=threads, means=means, why="" if threads else f"{means}: no thread")
 
     def without_threads(self, why: str) -> Answer:
-        """Return a copy with one more reason why there are no stacks."""
+        """Return a copy with one more reason why there are no stacks, or no C functions in them."""
         return self._replace(why="; ".join(filter(None, (self.why, why))))
 
     def _replace(self, **changes: object) -> Answer:
@@ -126,7 +142,7 @@ def parse_faulthandler(text: str) -> tuple[Thread, ...]:
 
 
 def parse_py_spy(text: str) -> tuple[Thread, ...]:
-    """Return the threads of ``py-spy dump --json``, the main thread first.
+    """Return the threads of ``py-spy dump --json``, with or without C functions, the main thread first.
 
     Raises:
         ValueError: The text is not what py-spy writes.
@@ -144,10 +160,18 @@ def _thread(item: dict[str, object]) -> Thread:
     frames = item["frames"]
     if not isinstance(frames, list):
         raise TypeError("frames")
+    found = (_frame(frame) for frame in frames)
     return Thread(
         f"{item['thread_name'] or 'thread'} ({item['os_thread_id']})",
-        tuple(Frame(str(frame["filename"]), int(frame["line"]), str(frame["name"])) for frame in frames),
+        tuple(frame for frame in found if not (frame.line == 0 and _NAMELESS.match(frame.function))),
     )
+
+
+def _frame(item: dict[str, object]) -> Frame:
+    name, library = str(item["name"]), item.get("module")
+    if library is None:
+        return Frame(str(item["filename"]), int(str(item["line"])), name)
+    return Frame(str(library), 0, name if len(name) <= C_NAME_LENGTH else f"{name[:C_NAME_LENGTH]}...")
 
 
 @frozen

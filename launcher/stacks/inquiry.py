@@ -1,7 +1,8 @@
 """Collects stack dumps of all processes of a job, without ever blocking.
 
 There are three ways, tried in this order: the stack signal, for which `launcher.guest` prepared the process;
-py-spy; and what /proc shows of any process.
+py-spy; and what /proc shows of any process. On request, py-spy also gives the C functions of processes that
+have answered.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_all
+from launcher.output.folder import SITE
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
-from launcher.stacks.look import look_at
+from launcher.stacks.look import explain_unarmed, look_at
 from launcher.stacks.report import render_stacks
 
 TYPE_CHECKING = False
@@ -36,6 +38,7 @@ ANSWER_S = 2.0
 """Seconds that a process has for its answer."""
 _in_use: set[str] = set()
 """Files with a pending answer: two inquiries at a time, for a stall and for a user, take turns."""
+NO_PY_SPY = "py-spy is not installed (pip install cluster-launcher[observe])"
 PY_SPY_S = 10.0
 """Seconds that one run of py-spy has; after as many seconds no further run is started."""
 WHY_LIMIT = 200
@@ -46,6 +49,7 @@ class Inquiry:
 
     def __init__(self, processes: Sequence[tuple[int, int]], folder: str | None) -> None:
         """Prepare to ask these (rank, PID) and all their descendants; their files are below ``folder``."""
+        self._native = False
         self._ranks = list(processes)
         self._folder = None if folder is None else os.path.realpath(folder)
         self._answers: dict[int, Answer] = {}
@@ -64,6 +68,12 @@ class Inquiry:
         """Whether all processes have answered, or have had their time for it."""
         return not (self._ranks or self._lanes or self._queue or self._runs)
 
+    def want_native(self) -> None:
+        """Ask all for C functions, too, by py-spy; it pauses each process while it reads."""
+        if not self._native:
+            self._native = True
+            self._queue += [answer for answer in self.answers if answer.threads]
+
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of the py-spy runs: they are our children, but not processes of the job."""
         return tuple(run.pid for run in self._runs)
@@ -74,7 +84,9 @@ class Inquiry:
             self._look_at(*self._ranks.pop(0))
         for path, lane in list(self._lanes.items()):
             lane.go_on(now)
-            self._take(lane.take_answered())
+            answered = lane.take_answered()
+            self._take(answered)
+            self._queue += answered if self._native else []
             if lane.complete:
                 self._queue += lane.unanswered
                 del self._lanes[path]
@@ -107,7 +119,8 @@ class Inquiry:
             if file is not None and answer.state not in "Tt":
                 self._lanes.setdefault(file, Lane(file)).add(answer)
             elif answer.is_python:
-                self._queue.append(answer.without_threads("it is stopped" if answer.state in "Tt" else ""))
+                why = "it is stopped" if answer.state in "Tt" else explain_unarmed(pid, SITE)
+                self._queue.append(answer.without_threads(why))
 
     def _start_py_spy(self, now: float) -> None:
         if self._py_spy_until is None:
@@ -116,7 +129,7 @@ class Inquiry:
         while self._queue and len(self._runs) < RUNS_MAX:
             answer = self._queue.pop(0)
             if program is None:
-                self._take([answer.without_threads("py-spy is not installed")])
+                self._take([answer.without_threads(NO_PY_SPY)])
             elif now > self._py_spy_until:
                 self._take([answer.without_threads("no time was left for py-spy")])
             else:
@@ -124,7 +137,7 @@ class Inquiry:
 
     def _start_spy(self, program: str, answer: Answer, now: float) -> None:
         try:
-            self._runs.append(PySpyRun(program, answer, now))
+            self._runs.append(PySpyRun(program, answer, now, native=self._native))
         except OSError as error:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
 
@@ -285,15 +298,19 @@ def read_from(path: str, start: int) -> bytes:
 class PySpyRun:
     """One run of py-spy on one process. With ``--nonblocking`` it stops no thread while it reads.
 
+    For C functions it must stop the process, which it does not do with one that is stopped or waits in the
+    kernel: that would not let itself be stopped.
+
     Raises:
         OSError: It cannot be started.
     """
 
-    def __init__(self, program: str, answer: Answer, now: float) -> None:
+    def __init__(self, program: str, answer: Answer, now: float, *, native: bool) -> None:
         self.answer = answer
         self._deadline = now + PY_SPY_S
         self._killed = False
-        argv = [program, "dump", "--nonblocking", "--json", "--pid", str(answer.pid)]
+        how = "--native" if native and answer.state not in "TtD" else "--nonblocking"
+        argv = [program, "dump", how, "--json", "--pid", str(answer.pid)]
         with contextlib.ExitStack() as opened:
             self._out, self._err = _open_memory(opened), _open_memory(opened)
             actions = [
@@ -359,8 +376,10 @@ def explain_refusal(error: str) -> str:
 
 
 def find_py_spy() -> str | None:
-    """Return the path of py-spy: beside our Python, or on PATH; None if it is not installed."""
-    folders = [os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)]
+    """Return the path of py-spy: beside our Python, beside our packages, or on PATH; None without one."""
+    packages = SITE.removesuffix("/launcher/guest/site")  # pip install --target puts programs into their bin/
+    folders = [os.path.dirname(sys.executable), f"{packages}/bin"]
+    folders += os.environ.get("PATH", "").split(os.pathsep)
     for path in [os.path.join(folder, "py-spy") for folder in folders if folder]:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path

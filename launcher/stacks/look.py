@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 
 from launcher.core.redact import printable, redact_argv
-from launcher.machine.process import read_command, read_file, read_link, read_name, read_stat
+from launcher.machine.process import (
+    read_command,
+    read_environ,
+    read_file,
+    read_link,
+    read_name,
+    read_stat,
+)
 from launcher.stacks.answer import RUNNING, Answer
 
 COMMAND_LIMIT = 200
+_OPTIONS = re.compile(r"-([a-zA-Z?]+)$")
 
 # System calls in which a process may wait, by the number in /proc/PID/syscall; others keep their number.
 _X86_64 = (
@@ -47,6 +56,27 @@ def look_at(rank: int, pid: int) -> Answer | None:
     )
 
 
+def explain_unarmed(pid: int, site: str) -> str:
+    """Return why a Python has not run our ``sitecustomize``; empty if unknown.
+
+    Args:
+        pid: Its PID.
+        site: Folder that the launcher has put into its PYTHONPATH.
+    """
+    environ = read_environ(pid)
+    if site not in environ.get("PYTHONPATH", "").split(os.pathsep):
+        if "LAUNCHER_STACKS_FILE" not in environ:
+            return "it does not have the job's environment"
+        return "a script has set PYTHONPATH anew (PYTHONPATH=FOLDER:$PYTHONPATH keeps the launcher's)"
+    for word in read_command(pid)[1:]:
+        options = _OPTIONS.match(word)
+        if options is None:
+            break
+        if set(options[1]) & set("EIS"):
+            return f"python {word} leaves the launcher's sitecustomize out"
+    return "" if _is_interpreter(pid) else "a program with Python inside may not read PYTHONPATH"
+
+
 def _name_call(words: list[str]) -> str:
     """Return the system call in /proc/PID/syscall; empty for -1, a wait outside of one (a page fault)."""
     if not words or words[0] == "-1":
@@ -55,6 +85,9 @@ def _name_call(words: list[str]) -> str:
 
 
 def _is_python(pid: int) -> bool:
-    name = os.path.basename(read_link(f"/proc/{pid}/exe"))
     # Or a program with another name that embeds Python.
-    return name.startswith(("python", "pypy")) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
+    return _is_interpreter(pid) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
+
+
+def _is_interpreter(pid: int) -> bool:
+    return os.path.basename(read_link(f"/proc/{pid}/exe")).startswith(("python", "pypy"))

@@ -70,8 +70,9 @@ class Group:
         return f"{'runs' if self.runs else 'waits'} ({describe_process(first)})"
 
 
-TO_ARM = "call launcher.setup() in the script, run launcher hook install for its Python, or install py-spy"
-"""Three ways: the first one needs the launcher in the script's own Python, which an image may not have."""
+TO_ARM = "call launcher.setup() in the script, or run launcher hook install for its Python"
+"""Two ways beside py-spy: the first one needs the launcher in the script's own Python, which an image may not
+have."""
 
 
 def render_report(answers: Sequence[Answer], world_size: int | None = None) -> list[str]:
@@ -90,7 +91,7 @@ def render_report(answers: Sequence[Answer], world_size: int | None = None) -> l
     lines += explain_collectives(groups, world_size)
     known = set(map(id, speakers))
     lines += render_children([answer for answer in answers if id(answer) not in known])
-    if any(answer.is_python for answer in answers) and not any(answer.threads for answer in answers):
+    if any(answer.is_python and not answer.threads for answer in speakers):
         lines.append(f"for Python stacks {TO_ARM}")
     return lines
 
@@ -253,6 +254,6 @@ def render_stacks(headline: str, answers: Sequence[Answer]) -> str:
         lines += [f"  no Python stack: {answer.why}"] if answer.why else []
         for thread in answer.threads:
             lines.append(f"  {thread.name}, innermost first ({answer.means}):")
-            lines += [f'    File "{f.file}", line {f.line}, in {f.function}' for f in thread.frames]
+            lines += [f"    {frame.render()}" for frame in thread.frames]
             lines += [] if thread.frames else ["    no Python frame"]
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -116,6 +116,7 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "progress": watch.progress,
         "stall_timeout_s": watch.stall_timeout_s,
         "on_stall": watch.on_stall,
+        "idle_timeout_s": watch.idle_timeout_s,
         "meeting_timeout_s": None if watch.contact is None else watch.contact.timeout_s,
         "require_meeting": watch.contact is not None and watch.contact.required,
         "restarts": watch.restarts.most,

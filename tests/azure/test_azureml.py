@@ -164,11 +164,18 @@ def test_an_environment_is_one_for_azures_client(path: Path, contexts: Path, tmp
     uploaded = sent["uploaded"]
     wheels = [name for name in uploaded if name.startswith("launcher/wheels/")]
     assert [name for name in wheels if name.startswith("launcher/wheels/cluster_launcher-")]
-    scripts = ("install.sh", "describe.sh", "launcher.py", "launcher.sh", "requirements.lock", "tools.lock")
-    own = {f"launcher/docker/{name}" for name in scripts}
+    scripts = ("install.sh", "describe.sh", "launcher.py", "launcher.sh")
+    locks = ("requirements.lock", "observe.lock", "tools.lock")
+    own = {f"launcher/docker/{name}" for name in (*scripts, *locks)}
     assert set(uploaded) == {"Dockerfile", "requirements.txt", *own, *wheels}
-    # Nothing in them is for one platform or one Python alone: the image may have another than this machine.
-    assert all(name.endswith("-none-any.whl") for name in wheels)
+    # Nothing in them is for one Python alone, and all is there for both kinds of machines: the image may have
+    # another than this machine.
+    special = [name for name in wheels if not name.endswith("-none-any.whl")]
+    found = {
+        re.sub(r"launcher/wheels/(\w+)-[\d.]+-.*_(x86_64|aarch64)\.whl", r"\1 \2", name) for name in special
+    }
+    assert found == {f"{name} {kind}" for name in ("py_spy", "psutil") for kind in ("x86_64", "aarch64")}
+    assert all("-py2.py3-none-" in name or "-abi3-" in name for name in special)
 
 
 @pytest.mark.xdist_group("contexts")

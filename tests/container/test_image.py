@@ -18,7 +18,7 @@ from tests.process.test_supply import read_sbom
 
 pytestmark = [pytest.mark.container, pytest.mark.root, pytest.mark.xdist_group("containers")]
 
-LIMIT_BYTES = 30 << 20
+LIMIT_BYTES = 40 << 20
 LIST = "find / -xdev -type d -printf '%p/\\n' -o -printf '%p %s %m %U %T@\\n'"
 """All files with what tells a changed one, folders by name."""
 OF_THE_ENGINE = (
@@ -99,6 +99,8 @@ def test_nothing_is_inside_that_should_not_be(added: list[str], podman: Podman) 
     assert {(mode, owner) for _, _, mode, owner, _ in files} == {("644", "0"), ("755", "0")}
     assert [path for path, _, mode, _, _ in files if mode == "755"] == [
         "/opt/launcher/bin/launcher",
+        "/opt/launcher/lib/bin/py-spy",
+        "/opt/launcher/lib/psutil/_psutil_linux.abi3.so",
         "/usr/local/bin/launcher",
     ]
     look = "ls /etc/ssh/ssh_host_* /root/.ssh /root/.cache /etc/pip.conf /run/pip/* /tmp/* 2>/dev/null; "
@@ -123,7 +125,7 @@ def test_the_sbom_lists_every_package(podman: Podman, tmp_path: Path, name: str,
     assert len(packages) >= {"launcher": 6, "env": 3}[name]
 
 
-def test_it_adds_less_than_30_mib(podman: Podman, record_property: Callable[[str, object], None]) -> None:
+def test_it_adds_less_than_40_mib(podman: Podman, record_property: Callable[[str, object], None]) -> None:
     """Measured as podman measures both images."""
     size = inspect(podman, podman.image)["Size"] - inspect(podman, ENVIRONMENT)["Size"]
     record_property("added_mib", f"{size / (1 << 20):.1f}")

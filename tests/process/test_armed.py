@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.guest import site
+from tests.mpis import find_mpi
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, launch, open_launcher
 from tests.process.test_hook import interpreters
@@ -30,6 +31,21 @@ def count():
     open(sys.argv[1] + "/up", "w").close()
     sum(iter(int, 1))
 count()
+"""
+IN_A_CALL = """
+import ctypes, os, sys
+def receive():
+    open(sys.argv[1] + "/up", "w").close()
+    ctypes.CDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
+receive()
+"""
+FIFO = """
+import os, sys
+def load():
+    os.mkfifo(sys.argv[1] + "/data")
+    open(sys.argv[1] + "/up", "w").close()
+    open(sys.argv[1] + "/data").read()
+load()
 """
 LOCKED = """
 import sys, threading
@@ -73,7 +89,16 @@ def without_py_spy() -> str:
 
 
 def ask(tmp_path: Path, script: str, *words: str) -> str:
-    """Run a script as a job, and return what ``launcher stacks`` says when it waits.
+    """Run a script as a job, and return what ``launcher stacks`` says when it waits, without py-spy."""
+    text = ask_plain(tmp_path, script, *words)
+    assert "py-spy" not in text
+    return text
+
+
+def ask_plain(
+    tmp_path: Path, script: str, *words: str, flags: tuple[str, ...] = (), stacks: tuple[str, ...] = ()
+) -> str:
+    """Run a script as a job on a plain installation, and return what ``launcher stacks`` says when it waits.
 
     py-spy is beside the launcher here; a copy of its Python without it stands for a plain installation.
     """
@@ -84,13 +109,13 @@ def ask(tmp_path: Path, script: str, *words: str) -> str:
     packages = next(folder for folder in sys.path if folder.endswith("site-packages"))
     environ = clean_environ(PATH=without_py_spy(), PYTHONPATH=f"{ROOT}:{packages}")
     line = [str(plain / "python"), "-m", "launcher"]
-    words = words or (sys.executable,)
-    job = (*words, str(tmp_path / "train.py"), str(tmp_path))
-    with subprocess.Popen([*line, "run", "--", *job], env=environ, stdout=subprocess.DEVNULL) as launcher:
+    words = ("--", *(words or (sys.executable,)))
+    job = ("run", *flags, *words, str(tmp_path / "train.py"), str(tmp_path))
+    with subprocess.Popen([*line, *job], env=environ, stdout=subprocess.DEVNULL) as launcher:
         try:
             wait_for(lambda: (tmp_path / "up").exists(), "the script waits")
             done = subprocess.run(
-                [*line, "stacks", "--job", str(launcher.pid)],
+                [*line, "stacks", "--job", str(launcher.pid), *stacks],
                 env=environ,
                 capture_output=True,
                 text=True,
@@ -100,7 +125,6 @@ def ask(tmp_path: Path, script: str, *words: str) -> str:
         finally:
             launcher.terminate()
     assert done.returncode == 0, done.stderr
-    assert "py-spy" not in done.stdout
     return done.stdout
 
 
@@ -114,12 +138,14 @@ def test_every_python_answers(tmp_path: Path, python: str) -> None:
     ("script", "says"),
     [
         (IN_C, "line 5, in count"),
+        (IN_A_CALL, "line 5, in receive"),
+        (FIFO, "line 6, in load"),
         (LOCKED, "line 7, in take"),
         (WORKER.format(method="spawn"), "line 5, in load"),
         (WORKER.format(method="fork"), "line 5, in load"),
         (WORKER.format(method="forkserver"), "line 5, in load"),
     ],
-    ids=["in-c", "lock", "spawn", "fork", "forkserver"],
+    ids=["in-c", "in-a-call", "fifo", "lock", "spawn", "fork", "forkserver"],
 )
 def test_wherever_it_waits(tmp_path: Path, script: str, says: str) -> None:
     """In C that holds the interpreter's lock, in a lock, and in children made in any way."""
@@ -161,6 +187,73 @@ def test_a_fatal_signal_is_written_where_the_user_wants_it(tmp_path: Path) -> No
     command = (sys.executable, str(tmp_path / "train.py"), "SIGSEGV")
     job = launch("run", "--", *command, environ={"PYTHONFAULTHANDLER": "1"})
     assert "Fatal Python error" in job.stderr.partition("failed first")[0]
+
+
+@pytest.mark.torch
+def test_a_worker_of_torchrun_answers(tmp_path: Path) -> None:
+    """The launcher is the parent of torchrun's agent."""
+    text = ask_plain(tmp_path, WAITS, flags=("--init", "--engine", "torchrun", "--nproc-per-node", "2"))
+    assert "ranks 0, 1 wait in " in text and "line 5, in fetch" in text
+
+
+@pytest.mark.mpi
+def test_a_rank_of_mpirun_answers(tmp_path: Path) -> None:
+    """mpirun starts a launcher for each rank, and one of them is asked about the job."""
+    mpi = find_mpi("openmpi5")
+    (tmp_path / "train.py").write_text(WAITS.replace('"/up"', '"/up-" + __import__("os").environ["RANK"]'))
+    run = (sys.executable, "-m", "launcher", "run", "--stay", "--", sys.executable)
+    job = ("--oversubscribe", "-n", "2", *run, str(tmp_path / "train.py"), str(tmp_path))
+    environ = clean_environ(**mpi.environ, TMPDIR=str(tmp_path))
+    with subprocess.Popen([mpi.mpirun, *job], env=environ, stdout=subprocess.DEVNULL) as mpirun:
+        try:
+            wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, "both ranks wait")
+            text = read_stacks(tmp_path)
+        finally:
+            mpirun.terminate()
+    assert "ranks 0, 1 wait in " in text and "line 5, in fetch" in text
+
+
+def read_stacks(folder: Path) -> str:
+    """Return the stacks of the job whose launchers have their sockets in a folder."""
+    wait_for(lambda: list(folder.glob("launcher_*/status")), "a launcher listens")
+    run = next(folder.glob("launcher_*/status")).parent.name.removeprefix("launcher_")
+    return launch("stacks", "--job", run[:16]).stdout
+
+
+@pytest.mark.parametrize(
+    "before", ["", "export PYTHONPATH=/users/own:$PYTHONPATH; "], ids=["as-it-is", "added"]
+)
+def test_a_python_that_a_shell_starts_answers(tmp_path: Path, before: str) -> None:
+    (tmp_path / "train.sh").write_text(f'{before}{sys.executable} "$@"; true\n')
+    assert "line 5, in fetch" in ask(tmp_path, WAITS, "bash", str(tmp_path / "train.sh"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((sys.executable, "-I"), "python -I leaves the launcher's sitecustomize out"),
+        ((sys.executable, "-S"), "python -S leaves the launcher's sitecustomize out"),
+        ((sys.executable, "-uE"), "python -uE leaves the launcher's sitecustomize out"),
+        (("env", "PYTHONPATH=/users/own", sys.executable), "a script has set PYTHONPATH anew"),
+        (("env", "-u", "PYTHONPATH", sys.executable), "a script has set PYTHONPATH anew"),
+        (("env", "-i", sys.executable), "it does not have the job's environment"),
+    ],
+    ids=["I", "S", "E", "set", "unset", "empty"],
+)
+def test_a_python_that_cannot_answer_says_why(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    """And what to install for its stack."""
+    text = ask_plain(tmp_path, WAITS, *words)
+    assert "rank 0: no Python stack (" in text and why in text
+    assert "(pip install cluster-launcher[observe])" in text
+
+
+def test_a_virtual_environment_with_its_own_sitecustomize_answers(tmp_path: Path) -> None:
+    """Its module has run, and so has ours."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "own")], check=True)
+    (packages,) = (tmp_path / "own" / "lib").glob("python*/site-packages")
+    (packages / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    assert "line 5, in fetch" in ask(tmp_path, WAITS, str(tmp_path / "own" / "bin" / "python"))
+    assert (tmp_path / "ran").exists()
 
 
 def test_an_isolated_python_is_left_alone() -> None:

@@ -48,7 +48,7 @@ def install(source: Path, folder: Path, **variables: str) -> subprocess.Complete
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what a context of Azure ML has of the launcher: all wheels of both locks, and its own."""
+    """Return what a context of Azure ML has of the launcher: all wheels of its locks, and its own."""
     contexts = tmp_path_factory.mktemp("contexts")
     environ = {**os.environ, "PYTHON": sys.executable}
     words = ("sh", str(DOCKER / "azureml" / "make_contexts.sh"), str(contexts))
@@ -79,7 +79,7 @@ def mirror(context: Path, tmp_path: Path) -> Iterator[str]:
     for wheel in (context / "wheels").glob("*.whl"):
         name = canonicalize_name(wheel.name.partition("-")[0])
         if name != "cluster-launcher":
-            (tmp_path / "index" / name).mkdir(parents=True)
+            (tmp_path / "index" / name).mkdir(parents=True, exist_ok=True)
             shutil.copy(wheel, tmp_path / "index" / name)
     handler = functools.partial(Index, directory=str(tmp_path / "index"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -126,8 +126,16 @@ def test_the_versions_are_those_of_the_lock(installed: Path) -> None:
     packages = metadata(installed / "lib").items()
     found = {str(canonicalize_name(name)): one["Version"] for name, one in packages}
     del found["cluster-launcher"]
-    lines = locked(DOCKER / "requirements.lock").items()
+    lines = {**locked(DOCKER / "requirements.lock"), **locked(DOCKER / "observe.lock")}.items()
     assert found == {name: str(line.specifier).removeprefix("==") for name, line in lines}
+
+
+def test_py_spy_is_where_the_launcher_looks(installed: Path) -> None:
+    """Beside its packages: `launcher stacks --native` works in every image."""
+    look = "from launcher.stacks.inquiry import find_py_spy; print(find_py_spy())"
+    words = ("-I", "-S", "-c", f"import sys; sys.path[:0] = [sys.argv[1]]; {look}", installed / "lib")
+    done = call(os.path.realpath(sys.executable), *words)  # beside that of the tests is another one
+    assert done.stdout.strip() == str(installed / "lib" / "bin" / "py-spy"), done.stderr
 
 
 def test_the_licences_are_there_word_for_word(installed: Path) -> None:
@@ -173,7 +181,9 @@ def test_a_mirror_does(installed: Path, mirror: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_locks_are_complete_for(context: Path, python: str) -> None:
     """What each wheel requires under a Python is in a lock: pip asks nobody else there."""
-    have = {*locked(DOCKER / "requirements.lock"), *locked(DOCKER / "tools.lock"), *LEFT_OUT}
+    have = {*LEFT_OUT}.union(
+        *(locked(DOCKER / f"{name}.lock") for name in ("requirements", "observe", "tools"))
+    )
     # With every extra that is asked for, as cyclonedx-bom asks for one.
     environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
     missing = []

@@ -70,6 +70,9 @@ def test_the_locks_cover_what_setup_cfg_needs() -> None:
     needed = setup_cfg()["options"]["install_requires"].split()
     assert needed
     assert [one for one in needed if not covers(DOCKER / "requirements.lock", one)] == []
+    observing = setup_cfg()["options.extras_require"]["observe"].split()
+    assert len(observing) == 3
+    assert [one for one in observing if not covers(DOCKER / "observe.lock", one)] == []
 
 
 def test_the_tools_can_build_the_package() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.stacks.answer import Answer, Frame, Thread, find_spot, parse_faulthandler, parse_py_spy
 from launcher.stacks.inquiry import explain_refusal
-from launcher.stacks.report import name_ranks, render_report, render_stacks
+from launcher.stacks.report import TO_ARM, name_ranks, render_report, render_stacks
 
 SITE = "/opt/venv/lib/python3.12/site-packages/"
 ALL_REDUCE = Frame(f"{SITE}torch/distributed/distributed_c10d.py", 2501, "all_reduce")
@@ -82,6 +82,22 @@ def test_the_main_thread_of_py_spy_comes_first() -> None:
     assert threads[0].frames == (Frame("/job/train.py", 7, "train"),)
 
 
+def test_c_functions_are_named_with_their_library() -> None:
+    """Without those that have only an address; they do not count for the place."""
+    script_frame = {"filename": "/job/train.py", "module": None, "line": 7, "name": "train"}
+    library = {"filename": "x.cc", "module": "/usr/lib/libtorch_cpu.so", "line": 12}
+    names = ("0x7f781cca3f16", "c10d::Work::wait", "f<" * 100)
+    frames = [*({**library, "name": name} for name in names), script_frame]
+    (thread,) = parse_py_spy(json.dumps([{"thread_name": "MainThread", "os_thread_id": 5, "frames": frames}]))
+    assert [frame.render() for frame in thread.frames] == [
+        "c10d::Work::wait (libtorch_cpu.so)",
+        f"{'f<' * 50}... (libtorch_cpu.so)",
+        'File "/job/train.py", line 7, in train',
+    ]
+    spot = find_spot(Answer(0, 1, threads=(thread,)))
+    assert spot is not None and spot.inner == Frame("/job/train.py", 7, "train")
+
+
 @pytest.mark.parametrize(
     ("frames", "call", "expected"),
     [
@@ -131,13 +147,14 @@ def test_several_that_are_missing_are_all_named() -> None:
         [
             answer(0, ALL_REDUCE, script(47)),
             answer(1, script(40), call="running"),
-            answer(2, why="py-spy is not installed"),
+            answer(2, why="it is stopped"),
         ]
     )
     assert lines[1:] == [
         "rank 1 runs in train (train.py:40): probably those that the others wait for",
-        "rank 2: no Python stack (pid 102, python, state S): py-spy is not installed: "
+        "rank 2: no Python stack (pid 102, python, state S): it is stopped: "
         "probably those that the others wait for",
+        f"for Python stacks {TO_ARM}",
     ]
 
 

@@ -1,0 +1,102 @@
+"""Stragglers: ranks whose progress is behind that of the others, for the report of a stall.
+
+The numbers come from the last output of each rank, which the launcher keeps anyway. Nothing is searched
+before a stall. The user's pattern is searched in a fork, because a search can take forever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from launcher.process.helper import Helpers
+
+    Numbers = Sequence[tuple[int, float]]
+    """Pairs of a rank and its number."""
+
+LIMIT_S = 0.5
+"""Seconds for all searches; a usual pattern needs milliseconds."""
+NUMBER = re.compile(r"\d[\d,_]{0,17}(?:\.\d{1,9})?")
+STEP = "step"
+
+
+def describe_stragglers(numbers: Numbers, what: str = STEP) -> str:
+    """Return which ranks are behind, e.g. ``rank 3 is behind: step 1,200, the others 1,260``.
+
+    Most ranks at one number are the measure; if there is no such number, the last ones are behind. If a
+    minority is ahead of all others, that is returned: it may have left out what they wait for.
+
+    Args:
+        numbers: Progress of each rank, a rank once, on all nodes.
+        what: What is counted, e.g. ``"collective"``.
+
+    Returns:
+        One line; empty if all are at the same number, or if fewer than two ranks have one.
+    """
+    found = dict(numbers)
+    if len(set(found.values())) < 2:
+        return ""
+    common, count = max(Counter(found.values()).items(), key=lambda item: (item[1], item[0]))
+    if 2 * count <= len(found) and len(found) > 2:
+        common = sorted(set(found.values()))[1]
+    behind = sorted(rank for rank, number in found.items() if number < common)
+    apart = behind or sorted(rank for rank, number in found.items() if number > common)
+    if 2 * len(apart) > len(found):
+        return ""  # they do not count the same
+    from launcher.stacks.report import name_ranks
+
+    verb = f"{'are' if len(apart) > 1 else 'is'} {'behind' if behind else 'ahead'}"
+    others = _span([number for rank, number in found.items() if rank not in apart])
+    return f"{name_ranks(apart)} {verb}: {what} {_span([found[rank] for rank in apart])}, the others {others}"
+
+
+def _span(numbers: Iterable[float]) -> str:
+    ends = sorted(set(numbers))
+    texts = [f"{int(end):,}" if end == int(end) else f"{end:,}" for end in (ends[0], ends[-1])]
+    return " to ".join(dict.fromkeys(texts))
+
+
+def find_numbers(pattern: str, tails: Mapping[int, bytes]) -> list[tuple[int, float]]:
+    """Return the number in the last match of each rank: its first group, else the last number in it.
+
+    Args:
+        pattern: Regular expression of ``--progress-pattern``.
+        tails: The last output of each rank.
+    """
+    search = re.compile(os.fsencode(pattern), re.MULTILINE)
+    found = []
+    for rank, tail in tails.items():
+        last = None
+        for last in search.finditer(tail.replace(b"\r", b"\n")):  # noqa: B007 - the last one counts
+            pass
+        if last is None:
+            continue
+        text = (last.group(1) if search.groups else last.group()) or b""
+        words = NUMBER.findall(text.decode("ascii", "replace"))
+        if words:
+            found.append((rank, float(words[-1].replace(",", "").replace("_", ""))))
+    return found
+
+
+def ask_numbers(
+    pattern: str, tails: Mapping[int, bytes], helpers: Helpers, take: Callable[[Numbers], None]
+) -> None:
+    """Search in a fork; call ``take`` once in a later turn, with none if that takes longer than `LIMIT_S`.
+
+    Raises:
+        OSError: The kernel has no process for it.
+    """
+
+    def work() -> Iterable[str]:
+        return (f"{rank} {number!r}" for rank, number in find_numbers(pattern, tails))
+
+    def read(lines: Sequence[str]) -> None:
+        pairs = [line.split() for line in lines]
+        take([(int(rank), float(number)) for rank, number in pairs])
+
+    helpers.ask(work, read, LIMIT_S, name="launcher-search")

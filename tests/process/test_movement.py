@@ -1,0 +1,162 @@
+"""The stall report without a flag: real jobs in which something moves, or nothing does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.starting import DEADLINE_S, clean_environ
+
+IDLE_S = 3.0
+SHORT = f"""
+import runpy, sys
+import launcher.planning.supervision as supervision
+supervision.IDLE_TIMEOUT_S = {IDLE_S}
+sys.argv[0] = "launcher"
+runpy.run_module("launcher", run_name="__main__", alter_sys=True)
+"""
+"""The launcher with a default that a test can wait for."""
+HEAD = f"""
+import os, socket, sys, time
+rank = int(os.environ["RANK"])
+end = time.monotonic() + {3 * IDLE_S}
+"""
+WAIT = "time.sleep(max(0, end - time.monotonic()))\n"
+SPIN = "while time.monotonic() < end: pass\n"
+WRITE = "while time.monotonic() < end: print('step', flush=True); time.sleep(0.3)\n"
+SEND = """
+one, two = socket.create_server(("127.0.0.1", 0)), socket.socket()
+two.connect(one.getsockname())
+other, _ = one.accept()
+while time.monotonic() < end:
+    two.send(bytes(16384))
+    left = 16384
+    while left:
+        left -= len(other.recv(left))
+    time.sleep(0.1)
+"""
+LOAD = """
+size = 256 << 10
+with open("data", "wb") as file:
+    while time.monotonic() < end:
+        file.write(os.urandom(size))
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        time.sleep(0.2)
+"""
+GLOO = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(8)
+dist.all_reduce(x)
+if rank == 1:
+    time.sleep(3 * {idle})
+dist.all_reduce(x)
+sys.exit(5 if rank == 1 else 0)
+"""
+
+
+def run(
+    tmp_path: Path, script: str, *words: str, count: int = 2, **environ: str
+) -> tuple[int, list[str], str]:
+    """Run a job; return its status, the headlines of its stall reports, and all that was said."""
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + script)
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT, "run", "--nproc-per-node", str(count), *words, str(path)],
+        env=clean_environ(**environ),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("launcher: stalled: ")]
+    return done.returncode, lines, done.stderr
+
+
+def test_a_collective_that_one_rank_skips_is_reported_once(tmp_path: Path) -> None:
+    """Real gloo: one report that names what did not move, then the job goes on and has its own status."""
+    status, stalls, said = run(tmp_path, GLOO.format(idle=IDLE_S), count=3)
+    assert stalls[-1].startswith("launcher: stalled: no output, CPU time or network traffic for ")
+    assert stalls[-1].endswith("; rank 1 waits in sleep (train.py:11), and the others wait"), said
+    assert status == 5, said
+
+
+@pytest.mark.parametrize("moves", [SPIN, SEND, LOAD, WRITE], ids=["CPU", "network", "storage", "output"])
+def test_a_job_that_moves_is_not_reported(tmp_path: Path, moves: str) -> None:
+    """CPU time alone, traffic alone or output alone is enough; so is a disk."""
+    assert run(tmp_path, moves)[:2] == (0, [])
+
+
+def test_traffic_of_one_rank_is_enough(tmp_path: Path) -> None:
+    """The others may wait for what it downloads."""
+    assert run(tmp_path, f"if rank: {WAIT}" + SEND)[:2] == (0, [])
+
+
+def test_an_endless_loop_for_which_the_others_wait_is_reported(tmp_path: Path) -> None:
+    """CPU time of at most half of the ranks is no movement: it is what hangs."""
+    status, stalls, said = run(tmp_path, f"if rank == 1:\n    {SPIN}else:\n    {WAIT}", count=3)
+    began = (
+        "launcher: stalled: no output or network traffic for 3 s; only rank 1 uses CPU time; rank 1 runs in "
+    )
+    assert len(stalls) == 1 and stalls[0].startswith(began), said
+    assert status == 0
+
+
+def test_zero_switches_all_of_it_off(tmp_path: Path) -> None:
+    """No report, whatever does not move."""
+    assert run(tmp_path, WAIT, "--stall-timeout", "0")[:2] == (0, [])
+
+
+def test_a_given_time_counts_output_and_gpus_only(tmp_path: Path) -> None:
+    """As before: CPU time says nothing then."""
+    status, stalls, said = run(tmp_path, SPIN, "--stall-timeout", "2")
+    assert stalls == ["launcher: stalled: no output for 2 s"], said
+    assert status == 0
+
+
+def test_the_action_needs_a_given_time(tmp_path: Path) -> None:
+    """A fleet's LAUNCHER_ON_STALL=stop without a time ends no job."""
+    status, stalls, said = run(tmp_path, WAIT, LAUNCHER_ON_STALL="stop")
+    assert (status, len(stalls)) == (0, 1), said
+
+
+def test_one_process_whose_output_is_not_seen(tmp_path: Path) -> None:
+    """Its output goes to a file past the launcher: the report does not speak of it."""
+    path, out = tmp_path / "train.py", tmp_path / "out"
+    path.write_text(HEAD + WAIT)
+    with out.open("w") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", SHORT, "run", "--nproc-per-node", "1", str(path)],
+            env=clean_environ(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, text=True,
+            timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+    assert "launcher: stalled: no CPU time or network traffic for 3 s\n" in done.stderr
+    assert done.returncode == 0
+
+
+STEPS = """
+for step in range(1258, 1258 + (2 if rank == 1 else 4)):
+    print("step", step, flush=True)
+"""
+
+
+def test_the_rank_that_is_behind_is_named(tmp_path: Path) -> None:
+    """By the last number of each rank's output that the user's pattern finds."""
+    words = ("--progress-pattern", r"step (\d+)")
+    status, stalls, said = run(tmp_path, STEPS + WAIT, *words, count=3)
+    assert (status, len(stalls)) == (0, 1), said
+    assert f"{stalls[0]}\nlauncher:   rank 1 is behind: step 1,259, the others 1,261\nlauncher:   " in said
+
+
+def test_a_pattern_that_takes_forever_delays_nothing(tmp_path: Path) -> None:
+    """It is searched in a fork, which the launcher ends; the report has no line about it then."""
+    status, stalls, said = run(tmp_path, "print('a' * 40 + 'b')\n" + WAIT, "--progress-pattern", "(a+)+$")
+    assert (status, len(stalls)) == (0, 1), said
+    assert "behind" not in said
