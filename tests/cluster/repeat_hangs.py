@@ -58,7 +58,7 @@ def run_once(kind: str, rank: int, nodes: int) -> Seen:
 
 def judge(job: Job, done: dict[int, Done], kind: str, rank: int) -> Seen:
     """Return whether rank and line are right on node 0, and both in the records of all nodes."""
-    own, others = (jobs.find_line(mark) for mark in HANGS.get(kind, (OTHERS.get(kind),) * 2))
+    own, others = (jobs.find_line(mark) for mark in HANGS.get(kind) or [OTHERS[kind]] * 2)
     is_stall = kind in HANGS or kind == "paused"
     report = (jobs.read_stall if is_stall else jobs.read_failure)(done[0].err)
     records = [jobs.read_record(job, node.index) for node in job.cluster.nodes]

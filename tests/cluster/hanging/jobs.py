@@ -87,7 +87,7 @@ def others_than(rank: int, count: int) -> str:
 
 
 def run_paused(job: Job, index: int) -> dict[int, Done]:
-    """Run a job, stop everything on a node, as a paused container or machine is, until the others have ended."""
+    """Run a job of which one node is paused, as a container or a machine is, until the others have ended."""
     start(job, "paused", 0, *STOPS)
     node = job.cluster.nodes[index]
     job.on(node, ("sh", "-c", "kill -STOP -1"))
