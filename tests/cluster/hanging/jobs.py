@@ -49,7 +49,7 @@ def read_record(job: Job, node: int) -> dict[str, Any]:
 def find_line(mark: str) -> str:
     """Return file and line of the script's line with this mark, as a pattern."""
     (number,) = (n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if f"# [{mark}]" in line)
-    return rf"hang\.py:{number}\b"
+    return rf'hang\.py(?::|", line ){number}\b'  # as in a report, or in a dump of faulthandler
 
 
 def read_stall(log: str) -> list[str]:
@@ -86,15 +86,15 @@ def others_than(rank: int, count: int) -> str:
     return ", ".join(text for text in texts if text)
 
 
-def pause_node(job: Job, node: int) -> None:
-    """Stop everything on a node, as a paused container or machine is."""
-    job.on(job.cluster.nodes[node], ("sh", "-c", "kill -STOP -1"))
-
-
-def resume_node(job: Job, node: int) -> None:
-    """Let a paused node go on."""
-    job.on(job.cluster.nodes[node], ("sh", "-c", "kill -CONT -1"))
-    job.launchers[node].send_signal(signal.SIGCONT)  # nsenter has stopped, too
+def run_paused(job: Job, index: int) -> dict[int, Done]:
+    """Run a job of which one node is paused, as a container or a machine is, until the others have ended."""
+    start(job, "paused", 0, *STOPS)
+    node = job.cluster.nodes[index]
+    job.on(node, ("sh", "-c", "kill -STOP -1"))
+    done = job.wait(*(other for other in job.launchers if other != index))
+    job.on(node, ("sh", "-c", "kill -CONT -1"))
+    job.launchers[index].send_signal(signal.SIGCONT)  # nsenter has stopped, too
+    return {**done, **job.wait(index)}
 
 
 def end(job: Job) -> dict[int, Done]:
