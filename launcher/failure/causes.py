@@ -8,8 +8,9 @@ from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
-from launcher.failure.stderr import TERMINATE, LastWords, read_words_of
-from launcher.failure.symptoms import find_symptoms
+from launcher.failure.starters import is_own_error, read_told_signal
+from launcher.failure.stderr import TERMINATE, LastWords, read_root_cause, read_words_of
+from launcher.failure.symptoms import SYMPTOMS, find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
 from launcher.failure.symptoms.program import MEMORY_FIX
 from launcher.failure.text import presentable, say_apart
@@ -36,11 +37,14 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
+READS_CHECKPOINT = ("PyTorchFileReader(", "in _legacy_load")
+"""What the end of a traceback shows if a checkpoint cannot be read: some exceptions only say EOFError."""
 STARTER_PER_PROCESS = Cause(
     "starter-per-process",
     "the command calls torchrun, which starts the processes of a node, and was started once per process",
-    "one launcher per node (--nproc-per-node 1; where the platform has started several: --scope node, or one "
-    "process per node), or without torchrun: launcher run -- python train.py",
+    "one launcher per node (`--nproc-per-node 1`; where the platform has started several: `--scope node`, "
+    "or one "
+    "process per node), or without torchrun: `launcher run -- python train.py`",
     False,
 )
 
@@ -108,6 +112,7 @@ def _find(
     death: ProcessExit, before: Counters, host: Host, after: Counters, faults: Faults
 ) -> Iterator[Cause]:
     guard, none = faults.guard, list[Cause]()
+    death = guard("torchrun's report", lambda: read_root_cause(death), None) or death
     words = guard("last output", lambda: read_words_of(death), LastWords())
     number = ended_by(death.code)
     refused = guard("a refusal", lambda: _find_refusal(death.code, words), None)
@@ -131,7 +136,8 @@ def _find(
     elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
         yield from _explain_signal(number, before, after, words)
     if not symptoms and memory is None:
-        yield from _explain_exit(death.code, words)
+        told = guard("a starter's words", lambda: _explain_told(death.code, before, after, words), none)
+        yield from told or _explain_exit(death.code, words)
 
 
 def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> list[Cause]:
@@ -146,6 +152,10 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
         )
         for symptom, line in find_symptoms(words)
     ]
+    if not symptoms and any(sign in line for sign in READS_CHECKPOINT for line in words.traceback[-12:]):
+        broken = next(symptom for symptom in SYMPTOMS if symptom.code == "checkpoint-corrupt")
+        what = f"{broken.meaning}: {quote(words.exception)}"
+        symptoms = [Cause(broken.code, what, broken.fix, broken.retryable)]
     missing = find_program(words.lines, words.messages, words.traceback, death.code)
     if missing:
         symptoms = [cause for cause in symptoms if cause.code != "file-missing"]
@@ -204,7 +214,13 @@ def _explain_bus_error(after: Counters) -> Cause:
         return Cause("shm-full", f"shared memory (/dev/shm) is full{_shm_size(after)}", SHM_FIX, False)
     small = f"; /dev/shm may have been full{_shm_size(after)}" if 0 < size <= SHM_DEFAULT_BYTES else ""
     what = f"the process accessed a mapped part of a file that is missing, or has no disk space{small}"
-    return Cause("bus-error", what, SHM_FIX if small else "are files truncated while they are mapped?")
+    return Cause(
+        "bus-error",
+        what,
+        SHM_FIX
+        if small
+        else "are files truncated while they are mapped? `df -h` shows full disks, `dmesg` failing ones",
+    )
 
 
 def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
@@ -213,7 +229,7 @@ def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
     for xid in find_xids(read_kernel_log(before.kernel_log, WORD), host):
         fault = xid.meaning.fault
         what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
-        fix = "compute-sanitizer python ... names the kernel that did it" if fault == PROGRAM else GPU_FIX
+        fix = "`compute-sanitizer python ...` names the kernel that did it" if fault == PROGRAM else GPU_FIX
         retryable = {HARDWARE: True, PROGRAM: False}.get(fault)
         yield Cause("gpu-xid", quote(what), fix, retryable, fault == NOTICE)
 
@@ -228,48 +244,78 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastW
         yield Cause(
             "killed",
             f"SIGKILL was not sent by the launcher; {seen}",
-            "ask the platform: a time limit, an eviction, its own out-of-memory killer; or a kill -9 by hand",
+            "ask the platform: a time limit, an eviction, its own out-of-memory killer (`dmesg | grep -i "
+            "oom`); or a `kill -9` by hand",
         )
     elif number == signal.SIGABRT and words.exception and words.was_ending:
         what = f"{quote(words.exception)}; while Python ended, {_explain_abort(words)}"
-        yield Cause("python-exception", what, "the traceback says where", False)
+        yield Cause(
+            "python-exception",
+            what,
+            "`--log-dir logs` keeps each rank's output; the traceback says where",
+            False,
+        )
     elif number == signal.SIGABRT:
-        yield Cause("aborted", _explain_abort(words), "the last lines of its stderr say why")
+        yield Cause(
+            "aborted",
+            _explain_abort(words),
+            "the last lines of its stderr say why; `PYTHONFAULTHANDLER=1` shows the Python line",
+        )
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         what = "this signal was not sent by the launcher"
-        yield Cause("ended-from-outside", what, "ask the platform; or was it a kill by hand?")
+        yield Cause(
+            "ended-from-outside",
+            what,
+            "ask the platform (`sacct -j JOB`, `kubectl describe pod POD`); or was it a `kill` by hand?",
+        )
     elif number in SIGNALS:
         yield SIGNALS[number]
+
+
+def _explain_told(code: int, before: Counters, after: Counters, words: LastWords) -> list[Cause]:
+    """Return the meaning of a signal that ended a child of the process, as the process says."""
+    told = None if words.exception and not is_own_error(words.exception) else read_told_signal(words.lines)
+    if told is None or code <= 0:
+        return []
+    number, line = told
+    if number == signal.SIGBUS:
+        return [_explain_bus_error(after)]
+    found = _explain_signal(number, before, after, words)
+    return [Cause(cause.code, f"{cause.what}: {quote(line)}", cause.fix, cause.retryable) for cause in found]
 
 
 SIGNALS: dict[int, Cause] = {
     signal.SIGSEGV: Cause(
         "segmentation-fault",
         "native code accessed invalid memory",
-        "PYTHONFAULTHANDLER=1 shows the Python line; usual: extensions built for another version",
+        "`PYTHONFAULTHANDLER=1` shows the Python line; usual: extensions built for another version",
     ),
     signal.SIGILL: Cause(
         "illegal-instruction",
         "native code was built for another CPU",
-        "use builds for this CPU (no AVX-512 here?), or nodes of one kind",
+        "use builds for this CPU (`lscpu` lists what it has: no AVX-512 here?), or nodes of one kind",
         False,
     ),
     signal.SIGFPE: Cause(
-        "arithmetic-error", "native code divided by zero", "PYTHONFAULTHANDLER=1 shows where"
+        "arithmetic-error", "native code divided by zero", "`PYTHONFAULTHANDLER=1` shows where"
     ),
     signal.SIGSYS: Cause(
         "forbidden-system-call",
         "the container's seccomp profile forbids a system call",
-        "a profile that allows it",
+        "a profile that allows it: `docker run --security-opt seccomp=profile.json`",
         False,
     ),
     signal.SIGXCPU: Cause(
-        "cpu-time-limit", "the limit of CPU time was reached", "ulimit -t unlimited", False
+        "cpu-time-limit", "the limit of CPU time was reached", "`ulimit -t unlimited`", False
     ),
     signal.SIGXFSZ: Cause(
-        "file-size-limit", "the limit of a file's size was reached", "ulimit -f unlimited", False
+        "file-size-limit", "the limit of a file's size was reached", "`ulimit -f unlimited`", False
     ),
-    signal.SIGPIPE: Cause("output-closed", "the reader of its output has ended", "keep the reader running"),
+    signal.SIGPIPE: Cause(
+        "output-closed",
+        "the reader of its output has ended",
+        "keep the reader running, or write to a file: `> train.log`",
+    ),
 }
 
 
@@ -286,13 +332,18 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
         yield Cause(
             "command-not-found",
             "a shell did not find a command",
-            "check its name, and PATH in the container",
+            "check its name, and PATH in the container: `which NAME`",
             False,
         )
     elif code == 126:
-        yield Cause("command-not-executable", "a shell could not execute a command", "chmod +x it", False)
+        yield Cause("command-not-executable", "a shell could not execute a command", "`chmod +x FILE`", False)
     elif words.exception and code > 0:
-        yield Cause("python-exception", quote(words.exception), "the traceback says where", False)
+        yield Cause(
+            "python-exception",
+            quote(words.exception),
+            "`--log-dir logs` keeps each rank's output; the traceback says where",
+            False,
+        )
 
 
 def _shm_size(counters: Counters) -> str:
@@ -356,4 +407,9 @@ def _own_cause(death: ProcessExit) -> Cause | None:
         or any(word in words.exception.lower() for word in ("signal", "sigterm"))
     ):
         return None
-    return Cause("python-exception", quote(words.exception), "its own log has the traceback", False)
+    return Cause(
+        "python-exception",
+        quote(words.exception),
+        "its own log has the traceback: `--log-dir logs` keeps one for each rank",
+        False,
+    )

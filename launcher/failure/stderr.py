@@ -11,6 +11,7 @@ import re
 
 from launcher.core.frozen import frozen
 from launcher.failure.model import ProcessExit
+from launcher.failure.starters import is_own_error
 from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.guest import WRITER
 from launcher.machine.whole import read_whole
@@ -45,13 +46,22 @@ TERMINATE = "terminate called"
 """Beginning of the message of a C++ program that aborts."""
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
+RAISED = re.compile(
+    r"(?:\S*\d\S*\s+|\[[^\]]{1,80}\]:?\s*|<\w+>:\s*|(?:ERROR|CRITICAL|FATAL)\b[:\]]?\s*|[|:-]\s+){0,8}"
+    r"(?P<text>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*|:?$))"
+)
+"""A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
     rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
     rb"exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,9})\)[^\n]*\s+"
     rb"error_file: (?P<file>[^\n]*)"
 )
-_AGENT_SPEAKS = re.compile(rb"^[^\n]*\] failed \(exitcode: ", re.MULTILINE)
+_AGENT_SPEAKS = re.compile(
+    rb"^[^\n]*[\]:] ?failed \(exitcode: (?P<code>-?\d{1,3})\) "
+    rb"local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
+    re.MULTILINE,
+)
 
 
 @frozen
@@ -100,9 +110,14 @@ def read_last_words(
     """
     lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
     place = find_traceback(lines)
+    while place and is_own_error(read_messages(lines[place[0] : place[1]])[1]):
+        earlier = find_traceback(lines[: place[0]])
+        if earlier is None:
+            break
+        lines, place = lines[: place[0]], earlier
     block = [bare(line) for line in lines[place[0] : place[1]]] if place else []
     rest = lines[: place[0]] + lines[place[1] :] if place else lines
-    messages, exception = read_messages(block)
+    messages, exception = read_messages(block) if block else find_raised(lines)
     recorded, writer, note = read_error_file(error_file)
     if recorded is not None and code != OF_AN_EXCEPTION and writer not in ("", str(pid)):
         raised = read_messages(clean_lines(recorded[1]))[1] or recorded[0]
@@ -179,6 +194,16 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
             if expected:
                 last, expected = inner, False
     return tuple(messages), last
+
+
+def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return (lines of the message, the exception) of the last exception without a traceback, or ((), "")."""
+    for index in range(len(lines) - 1, -1, -1):
+        found = RAISED.match(bare(lines[index]))
+        if found is not None:
+            end = min(_block_end(lines, index), index + 1 + CONTINUED_MAX)
+            return (found["text"], *(bare(line) for line in lines[index + 1 : end])), found["text"]
+    return (), ""
 
 
 def bare(line: str) -> str:
@@ -301,15 +326,15 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
         torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg (2.13).
     """
     blocks = list(_BLOCK.finditer(agent.stderr))
-    if not blocks:
-        return None
-    found = blocks[-1]
     # A text that has lost its beginning starts in the middle of a line
     whole = agent.stderr.partition(b"\n")[2] if len(agent.stderr) >= STDERR_BYTES else agent.stderr
     speaks = _AGENT_SPEAKS.search(whole)
-    file = found["file"].decode("utf-8", "replace").strip()
+    found = blocks[-1] if blocks else speaks
+    if found is None:
+        return None
+    file = found["file"].decode("utf-8", "replace").strip() if blocks else ""
     return ProcessExit(
-        rank=int(found["rank"]),
+        rank=int(found["rank" if blocks else "local"]),
         local_rank=int(found["local"]),
         pid=int(found["pid"]),
         code=int(found["code"]),

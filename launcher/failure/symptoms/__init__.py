@@ -2,13 +2,13 @@
 
 Rows are in the order in which causes are named: certain and special ones before general ones, consequences
 last. A line matches a row if it contains all parts of one of its patterns in order (``*`` separates parts,
-``^`` is the beginning of the line). The messages come from real failures: torch 2.13 and gloo were made to
-fail for the tests, those of NCCL and CUDA are from public bug reports.
+``^`` is the beginning of the line, ``!`` before all marks a pattern as loud, see `Symptom`). The messages are
+of real failures: tests/corpus has those that were made, and those of public bug reports.
 """
 
 from __future__ import annotations
 
-from launcher.failure.symptoms import hardware, lost_peers, meeting, program
+from launcher.failure.symptoms import files, hardware, lost_peers, meeting, program, tensors, training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from launcher.failure.stderr import LastWords
     from launcher.failure.symptoms.symptom import Symptom
 
-SYMPTOMS = (*hardware.SYMPTOMS, *meeting.SYMPTOMS, *program.SYMPTOMS, *lost_peers.SYMPTOMS)
+LOUD = "!"
+SYMPTOMS = (
+    *hardware.SYMPTOMS,
+    *meeting.SYMPTOMS,
+    *training.SYMPTOMS,
+    *files.SYMPTOMS,
+    *program.SYMPTOMS,
+    *tensors.SYMPTOMS,
+    *lost_peers.SYMPTOMS,
+)
 
 
 def find_symptoms(words: LastWords) -> Iterator[tuple[Symptom, str]]:
@@ -33,18 +42,21 @@ def find_symptoms(words: LastWords) -> Iterator[tuple[Symptom, str]]:
     for symptom in SYMPTOMS:
         if symptom.consequence and elsewhere:
             return
-        line = _last_match(symptom, words.messages, said)
-        if line is None and (symptom.loud or not words.messages):
-            line = _last_match(symptom, words.lines, said)
+        line = _last_match(symptom.patterns, words.messages, said)
+        if line is None:
+            patterns = [
+                one for one in symptom.patterns if symptom.loud or one[0] == LOUD or not words.messages
+            ]
+            line = _last_match(patterns, words.lines, said)
         if line is not None:
             said.add(line)
             elsewhere = symptom.consequence
             yield symptom, line
 
 
-def _last_match(symptom: Symptom, lines: Sequence[str], said: Container[str]) -> str | None:
-    for line in reversed(lines):
-        if line not in said and any(_holds(line, pattern) for pattern in symptom.patterns):
+def _last_match(patterns: Sequence[str], lines: Sequence[str], said: Container[str]) -> str | None:
+    for line in reversed(lines) if patterns else ():
+        if line not in said and any(_holds(line, pattern.removeprefix(LOUD)) for pattern in patterns):
             return line
     return None
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from launcher.failure.symptoms.symptom import Symptom
 
 SHM_FIX = (
-    "more shared memory: docker run --shm-size 16g; Kubernetes: an emptyDir with medium Memory, mounted "
-    "at /dev/shm; Azure ML: shm_size: 16g in the job's resources; or fewer DataLoader workers"
+    "more shared memory: `docker run --shm-size 16g`; Kubernetes: an emptyDir with medium Memory, mounted "
+    "at /dev/shm; Azure ML: `shm_size: 16g` in the job's resources; or fewer DataLoader workers"
 )
-GPU_FIX = "start the job on another node; have this one's GPU reset and tested (nvidia-smi -q, dcgmi diag)"
+GPU_FIX = (
+    "start the job on another node; have this one's GPU reset and tested (`nvidia-smi -q`, `dcgmi diag -r 3`)"
+)
 
 SYMPTOMS = (
     Symptom(
@@ -37,8 +39,8 @@ SYMPTOMS = (
             "ibv_reg_mr*failed: Cannot allocate memory",
         ),
         "RDMA cannot lock as much memory as it needs",
-        "no limit of locked memory: docker run --ulimit memlock=-1 (or --cap-add IPC_LOCK); on a machine, "
-        "memlock unlimited in /etc/security/limits.conf; ulimit -l shows it",
+        "no limit of locked memory: `docker run --ulimit memlock=-1` (or `--cap-add IPC_LOCK`); on a "
+        "machine, memlock unlimited in /etc/security/limits.conf; `ulimit -l` shows it",
         False,
         loud=True,
     ),
@@ -68,16 +70,20 @@ SYMPTOMS = (
             "HIP out of memory",
             "OOM when allocating tensor",
             "RESOURCE_EXHAUSTED: Out of memory",
+            "RESOURCE_EXHAUSTED: Failed to allocate",
         ),
         "the GPU's memory is full",
-        "a smaller batch, activation checkpointing or sharding; PYTORCH_ALLOC_CONF=expandable_segments:True "
-        "where much is reserved but unallocated; nvidia-smi shows the other processes on the GPU",
+        "a smaller batch, activation checkpointing or sharding; "
+        "`PYTORCH_ALLOC_CONF=expandable_segments:True` where much is reserved but unallocated; JAX: "
+        "`XLA_PYTHON_CLIENT_MEM_FRACTION=0.9`; `nvidia-smi` shows the other processes on the GPU",
         False,
     ),
     Symptom(
         "gpu-program-fault",
         (
             "CUDA error: device-side assert",
+            "cuda runtime error (*device-side assert",
+            "cuda runtime error (*illegal memory access",
             "CUDA error: an illegal memory access",
             "CUDA error: an illegal instruction",
             "CUDA error: misaligned address",
@@ -85,7 +91,8 @@ SYMPTOMS = (
             "CUDA_ERROR_ILLEGAL_ADDRESS",
         ),
         "a kernel of the program failed on the GPU",
-        "CUDA_LAUNCH_BLOCKING=1 shows the call that failed; often an index outside of its range",
+        "`CUDA_LAUNCH_BLOCKING=1` shows the call that failed, `compute-sanitizer python ...` the kernel; "
+        "often an index outside of its range: `print(x.min(), x.max())` of labels and tokens",
         False,
     ),
     Symptom(
@@ -99,7 +106,9 @@ SYMPTOMS = (
             "forward compatibility was attempted on non supported HW",
         ),
         "the framework was built for another GPU or a newer driver",
-        "a build of the framework for this GPU and driver, or a newer driver",
+        "a build of the framework for this GPU and driver: `nvidia-smi` shows the newest CUDA that the "
+        "driver takes, `python -m torch.utils.collect_env` that of the build; `pip install torch "
+        "--index-url https://download.pytorch.org/whl/cu126`",
         False,
     ),
     Symptom(
@@ -109,34 +118,40 @@ SYMPTOMS = (
             "No CUDA GPUs are available",
             "no CUDA-capable device is detected",
             "invalid device ordinal",
+            "Cannot access accelerator device when none is available",
+            "has no attribute '_cuda_",
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False",
             "Torch not compiled with CUDA enabled",
             "only supported with GPUs, no GPUs found",
             "libcuda.so.1: cannot open shared object file",
         ),
         "the process cannot see the GPU that it requests",
-        "give the container its GPUs (docker run --gpus all); launcher check compares --nproc-per-node and "
-        "CUDA_VISIBLE_DEVICES with the GPUs of this node; does the script pick LOCAL_RANK's?",
+        "give the container its GPUs (`docker run --gpus all`); `launcher check` compares --nproc-per-node "
+        "and CUDA_VISIBLE_DEVICES with the GPUs of this node; in the script `torch.device('cuda', "
+        "int(os.environ['LOCAL_RANK']))`; on CPUs `torch.load(PATH, map_location='cpu')`",
         False,
     ),
     Symptom(
         "no-nccl",
         ("Distributed package doesn't have NCCL built in",),
         "this PyTorch is built without NCCL, like all CPU builds",
-        "on CPUs init_process_group('gloo'), or without a backend's name; on GPUs a PyTorch with CUDA",
+        "on CPUs `init_process_group('gloo')`, or without a backend's name; on GPUs a PyTorch with CUDA: "
+        "`pip install torch --index-url https://download.pytorch.org/whl/cu126`",
         False,
     ),
     Symptom(
         "gpu-busy",
         ("CUDA-capable device(s) is/are busy or unavailable", "CUDA-capable devices are busy or unavailable"),
         "another process uses the GPU exclusively",
-        "end it (nvidia-smi shows it), or start the job on another node",
+        "`nvidia-smi` shows the process that has it: end it, or start the job on another node; `nvidia-smi "
+        "-c DEFAULT` lets several share a GPU",
         None,
     ),
     Symptom(
         "gpu-shared-by-ranks",
         ("Duplicate GPU detected",),
         "two ranks use the same GPU",
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective",
+        "`torch.cuda.set_device(int(os.environ['LOCAL_RANK']))` before the first collective",
         False,
         loud=True,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.failure.symptoms.symptom import Symptom
 
 LOST_PEER = "this rank lost a peer: look for the first failure elsewhere"
-NETWORK_FIX = "see the other ranks' logs for what happened before; NCCL_DEBUG=INFO tells more"
+NETWORK_FIX = "see the other ranks' logs for what happened before; `NCCL_DEBUG=INFO` tells more"
 
 SYMPTOMS = (
     Symptom(
@@ -14,7 +14,6 @@ SYMPTOMS = (
             "ncclRemoteError",
             "remote process exited or there was a network error",
             "NCCL*Connection closed by remote peer",
-            "NET/IB*Got completion from peer*with",
         ),
         LOST_PEER,
         NETWORK_FIX,
@@ -29,7 +28,8 @@ SYMPTOMS = (
             "HorovodInternalError",
         ),
         LOST_PEER,
-        "see the other ranks' logs for what happened before",
+        "see the other ranks' logs for what happened before: `launcher run --log-dir logs -- python "
+        "train.py` keeps one for each",
         True,
         consequence=True,
     ),
@@ -44,7 +44,8 @@ SYMPTOMS = (
             "Gloo connectFullMesh failed",
         ),
         LOST_PEER,
-        "see the other ranks' logs for what happened before",
+        "see the other ranks' logs for what happened before: `launcher run --log-dir logs -- python "
+        "train.py` keeps one for each",
         True,
         consequence=True,
     ),
@@ -57,7 +58,8 @@ SYMPTOMS = (
             "sendBytes failed on",
         ),
         "this rank lost the store on rank 0: look for the first failure elsewhere",
-        "see rank 0's log for what happened before",
+        "see rank 0's log for what happened before: `launcher run --log-dir logs -- python train.py` keeps "
+        "one for each rank",
         True,
         consequence=True,
     ),
@@ -72,7 +74,8 @@ SYMPTOMS = (
             "RemoteDisconnected",
         ),
         "the other side closed a connection: look for the first failure there",
-        "the line says which connection, if it is known",
+        "the line says which connection, if it is known; `launcher status` and the other ranks' logs "
+        "(`--log-dir logs`) say what ended there",
         True,
         consequence=True,
     ),
@@ -80,7 +83,8 @@ SYMPTOMS = (
         "connection-refused",
         ("Connection refused", "failed to connect to all addresses"),
         "nothing listened at that address: look for the first failure there",
-        "is the other side running, is its address right, does a firewall close the port?",
+        "is the other side running, is its address right, does a firewall close the port? `ss -ltnp` there "
+        "shows what listens",
         None,
         consequence=True,
     ),
