@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from launcher.failure.symptoms.symptom import Symptom
 
+NAN_FIX = (
+    "`torch.autograd.set_detect_anomaly(True)` names the operation; usual: a lower `--lr`, "
+    "`torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)`, bf16 instead of fp16, no empty or "
+    "broken sample"
+)
+
 SYMPTOMS = (
     Symptom(
         "device-mismatch",
@@ -186,9 +192,7 @@ SYMPTOMS = (
             "NaN or Inf found in",
         ),
         "a loss or gradient is NaN or infinite",
-        "`torch.autograd.set_detect_anomaly(True)` names the operation; usual: a lower `--lr`, "
-        "`torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)`, bf16 instead of fp16, no empty or "
-        "broken sample",
+        NAN_FIX,
         False,
     ),
     Symptom(
