@@ -9,7 +9,13 @@ from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
 from launcher.failure.starters import is_own_error, read_told_signal
-from launcher.failure.stderr import TERMINATE, LastWords, read_root_cause, read_words_of
+from launcher.failure.stderr import (
+    TERMINATE,
+    LastWords,
+    read_root_cause,
+    read_words_of,
+    read_words_of_others,
+)
 from launcher.failure.symptoms import SYMPTOMS, find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
 from launcher.failure.symptoms.program import MEMORY_FIX
@@ -120,6 +126,8 @@ def _find(
         yield refused
         return
     symptoms = guard("symptoms", lambda: _find_symptoms(death, words, after), none)
+    if symptoms and all(cause.consequence for cause in symptoms):
+        words, symptoms = guard("other processes", lambda: _find_root(death, after), (words, symptoms))
     own = [cause for cause in symptoms if not cause.consequence]
     killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
     memory = guard("memory", lambda: _find_memory(before, after, host, killed), None)
@@ -163,6 +171,16 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
     if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
         symptoms.insert(0, STARTER_PER_PROCESS)
     return symptoms
+
+
+def _find_root(death: ProcessExit, after: Counters) -> tuple[LastWords, list[Cause]]:
+    """Return the newest words that are no consequence, if the output is of several processes."""
+    last = read_words_of(death)
+    for words in (last, *read_words_of_others(death.stderr)):
+        found = _find_symptoms(death, words, after)
+        if not all(cause.consequence for cause in found) or (words.exception and not found):
+            return words, found
+    return last, _find_symptoms(death, last, after)
 
 
 def _find_refusal(code: int, words: LastWords) -> Cause | None:

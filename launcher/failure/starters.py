@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OWN_ERRORS = ("ChildFailedError", "CalledProcessError", "ProcessExitedException")
+OWN_WORDS = ("Horovod detected that one or more processes exited",)
 """Exceptions that a starter raises when a child has failed: the child's own words stand above."""
+SUMMARY = re.compile(r"^(?:mpirun|prterun|mpiexec|RuntimeError: Horovod) (?:noticed|detected) that ")
+"""A line of a starter that has seen a child fail: the text above is of several processes."""
 WORDS = {
     "Killed": signal.SIGKILL,
     "Segmentation fault": signal.SIGSEGV,
@@ -55,7 +58,8 @@ def read_told_signal(lines: Sequence[str]) -> tuple[int, str] | None:
 
 def is_own_error(exception: str) -> bool:
     """Whether an exception only tells that a child of a starter has failed."""
-    return exception.partition(":")[0].rpartition(".")[2] in OWN_ERRORS
+    name, _, words = exception.partition(": ")
+    return name.rstrip(":").rpartition(".")[2] in OWN_ERRORS or words.startswith(OWN_WORDS)
 
 
 def _number(text: str) -> int | None:

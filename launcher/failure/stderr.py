@@ -11,14 +11,14 @@ import re
 
 from launcher.core.frozen import frozen
 from launcher.failure.model import ProcessExit
-from launcher.failure.starters import is_own_error
+from launcher.failure.starters import SUMMARY, is_own_error
 from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.guest import WRITER
 from launcher.machine.whole import read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from launcher.failure.model import ProcessExit
 
@@ -51,6 +51,8 @@ RAISED = re.compile(
     r"(?P<text>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*|:?$))"
 )
 """A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
+NESTED = re.compile(r"\s+(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*Error: ")
+"""A line inside of a message that quotes an exception, e.g. from code that TensorFlow has traced."""
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
     rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
@@ -140,6 +142,22 @@ def read_last_words(
     return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest), was_ending=True)
 
 
+def read_words_of_others(stderr: bytes) -> Iterator[LastWords]:
+    """Yield the tracebacks before the last one, newest first, if the text is of several processes."""
+    lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
+    prefixes = {match[0] for line in lines if (match := RANK.match(line)) is not None}
+    place = find_traceback(lines)
+    if len(prefixes) < 2 and not any(SUMMARY.match(line) for line in lines):
+        return
+    while place is not None:
+        lines = lines[: place[0]]
+        place = find_traceback(lines)
+        if place is not None:
+            block = [bare(line) for line in lines[place[0] : place[1]]]
+            messages, exception = read_messages(block)
+            yield LastWords(tuple(block), "stderr", exception, messages, _other_lines(lines[: place[0]]))
+
+
 def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines without empty ones and frames of C++ stacks."""
     kept: list[str] = []
@@ -189,7 +207,7 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
         inner = _inner(line)
         if HEADER.match(inner) or HEADER.match(line):
             expected = expected or "|" not in line  # for a group, the message of the group itself
-        elif inner and inner[0] not in ' \t+-"' and inner not in CHAINED:
+        elif inner and (inner[0] not in ' \t+-"' or NESTED.match(inner)) and inner not in CHAINED:
             messages.append(inner)
             if expected:
                 last, expected = inner, False
@@ -234,13 +252,16 @@ def _block_end(lines: Sequence[str], header: int) -> int:
             end += 1
     elif not lines[header].startswith(" "):  # in a group all lines are indented
         limit = end + CONTINUED_MAX
-        while end < min(limit, len(lines)) and lines[end] and not _begins_something_else(lines[end]):
+        whole = len(lines) <= limit  # nothing follows: blank lines are of the message, too
+        while end < min(limit, len(lines)) and not _begins_something_else(lines[end]):
+            if not lines[end] and not whole:
+                break
             end += 1
     return end
 
 
 def _begins_something_else(line: str) -> bool:
-    return line.startswith(("[", TERMINATE, FATAL, *BY_THE_WAY)) or line in CHAINED
+    return line.startswith(("[", "-----", TERMINATE, FATAL, *BY_THE_WAY)) or line in CHAINED
 
 
 def _stacks_end(lines: Sequence[str], index: int) -> int:

@@ -10,9 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK = re.compile(r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+,\d+\]<std(?:err|out)>: ?")
+RANK = re.compile(r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?")
 """Prefix of each line of a traceback from torch's excepthook (in its log lines no space follows), from
-torchrun's ``--tee``, or from Open MPI's ``--tag-output``."""
+torchrun's ``--tee``, from horovodrun, or from Open MPI's ``--tag-output``."""
 HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 LINES_MAX = 120
 LINE_CHARS = 1000
