@@ -143,19 +143,28 @@ def read_last_words(
 
 
 def read_words_of_others(stderr: bytes) -> Iterator[LastWords]:
-    """Yield the tracebacks before the last one, newest first, if the text is of several processes."""
+    """Yield the tracebacks in a text of several processes: the last one of each, or all, newest first."""
     lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
-    prefixes = {match[0] for line in lines if (match := RANK.match(line)) is not None}
-    place = find_traceback(lines)
-    if len(prefixes) < 2 and not any(SUMMARY.match(line) for line in lines):
-        return
-    while place is not None:
-        lines = lines[: place[0]]
-        place = find_traceback(lines)
-        if place is not None:
-            block = [bare(line) for line in lines[place[0] : place[1]]]
-            messages, exception = read_messages(block)
-            yield LastWords(tuple(block), "stderr", exception, messages, _other_lines(lines[: place[0]]))
+    apart: dict[str, list[str]] = {}
+    for line in lines:
+        prefix = RANK.match(line)
+        if prefix is not None:
+            apart.setdefault(prefix[0].rstrip(), []).append(line)
+    if len(apart) > 1:
+        for some in apart.values():
+            place = find_traceback(some)
+            if place is not None:
+                yield _read_block(some, place)
+    elif any(SUMMARY.match(line) for line in lines):
+        while (place := find_traceback(lines)) is not None:
+            yield _read_block(lines, place)
+            lines = lines[: place[0]]
+
+
+def _read_block(lines: Sequence[str], place: tuple[int, int]) -> LastWords:
+    block = [bare(line) for line in lines[place[0] : place[1]]]
+    messages, exception = read_messages(block)
+    return LastWords(tuple(block), "stderr", exception, messages, _other_lines(lines[: place[0]]))
 
 
 def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ RANK = re.compile(r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:e
 torchrun's ``--tee``, from horovodrun, or from Open MPI's ``--tag-output``."""
 HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 LINES_MAX = 120
+QUOTE_CHARS = 300
 LINE_CHARS = 1000
 # Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
 ESCAPES = re.compile(
@@ -97,3 +98,9 @@ def _cap(line: str) -> str:
     if len(line) <= LINE_CHARS:
         return line
     return f"{line[:LINE_CHARS].rpartition(' ')[0]} ... ({len(line)} characters)"
+
+
+def quote(text: str) -> str:
+    """Return text of another program, safe to show on one line."""
+    line = " ".join(" ".join(presentable([text])).split())
+    return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."

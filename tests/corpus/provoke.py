@@ -157,7 +157,7 @@ def wait_for_failure(
 
 def neutral(text: str, python: str, folder: Path) -> str:
     """Return the end of a stderr without the paths and names of this machine."""
-    text = text.replace(str(folder), "/job").replace(socket.gethostname(), "node0")
+    text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node0", text.replace(str(folder), "/job"))
     real = Path(python).resolve().parent.parent
     for prefix in sorted(
         {str(Path(python).parent.parent), str(real), sys.base_prefix}, key=len, reverse=True

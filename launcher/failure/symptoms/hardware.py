@@ -12,6 +12,11 @@ GPU_FIX = (
     "start the job on another node; have this one's GPU reset and tested (`nvidia-smi -q`, `dcgmi diag -r 3`)"
 )
 
+MEMORY_FIX = (
+    "a higher limit (`docker run --memory 64g`, Kubernetes resources.limits.memory) or a larger machine; or "
+    "fewer DataLoader workers (`num_workers=2`), smaller batches, no second copy of the data in each process"
+)
+
 SYMPTOMS = (
     Symptom(
         "shm-full",
@@ -59,6 +64,22 @@ SYMPTOMS = (
         GPU_FIX,
         True,
         loud=True,
+    ),
+    Symptom(
+        "host-memory-refused",
+        (
+            "DefaultCPUAllocator: can't allocate memory",
+            "DefaultCPUAllocator: not enough memory",
+            "OOM when allocating tensor*device:CPU",
+            "RESOURCE_EXHAUSTED: Out of memory allocating",
+            "std::bad_alloc",
+            "Cannot allocate memory",
+            "_ArrayMemoryError",
+            "^MemoryError",
+        ),
+        "the process could not allocate memory",
+        MEMORY_FIX,
+        False,
     ),
     Symptom(
         "cuda-out-of-memory",

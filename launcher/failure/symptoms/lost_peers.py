@@ -6,6 +6,10 @@ from launcher.failure.symptoms.symptom import Symptom
 
 LOST_PEER = "this rank lost a peer: look for the first failure elsewhere"
 NETWORK_FIX = "see the other ranks' logs for what happened before; `NCCL_DEBUG=INFO` tells more"
+OTHERS_FIX = (
+    "see the other ranks' logs for what happened before: `launcher run --log-dir logs -- python train.py` "
+    "keeps one for each"
+)
 
 SYMPTOMS = (
     Symptom(
@@ -28,10 +32,36 @@ SYMPTOMS = (
             "HorovodInternalError",
         ),
         LOST_PEER,
-        "see the other ranks' logs for what happened before: `launcher run --log-dir logs -- python "
-        "train.py` keeps one for each",
+        OTHERS_FIX,
         True,
         consequence=True,
+    ),
+    Symptom(
+        "tensorflow-peer-lost",
+        (
+            "Collective ops is aborted by",
+            "/job:worker*Connection reset by peer",
+        ),
+        LOST_PEER,
+        OTHERS_FIX,
+        True,
+        consequence=True,
+        loud=True,
+    ),
+    Symptom(
+        "jax-peer-lost",
+        (
+            "tasks are unhealthy (stopped sending heartbeats)",
+            "JAX distributed service detected fatal errors",
+            "The tasks have crashed. Check the task logs",
+            "Failed to send RPC to coordination service",
+            "coordination service*heartbeat timeout",
+        ),
+        LOST_PEER,
+        OTHERS_FIX,
+        True,
+        consequence=True,
+        loud=True,
     ),
     Symptom(
         "gloo-peer-lost",
@@ -44,8 +74,7 @@ SYMPTOMS = (
             "Gloo connectFullMesh failed",
         ),
         LOST_PEER,
-        "see the other ranks' logs for what happened before: `launcher run --log-dir logs -- python "
-        "train.py` keeps one for each",
+        OTHERS_FIX,
         True,
         consequence=True,
     ),

@@ -70,7 +70,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "variables-missing",
-        ("rendezvous: environment variable*expected, but not set",),
+        ("rendezvous: environment variable*expected, but not set", "coordinator_address should be defined"),
         "this process has no rank in its environment",
         "`launcher run -- python train.py`; inside of a script that starts processes by itself, pass the "
         "environment on: `env={**os.environ, ...}`",
@@ -121,6 +121,7 @@ SYMPTOMS = (
             "wait timeout after*keys:",
             "Barrier timed out*Wait_for_all_tasks_to_register",
             "cluster registration failed",
+            "!CoordinationService/RegisterTask",
             "registration timed out",
             "Barrier timed out*PjRT_Client_Connect",
         ),
@@ -157,7 +158,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "port-in-use",
-        ("EADDRINUSE", "Address already in use", "address already in use"),
+        ("EADDRINUSE", "Address already in use", "address already in use", "!Failed to add port to server: "),
         "another process listens on this port",
         "another `--master-port` (one node: leave it out), or end the leftover of an earlier job (`ss "
         "-ltnp`)",

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.failure.symptoms.hardware import MEMORY_FIX
 from launcher.failure.symptoms.symptom import Symptom
-
-MEMORY_FIX = (
-    "a higher limit (`docker run --memory 64g`, Kubernetes resources.limits.memory) or a larger machine; or "
-    "fewer DataLoader workers (`num_workers=2`), smaller batches, no second copy of the data in each process"
-)
 
 WANTED = ("arguments are required", "Missing option")
 RANK_FLAGS = (
@@ -59,20 +55,6 @@ SYMPTOMS = (
         MEMORY_FIX,
         True,
         loud=True,
-    ),
-    Symptom(
-        "host-memory-refused",
-        (
-            "DefaultCPUAllocator: can't allocate memory",
-            "DefaultCPUAllocator: not enough memory",
-            "std::bad_alloc",
-            "Cannot allocate memory",
-            "_ArrayMemoryError",
-            "^MemoryError",
-        ),
-        "the process could not allocate memory",
-        MEMORY_FIX,
-        False,
     ),
     Symptom(
         "worker-killed",
@@ -236,7 +218,13 @@ SYMPTOMS = (
     ),
     Symptom(
         "file-missing",
-        ("FileNotFoundError:", "can't open file", "No such file or directory"),
+        (
+            "FileNotFoundError:",
+            "can't open file",
+            "No such file or directory",
+            "Failed to find any matching files",
+            "ValueError: File not found",
+        ),
         "a file does not exist",
         "`ls -l PATH` in this container, on this node: is the data mounted, is the working directory the "
         "right one?",

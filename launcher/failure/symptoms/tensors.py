@@ -149,7 +149,7 @@ SYMPTOMS = (
             "is out of bounds for dimension",
             "is out of bounds for axis",
             "indices[*] = * is not in [0,",
-            "Received a label value of * which is outside the valid range",
+            "!Received a label value of * which is outside the valid range",
             "index * is out of range for dimension",
         ),
         "an index is outside of the tensor: a label, a token or a position that the model has no row for",
