@@ -47,6 +47,8 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
+NOT_EXECUTABLE = 126
+"""Exit status of a shell that could not execute a command."""
 READS_CHECKPOINT = ("PyTorchFileReader(", "in _legacy_load")
 """What the end of a traceback shows if a checkpoint cannot be read: some exceptions only say EOFError."""
 STARTER_PER_PROCESS = Cause(
@@ -139,6 +141,8 @@ def _find(
         yield memory
     if number == signal.SIGBUS and number != death.asked:
         yield explain_bus_error(after)
+    if death.code == NOT_EXECUTABLE and not words.exception:
+        yield from _explain_exit(death.code, words)
     yield from guard("the kernel's log", lambda: list(_find_xids(before, host)), none)
     yield from symptoms
     if memory is not None:
@@ -250,7 +254,7 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
             "check its name, and PATH in the container: `which NAME`",
             False,
         )
-    elif code == 126:
+    elif code == NOT_EXECUTABLE:
         yield Cause("command-not-executable", "a shell could not execute a command", "`chmod +x FILE`", False)
     elif words.exception and code > 0:
         yield Cause(

@@ -76,7 +76,8 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastWo
 
 def explain_told(code: int, before: Counters, after: Counters, words: LastWords) -> list[Cause]:
     """Return the meaning of a signal that ended a child of the process, as the process says."""
-    told = None if words.exception and not is_own_error(words.exception) else read_told_signal(words.lines)
+    own = not words.exception or is_own_error(words.exception)
+    told = read_told_signal(words.lines if own else [words.exception])
     if told is None or code <= 0:
         return []
     number, line = told

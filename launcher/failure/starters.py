@@ -39,6 +39,9 @@ _TOLD = (
     re.compile(rf"^srun: error: .*: ({_WORDS})(?: \(core dumped\))?$"),
     re.compile(rf"^(?:.*: line \d+: +\d+ )?({_WORDS})(?: +\(core dumped\))?(?:  .*)?$"),  # a shell
     re.compile(rf"^Fatal Python error: ({_WORDS})$"),  # faulthandler
+    re.compile(rf"Signal: ({_WORDS}) \("),  # Open MPI, of its own process
+    re.compile(r"Caught signal (\d{1,2}) \("),  # UCX
+    re.compile(r"(?:by|with|received) signal:? (SIG[A-Z]+|\d{1,2})\b"),
 )
 
 

@@ -226,7 +226,8 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Return (lines of the message, the exception) of the last exception without a traceback, or ((), "")."""
     for index in range(len(lines) - 1, -1, -1):
-        found = RAISED.match(bare(lines[index]))
+        named = any(word in lines[index] for word in ("Error", "Exception", "Interrupt"))
+        found = RAISED.match(bare(lines[index])) if named else None
         if found is not None:
             end = min(_block_end(lines, index), index + 1 + CONTINUED_MAX)
             return (found["text"], *(bare(line) for line in lines[index + 1 : end])), found["text"]

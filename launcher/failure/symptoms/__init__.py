@@ -39,24 +39,28 @@ def find_symptoms(words: LastWords) -> Iterator[tuple[Symptom, str]]:
     """
     said: set[str] = set()
     elsewhere = False
+    messages, others = (("\n".join(lines), lines) for lines in (words.messages, words.lines))
     for symptom in SYMPTOMS:
         if symptom.consequence and elsewhere:
             return
-        line = _last_match(symptom.patterns, words.messages, said)
+        line = _last_match(symptom.patterns, *messages, said)
         if line is None:
             patterns = [
                 one for one in symptom.patterns if symptom.loud or one[0] == LOUD or not words.messages
             ]
-            line = _last_match(patterns, words.lines, said)
+            line = _last_match(patterns, *others, said)
         if line is not None:
             said.add(line)
             elsewhere = symptom.consequence
             yield symptom, line
 
 
-def _last_match(patterns: Sequence[str], lines: Sequence[str], said: Container[str]) -> str | None:
-    for line in reversed(lines) if patterns else ():
-        if line not in said and any(_holds(line, pattern.removeprefix(LOUD)) for pattern in patterns):
+def _last_match(patterns: Sequence[str], text: str, lines: Sequence[str], said: Container[str]) -> str | None:
+    """Return the last line that matches a pattern; few patterns begin with what is in the text at all."""
+    near = [one.removeprefix(LOUD) for one in patterns]
+    near = [one for one in near if one.removeprefix("^").partition("*")[0] in text]
+    for line in reversed(lines) if near else ():
+        if line not in said and any(_holds(line, pattern) for pattern in near):
             return line
     return None
 

@@ -68,6 +68,9 @@ SYMPTOMS = (
             "corrupted record at",
             "image file is truncated",
             "cannot identify image file",
+            "UnpicklingError:",
+            "Parquet magic bytes not found",
+            "ReadError: ",
         ),
         "a checkpoint or data file is broken: cut off, or not what its name says",
         "`ls -l` and `head -c 200` of the file: a text that starts with `version https://git-lfs` needs "
@@ -77,7 +80,13 @@ SYMPTOMS = (
     ),
     Symptom(
         "hub-rate-limit",
-        ("429 Client Error", "429 Too Many Requests", "HTTP Error 429", "Too Many Requests for url"),
+        (
+            "429 Client Error",
+            "429 Too Many Requests",
+            "HTTP Error 429",
+            "Too Many Requests for url",
+            "rate limit",
+        ),
         "the server refuses more requests for now",
         "download once and share it: `hf download REPO` before the job, then `HF_HUB_OFFLINE=1` on the "
         "ranks; a token has a higher limit: `hf auth login`",
@@ -101,6 +110,7 @@ SYMPTOMS = (
             "403 Client Error*huggingface.co",
             "403 Forbidden: ",
             "doesn't exist on the Hub or cannot be accessed",
+            "make sure to pass a token having permission",
         ),
         "the hub does not give this model or data set to this user",
         "accept its terms on its page, then `hf auth login` or `HF_TOKEN=hf_...` in the environment of all "

@@ -18,6 +18,7 @@ SYMPTOMS = (
             "ncclRemoteError",
             "remote process exited or there was a network error",
             "NCCL*Connection closed by remote peer",
+            "NCCL communicator was aborted",
         ),
         LOST_PEER,
         NETWORK_FIX,
@@ -101,6 +102,7 @@ SYMPTOMS = (
             "BrokenPipeError",
             "Broken pipe",
             "RemoteDisconnected",
+            "Socket closed",
         ),
         "the other side closed a connection: look for the first failure there",
         "the line says which connection, if it is known; `launcher status` and the other ranks' logs "

@@ -21,6 +21,9 @@ SYMPTOMS = (
             "Watchdog caught collective operation timeout",
             "watchdog got stuck for",
             "timed out in blocking wait (",
+            "aught collective operation timeout",
+            "NCCL operations have failed or timed out",
+            "Timeout at NCCL work",
         ),
         NOT_ALL_TOOK_PART,
         "run `launcher stacks` while it hangs again to find the rank that does something else "
@@ -124,6 +127,11 @@ SYMPTOMS = (
             "!CoordinationService/RegisterTask",
             "registration timed out",
             "Barrier timed out*PjRT_Client_Connect",
+            "in store based barrier",
+            "RendezvousTimeoutError",
+            "RuntimeError: Socket Timeout",
+            "got error: Socket Timeout",
+            "got error: wait timeout",
         ),
         "not all ranks joined the rendezvous",
         "`launcher plan` on each node, with the flags of the job, shows whether WORLD_SIZE, MASTER_ADDR and "
@@ -137,6 +145,9 @@ SYMPTOMS = (
             "name resolution",
             "getaddrinfo failed",
             "!cannot be retrieved (gai error",
+            "Could not resolve host",
+            "nodename nor servname",
+            "No address associated with hostname",
         ),
         "a host name does not resolve here",
         "`getent hosts NAME` in this container; an address for the name (`--master-addr 10.0.0.4`), or "
@@ -150,6 +161,7 @@ SYMPTOMS = (
             "client socket has failed to connect",
             "The client socket*has failed*to connect",
             "The connection to the C10d store has failed",
+            "client socket cannot be initialized to connect",
         ),
         "rank 0 did not answer at its address",
         "is rank 0 running, and MASTER_PORT open to this node? `launcher check`, with the flags of the job, "
@@ -158,7 +170,15 @@ SYMPTOMS = (
     ),
     Symptom(
         "port-in-use",
-        ("EADDRINUSE", "Address already in use", "address already in use", "!Failed to add port to server: "),
+        (
+            "EADDRINUSE",
+            "Address already in use",
+            "address already in use",
+            "!Failed to add port to server: ",
+            "errno: 98",
+            "ort * is already in use",
+            "ort is already allocated",
+        ),
         "another process listens on this port",
         "another `--master-port` (one node: leave it out), or end the leftover of an earlier job (`ss "
         "-ltnp`)",
@@ -172,6 +192,9 @@ SYMPTOMS = (
             "NET/IB*Async event",
             "Call to ibv_modify_qp*failed",
             "ibv_poll_cq*failed",
+            "Transport retry count exceeded",
+            "IBV_WC_RETRY_EXC_ERR",
+            "ibv_open_device failed",
         ),
         "an InfiniBand or RoCE connection between two nodes failed",
         "`launcher bandwidth --pairs` finds the link, `ibstat` its port, `ibdev2netdev` its card; RoCE: "
@@ -197,7 +220,12 @@ SYMPTOMS = (
     ),
     Symptom(
         "nccl-misused",
-        ("ncclInvalidUsage", "ncclInvalidArgument"),
+        (
+            "ncclInvalidUsage",
+            "ncclInvalidArgument",
+            "NCCL*invalid usage",
+            "NCCL*invalid argument",
+        ),
         "NCCL was called in a way that it does not allow",
         "`NCCL_DEBUG=WARN` says why; usually ranks disagree about sizes, devices or the order of calls: "
         "`TORCH_DISTRIBUTED_DEBUG=DETAIL` names them",
@@ -205,7 +233,10 @@ SYMPTOMS = (
     ),
     Symptom(
         "nccl-internal-error",
-        ("ncclInternalError",),
+        (
+            "ncclInternalError",
+            "NCCL*internal error",
+        ),
         "NCCL reported an internal error",
         "`NCCL_DEBUG=WARN` says where; another NCCL version may help: `pip install -U nvidia-nccl-cu12`",
         None,

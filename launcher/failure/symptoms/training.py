@@ -61,9 +61,9 @@ SYMPTOMS = (
     Symptom(
         "horovod-stall",
         (
-            "Shutdown will occur due to stall",
+            "!Shutdown will occur due to stall",
             "One or more rank (marked by *) is dead or has stalled",
-            "ranks have stalled for more than",
+            "!is stalled for longer than * seconds. Will shutdown",
             "Stalled tensor",
             "subset of ranks and are waiting for remainder of ranks",
         ),
@@ -71,7 +71,6 @@ SYMPTOMS = (
         "the same number of steps on each rank (`drop_last=True`), no `if hvd.rank() == 0` around a "
         "collective; `launcher stacks` while it hangs shows the line of each rank",
         None,
-        loud=True,
     ),
     Symptom(
         "deepspeed-config",
@@ -98,7 +97,11 @@ SYMPTOMS = (
     ),
     Symptom(
         "cuda-after-fork",
-        ("Cannot re-initialize CUDA in forked subprocess",),
+        (
+            "Cannot re-initialize CUDA in forked subprocess",
+            "CUDA error: initialization error",
+            "cuda runtime error (3)",
+        ),
         "a forked process uses CUDA, which its parent has initialized",
         "`torch.multiprocessing.set_start_method('spawn')` under `if __name__ == '__main__':`, or "
         "`DataLoader(..., multiprocessing_context='spawn')`, or no `.cuda()` in the data set",
@@ -148,6 +151,7 @@ SYMPTOMS = (
             "Failed to find C compiler",
             "CppCompileError",
             "C++ compile error",
+            "unsupported GNU version",
         ),
         "code could not be compiled here",
         "the tools in the image: `apt-get install g++ ninja-build`, for CUDA an image of the kind devel and "
