@@ -49,8 +49,13 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 
 NOT_EXECUTABLE = 126
 """Exit status of a shell that could not execute a command."""
-READS_CHECKPOINT = ("PyTorchFileReader(", "in _legacy_load")
-"""What the end of a traceback shows if a checkpoint cannot be read: some exceptions only say EOFError."""
+FRAMES = {
+    "PyTorchFileReader(": "checkpoint-corrupt",
+    "in _legacy_load": "checkpoint-corrupt",
+    "multiprocessing/resource_sharer.py": "worker-killed",
+}
+FRAMES_LINES = 24
+"""What the last lines of a traceback show where the exception says too little (EOFError), or misleads."""
 STARTER_PER_PROCESS = Cause(
     "starter-per-process",
     "the command calls torchrun, which starts the processes of a node, and was started once per process",
@@ -168,10 +173,8 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
         )
         for symptom, line in find_symptoms(words)
     ]
-    if not symptoms and any(sign in line for sign in READS_CHECKPOINT for line in words.traceback[-12:]):
-        broken = next(symptom for symptom in SYMPTOMS if symptom.code == "checkpoint-corrupt")
-        what = f"{broken.meaning}: {quote(words.exception)}"
-        symptoms = [Cause(broken.code, what, broken.fix, broken.retryable)]
+    if all(cause.consequence for cause in symptoms):
+        symptoms = _find_by_frames(words) or symptoms
     missing = find_program(words.lines, words.messages, words.traceback, death.code)
     if missing:
         symptoms = [cause for cause in symptoms if cause.code != "file-missing"]
@@ -179,6 +182,16 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
     if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
         symptoms.insert(0, STARTER_PER_PROCESS)
     return symptoms
+
+
+def _find_by_frames(words: LastWords) -> list[Cause]:
+    """Return the cause that the place of an exception tells."""
+    for sign, code in FRAMES.items():
+        if any(sign in line for line in words.traceback[-FRAMES_LINES:]):
+            (known,) = (symptom for symptom in SYMPTOMS if symptom.code == code)
+            what = f"{known.meaning}: {quote(words.exception)}"
+            return [Cause(known.code, what, known.fix, known.retryable)]
+    return []
 
 
 def _find_root(death: ProcessExit, after: Counters) -> tuple[LastWords, list[Cause]]:

@@ -29,6 +29,8 @@ STDERR_BYTES = 32 << 10
 CPP_FRAME = "frame #"
 CONTINUED_MAX = 12
 """Maximum number of lines of an exception's message after the first."""
+WHOLE_MAX = 40
+"""The same for a message that ends the output."""
 MARGIN = re.compile(r" +[|+] ?")
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -261,8 +263,8 @@ def _block_end(lines: Sequence[str], header: int) -> int:
         while end < len(lines) and RANK.match(lines[end]):
             end += 1
     elif not lines[header].startswith(" "):  # in a group all lines are indented
-        limit = end + CONTINUED_MAX
-        whole = len(lines) <= limit  # nothing follows: blank lines are of the message, too
+        whole = len(lines) <= end + WHOLE_MAX  # little follows: blank lines are of the message, too
+        limit = end + (WHOLE_MAX if whole else CONTINUED_MAX)
         while end < min(limit, len(lines)) and not _begins_something_else(lines[end]):
             if not lines[end] and not whole:
                 break

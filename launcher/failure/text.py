@@ -10,9 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK = re.compile(r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?")
+RANK = re.compile(
+    r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?"
+    r"|\(\w{1,40} pid=\d+(?:, ip=[\d.]{1,20})?\) ?"
+)
 """Prefix of each line of a traceback from torch's excepthook (in its log lines no space follows), from
-torchrun's ``--tee``, from horovodrun, or from Open MPI's ``--tag-output``."""
+torchrun's ``--tee``, from horovodrun and Open MPI's ``--tag-output``, or from Ray."""
 HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 LINES_MAX = 120
 QUOTE_CHARS = 300

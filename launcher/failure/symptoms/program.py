@@ -67,6 +67,7 @@ SYMPTOMS = (
             "DataLoader worker (pid*is killed by signal",
             "DataLoader worker (pid(s)*exited unexpectedly",
             "process in the process pool was terminated abruptly",
+            "worker process managed by the executor was unexpectedly terminated",
         ),
         "a worker process of this rank was killed or crashed",
         "if it was killed: memory (`free -h`, `docker stats`); `num_workers=0` shows an exception that it "
