@@ -53,8 +53,6 @@ RAISED = re.compile(
     r"(?P<text>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*|:?$))"
 )
 """A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
-NESTED = re.compile(r"\s+(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*Error: ")
-"""A line inside of a message that quotes an exception, e.g. from code that TensorFlow has traced."""
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
     rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
@@ -213,13 +211,15 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
     if block and block[0].startswith(FATAL):
         return (block[0],), block[0]
     messages: list[str] = []
-    last, expected = "", False
+    last, expected, below = "", False, False
     for line in block:
         inner = _inner(line)
         if HEADER.match(inner) or HEADER.match(line):
             expected = expected or "|" not in line  # for a group, the message of the group itself
-        elif inner and (inner[0] not in ' \t+-"' or NESTED.match(inner)) and inner not in CHAINED:
-            messages.append(inner)
+            below = False  # from the exception on, indented lines are of its message
+        elif inner and (below or inner[0] not in ' \t+-"') and inner not in CHAINED:
+            below = True
+            messages.append(inner.strip())
             if expected:
                 last, expected = inner, False
     return tuple(messages), last

@@ -239,7 +239,7 @@ SYMPTOMS = (
             "Flags parsing error",
             "Error: No such option",
             "Error: Missing option",
-            "Error: Missing argument",
+            "Missing argument '",
             "Error: Invalid value for",
             "Some specified arguments are not used by the HfArgumentParser",
             "ConfigCompositionException",

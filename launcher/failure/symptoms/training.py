@@ -109,7 +109,7 @@ SYMPTOMS = (
     ),
     Symptom(
         "main-guard-missing",
-        ("before the current process has finished its bootstrapping phase",),
+        ("!An attempt has been made to start a new process before the",),
         "the script starts processes while a process that was spawned imports it",
         "put what the script does under `if __name__ == '__main__':`",
         False,
