@@ -16,6 +16,15 @@ HEAD = ("code", "a message", "what to do", "retry")
 RETRY = {True: "yes", False: "no", None: "unknown"}
 LINE_CHARS = 130
 OTHERS = {
+    "cuda-out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "device-mismatch": "Expected all tensors to be on the same device, but found at least two devices, cpu "
+    "and cuda:0!",
+    "horovod-peer-lost": "Horovod has been shut down. This was caused by an exception on one of the ranks",
+    "hub-access": "OSError: You are trying to access a gated repo.",
+    "ranks-missing": "Timed out after 901 seconds waiting for clients. 1/2 clients joined.",
+    "usage": "train.py: error: unrecognized arguments: --epochz 3",
+    "variables-missing": "ValueError: Error initializing torch.distributed using env:// rendezvous: "
+    "environment variable RANK expected, but not set",
     "gpu-busy": "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
     "gpu-lost": "RuntimeError: CUDA error: GPU is lost. Reboot the system to recover this GPU",
     "local-ranks-differ": "AssertionError: LOCAL_RANK (0) != OMPI_COMM_WORLD_LOCAL_RANK (1)",
@@ -29,14 +38,14 @@ OTHERS = {
     "ssh-refused": "root@10.0.0.5: Permission denied (publickey,password).",
     "storage-lost": "OSError: [Errno 116] Stale file handle",
 }
-"""Messages of causes that no case of the corpus has."""
+"""Messages of causes that no case of the corpus has, or only others than most see."""
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield (code, message, fix, retry) of each cause that the output or a signal tells, by code."""
     found = _messages()
     for symptom in sorted(SYMPTOMS, key=lambda one: one.code):
-        message = found.get(symptom.code) or OTHERS[symptom.code]
+        message = OTHERS.get(symptom.code) or found[symptom.code]
         yield _row(symptom.code, f"`{_plain(message)}`", symptom.fix, symptom.retryable)
     for number, cause in SIGNALS.items():
         yield _row(cause.code, name_signal(number), cause.fix, cause.retryable)
