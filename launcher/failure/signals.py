@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SHM_DEFAULT_BYTES = 64 << 20
 """Docker's default size of a container's /dev/shm."""
-EXCEPTION_FIX = "the traceback says where; `--log-dir logs` keeps the output of each rank"
+EXCEPTION_FIX = "the traceback says where"
 
 
 def explain_bus_error(after: Counters) -> Cause:

@@ -181,10 +181,8 @@ SYMPTOMS = (
             "symbol lookup error",
         ),
         "something that the program needs is not installed, or is incompatible",
-        "`pip install NAME` in the image; `python -m pip show NAME` with the Python that the command starts "
-        "shows whether it has it; a library: `ldd FILE.so` shows which one is missing; an undefined symbol: "
-        "build the extension again for this PyTorch, `pip install --no-cache-dir --force-reinstall "
-        "--no-build-isolation NAME`",
+        "install it in the image: `pip install NAME`; which python does the command start? A library: `ldd "
+        "FILE.so` shows what is missing; an undefined symbol: build the extension again for this PyTorch",
         False,
     ),
     Symptom(
