@@ -171,7 +171,7 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
             symptom.retryable,
             symptom.consequence,
         )
-        for symptom, line in find_symptoms(words)
+        for symptom, line in find_symptoms(words, killed=ended_by(death.code) not in (None, signal.SIGABRT))
     ]
     if all(cause.consequence for cause in symptoms):
         symptoms = _find_by_frames(words) or symptoms

@@ -44,6 +44,16 @@ def test_other_words_of_signals_are_none(line: str) -> None:
     assert codes(find_causes(death(1, f"{line}\n"), UNKNOWN, NOBODY)) == []
 
 
+@pytest.mark.parametrize("code", [-9, 137, -11])
+def test_a_warning_does_not_explain_a_signal(code: int) -> None:
+    """Only what a process writes when it dies does, or an exception."""
+    warned = "W0000 Could not load library libnvinfer.so.8: No such file or directory\nepoch 3\n"
+    expected = "segmentation-fault" if code == -11 else "killed"
+    assert codes(find_causes(death(code, warned), UNKNOWN, NOBODY)) == [expected]
+    oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n"
+    assert codes(find_causes(death(-9, warned + oom), UNKNOWN, NOBODY)) == ["out-of-memory"]
+
+
 def test_an_exception_comes_before_a_signal() -> None:
     """mpirun kills the others with a signal after one has raised an exception."""
     text = raised("ValueError: no") + "mpirun noticed that process rank 1 exited on signal 9 (Killed).\n"

@@ -29,25 +29,29 @@ SYMPTOMS = (
 )
 
 
-def find_symptoms(words: LastWords) -> Iterator[tuple[Symptom, str]]:
+def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
     """Yield the symptoms in the last output, each with the line that shows it, in the table's order.
 
     If there is a traceback, only messages of its exceptions count, and rows that are ``loud``: a line about a
     connection that was lost and restored an hour ago does not explain why a process ended. Each line is used
     once: a line that a special row has explained is not explained again by a general one. At most one
     consequence is yielded.
+
+    Args:
+        words: The last output of a process.
+        killed: Whether a signal ended it in the middle of its work: then lines without an exception only count
+            for rows that are ``loud``, because any other may be a warning.
     """
     said: set[str] = set()
     elsewhere = False
+    exact = killed or words.messages
     messages, others = (("\n".join(lines), lines) for lines in (words.messages, words.lines))
     for symptom in SYMPTOMS:
         if symptom.consequence and elsewhere:
             return
         line = _last_match(symptom.patterns, *messages, said)
         if line is None:
-            patterns = [
-                one for one in symptom.patterns if symptom.loud or one[0] == LOUD or not words.messages
-            ]
+            patterns = [one for one in symptom.patterns if symptom.loud or one[0] == LOUD or not exact]
             line = _last_match(patterns, *others, said)
         if line is not None:
             said.add(line)
