@@ -117,9 +117,28 @@ class Observers:
             self._meeting.note_end()
 
     def end(self) -> None:
-        """Wait for the checks of this node, after all attempts."""
+        """Wait for the checks of this node, after all attempts, and look at the end of its output."""
         if self._checking is not None:
             self._agent.loop.guard(self._checking.finish)
+        self._agent.loop.guard(self._look_at_loss)
+
+    def _look_at_loss(self) -> None:
+        """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
+        agent = self._agent
+        if agent.first is not None or agent.reason is not None or agent.forwarder.told is not None:
+            return
+        tails = [
+            (one.child.name, tail)
+            for index, one in enumerate(agent.group.processes)
+            for tail in agent.output.read_tails(index)
+            if b"nan" in tail or b"NaN" in tail
+        ]
+        if tails:
+            from launcher.observers.loss import describe_loss
+
+            note = describe_loss(tails)
+            if note is not None:
+                agent.say(note)
 
     # --- our children
 
