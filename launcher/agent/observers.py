@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.preemption.watch import Watch
     from launcher.process.helper import Helper
     from launcher.process.spawn import Child
+    from launcher.recorder.watch import Recorder
 
 CHECK_S = 30.0
 """Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
@@ -49,6 +50,7 @@ class Observers:
         counters_after: The counters right after the first failure, before the memory in use is freed.
         unmet: Message that the attempt's processes have not met, if it was reported while they ran.
         server: Answers questions; None before it exists, and if there is none.
+        recorder: The processes' flight recorders; None before the first process.
     """
 
     def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
@@ -56,6 +58,7 @@ class Observers:
         self.counters_after: Counters | None = None
         self.unmet: str | None = None
         self.server: Server | None = None
+        self.recorder: Recorder | None = None
         self._agent, self._checks, self._serve = agent, checks, serve
         self._nccl_path: str | None = None
         self._progress: Progress | None = None
@@ -70,6 +73,20 @@ class Observers:
     # --- one attempt
 
     def plan(self, child: Child) -> dict[str, str]:
+        """Return the variables for a process by which it can be observed."""
+        return {**self._plan_recorder(child), **self._plan_nccl_log(child)}
+
+    def _plan_recorder(self, child: Child) -> dict[str, str]:
+        """Return the variables that switch on PyTorch's flight recorder, unless the user has decided."""
+        if child.companion:
+            return {}
+        if self.recorder is None:
+            from launcher.recorder.watch import Recorder
+
+            self.recorder = Recorder(self._agent.folder.private_folder)
+        return self.recorder.plan(child.argv, child.environ, self._agent.attempt)
+
+    def _plan_nccl_log(self, child: Child) -> dict[str, str]:
         """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
         agent = self._agent
         proof = agent.watch.proof
@@ -101,6 +118,8 @@ class Observers:
             self._progress.close()
         if self._nccl is not None:
             self._nccl.close()
+        if self.recorder is not None:
+            self.recorder.end_attempt()
         meeting = self._meeting
         self._stall = self._progress = self._nccl = self._meeting = None
         if meeting is not None:
