@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-ABSENT, DIFFERS, TOGETHER, CIRCLE, NO_DUMP = "absent", "differs", "together", "circle", "no-dump"
+ABSENT, DIFFERS, TOGETHER, CIRCLE = "absent", "differs", "together", "circle"
+NO_DUMP, UNSURE = "no-dump", "unsure"
 SAME_SIZES = (
     *("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced", "allreduce_coalesced"),
     *("_all_gather_base", "_allgather_base", "all_gather_into_tensor", "_reduce_scatter_base"),
@@ -34,7 +35,7 @@ class Conclusion:
     """One finding.
 
     Attributes:
-        kind: ``"absent"``, ``"differs"``, ``"together"``, ``"circle"`` or ``"no-dump"``.
+        kind: ``"absent"``, ``"differs"``, ``"together"``, ``"circle"``, ``"no-dump"`` or ``"unsure"``.
         sentence: What happened, in one line.
         ranks: The ranks that it names; empty if none is at fault.
         group: Name of the process group.
@@ -70,6 +71,7 @@ class _Group:
 
     def __init__(self, name: str, description: str, members: frozenset[int]) -> None:
         self.name, self.description, self.members = name, description, members
+        self.has_all = bool(members)
         self.records: dict[int, GroupRecord] = {}
         self.silent: list[int] = []
 
@@ -120,10 +122,11 @@ def conclude(records: Sequence[RankRecord], world_size: int | None = None) -> tu
         mine = {rank: one for (where, rank), one in waits.items() if where == place}
         found += _judge_group(group, mine, waiting, edges)
         found += _judge_p2p(group, mine, waiting, edges)
-    blamed = [one for one in found if one.kind != TOGETHER or not _has_better(found)]
-    if not blamed and waits:
-        blamed = _find_circle(groups, waits, edges)
-    order = (DIFFERS, ABSENT, CIRCLE, NO_DUMP, TOGETHER)
+    if waits and not any(one.kind in (ABSENT, DIFFERS) for one in found):
+        found += _find_circle(groups, waits, edges)
+    is_sure = any(one.kind not in (TOGETHER, UNSURE) for one in found)
+    blamed = [one for one in found if one.kind not in (TOGETHER, UNSURE) or not is_sure]
+    order = (DIFFERS, ABSENT, CIRCLE, NO_DUMP, UNSURE, TOGETHER)
     return tuple(sorted(blamed, key=lambda one: order.index(one.kind))[:SENTENCES_MAX])
 
 
@@ -134,7 +137,7 @@ def find_stragglers(records: Sequence[RankRecord], world_size: int | None = None
         ahead = max((group.enqueued(rank) for rank in group.records), default=0)
         found += [
             Straggler(rank, group.called, group.enqueued(rank), ahead)
-            for rank in sorted(group.members - set(group.silent))
+            for rank in sorted(group.members - set(group.silent) if group.has_all else group.records)
             if group.enqueued(rank) < ahead
         ]
     return tuple(sorted(found, key=lambda one: one.number - one.ahead))
@@ -150,10 +153,6 @@ def describe_missing(records: Sequence[RankRecord]) -> str:
     return f"no flight recorder of {'; '.join(parts)}" if parts else ""
 
 
-def _has_better(found: Iterable[Conclusion]) -> bool:
-    return any(one.kind != TOGETHER for one in found)
-
-
 def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[_Group]:
     """Return the groups; names may be used for several sets of ranks, so the ranks tell them apart."""
     groups: dict[tuple[str, str], _Group] = {}
@@ -165,9 +164,10 @@ def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[
             groups[key].records[record.rank] = one
     known = {record.rank for record in records if not record.missing}
     for group in groups.values():
-        if not group.members:  # its ranks are not in the dump: it has at least those that recorded it
-            is_world = group.name == "0" and world_size is not None
-            group.members = frozenset(range(world_size or 0)) if is_world else frozenset(group.records)
+        if not group.members and group.name == "0" and world_size is not None:
+            group.members, group.has_all = frozenset(range(world_size)), True
+        elif not group.members:  # its ranks are not in the dump: it may have any
+            group.members = frozenset(known)
         group.silent = sorted(group.members - known)
     return list(groups.values())
 
@@ -190,6 +190,13 @@ def _judge_group(
     example = here[min(here)]
     for rank in here:
         edges.setdefault(rank, set()).update(absent)
+    if not group.has_all:
+        waited = f" for {_duration(max(one.age_s for one in here.values()))}" if _is_timed(here) else ""
+        sentence = (
+            f"{_ranks(here)} wait{'s' if len(here) == 1 else ''}{waited} in {_say_what(group, example)}"
+        )
+        sentence += f"{_at(example)}; which ranks the group has is not recorded"
+        return [Conclusion(UNSURE, sentence, (), group.name, example.where)]
     if absent:
         culprits = [rank for rank in absent if rank not in waiting]
         return [_say_absent(group, example, here, culprits)] if culprits else []

@@ -175,11 +175,8 @@ def _group_of(entry: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _read_members(name: str, configs: Mapping[object, object]) -> str:
-    """Return the ranks of a group; gloo's groups have no name there, so that only a single one is known."""
-    config = _mapping(configs, name)
-    if not config and len(configs) == 1 and name == "0":
-        config = _mapping(configs, "")
-    listed = config.get("ranks")
+    """Return the ranks of a group; empty for gloo's groups, which are all listed under an empty name."""
+    listed = _mapping(configs, name).get("ranks")
     found = re.findall(r"\d{1,8}", listed[: RANKS_MAX * 10])[:RANKS_MAX] if isinstance(listed, str) else []
     text = render_ranges([int(rank) for rank in found])
     return text if len(text) < 800 else ""

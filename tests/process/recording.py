@@ -67,10 +67,6 @@ def step():
         time.sleep(60)
     elif how == "other" and rank == 1:
         dist.broadcast(torch.ones(1000), 0)
-    elif how == "recv" and rank == 0:
-        dist.recv(torch.ones(4), 1)
-    elif how == "recv":
-        time.sleep(60)
     elif how == "group" and rank == 0:
         dist.all_reduce(torch.ones(8), group=pair)
     else:

@@ -185,7 +185,18 @@ def test_gloo_completes_when_it_is_retired() -> None:
     ]
     dump = make_dump(entries, {"": ("", [0, 1])})
     (group,) = read_rank(0, as_pickle(dump), NOW_NS).groups
-    assert (group.enqueued, group.completed, group.ranks) == (3, 2, "0-1")
+    assert (group.enqueued, group.completed, group.ranks) == (3, 2, "")
+
+
+def test_a_group_whose_ranks_are_unknown_is_not_judged() -> None:
+    """gloo does not record which ranks a group has; only the group of all ranks is known."""
+    pair = make_dump([waiting(5, group=("7", "tp"))], {})
+    (found,) = conclude(read_all(pair, make_dump([make_entry(1)], {}), make_dump([make_entry(1)], {})), 3)
+    assert (found.kind, found.ranks) == ("unsure", ())
+    assert found.sentence == (
+        "rank 0 waits for 600 s in all_reduce number 5 of process group 7 (tp) (40 MB) at train.py:88 step; "
+        "which ranks the group has is not recorded"
+    )
 
 
 def test_only_some_collectives_travel() -> None:
