@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.recorder.analyse import analyse
 from launcher.recorder.conclude import conclude, describe_missing
 from launcher.recorder.request import DumpRequest, trigger
 from launcher.recorder.variables import Places
@@ -267,3 +268,31 @@ def test_gloos_recorder_names_the_rank(tmp_path: Path, how: str) -> None:
     assert found, records
     assert sentence in found[0].sentence
     assert rank in found[0].ranks
+
+
+@pytest.mark.torch
+@pytest.mark.thorough
+@pytest.mark.xdist_group("torch")
+def test_torchs_own_analyser_reads_the_copies(tmp_path: Path) -> None:
+    """It names the same ranks; a dump that was refused is not shown to it, because it would run it."""
+    folder = tmp_path / "evidence"
+    (folder / "node0").mkdir(parents=True)
+    for rank in range(4):
+        data = ABSENT if rank == 2 else STUCK
+        (folder / "node0" / f"recorder_rank_{rank}").write_bytes(data)
+    (folder / "node0" / "recorder_refused_rank_7").write_bytes(pickle.dumps(Hostile(tmp_path / "was-run")))
+    path = analyse(sys.executable, clean_environ(), str(folder), 60)
+    assert path == f"{folder}/torchfrtrace.txt"
+    text = Path(path).read_text()
+    assert "missing" in text.lower(), text
+    assert "Traceback" not in text, text
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_python_without_torch_has_no_analyser(tmp_path: Path) -> None:
+    python = Path(tmp_path, "python")
+    python.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -I -S "$@"\n')
+    python.chmod(0o700)
+    assert analyse(str(python), clean_environ(), str(tmp_path)) == ""
+    assert analyse("/nonexistent/python", clean_environ(), str(tmp_path)) == ""
+    assert os.listdir(tmp_path) == ["python"]
