@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from launcher.recorder.request import DumpRequest
     from launcher.recorder.variables import Places
 
+EVIDENCE = "launcher-evidence"
+"""Name of the folder for evidence, beside the failure record or in the folder of the run."""
 WORKER = "worker.py"
 """Our program in front of the command in the line of torchrun's agent: see `launcher.engines.torchrun`."""
 
@@ -78,6 +80,28 @@ class Recorder:
                     except OSError:
                         pass
         self._places.clear()
+
+
+def choose_folder(
+    evidence_dir: str | None, failure_file: str | None, run_folder: str | None, node_rank: int | None
+) -> str:
+    """Return the folder of this node for copies of dumps; empty for none.
+
+    Several nodes may share the folder above it, which then has the evidence of all of them.
+
+    Args:
+        evidence_dir: The folder that the user wants; None to choose.
+        failure_file: Path of the failure record; its folder comes next, unless it is one of devices.
+        run_folder: Folder of this run, which the caller keeps if it is the one; None for none.
+        node_rank: Rank of this node; None if unknown.
+    """
+    node = "node" if node_rank is None else f"node{node_rank}"
+    beside = os.path.dirname(os.path.abspath(failure_file)) if failure_file else ""
+    if evidence_dir:
+        return os.path.join(os.path.abspath(evidence_dir), node)
+    if beside and beside != "/dev":
+        return os.path.join(beside, EVIDENCE, node)
+    return os.path.join(run_folder, EVIDENCE, node) if run_folder else ""
 
 
 def find_command(argv: Sequence[str]) -> Sequence[str]:

@@ -14,6 +14,7 @@ from launcher.recorder.conclude import conclude, describe_missing, find_straggle
 from launcher.recorder.dump import Refused, read_rank
 from launcher.recorder.facts import RankRecord, parse_ranges, render_ranges
 from launcher.recorder.variables import Places, find_places, find_torch, plan_variables
+from launcher.recorder.watch import choose_folder, find_python
 from tests.unit.recorded_dumps import NOW_NS, as_json, as_pickle, make_dump, make_entry
 
 FOLDER = "/tmp/launcher_x"
@@ -112,6 +113,49 @@ def test_torchs_version_is_found_in_its_folder(tmp_path: Any) -> None:
     assert find_torch([str(tmp_path / "first")]) is None
     (folder / "version.py").write_text("nothing")
     assert find_torch([str(tmp_path / "second")]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("/data/e", "/out/failure.json", "/tmp/run", 3), "/data/e/node3"),
+        ((None, "/out/failure.json", "/tmp/run", 3), "/out/launcher-evidence/node3"),
+        ((None, "/dev/termination-log", "/tmp/run", 0), "/tmp/run/launcher-evidence/node0"),
+        ((None, None, "/tmp/run", None), "/tmp/run/launcher-evidence/node"),
+        ((None, None, None, 0), ""),
+    ],
+)
+def test_evidence_has_a_place(given: tuple[Any, ...], expected: str) -> None:
+    assert choose_folder(*given) == expected
+
+
+AGENT = (
+    "/opt/python3",
+    "-m",
+    "launcher.x",
+    "--no_python",
+    "/usr/bin/python3",
+    "-I",
+    "-S",
+    "/l/cli/worker.py",
+    "run",
+)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (("python", "train.py"), "python"),
+        (("bash", "train.sh"), ""),
+        (("srun", "python", "train.py"), ""),
+        (("/opt/python3", "-m", "torch.distributed.run", "--no_python", "python", "t.py"), "/opt/python3"),
+        ((*AGENT, "--", "python3.11", "t.py"), "python3.11"),
+        ((*AGENT, "--", "bash", "t.sh"), "/opt/python3"),
+        ((), ""),
+    ],
+)
+def test_the_python_of_a_command_is_found(argv: tuple[str, ...], expected: str) -> None:
+    assert find_python(argv) == expected
 
 
 # --- dumps
