@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from launcher.output.folder import NCCL_FILE
@@ -136,9 +137,24 @@ class Observers:
             self._meeting.note_end()
 
     def end(self) -> None:
-        """Wait for the checks of this node, after all attempts."""
+        """Finish the checks of this node, and read the evidence, after all attempts."""
         if self._checking is not None:
             self._agent.loop.guard(self._checking.finish)
+        if self._agent.evidence.dumps:
+            self._agent.loop.guard(self._analyse)
+
+    def _analyse(self) -> None:
+        """Have torch's own analyser read the dumps of a job that hung, once all ranks have ended."""
+        from launcher.recorder.analyse import analyse
+
+        agent = self._agent
+        python = "" if self.recorder is None else self.recorder.python
+        if agent.place.node_rank or not python or self.is_preempted:
+            return
+        folder = os.path.dirname(os.path.dirname(agent.evidence.dumps[-1]))
+        path = analyse(python, agent.environ, folder)
+        if path:
+            agent.say(f"what torch's analyser says about the dumps: {path}")
 
     # --- our children
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODULE = "torch.distributed.flight_recorder.fr_trace"
-FIRST = (2, 10)
-"""First version of torch with the analyser."""
 LIMIT_S = 20.0
 """Seconds that it may take: importing torch takes some of them."""
 OUTPUT_BYTES = 1 << 20

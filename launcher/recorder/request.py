@@ -37,7 +37,7 @@ SETTLE_S = 0.1
 FILE_BYTES, ALL_BYTES = 64 << 20, 256 << 20
 """Largest dump that is read, and largest sum of the copies of one node."""
 RANKS_MAX = 256
-NO_PIPE = "it has no flight recorder to ask: only NCCL's process group has, once it is made"
+NO_PIPE = "only NCCL's process group can be asked, once it is made"
 OUTPUT_BYTES = 8 << 20
 READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader.py")
 

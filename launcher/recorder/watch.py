@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EVIDENCE = "launcher-evidence"
 """Name of the folder for evidence, beside the failure record or in the folder of the run."""
+ANALYSER = (2, 10)
+"""First version of torch with an analyser: see `launcher.recorder.analyse`."""
 WORKER = "worker.py"
 """Our program in front of the command in the line of torchrun's agent: see `launcher.engines.torchrun`."""
 
@@ -59,11 +61,22 @@ class Recorder:
             self._places[places] = None
         return found
 
-    def request(self, ranks: Iterable[int], evidence: str = "", **limits: float) -> DumpRequest:
+    @property
+    def is_on(self) -> bool:
+        """Whether a process of this attempt may have a flight recorder."""
+        return bool(self._places)
+
+    @property
+    def python(self) -> str:
+        """A Python of the job whose torch has an analyser of dumps; empty without one."""
+        known = ((python, version) for python, version in self._versions.items() if version is not None)
+        return next((python for python, version in known if version >= ANALYSER), "")
+
+    def request(self, ranks: Iterable[int], evidence: str, dump_s: float) -> DumpRequest:
         """Return a request to all ranks of this node to dump; see `DumpRequest`."""
         from launcher.recorder.request import DumpRequest
 
-        return DumpRequest(ranks, list(self._places), evidence=evidence, **limits)  # type: ignore[arg-type]
+        return DumpRequest(ranks, list(self._places), evidence=evidence, dump_s=dump_s)
 
     def end_attempt(self) -> None:
         """Remove the pipes of an attempt that has ended: a folder that is kept must not have any."""

@@ -6,6 +6,7 @@ that are made again from facts (``tests/unit/recorded_dumps.py``). gloo's record
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -100,8 +101,7 @@ def test_a_dump_from_a_timeout_is_read_after_the_end(
 def test_ranks_without_a_recorder_are_said(tmp_path: Path) -> None:
     records = follow(DumpRequest([0, 1], [Places(f"{tmp_path}/0_recorder_", f"{tmp_path}/0_recorder_")]))
     assert describe_missing(records) == (
-        "no flight recorder of ranks 0-1: "
-        "it has no flight recorder to ask: only NCCL's process group has, once it is made"
+        "no flight recorder of ranks 0-1: only NCCL's process group can be asked, once it is made"
     )
     assert follow(DumpRequest([], [])) == []
 
@@ -202,6 +202,7 @@ def test_a_request_that_is_closed_leaves_no_process(
 # --- the launcher's part
 
 SHOW = """
+import json
 import os
 print(sorted(name for name in os.environ if name.startswith("TORCH_")))
 """
@@ -296,3 +297,75 @@ def test_a_python_without_torch_has_no_analyser(tmp_path: Path) -> None:
     assert analyse(str(python), clean_environ(), str(tmp_path)) == ""
     assert analyse("/nonexistent/python", clean_environ(), str(tmp_path)) == ""
     assert os.listdir(tmp_path) == ["python"]
+
+
+# --- in a report
+
+RANK = """
+import os, sys, time
+rank, stem = os.environ["RANK"], os.environ["TORCH_FR_DUMP_TEMP_FILE"]
+pipe = f"{os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}{rank}.pipe"
+os.mkfifo(pipe)
+fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+began = time.monotonic()
+while time.monotonic() < began + 60:
+    try:
+        if os.read(fd, 128):
+            data = open(f"{sys.argv[1]}/source-{rank}", "rb").read()
+            open(f"{stem}{rank}", "wb").write(data)
+    except BlockingIOError:
+        pass
+    if sys.argv[2] == "fails" and rank == "0" and time.monotonic() > began + 2:
+        sys.exit(3)
+    time.sleep(0.02)
+"""
+"""A rank whose NCCL is this loop."""
+
+
+def run_job(folder: Path, how: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run four ranks of which rank 2 does not join a collective."""
+    (folder / "train.py").write_text(RANK)
+    for rank in range(4):
+        (folder / f"source-{rank}").write_bytes(ABSENT if rank == 2 else STUCK)
+    words = ("run", "--nproc-per-node", "4", *flags, "--", sys.executable, str(folder / "train.py"))
+    return launch(*words, str(folder), how, environ={"TMPDIR": str(folder / "tmp")})
+
+
+@pytest.mark.torch
+def test_a_stall_report_names_the_rank_and_the_collective(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    flags = ("--stall-timeout", "2", "--on-stall", "stop", "--evidence-dir", str(tmp_path / "evidence"))
+    done = run_job(tmp_path, "hangs", *flags)
+    sentence = "rank 2 never joined all_reduce number 1,412 of process group 0 (40 MB); the others waited"
+    assert f"flight recorder: {sentence}" in done.stderr
+    assert f"dumps of the flight recorders: {tmp_path}/evidence/node0" in done.stderr
+    names = sorted(os.listdir(tmp_path / "evidence" / "node0"))
+    assert names == [f"recorder_rank_{rank}" for rank in range(4)]
+    assert "what torch's analyser says about the dumps" in done.stderr
+    assert "missing" in (tmp_path / "evidence" / "torchfrtrace.txt").read_text().lower()
+
+
+@pytest.mark.torch
+def test_the_folder_of_the_run_has_the_dumps_and_no_pipes(tmp_path: Path) -> None:
+    """Without a folder for evidence and without a failure record; it is kept."""
+    (tmp_path / "tmp").mkdir()
+    done = run_job(tmp_path, "hangs", "--stall-timeout", "2", "--on-stall", "stop")
+    assert "dumps of the flight recorders: " in done.stderr, done.stderr
+    (kept,) = (tmp_path / "tmp").iterdir()
+    assert len(list((kept / "launcher-evidence").glob("*/recorder_rank_*"))) == 4
+    assert not [path for path in kept.rglob("*") if path.is_fifo()]
+
+
+@pytest.mark.torch
+def test_a_failure_report_has_what_the_survivors_recorded(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    record = tmp_path / "out" / "failure.json"
+    record.parent.mkdir()
+    done = run_job(tmp_path, "fails", "--failure-file", str(record))
+    assert done.returncode == 3, done.stderr
+    texts = [one["doing"] for one in json.loads(record.read_text())["evidence"]]
+    assert any("flight recorder: rank 2 never joined all_reduce number 1,412" in text for text in texts), (
+        texts
+    )
+    assert (tmp_path / "out" / "launcher-evidence" / "node0" / "recorder_rank_1").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
