@@ -38,7 +38,7 @@ def describe_records(
 ) -> tuple[list[str], Conclusion | None]:
     """Return the lines of a report, and the conclusion that names the ranks at fault; None without one."""
     found = conclude(records, world_size)
-    lines = [quote(f"{NAME}: {one.sentence}", LINE_LENGTH) for one in found]
+    lines = [quote(f"{NAME}: {one.text}", LINE_LENGTH) for one in found]
     named = {rank for one in found for rank in one.ranks}
     behind = [one for one in find_stragglers(records, world_size) if one.rank not in named]
     lines += [
@@ -55,7 +55,7 @@ def group_records(records: Sequence[RankRecord], world_size: int | None) -> tupl
     return tuple(
         RankGroup(
             quote(render_ranges(list(one.ranks)), LINE_LENGTH),
-            quote(f"{NAME}: {one.sentence}", LINE_LENGTH),
+            quote(f"{NAME}: {one.text}", LINE_LENGTH),
             one.kind in SURE,
         )
         for one in conclude(records, world_size)

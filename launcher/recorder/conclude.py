@@ -37,6 +37,7 @@ class Conclusion:
     Attributes:
         kind: ``"absent"``, ``"differs"``, ``"together"``, ``"circle"``, ``"no-dump"`` or ``"unsure"``.
         sentence: What happened, in one line.
+        detail: Where it was called, and what the named ranks called last; empty if unknown.
         ranks: The ranks that it names; empty if none is at fault.
         group: Name of the process group.
         where: Line of the script at which the named ranks were last seen; empty if unknown.
@@ -47,6 +48,12 @@ class Conclusion:
     ranks: tuple[int, ...] = ()
     group: str = ""
     where: str = ""
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence with its detail."""
+        return "; ".join(filter(None, (self.sentence, self.detail)))
 
 
 @frozen
@@ -221,15 +228,17 @@ def _say_absent(
     sentence = f"{_ranks(absent)} never joined {_say_what(group, example)}; {rest} waited"
     sentence += f" {_duration(max(one.age_s for one in here.values()))}" if _is_timed(here) else ""
     where = next((one.where for rank in absent if (one := group.last(rank))), "")
-    called = f"; called at {example.where}" if example.where else ""
-    return Conclusion(ABSENT, f"{sentence}{called}{last}", tuple(absent), group.name, where)
+    called = f"they called it at {example.where}" if example.where and len(here) > 1 else ""
+    called = called or (f"called at {example.where}" if example.where else "")
+    detail = "; ".join(filter(None, (called, last and f"{_ranks(absent)} {last}")))
+    return Conclusion(ABSENT, sentence, tuple(absent), group.name, where, detail)
 
 
 def _describe_last(last: Collective | None) -> str:
     if last is None:
-        return "; called nothing in this group"
+        return "called nothing in this group"
     at = f" at {last.where}" if last.where else ""
-    return f"; last called {last.name} number {last.number:,}{at}"
+    return f"last called {last.name} number {last.number:,}{at}"
 
 
 def _find_difference(group: _Group, number: int, calls: Mapping[int, Collective]) -> Conclusion | None:
@@ -308,8 +317,9 @@ def _judge_p2p(
         if peer in group.silent:
             found.append(Conclusion(NO_DUMP, f"{sentence}; rank {peer} gave no dump", (peer,), group.name))
         else:
-            sentence += f"; rank {peer} never called {other}{_describe_last(group.last(peer))}"
-            found.append(Conclusion(ABSENT, sentence, (peer,), group.name))
+            sentence += f"; rank {peer} never called {other}"
+            detail = f"rank {peer} {_describe_last(group.last(peer))}"
+            found.append(Conclusion(ABSENT, sentence, (peer,), group.name, detail=detail))
     return found
 
 

@@ -34,7 +34,7 @@ def read_all(*dumps: dict[str, Any]) -> list[RankRecord]:
 
 def say(*dumps: dict[str, Any], world_size: int | None = None) -> list[str]:
     """Return the sentences about one dump per rank."""
-    return [one.sentence for one in conclude(read_all(*dumps), world_size)]
+    return [one.text for one in conclude(read_all(*dumps), world_size)]
 
 
 # --- variables
@@ -278,7 +278,7 @@ def test_a_rank_that_never_joined_is_named() -> None:
     (sentence,) = say(stuck, stuck, stuck, make_dump(DONE))
     assert sentence == (
         "rank 3 never joined all_reduce number 1,412 of process group 0 (40 MB); the others waited 600 s; "
-        "called at train.py:88 step; last called all_reduce number 1,411 at train.py:70 step"
+        "they called it at train.py:88 step; rank 3 last called all_reduce number 1,411 at train.py:70 step"
     )
     (found,) = conclude(read_all(stuck, stuck, stuck, make_dump(DONE)))
     assert (found.kind, found.ranks, found.group, found.where) == ("absent", (3,), "0", "train.py:70 step")
@@ -398,9 +398,9 @@ def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
 def test_a_send_without_a_receive_is_named() -> None:
     sends = make_dump([waiting(3, name="nccl:send 0->1", is_p2p=True, sizes=(1000,))])
     (found,) = conclude(read_all(sends, make_dump(DONE), make_dump(DONE), make_dump(DONE)))
-    assert found.sentence == (
+    assert found.text == (
         "rank 0 waits for 600 s in send to rank 1 (4 kB) of process group 0; rank 1 never called recv; "
-        "last called all_reduce number 1,411 at train.py:70 step"
+        "rank 1 last called all_reduce number 1,411 at train.py:70 step"
     )
     assert found.ranks == (1,)
 
