@@ -12,7 +12,7 @@ from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.cluster.outcome import CAUSES
 from launcher.cluster.settings import BEAT_S
 from launcher.core.frozen import replace
-from launcher.evidence.collector import HANG_LIMIT_S
+from launcher.evidence.collector import DUMP_LIMIT_S
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer, Thread
 
-LOOK_S = HANG_LIMIT_S + 1.0
+LOOK_S = DUMP_LIMIT_S + 1.0
 """Seconds for all nodes to answer a `Look`."""
 SILENT_S = 2.5 * BEAT_S
 """A node that was not heard for longer does not answer."""

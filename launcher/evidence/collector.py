@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LIMIT_S = 1.0
 """Maximum seconds for which the end of processes waits for their answers."""
+DUMP_LIMIT_S = 8.0
+"""Maximum seconds for the flight recorders of ranks that hang; gloo's needs 5 s where the CPUs are busy."""
 HANG_LIMIT_S = 2.5
 """Maximum seconds for the answers of processes that hang; nothing waits for them."""
 FRESH_S = 10.0
@@ -98,6 +100,8 @@ class Evidence:
         self._inquiry = Inquiry(running, self._agent.folder.path)
         recorder = self._agent.observers.recorder
         if recorder is not None and recorder.is_on:
+            if not self.stops and recorder.is_ready:
+                self._until += DUMP_LIMIT_S - HANG_LIMIT_S
             left_s = max(self._until - time.monotonic() - READ_S, 0.0)
             folder = find_folder(self._agent, hangs=not self.stops)
             self._request = recorder.request([rank for rank, _ in running], folder, left_s)

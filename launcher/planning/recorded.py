@@ -197,11 +197,11 @@ class RecordedHost(Host):
         return Mpi(path, family, version) if version.partition(".")[0].isdecimal() else None
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
-        """Return the recorded addresses."""
+        """Return the recorded addresses; as in the kernel no interface's name has a blank in it."""
         return {
             str(name): tuple(str(item) for item in items)
             for name, items in mapping(self._data.get("addresses")).items()
-            if isinstance(items, list)
+            if isinstance(items, list) and _is_interface(str(name))
         }
 
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
@@ -216,7 +216,8 @@ class RecordedHost(Host):
         recorded = self._data.get("interfaces")
         if not isinstance(recorded, list):
             return super().interfaces()
-        return tuple(read_interface(fields) for fields in map(mapping, recorded) if fields.get("name"))
+        found = (fields for fields in map(mapping, recorded) if _is_interface(str(fields.get("name") or "")))
+        return tuple(map(read_interface, found))
 
     def verbs_devices(self) -> frozenset[str] | None:
         """Return the recorded names of RDMA device files."""
@@ -339,6 +340,10 @@ def _refuse(path: str, reason: str) -> Problem:
 def mapping(value: object) -> Mapping[str, object]:
     """Return a JSON object; an empty object for any other value."""
     return value if isinstance(value, Mapping) else {}
+
+
+def _is_interface(name: str) -> bool:
+    return name.isprintable() and " " not in name and name != ""
 
 
 def read_interface(fields: Mapping[str, object]) -> Interface:

@@ -158,7 +158,7 @@ class DumpRequest:
 
     def _give_up(self) -> None:
         for one in self._waiting:
-            one.problem = f"it did not dump within {self._dump_s:g} s"
+            one.problem = f"it did not dump within {self._dump_s:.2g} s"
         self._ready += self._waiting
         self._waiting = []
 

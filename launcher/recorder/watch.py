@@ -67,6 +67,13 @@ class Recorder:
         return bool(self._places)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a rank has made its pipe, so that it can be asked."""
+        from launcher.recorder.request import find_ranks
+
+        return any(find_ranks(place) for place in self._places)
+
+    @property
     def python(self) -> str:
         """A Python of the job whose torch has an analyser of dumps; empty without one."""
         known = ((python, version) for python, version in self._versions.items() if version is not None)
