@@ -100,11 +100,14 @@ class Evidence:
         self._inquiry = Inquiry(running, self._agent.folder.path)
         recorder = self._agent.observers.recorder
         if recorder is not None and recorder.is_on:
+            from launcher.recorder.watch import has_torch
+
             if not self.stops and recorder.is_ready:
                 self._until += DUMP_LIMIT_S - HANG_LIMIT_S
             left_s = max(self._until - time.monotonic() - READ_S, 0.0)
             folder = find_folder(self._agent, hangs=not self.stops)
-            self._request = recorder.request([rank for rank, _ in running], folder, left_s)
+            ranks = [rank for rank, pid in running if has_torch(pid)]
+            self._request = recorder.request(ranks, folder, left_s)
 
     def fire(self, now: float) -> None:
         """Go on with the questions; end them if all have answered, or if the time is up."""

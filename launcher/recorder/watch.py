@@ -102,6 +102,15 @@ class Recorder:
         self._places.clear()
 
 
+def has_torch(pid: int) -> bool:
+    """Whether a process has loaded torch: one that has not is not missing a flight recorder."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            return any(b"/libtorch" in line for line in file)
+    except OSError:
+        return False
+
+
 def choose_folder(
     evidence_dir: str | None, failure_file: str | None, run_folder: str | None, node_rank: int | None
 ) -> str:

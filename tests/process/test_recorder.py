@@ -362,3 +362,23 @@ def test_a_failure_report_has_what_the_survivors_recorded(tmp_path: Path) -> Non
     )
     assert (tmp_path / "out" / "launcher-evidence" / "node0" / "recorder_rank_1").exists()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.torch
+def test_a_job_without_torch_is_not_missing_a_recorder(tmp_path: Path) -> None:
+    """The Python has torch, and the script does not import it: the report says nothing of recorders."""
+    (tmp_path / "sleeps.py").write_text("import time; time.sleep(60)\n")
+    words = (
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--stall-timeout",
+        "1",
+        "--on-stall",
+        "stop",
+        "--",
+        sys.executable,
+    )
+    done = launch(*words, str(tmp_path / "sleeps.py"))
+    assert "stalled" in done.stderr
+    assert "recorder" not in done.stderr
