@@ -5,14 +5,18 @@ What it says is as in NCCL's user guide ("RAS") and src/ras/client.cc: a greetin
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from launcher.recorder.ras import RasQuestion, parse_address, refuse, shorten_status, warn
+from tests.process.starting import ROOT, open_launcher
 
 STATUS = b"""NCCL version 2.29.3 compiled with CUDA 13.0
 Job summary
@@ -152,3 +156,53 @@ def test_versions_that_crash_are_not_asked() -> None:
     assert "NCCL_RAS_ENABLE=0" in refuse("2.30.0", {"NCCL_RAS_ENABLE": "0"})
     assert "#2346" in warn("2.29.7")
     assert warn("2.30.0") == ""
+
+
+def stall(folder: Path, last: str, *flags: str, **environ: str) -> str:
+    """Run a job that hangs, with an installed NCCL of this folder; return what is said up to a text."""
+    script = folder / "sleeps.py"
+    script.write_text("import time; time.sleep(60)\n")
+    words = (
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--stall-timeout",
+        "1",
+        *flags,
+        "--",
+        sys.executable,
+        str(script),
+    )
+    process = open_launcher(*words, environ={"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **environ})
+    said: list[str] = []
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if last in line:
+                break
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    return "".join(said)
+
+
+def install(folder: Path, version: str) -> None:
+    """Make a folder in which NCCL seems to be installed."""
+    (folder / f"nvidia_nccl_cu12-{version}.dist-info").mkdir()
+
+
+def test_a_stall_report_has_what_ras_says(tmp_path: Path, serve: Callable[[Talk], int]) -> None:
+    install(tmp_path, "2.29.3")
+    said = stall(tmp_path, "rank 3", "--nccl-ras", NCCL_RAS_ADDR=f"127.0.0.1:{serve(answer)}")
+    assert "NCCL's RAS says:" in said, said
+    assert "1 ranks have launched up to operation 1411: rank 3" in said
+
+
+def test_a_version_that_crashes_is_not_asked_at_a_stall(tmp_path: Path, serve: Callable[[Talk], int]) -> None:
+    install(tmp_path, "2.27.5")
+    asked: list[bool] = []
+    port = serve(lambda connection: asked.append(True))
+    said = stall(tmp_path, "not asked", "--nccl-ras", NCCL_RAS_ADDR=f"127.0.0.1:{port}")
+    assert "NCCL's RAS is not asked: NCCL 2.27.5 may crash" in said, said
+    assert asked == []
