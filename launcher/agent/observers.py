@@ -120,6 +120,8 @@ class Observers:
         if self._nccl is not None:
             self._nccl.close()
         if self.recorder is not None:
+            if self._agent.failed:
+                self._agent.loop.guard(self._agent.evidence.read_rest)
             self.recorder.end_attempt()
         meeting = self._meeting
         self._stall = self._progress = self._nccl = self._meeting = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 TYPE_CHECKING = False
@@ -27,6 +28,8 @@ FRESH_S = 10.0
 """Age in seconds up to which answers are not asked for again."""
 READ_S = 0.3
 """Seconds of a limit that are for reading dumps, after the processes have written them."""
+REST_S = 3.0
+"""Maximum seconds for dumps of ranks that have ended."""
 STEP_S = 0.005
 """Seconds between two checks whether a process has answered."""
 
@@ -133,6 +136,29 @@ class Evidence:
         self.close()
         for go_on in then:
             go_on(self.answers)
+
+    def read_rest(self) -> None:
+        """Read the dumps that the ranks of an attempt have left, if they were not read; at most `REST_S`.
+
+        NCCL's watchdog dumps and ends all ranks at about the same time: then none was left to be asked.
+        """
+        recorder = self._agent.observers.recorder
+        if recorder is None or self.dumps or not recorder.is_ready:
+            return
+        request = recorder.request((), find_folder(self._agent, hangs=False), 0.0)
+        until = time.monotonic() + REST_S
+        while not request.complete and time.monotonic() < until:
+            request.go_on(time.monotonic())
+            time.sleep(STEP_S)
+        request.close()
+        self.records = tuple(one for _, one in sorted(request.records.items()) if not one.missing)
+        self.dumps += request.paths
+        if self.records and not self._agent.coordination.has_others:
+            from launcher.evidence.recorders import group_records
+
+            self.groups = (*group_records(self.records, self._agent.place.world_size), *self.groups)
+        if request.paths:
+            self._agent.say(f"dumps of the flight recorders: {os.path.dirname(request.paths[-1])}")
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help here and are not processes of the job."""

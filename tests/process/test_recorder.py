@@ -308,6 +308,10 @@ while time.monotonic() < began + 60:
             open(f"{stem}{rank}", "wb").write(data)
     except BlockingIOError:
         pass
+    if sys.argv[2] == "watchdog" and time.monotonic() > began + 2:
+        data = open(f"{sys.argv[1]}/source-{rank}", "rb").read()
+        open(f"{stem}{rank}", "wb").write(data)
+        os.abort()
     if sys.argv[2] == "fails" and rank == "0" and time.monotonic() > began + 2:
         sys.exit(3)
     time.sleep(0.02)
@@ -382,3 +386,15 @@ def test_a_job_without_torch_is_not_missing_a_recorder(tmp_path: Path) -> None:
     done = launch(*words, str(tmp_path / "sleeps.py"))
     assert "stalled" in done.stderr
     assert "recorder" not in done.stderr
+
+
+@pytest.mark.torch
+def test_dumps_of_nccls_watchdog_are_read_when_all_ranks_have_ended(tmp_path: Path) -> None:
+    """It dumps and aborts all ranks at about the same time, so that none may be left to be asked."""
+    (tmp_path / "tmp").mkdir()
+    record = tmp_path / "failure.json"
+    done = run_job(tmp_path, "watchdog", "--failure-file", str(record))
+    assert done.returncode == 134, done.stderr
+    assert len(list((tmp_path / "launcher-evidence" / "node0").glob("recorder_rank_*"))) == 4, done.stderr
+    texts = [one["doing"] for one in json.loads(record.read_text())["evidence"]]
+    assert any("rank 2 never joined all_reduce number 1,412" in text for text in texts), texts
