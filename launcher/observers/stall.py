@@ -30,7 +30,8 @@ NAMED_MAX = 8
 class StallDetector:
     """Watches one attempt for stalls; made unless ``--stall-timeout`` is 0.
 
-    If CPU time and network count too, the time doubles with each report, up to `LONGEST`: a server that is idle now and then is no hang.
+    If CPU time and network count too, the time doubles with each report, up to `LONGEST`: a server that is
+    idle now and then is no hang.
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None for never.
