@@ -14,6 +14,8 @@ SYMPTOMS = (
             "loaded state dict contains a parameter group that doesn't match",
             "You set `ignore_mismatched_sizes` to `False`",
             "using `ignore_mismatched_sizes=True`",
+            "Missing key(s) in state_dict",
+            "Unexpected key(s) in state_dict",
         ),
         "the checkpoint does not belong to this model",
         "the model and the checkpoint of the same configuration; `print(torch.load(PATH).keys())` shows "
