@@ -115,7 +115,7 @@ SYMPTOMS = (
             "make sure to pass a token having permission",
         ),
         "the hub does not give this model or data set to this user",
-        "accept its terms on its page, then `hf auth login` or `HF_TOKEN=hf_...` in the environment of all "
+        "accept its terms on its page, then `hf auth login`, or a token in the variable `HF_TOKEN` of all "
         "ranks; `hf auth whoami` shows the user; check the name",
         False,
     ),

@@ -295,8 +295,8 @@ SYMPTOMS = (
             "No API key configured",
         ),
         "Weights & Biases has no key here",
-        "`WANDB_API_KEY=...` in the environment of all ranks, or without its server: `WANDB_MODE=offline` "
-        "(or `disabled`)",
+        "`wandb login` before the job, or the key in the variable `WANDB_API_KEY` of all ranks; without its "
+        "server `WANDB_MODE=offline` (or `disabled`)",
         False,
     ),
     Symptom(
