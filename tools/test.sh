@@ -12,7 +12,7 @@ ALL=(programs stack horovod mpis oracles azure site containers)
 # needs_of PATH: prints what the tests of a path need besides the project, as words of $ALL.
 needs_of() {
   case ${1#"$CHECKOUT"/} in
-  tests/golden* | tests/fuzz*) ;;
+  tests/golden* | tests/fuzz* | tests/corpus*) ;;
   tests/unit*) echo stack ;; # Lightning, DeepSpeed and torchrun are asked what they would do
   tests/oracles/test_nodelist.py*) echo programs ;;
   tests/oracles*) echo programs horovod oracles ;;

@@ -21,10 +21,10 @@ SUMMARY = re.compile(r"^(?:mpirun|prterun|mpiexec|RuntimeError: Horovod) (?:noti
 WORDS = {
     "Killed": signal.SIGKILL,
     "Segmentation fault": signal.SIGSEGV,
-    "segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
     "Bus error": signal.SIGBUS,
     "Illegal instruction": signal.SIGILL,
+    "Illegal hardware instruction": signal.SIGILL,
     "Floating point exception": signal.SIGFPE,
 }
 _WORDS = "|".join(WORDS)
@@ -34,13 +34,15 @@ _TOLD = (
     re.compile(r"\(signal (\d{1,2})\)"),  # MPICH
     re.compile(r"exits with return code = -(\d{1,2})$"),  # DeepSpeed
     re.compile(r"died with <Signals\.\w+: (\d{1,2})>"),  # subprocess
-    re.compile(r"\(exitcode: -(\d{1,2})\)"),  # torchrun
+    re.compile(r"exitcode *: -(\d{1,2})\b"),  # torchrun
+    re.compile(r"Signal (\d{1,2}) \(SIG[A-Z]+\) received"),
     re.compile(r"terminated with signal (SIG[A-Z]+)"),  # torch.multiprocessing.spawn
     re.compile(rf"^srun: error: .*: ({_WORDS})(?: \(core dumped\))?$"),
-    re.compile(rf"^(?:.*: line \d+: +\d+ )?({_WORDS})(?: +\(core dumped\))?(?:  .*)?$"),  # a shell
+    re.compile(rf"(?i)^(?:.*: line \d+: +\d+ |zsh: )?({_WORDS})(?:: \d+)?(?: +\(core dumped\))?(?:  .*)?$"),
     re.compile(rf"^Fatal Python error: ({_WORDS})$"),  # faulthandler
     re.compile(rf"Signal: ({_WORDS}) \("),  # Open MPI, of its own process
     re.compile(r"Caught signal (\d{1,2}) \("),  # UCX
+    re.compile(r"^\*\*\* (SIG[A-Z]+) received"),  # Abseil, in JAX and TensorFlow
     re.compile(r"(?:by|with|received) signal:? (SIG[A-Z]+|\d{1,2})\b"),
 )
 
@@ -68,4 +70,4 @@ def is_own_error(exception: str) -> bool:
 def _number(text: str) -> int | None:
     if text.isdecimal():
         return int(text) if 0 < int(text) < signal.NSIG else None
-    return WORDS.get(text) or getattr(signal, text, None)
+    return WORDS.get(text.capitalize()) or getattr(signal, text, None)

@@ -49,10 +49,12 @@ TERMINATE = "terminate called"
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
 RAISED = re.compile(
-    r"(?:\S*\d\S*\s+|\[[^\]]{1,80}\]:?\s*|<\w+>:\s*|(?:ERROR|CRITICAL|FATAL)\b[:\]]?\s*|[|:-]\s+){0,8}"
-    r"(?P<text>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*|:?$))"
+    r"(?:(?=\S{0,60}\d)\S{1,80}\s+|\[[^\]]{1,80}\]:?\s*|<\w{1,20}>:\s*|(?:ERROR|CRITICAL|FATAL)\b[:\]]?\s*"
+    r"|[|:-]\s+){0,8}(?P<text>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}"
+    r"(?:Error|Exception|Interrupt|Timeout|Expired)(?:\(\w{1,60}\))?(?:: .*|:?$))"
 )
 """A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
+NAMES = ("Error", "Exception", "Interrupt", "Timeout", "Expired")
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
     rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
@@ -229,7 +231,7 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Return (lines of the message, the exception) of the last exception without a traceback, or ((), "")."""
     for index in range(len(lines) - 1, -1, -1):
-        named = any(word in lines[index] for word in ("Error", "Exception", "Interrupt"))
+        named = any(word in lines[index] for word in NAMES)
         found = RAISED.match(bare(lines[index])) if named else None
         if found is not None:
             end = min(_block_end(lines, index), index + 1 + CONTINUED_MAX)

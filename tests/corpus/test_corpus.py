@@ -16,9 +16,9 @@ from launcher.failure.symptoms import SYMPTOMS
 from tests.corpus.corpus import HERE, NONE, read_cases, render, score
 from tests.corpus.provoke import read_programs
 
-FLOORS = {"provoked": (0.98, 0.95), "public-rules": (0.98, 0.95), "public-check": (0.9, 0.9)}
+FLOORS = {"provoked": (0.99, 0.98), "public-rules": (0.99, 0.98), "public-check": (0.94, 0.91)}
 """Least precision and recall over all classes of each part."""
-LEAST_CASES, LEAST_KINDS = 300, 30
+LEAST_CASES, LEAST_KINDS = 600, 60
 TYPED = re.compile(r"`[^`]+`")
 
 
@@ -53,7 +53,8 @@ def test_the_corpus_names_no_machine() -> None:
     """Paths and addresses are neutral."""
     for path in Path(HERE).glob("*/*.toml"):
         text = path.read_text(encoding="utf-8")
-        assert not re.search(r"/root/|/work/causes|cluster-launcher|/home/(?!user|me)\w", text), path
+        own = r"/root/|/tmp/job-|" if path.parent.name == "provoked" else ""
+        assert not re.search(rf"{own}cluster-launcher", text), path
 
 
 @pytest.mark.parametrize("code", [symptom.code for symptom in SYMPTOMS])

@@ -19,6 +19,10 @@ TOLD = {
     "srun: error: n1: tasks 0-3: Segmentation fault (core dumped)": "segmentation-fault",
     "run.sh: line 3:  4711 Killed                  python train.py": "killed",
     "run.sh: line 3:  4711 Illegal instruction     (core dumped) python train.py": "illegal-instruction",
+    "zsh: segmentation fault  python train.py": "segmentation-fault",
+    "zsh: illegal hardware instruction  python train.py": "illegal-instruction",
+    "*** SIGSEGV received at time=1711 on cpu 3 ***": "segmentation-fault",
+    "  traceback : Signal 9 (SIGKILL) received by PID 77": "killed",
     "[2024-04-19 08:11:26,402] [ERROR] [launch.py:322:sigkill_handler] exits with return code = -9": "killed",
 }
 

@@ -39,8 +39,8 @@ def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[S
 
     Args:
         words: The last output of a process.
-        killed: Whether a signal ended it in the middle of its work: then lines without an exception only count
-            for rows that are ``loud``, because any other may be a warning.
+        killed: Whether a signal ended it amid its work: then lines without an exception count only if they
+            are of rows that are ``loud``, because any other may be a warning.
     """
     said: set[str] = set()
     elsewhere = False

@@ -14,6 +14,8 @@ SYMPTOMS = (
             "loaded state dict contains a parameter group that doesn't match",
             "You set `ignore_mismatched_sizes` to `False`",
             "using `ignore_mismatched_sizes=True`",
+            "Missing key(s) in state_dict",
+            "Unexpected key(s) in state_dict",
         ),
         "the checkpoint does not belong to this model",
         "the model and the checkpoint of the same configuration; `print(torch.load(PATH).keys())` shows "
@@ -113,7 +115,7 @@ SYMPTOMS = (
             "make sure to pass a token having permission",
         ),
         "the hub does not give this model or data set to this user",
-        "accept its terms on its page, then `hf auth login` or `HF_TOKEN=hf_...` in the environment of all "
+        "accept its terms on its page, then `hf auth login`, or a token in the variable `HF_TOKEN` of all "
         "ranks; `hf auth whoami` shows the user; check the name",
         False,
     ),

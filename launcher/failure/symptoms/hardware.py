@@ -196,6 +196,8 @@ SYMPTOMS = (
             "mixed precision requires a GPU",
             "can only be used on CUDA devices",
             "could not select device driver",
+            "device >= 0 && device < num_gpus",
+            "Torch is not able to use GPU",
         ),
         "the process cannot see the GPU that it requests",
         "give the container its GPUs (`docker run --gpus all`); `launcher check` compares --nproc-per-node "

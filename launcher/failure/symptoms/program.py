@@ -65,9 +65,11 @@ SYMPTOMS = (
         "worker-killed",
         (
             "DataLoader worker (pid*is killed by signal",
-            "DataLoader worker (pid(s)*exited unexpectedly",
             "process in the process pool was terminated abruptly",
             "worker process managed by the executor was unexpectedly terminated",
+            "DataLoader worker (pid*exited unexpectedly",
+            "BrokenProcessPool",
+            "TerminatedWorkerError",
         ),
         "a worker process of this rank was killed or crashed",
         "if it was killed: memory (`free -h`, `docker stats`); `num_workers=0` shows an exception that it "
@@ -118,6 +120,7 @@ SYMPTOMS = (
             "Thread creation failed",
             "pthread_create failed",
             "^BlockingIOError: [Errno 11]",
+            "fork: *Resource temporarily unavailable",
         ),
         "no more processes or threads are allowed",
         "a higher limit of processes (`docker run --pids-limit -1`, `ulimit -u unlimited`), or fewer "
@@ -146,7 +149,6 @@ SYMPTOMS = (
             "If this call came from a _pb2.py file",
             "Detected incompatible Protobuf",
             "Detected mismatched Protobuf",
-            "compiled with different CUDA major versions",
             "mismatches the version that was used to compile",
             "is newer than and incompatible with jax",
             "is required for a normal functioning of this module, but found",
@@ -162,6 +164,7 @@ SYMPTOMS = (
             "operator torchvision::nms does not exist",
             "RuntimeError: Numpy is not available",
             "VersionConflict:",
+            "were compiled with different CUDA",
         ),
         "two packages, or a package and the system, do not fit together",
         "install the version that the message names: `pip install 'numpy<2'`, `pip install "
@@ -289,10 +292,11 @@ SYMPTOMS = (
             "wandb.errors.AuthenticationError",
             "wandb: ERROR*API key",
             "wandb*permission denied",
+            "No API key configured",
         ),
         "Weights & Biases has no key here",
-        "`WANDB_API_KEY=...` in the environment of all ranks, or without its server: `WANDB_MODE=offline` "
-        "(or `disabled`)",
+        "`wandb login` before the job, or the key in the variable `WANDB_API_KEY` of all ranks; without its "
+        "server `WANDB_MODE=offline` (or `disabled`)",
         False,
     ),
     Symptom(

@@ -88,6 +88,7 @@ SYMPTOMS = (
             "modes cannot be simultaneously enabled",
             "Please correct the following DeepSpeed config values",
             "not found in DeepSpeed",
+            "zero stage * requires",
         ),
         "DeepSpeed's configuration is wrong",
         "`train_batch_size` = `train_micro_batch_size_per_gpu` * `gradient_accumulation_steps` * number of "
@@ -152,6 +153,11 @@ SYMPTOMS = (
             "CppCompileError",
             "C++ compile error",
             "unsupported GNU version",
+            "Error compiling objects for extension",
+            "nvcc fatal",
+            "fatal error: *.h: No such file",
+            "ninja: build stopped",
+            "Command '['ninja'",
         ),
         "code could not be compiled here",
         "the tools in the image: `apt-get install g++ ninja-build`, for CUDA an image of the kind devel and "
