@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from launcher.output.folder import NCCL_FILE
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from launcher.preemption.watch import Watch
     from launcher.process.helper import Helper
     from launcher.process.spawn import Child
+    from launcher.recorder.watch import Recorder
 
 CHECK_S = 30.0
 """Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
@@ -49,6 +51,7 @@ class Observers:
         counters_after: The counters right after the first failure, before the memory in use is freed.
         unmet: Message that the attempt's processes have not met, if it was reported while they ran.
         server: Answers questions; None before it exists, and if there is none.
+        recorder: The processes' flight recorders; None before the first process.
     """
 
     def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
@@ -56,6 +59,7 @@ class Observers:
         self.counters_after: Counters | None = None
         self.unmet: str | None = None
         self.server: Server | None = None
+        self.recorder: Recorder | None = None
         self._agent, self._checks, self._serve = agent, checks, serve
         self._nccl_path: str | None = None
         self._progress: Progress | None = None
@@ -70,6 +74,20 @@ class Observers:
     # --- one attempt
 
     def plan(self, child: Child) -> dict[str, str]:
+        """Return the variables for a process by which it can be observed."""
+        return {**self._plan_recorder(child), **self._plan_nccl_log(child)}
+
+    def _plan_recorder(self, child: Child) -> dict[str, str]:
+        """Return the variables that switch on PyTorch's flight recorder, unless the user has decided."""
+        if child.companion:
+            return {}
+        if self.recorder is None:
+            from launcher.recorder.watch import Recorder
+
+            self.recorder = Recorder(self._agent.folder.private_folder)
+        return self.recorder.plan(child.argv, child.environ, self._agent.attempt)
+
+    def _plan_nccl_log(self, child: Child) -> dict[str, str]:
         """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
         agent = self._agent
         proof = agent.watch.proof
@@ -101,6 +119,8 @@ class Observers:
             self._progress.close()
         if self._nccl is not None:
             self._nccl.close()
+        if self.recorder is not None:
+            self.recorder.end_attempt()
         meeting = self._meeting
         self._stall = self._progress = self._nccl = self._meeting = None
         if meeting is not None:
@@ -117,9 +137,43 @@ class Observers:
             self._meeting.note_end()
 
     def end(self) -> None:
-        """Wait for the checks of this node, after all attempts."""
+        """Finish the checks of this node, and read the evidence and the last output, after all attempts."""
         if self._checking is not None:
             self._agent.loop.guard(self._checking.finish)
+        if self._agent.evidence.dumps:
+            self._agent.loop.guard(self._analyse)
+        self._agent.loop.guard(self._look_at_loss)
+
+    def _analyse(self) -> None:
+        """Have torch's own analyser read the dumps of a job that hung, once all ranks have ended."""
+        from launcher.recorder.analyse import analyse
+
+        agent = self._agent
+        python = "" if self.recorder is None else self.recorder.python
+        if agent.place.node_rank or not python or self.is_preempted:
+            return
+        folder = os.path.dirname(os.path.dirname(agent.evidence.dumps[-1]))
+        path = analyse(python, agent.environ, folder)
+        if path:
+            agent.say(f"what torch's analyser says about the dumps: {path}")
+
+    def _look_at_loss(self) -> None:
+        """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
+        agent = self._agent
+        if agent.first is not None or agent.reason is not None or agent.forwarder.told is not None:
+            return
+        tails = [
+            (one.child.name, tail)
+            for index, one in enumerate(agent.group.processes)
+            for tail in agent.output.read_tails(index)
+            if b"nan" in tail or b"NaN" in tail
+        ]
+        if tails:
+            from launcher.observers.loss import describe_loss
+
+            note = describe_loss(tails)
+            if note is not None:
+                agent.say(note)
 
     # --- our children
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.cluster.messages import Looked
     from launcher.cluster.outcome import Ending
     from launcher.cluster.settings import Shape
+    from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer, Thread
 
 LOOK_S = HANG_LIMIT_S + 1.0
@@ -48,6 +49,7 @@ class JobEvidence:
         self._shape, self._membership, self._tell_all, self._ending = shape, membership, tell_all, ending
         self._answers: dict[int, list[Answer]] = {}
         self._progress: dict[int, list[tuple[int, float]]] = {}
+        self._records: dict[int, tuple[RankRecord, ...]] = {}
         self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
         self._quiet: dict[int, Quiet] = {}
         self._number = 0
@@ -72,6 +74,7 @@ class JobEvidence:
             for one in answers
         ]
         self._progress[rank] = [(one.rank, one.value) for one in looked.progress]
+        self._records[rank] = looked.records
         self._looked.add(rank)
         if self._look_until is not None:
             self.due = time.monotonic()
@@ -81,13 +84,19 @@ class JobEvidence:
         found = [answer for answers in self._answers.values() for answer in answers]
         return sorted(found, key=lambda answer: answer.rank)
 
+    def _join_records(self) -> list[RankRecord]:
+        """Return the flight recorders of all nodes."""
+        return [record for records in self._records.values() for record in records]
+
     def share(self) -> None:
         """Tell all nodes what the ranks did: the attempt is over, and each writes its record."""
         answers = self._join()
         if answers:
             from launcher.evidence.groups import fit_groups, make_groups
+            from launcher.evidence.recorders import group_records
 
-            self._tell_all(Seen(fit_groups(make_groups(answers)), self._ending.attempt))
+            recorded = group_records(self._join_records(), self._shape.world_size)
+            self._tell_all(Seen(fit_groups((*recorded, *make_groups(answers))), self._ending.attempt))
 
     # --- a job that hangs
 
@@ -116,7 +125,7 @@ class JobEvidence:
             return None if self._has_reported else now + 1.0
         if self._look_until is None:
             self._number += 1
-            self._looked, self._answers, self._progress = set(), {}, {}
+            self._looked, self._answers, self._progress, self._records = set(), {}, {}, {}
             self._look_until = now + LOOK_S
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
         if now < self._look_until and not all(rank in self._looked for rank in heard):
@@ -138,7 +147,8 @@ class JobEvidence:
         unheard = [members[rank].name if rank in members else f"node {rank}" for rank in silent]
         first = next(iter(self._quiet.values()))
         progress = [pair for pairs in self._progress.values() for pair in pairs]
-        hang = describe_hang(first.what, answers, self._shape.world_size, places, unheard, progress)
+        records, size = self._join_records(), self._shape.world_size
+        hang = describe_hang(first.what, answers, size, places, unheard, progress, records)
         self._tell_all(Hung(hang.headline, hang.lines))
         if not any(quiet.ends for quiet in self._quiet.values()):
             return

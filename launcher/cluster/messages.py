@@ -9,6 +9,7 @@ from __future__ import annotations
 from launcher.core.messages import message
 from launcher.failure.arbiter import Event
 from launcher.failure.model import RankGroup, Verdict
+from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,12 +126,14 @@ class Looked:
         number: Number of the `Look`; 0 before they are stopped.
         attempt: Attempt of the job, 0 for the first.
         progress: Progress of its ranks, if the user named a pattern.
+        records: Their flight recorders, those that PyTorch has.
     """
 
     stacks: object
     number: int = 0
     attempt: int = 0
     progress: tuple[Reached, ...] = ()
+    records: tuple[RankRecord, ...] = ()
 
 
 @message

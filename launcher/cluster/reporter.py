@@ -107,10 +107,12 @@ class Reporter:
 
     def tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
         """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
+        from launcher.evidence.recorders import fit_records
         from launcher.stacks.packing import pack
 
         reached = tuple(Reached(rank, value) for rank, value in progress if 0 <= value <= SECONDS_MAX)
-        self.tell(Looked(pack(answers, threads=False), number, self._view.attempt.number, reached))
+        records, attempt = fit_records(self._agent.evidence.records), self._view.attempt.number
+        self.tell(Looked(pack(answers, threads=False), number, attempt, reached, records))
 
     def tell_health(self, attempt: int) -> None:
         """Report that this node is ready for an attempt, or what the health command found."""

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.failure.model import RankGroup
+    from launcher.recorder.facts import RankRecord
+    from launcher.recorder.request import DumpRequest
     from launcher.stacks.answer import Answer
     from launcher.stacks.inquiry import Inquiry
 
@@ -21,6 +23,8 @@ HANG_LIMIT_S = 2.5
 """Maximum seconds for the answers of processes that hang; nothing waits for them."""
 FRESH_S = 10.0
 """Age in seconds up to which answers are not asked for again."""
+READ_S = 0.3
+"""Seconds of a limit that are for reading dumps, after the processes have written them."""
 STEP_S = 0.005
 """Seconds between two checks whether a process has answered."""
 
@@ -31,6 +35,9 @@ class Evidence:
     Attributes:
         groups: The ranks of the whole job by place; empty if not asked.
         answers: The latest answers of this node's processes.
+        records: The latest flight recorders of this node's ranks.
+        dumps: Paths of copies of their dumps.
+        notes: What was left out of these copies, in sentences.
         stops: Whether the processes are asked now because they are about to be stopped.
         due: When to call `fire` (monotonic seconds); None if none is asked.
     """
@@ -38,17 +45,21 @@ class Evidence:
     def __init__(self, agent: Agent) -> None:
         self.groups: tuple[RankGroup, ...] = ()
         self.answers: Sequence[Answer] = ()
+        self.records: tuple[RankRecord, ...] = ()
+        self.dumps: list[str] = []
+        self.notes: list[str] = []
         self.stops = False
         self.due: float | None = None
         self._agent = agent
         self._inquiry: Inquiry | None = None
+        self._request: DumpRequest | None = None
         self._until = self._asked_at = 0.0
         self._then: list[Then] = []
 
     def begin(self) -> None:
         """Forget the attempt before."""
         self.close()
-        self.groups, self.answers, self.stops = (), (), False
+        self.groups, self.answers, self.records, self.stops = (), (), (), False
 
     def ask_before_stop(self, stop: Callable[[], None]) -> None:
         """Ask the processes, at most `LIMIT_S` and no longer than their grace; then stop them.
@@ -83,15 +94,24 @@ class Evidence:
     def _begin(self) -> None:
         from launcher.stacks.inquiry import Inquiry
 
-        self._inquiry = Inquiry(list_running(self._agent), self._agent.folder.path)
+        running = list_running(self._agent)
+        self._inquiry = Inquiry(running, self._agent.folder.path)
+        recorder = self._agent.observers.recorder
+        if recorder is not None and recorder.is_on:
+            left_s = max(self._until - time.monotonic() - READ_S, 0.0)
+            folder = find_folder(self._agent, hangs=not self.stops)
+            self._request = recorder.request([rank for rank, _ in running], folder, left_s)
 
     def fire(self, now: float) -> None:
         """Go on with the questions; end them if all have answered, or if the time is up."""
-        inquiry = self._inquiry
+        inquiry, request = self._inquiry, self._request
         if inquiry is not None:
             self._agent.loop.guard(lambda: inquiry.go_on(now))
+        if request is not None:
+            self._agent.loop.guard(lambda: request.go_on(now))
         is_told = self.stops and self._agent.group.stopper.begun  # by a signal meanwhile
-        if inquiry is None or inquiry.complete or now >= self._until or is_told:
+        is_complete = inquiry is None or (inquiry.complete and (request is None or request.complete))
+        if is_complete or now >= self._until or is_told:
             self._finish()
         else:
             self.due = now + STEP_S
@@ -99,19 +119,26 @@ class Evidence:
     def _finish(self) -> None:
         inquiry, then = self._inquiry, self._then
         self.answers, self._asked_at = (() if inquiry is None else inquiry.answers), time.monotonic()
+        if self._request is not None:
+            self.records = tuple(one for _, one in sorted(self._request.records.items()))
+            self.dumps += self._request.paths
+            self.notes = self._request.notes
         self.close()
         for go_on in then:
             go_on(self.answers)
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help here and are not processes of the job."""
-        return () if self._inquiry is None else self._inquiry.helpers()
+        asked = (self._inquiry, self._request)
+        return tuple(pid for one in asked if one is not None for pid in one.helpers())
 
     def close(self) -> None:
         """Stop asking."""
         if self._inquiry is not None:
             self._inquiry.close()
-        self._inquiry, self._then, self.due = None, [], None
+        if self._request is not None:
+            self._request.close()
+        self._inquiry, self._request, self._then, self.due = None, None, [], None
 
     # --- the answers of a job of one node
 
@@ -120,6 +147,11 @@ class Evidence:
         from launcher.evidence.groups import make_groups
 
         self.groups = make_groups(answers)
+        if self.records:
+            from launcher.evidence.recorders import group_records
+
+            world_size = self._agent.place.world_size
+            self.groups = (*group_records(self.records, world_size), *self.groups)
 
 
 def list_running(agent: Agent) -> list[tuple[int, int]]:
@@ -127,3 +159,17 @@ def list_running(agent: Agent) -> list[tuple[int, int]]:
     from launcher.process.families import list_ranks, read_table
 
     return list_ranks(agent.group.processes, read_table())
+
+
+def find_folder(agent: Agent, *, hangs: bool) -> str:
+    """Return the folder of this node for copies of dumps; empty for none.
+
+    The folder of the run is the last choice, and only if the job hangs: it is kept with them.
+    """
+    from launcher.failure.record import default_failure_file
+    from launcher.machine.host import Host
+    from launcher.recorder.watch import choose_folder
+
+    watch, node_rank = agent.watch, agent.place.node_rank
+    record = watch.failure_file or default_failure_file(agent.environ, Host(), node_rank)
+    return choose_folder(watch.evidence_dir, record, agent.folder.path if hangs else None, node_rank)

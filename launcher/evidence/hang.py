@@ -6,8 +6,11 @@ quiet; when all of them are, node 0 asks all (`launcher.cluster.hangs`).
 
 from __future__ import annotations
 
+import os
+
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable, redact
+from launcher.evidence.recorders import describe_records
 from launcher.failure.reason import STALLED, Reason
 from launcher.observers.stragglers import describe_stragglers
 from launcher.stacks.inquiry import write_stacks
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.cluster.messages import Hung
     from launcher.observers.stragglers import Numbers
+    from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer
 
 LINES_MAX = 30
@@ -48,6 +52,7 @@ def describe_hang(
     places: Mapping[int, str],
     silent: Sequence[str] = (),
     progress: Numbers = (),
+    records: Sequence[RankRecord] = (),
 ) -> Hang:
     """Return the report of a stall.
 
@@ -58,13 +63,18 @@ def describe_hang(
         places: Node of each rank in words; empty on one node.
         silent: Nodes that do not answer, in words.
         progress: Progress of each rank, by the user's pattern.
+        records: Flight recorders of all ranks.
     """
     rank, suspect = name_suspect(answers, places)
+    recorded, fault = describe_records(records, world_size)
+    if fault is not None and not suspect:
+        rank, suspect = fault.ranks[0], fault.sentence
     if silent:
         verb = "do" if len(silent) > 1 else "does"
         suspect = f"{', '.join(silent[:4])} {verb} not answer, and the others wait"
     behind = describe_stragglers(progress)
-    lines = [_line(line) for line in (*filter(None, [behind]), *render_report(answers, world_size))]
+    first = [*recorded, *filter(None, [behind])]
+    lines = [_line(line) for line in (*first, *render_report(answers, world_size))]
     if len(lines) > LINES_MAX:
         lines = [*lines[: LINES_MAX - 1], f"and {len(lines) - LINES_MAX + 1} more"]
     headline = f"stalled: {what}" + (f"; {suspect}" if suspect else "")
@@ -113,7 +123,8 @@ class HangHandler:
         if agent.is_ending:
             return
         agent.evidence.join(answers)
-        hang = describe_hang(what, answers, agent.place.world_size, {}, (), progress)
+        size, records = agent.place.world_size, agent.evidence.records
+        hang = describe_hang(what, answers, size, {}, (), progress, records)
         self.show(hang)
         if self._stops:
             agent.end_for(Reason(STALLED, hang.headline))
@@ -121,7 +132,23 @@ class HangHandler:
     def show(self, hang: Hang | Hung) -> None:
         """Print the report, and write all stacks of this node to a file."""
         agent = self._agent
-        agent.output.say("\n  ".join([hang.headline, *hang.lines, *self._write(hang.headline)]))
+        lines = [*self._write(hang.headline), *self._name_dumps()]
+        agent.output.say("\n  ".join([hang.headline, *hang.lines, *lines]))
+        if agent.watch.nccl_ras and not agent.place.node_rank and not agent.is_ending:
+            from launcher.evidence.ras import RasReport
+
+            agent.loop.timers.append(RasReport(agent))
+
+    def _name_dumps(self) -> list[str]:
+        """Return lines with the folder of the copies of dumps, and with what was left out of it."""
+        agent = self._agent
+        dumps, notes = agent.evidence.dumps, agent.evidence.notes
+        if not dumps:
+            return notes
+        folder = os.path.dirname(dumps[-1])
+        is_ours = agent.folder.path is not None and folder.startswith(f"{agent.folder.path}/")
+        agent.folder.keeps = agent.folder.keeps or is_ours
+        return [f"dumps of the flight recorders: {_line(folder)}", *notes]
 
     def _write(self, headline: str) -> list[str]:
         """Write all stacks to a file; return a line with its path, or with the error."""

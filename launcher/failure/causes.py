@@ -8,11 +8,25 @@ from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
-from launcher.failure.stderr import TERMINATE, LastWords, read_words_of
-from launcher.failure.symptoms import find_symptoms
-from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
-from launcher.failure.symptoms.program import MEMORY_FIX
-from launcher.failure.text import presentable, say_apart
+from launcher.failure.signals import (
+    EXCEPTION_FIX,
+    SIGNALS,
+    base_name,
+    explain_bus_error,
+    explain_signal,
+    explain_told,
+    say_shm,
+)
+from launcher.failure.starters import is_own_error
+from launcher.failure.stderr import (
+    LastWords,
+    read_root_cause,
+    read_words_of,
+    read_words_of_others,
+)
+from launcher.failure.symptoms import SYMPTOMS, find_symptoms
+from launcher.failure.symptoms.hardware import GPU_FIX, MEMORY_FIX
+from launcher.failure.text import quote, say_apart
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
@@ -29,18 +43,25 @@ if TYPE_CHECKING:
     Found = TypeVar("Found")
 
 
-SHM_DEFAULT_BYTES = 64 << 20
-"""Docker's default size of a container's /dev/shm."""
-QUOTE_CHARS = 300
 ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
+NOT_EXECUTABLE = 126
+"""Exit status of a shell that could not execute a command."""
+FRAMES = {
+    "PyTorchFileReader(": "checkpoint-corrupt",
+    "in _legacy_load": "checkpoint-corrupt",
+    "multiprocessing/resource_sharer.py": "worker-killed",
+}
+FRAMES_LINES = 24
+"""What the last lines of a traceback show where the exception says too little (EOFError), or misleads."""
 STARTER_PER_PROCESS = Cause(
     "starter-per-process",
     "the command calls torchrun, which starts the processes of a node, and was started once per process",
-    "one launcher per node (--nproc-per-node 1; where the platform has started several: --scope node, or one "
-    "process per node), or without torchrun: launcher run -- python train.py",
+    "one launcher per node (`--nproc-per-node 1`; where the platform has started several: `--scope node`, "
+    "or one "
+    "process per node), or without torchrun: `launcher run -- python train.py`",
     False,
 )
 
@@ -108,6 +129,7 @@ def _find(
     death: ProcessExit, before: Counters, host: Host, after: Counters, faults: Faults
 ) -> Iterator[Cause]:
     guard, none = faults.guard, list[Cause]()
+    death = guard("torchrun's report", lambda: read_root_cause(death), None) or death
     words = guard("last output", lambda: read_words_of(death), LastWords())
     number = ended_by(death.code)
     refused = guard("a refusal", lambda: _find_refusal(death.code, words), None)
@@ -115,13 +137,17 @@ def _find(
         yield refused
         return
     symptoms = guard("symptoms", lambda: _find_symptoms(death, words, after), none)
+    if symptoms and all(cause.consequence for cause in symptoms):
+        words, symptoms = guard("other processes", lambda: _find_root(death, after), (words, symptoms))
     own = [cause for cause in symptoms if not cause.consequence]
     killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
     memory = guard("memory", lambda: _find_memory(before, after, host, killed), None)
     if memory is not None and (killed or not own):
         yield memory
     if number == signal.SIGBUS and number != death.asked:
-        yield _explain_bus_error(after)
+        yield explain_bus_error(after)
+    if death.code == NOT_EXECUTABLE and not words.exception:
+        yield from _explain_exit(death.code, words)
     yield from guard("the kernel's log", lambda: list(_find_xids(before, host)), none)
     yield from symptoms
     if memory is not None:
@@ -129,9 +155,10 @@ def _find(
     elif number == signal.SIGABRT and symptoms:
         pass  # C++ aborts after it has reported a lost peer
     elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
-        yield from _explain_signal(number, before, after, words)
+        yield from explain_signal(number, before, after, words)
     if not symptoms and memory is None:
-        yield from _explain_exit(death.code, words)
+        told = guard("a starter's words", lambda: explain_told(death.code, before, after, words), none)
+        yield from told or _explain_exit(death.code, words)
 
 
 def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> list[Cause]:
@@ -139,13 +166,15 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
     symptoms = [
         Cause(
             symptom.code,
-            f"{symptom.meaning}{_shm_size(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
+            f"{symptom.meaning}{say_shm(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
             symptom.fix,
             symptom.retryable,
             symptom.consequence,
         )
-        for symptom, line in find_symptoms(words)
+        for symptom, line in find_symptoms(words, killed=ended_by(death.code) not in (None, signal.SIGABRT))
     ]
+    if all(cause.consequence for cause in symptoms):
+        symptoms = _find_by_frames(words) or symptoms
     missing = find_program(words.lines, words.messages, words.traceback, death.code)
     if missing:
         symptoms = [cause for cause in symptoms if cause.code != "file-missing"]
@@ -153,6 +182,27 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
     if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
         symptoms.insert(0, STARTER_PER_PROCESS)
     return symptoms
+
+
+def _find_by_frames(words: LastWords) -> list[Cause]:
+    """Return the cause that the place of an exception tells."""
+    for sign, code in FRAMES.items():
+        if any(sign in line for line in words.traceback[-FRAMES_LINES:]):
+            (known,) = (symptom for symptom in SYMPTOMS if symptom.code == code)
+            what = f"{known.meaning}: {quote(words.exception)}"
+            return [Cause(known.code, what, known.fix, known.retryable)]
+    return []
+
+
+def _find_root(death: ProcessExit, after: Counters) -> tuple[LastWords, list[Cause]]:
+    """Return the newest words that are no consequence, if the output is of several processes."""
+    last = read_words_of(death)
+    for words in (last, *read_words_of_others(death.stderr)):
+        found = _find_symptoms(death, words, after)
+        raised = words.exception and not found and not is_own_error(words.exception)
+        if raised or not all(cause.consequence for cause in found):
+            return words, found
+    return last, _find_symptoms(death, last, after)
 
 
 def _find_refusal(code: int, words: LastWords) -> Cause | None:
@@ -184,7 +234,7 @@ def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) ->
     if before.oom_kill is not None and after.oom_kill is not None:
         if after.oom_kill <= before.oom_kill:
             return None
-        went = f"oom_kill went from {before.oom_kill} to {after.oom_kill} in {_base(after.events_file)}"
+        went = f"oom_kill went from {before.oom_kill} to {after.oom_kill} in {base_name(after.events_file)}"
         limit = read_memory_limit(host)
         hit = before.limit_hits is None or (after.limit_hits or 0) > before.limit_hits
         if limit is not None and hit:
@@ -198,87 +248,15 @@ def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) ->
     return None
 
 
-def _explain_bus_error(after: Counters) -> Cause:
-    size, free = after.shm or (0, 0)
-    if size and free < max(1 << 20, size // 50):
-        return Cause("shm-full", f"shared memory (/dev/shm) is full{_shm_size(after)}", SHM_FIX, False)
-    small = f"; /dev/shm may have been full{_shm_size(after)}" if 0 < size <= SHM_DEFAULT_BYTES else ""
-    what = f"the process accessed a mapped part of a file that is missing, or has no disk space{small}"
-    return Cause("bus-error", what, SHM_FIX if small else "are files truncated while they are mapped?")
-
-
 def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
     if before.kernel_log is None:
         return
     for xid in find_xids(read_kernel_log(before.kernel_log, WORD), host):
         fault = xid.meaning.fault
         what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
-        fix = "compute-sanitizer python ... names the kernel that did it" if fault == PROGRAM else GPU_FIX
+        fix = "`compute-sanitizer python ...` names the kernel that did it" if fault == PROGRAM else GPU_FIX
         retryable = {HARDWARE: True, PROGRAM: False}.get(fault)
         yield Cause("gpu-xid", quote(what), fix, retryable, fault == NOTICE)
-
-
-def _explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
-    """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
-    if number == signal.SIGKILL:
-        seen = "cannot tell whether memory ran out"
-        if before.oom_kill is not None and after.oom_kill is not None:
-            count = f"oom_kill stayed {after.oom_kill} in {_base(after.events_file)}"
-            seen = f"memory did not run out, {count}"
-        yield Cause(
-            "killed",
-            f"SIGKILL was not sent by the launcher; {seen}",
-            "ask the platform: a time limit, an eviction, its own out-of-memory killer; or a kill -9 by hand",
-        )
-    elif number == signal.SIGABRT and words.exception and words.was_ending:
-        what = f"{quote(words.exception)}; while Python ended, {_explain_abort(words)}"
-        yield Cause("python-exception", what, "the traceback says where", False)
-    elif number == signal.SIGABRT:
-        yield Cause("aborted", _explain_abort(words), "the last lines of its stderr say why")
-    elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        what = "this signal was not sent by the launcher"
-        yield Cause("ended-from-outside", what, "ask the platform; or was it a kill by hand?")
-    elif number in SIGNALS:
-        yield SIGNALS[number]
-
-
-SIGNALS: dict[int, Cause] = {
-    signal.SIGSEGV: Cause(
-        "segmentation-fault",
-        "native code accessed invalid memory",
-        "PYTHONFAULTHANDLER=1 shows the Python line; usual: extensions built for another version",
-    ),
-    signal.SIGILL: Cause(
-        "illegal-instruction",
-        "native code was built for another CPU",
-        "use builds for this CPU (no AVX-512 here?), or nodes of one kind",
-        False,
-    ),
-    signal.SIGFPE: Cause(
-        "arithmetic-error", "native code divided by zero", "PYTHONFAULTHANDLER=1 shows where"
-    ),
-    signal.SIGSYS: Cause(
-        "forbidden-system-call",
-        "the container's seccomp profile forbids a system call",
-        "a profile that allows it",
-        False,
-    ),
-    signal.SIGXCPU: Cause(
-        "cpu-time-limit", "the limit of CPU time was reached", "ulimit -t unlimited", False
-    ),
-    signal.SIGXFSZ: Cause(
-        "file-size-limit", "the limit of a file's size was reached", "ulimit -f unlimited", False
-    ),
-    signal.SIGPIPE: Cause("output-closed", "the reader of its output has ended", "keep the reader running"),
-}
-
-
-def _explain_abort(words: LastWords) -> str:
-    """Return the message of C++ or glibc before it aborted."""
-    for index in range(len(words.lines) - 1, -1, -1):
-        if words.lines[index].startswith(TERMINATE):
-            return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
-    return "native code detected an error and aborted the process"
 
 
 def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
@@ -286,30 +264,18 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
         yield Cause(
             "command-not-found",
             "a shell did not find a command",
-            "check its name, and PATH in the container",
+            "check its name, and PATH in the container: `which NAME`",
             False,
         )
-    elif code == 126:
-        yield Cause("command-not-executable", "a shell could not execute a command", "chmod +x it", False)
+    elif code == NOT_EXECUTABLE:
+        yield Cause("command-not-executable", "a shell could not execute a command", "`chmod +x FILE`", False)
     elif words.exception and code > 0:
-        yield Cause("python-exception", quote(words.exception), "the traceback says where", False)
-
-
-def _shm_size(counters: Counters) -> str:
-    if counters.shm is None:
-        return ""
-    size, free = counters.shm
-    return f", it has {say_size(size)} and {say_size(free)} of it free now"
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def quote(text: str) -> str:
-    """Return text of another program, safe to show on one line."""
-    line = " ".join(" ".join(presentable([text])).split())
-    return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."
+        yield Cause(
+            "python-exception",
+            quote(words.exception),
+            EXCEPTION_FIX,
+            False,
+        )
 
 
 OTHERS_MAX = 32
@@ -356,4 +322,9 @@ def _own_cause(death: ProcessExit) -> Cause | None:
         or any(word in words.exception.lower() for word in ("signal", "sigterm"))
     ):
         return None
-    return Cause("python-exception", quote(words.exception), "its own log has the traceback", False)
+    return Cause(
+        "python-exception",
+        quote(words.exception),
+        "its own log has the traceback: `--log-dir logs` keeps one for each rank",
+        False,
+    )

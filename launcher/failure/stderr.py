@@ -11,13 +11,14 @@ import re
 
 from launcher.core.frozen import frozen
 from launcher.failure.model import ProcessExit
+from launcher.failure.starters import SUMMARY, is_own_error
 from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.guest import WRITER
 from launcher.machine.whole import read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from launcher.failure.model import ProcessExit
 
@@ -28,6 +29,8 @@ STDERR_BYTES = 32 << 10
 CPP_FRAME = "frame #"
 CONTINUED_MAX = 12
 """Maximum number of lines of an exception's message after the first."""
+WHOLE_MAX = 40
+"""The same for a message that ends the output."""
 MARGIN = re.compile(r" +[|+] ?")
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -45,13 +48,22 @@ TERMINATE = "terminate called"
 """Beginning of the message of a C++ program that aborts."""
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
+RAISED = re.compile(
+    r"(?:\S*\d\S*\s+|\[[^\]]{1,80}\]:?\s*|<\w+>:\s*|(?:ERROR|CRITICAL|FATAL)\b[:\]]?\s*|[|:-]\s+){0,8}"
+    r"(?P<text>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*|:?$))"
+)
+"""A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
     rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
     rb"exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,9})\)[^\n]*\s+"
     rb"error_file: (?P<file>[^\n]*)"
 )
-_AGENT_SPEAKS = re.compile(rb"^[^\n]*\] failed \(exitcode: ", re.MULTILINE)
+_AGENT_SPEAKS = re.compile(
+    rb"^[^\n]*[\]:] ?failed \(exitcode: (?P<code>-?\d{1,3})\) "
+    rb"local_rank: (?P<local>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)",
+    re.MULTILINE,
+)
 
 
 @frozen
@@ -101,9 +113,14 @@ def read_last_words(
     """
     lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
     place = find_traceback(lines)
+    while place and is_own_error(read_messages(lines[place[0] : place[1]])[1]):
+        earlier = find_traceback(lines[: place[0]])
+        if earlier is None:
+            break
+        lines, place = lines[: place[0]], earlier
     block = [bare(line) for line in lines[place[0] : place[1]]] if place else []
     rest = lines[: place[0]] + lines[place[1] :] if place else lines
-    messages, exception = read_messages(block)
+    messages, exception = read_messages(block) if block else find_raised(lines)
     recorded, writer, note = read_error_file(error_file)
     if recorded is not None and code != OF_AN_EXCEPTION and writer not in ("", str(pid)):
         raised = read_messages(clean_lines(recorded[1]))[1] or recorded[0]
@@ -124,6 +141,31 @@ def read_last_words(
         return LastWords(tuple(theirs), "error file", raised or recorded[0], told, others, was_ending=True)
     told = (recorded[0], *messages)
     return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest), was_ending=True)
+
+
+def read_words_of_others(stderr: bytes) -> Iterator[LastWords]:
+    """Yield the tracebacks in a text of several processes: the last one of each, or all, newest first."""
+    lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
+    apart: dict[str, list[str]] = {}
+    for line in lines:
+        prefix = RANK.match(line)
+        if prefix is not None:
+            apart.setdefault(prefix[0].rstrip(), []).append(line)
+    if len(apart) > 1:
+        for some in apart.values():
+            place = find_traceback(some)
+            if place is not None:
+                yield _read_block(some, place)
+    elif any(SUMMARY.match(line) for line in lines):
+        while (place := find_traceback(lines)) is not None:
+            yield _read_block(lines, place)
+            lines = lines[: place[0]]
+
+
+def _read_block(lines: Sequence[str], place: tuple[int, int]) -> LastWords:
+    block = [bare(line) for line in lines[place[0] : place[1]]]
+    messages, exception = read_messages(block)
+    return LastWords(tuple(block), "stderr", exception, messages, _other_lines(lines[: place[0]]))
 
 
 def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -170,16 +212,29 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
     if block and block[0].startswith(FATAL):
         return (block[0],), block[0]
     messages: list[str] = []
-    last, expected = "", False
+    last, expected, below = "", False, False
     for line in block:
         inner = _inner(line)
         if HEADER.match(inner) or HEADER.match(line):
             expected = expected or "|" not in line  # for a group, the message of the group itself
-        elif inner and inner[0] not in ' \t+-"' and inner not in CHAINED:
-            messages.append(inner)
+            below = False  # from the exception on, indented lines are of its message
+        elif inner and (below or inner[0] not in ' \t+-"') and inner not in CHAINED:
+            below = True
+            messages.append(inner.strip())
             if expected:
                 last, expected = inner, False
     return tuple(messages), last
+
+
+def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return (lines of the message, the exception) of the last exception without a traceback, or ((), "")."""
+    for index in range(len(lines) - 1, -1, -1):
+        named = any(word in lines[index] for word in ("Error", "Exception", "Interrupt"))
+        found = RAISED.match(bare(lines[index])) if named else None
+        if found is not None:
+            end = min(_block_end(lines, index), index + 1 + CONTINUED_MAX)
+            return (found["text"], *(bare(line) for line in lines[index + 1 : end])), found["text"]
+    return (), ""
 
 
 def bare(line: str) -> str:
@@ -209,14 +264,17 @@ def _block_end(lines: Sequence[str], header: int) -> int:
         while end < len(lines) and RANK.match(lines[end]):
             end += 1
     elif not lines[header].startswith(" "):  # in a group all lines are indented
-        limit = end + CONTINUED_MAX
-        while end < min(limit, len(lines)) and lines[end] and not _begins_something_else(lines[end]):
+        whole = len(lines) <= end + WHOLE_MAX  # little follows: blank lines are of the message, too
+        limit = end + (WHOLE_MAX if whole else CONTINUED_MAX)
+        while end < min(limit, len(lines)) and not _begins_something_else(lines[end]):
+            if not lines[end] and not whole:
+                break
             end += 1
     return end
 
 
 def _begins_something_else(line: str) -> bool:
-    return line.startswith(("[", TERMINATE, FATAL, *BY_THE_WAY)) or line in CHAINED
+    return line.startswith(("[", "-----", TERMINATE, FATAL, *BY_THE_WAY)) or line in CHAINED
 
 
 def _stacks_end(lines: Sequence[str], index: int) -> int:
@@ -320,15 +378,15 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
         torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg (2.13).
     """
     blocks = list(_BLOCK.finditer(agent.stderr))
-    if not blocks:
-        return None
-    found = blocks[-1]
     # A text that has lost its beginning starts in the middle of a line
     whole = agent.stderr.partition(b"\n")[2] if len(agent.stderr) >= STDERR_BYTES else agent.stderr
     speaks = _AGENT_SPEAKS.search(whole)
-    file = found["file"].decode("utf-8", "replace").strip()
+    found = blocks[-1] if blocks else speaks
+    if found is None:
+        return None
+    file = found["file"].decode("utf-8", "replace").strip() if blocks else ""
     return ProcessExit(
-        rank=int(found["rank"]),
+        rank=int(found["rank" if blocks else "local"]),
         local_rank=int(found["local"]),
         pid=int(found["pid"]),
         code=int(found["code"]),

@@ -10,10 +10,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RANK = re.compile(r"\[rank\d+\]:(?: |$)")
-"""Prefix of each line of a traceback from torch's excepthook. In its log lines no space follows."""
+RANK = re.compile(
+    r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?"
+    r"|\(\w{1,40} pid=\d+(?:, ip=[\d.]{1,20})?\) ?"
+)
+"""Prefix of each line of a traceback from torch's excepthook (in its log lines no space follows), from
+torchrun's ``--tee``, from horovodrun and Open MPI's ``--tag-output``, or from Ray."""
 HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 LINES_MAX = 120
+QUOTE_CHARS = 300
 LINE_CHARS = 1000
 # Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
 ESCAPES = re.compile(
@@ -96,3 +101,9 @@ def _cap(line: str) -> str:
     if len(line) <= LINE_CHARS:
         return line
     return f"{line[:LINE_CHARS].rpartition(' ')[0]} ... ({len(line)} characters)"
+
+
+def quote(text: str) -> str:
+    """Return text of another program, safe to show on one line."""
+    line = " ".join(" ".join(presentable([text])).split())
+    return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."

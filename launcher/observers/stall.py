@@ -20,6 +20,8 @@ LOOK_LIMIT_S = 5.0
 """... but at least one in this many seconds: NVML reports only the last second."""
 IDLE_LOOKS = 40
 """Number of checks if CPU time and network count too: fewer, for the watch of all jobs must cost nothing."""
+LONGEST = 6
+"""Maximum time until a report if CPU time and network count too, in multiples of the time until the first."""
 LATE_S = 10.0
 """If `fire` is later than this, the launcher itself was paused: a paused container is not a stall."""
 NAMED_MAX = 8
@@ -28,8 +30,7 @@ NAMED_MAX = 8
 class StallDetector:
     """Watches one attempt for stalls; made unless ``--stall-timeout`` is 0.
 
-    If CPU time and network count too, the time doubles with each report: a server that is idle now and then
-    is no hang.
+    If CPU time and network count too, the time doubles with each report, up to `LONGEST`: a server that is idle now and then is no hang.
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None for never.
@@ -63,6 +64,7 @@ class StallDetector:
         self._on_stall, self._on_move, self._gpus = on_stall, on_move, gpus
         self._movement, self._sees_output = movement, sees_output
         self._look_s = timeout_s / IDLE_LOOKS if movement else min(timeout_s / LOOKS, LOOK_LIMIT_S)
+        self._longest_s = LONGEST * timeout_s
         self._moved = started
         self._reported = False
         self._uses: tuple[GpuUse, ...] = ()
@@ -83,7 +85,7 @@ class StallDetector:
             self._reported = True
             self._on_stall(self._describe(now))
             if self._movement is not None:
-                self._timeout_s *= 2
+                self._timeout_s = min(2 * self._timeout_s, self._longest_s)
 
     def close(self) -> None:
         """Stop watching: the job ends, or is being stopped."""

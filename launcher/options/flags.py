@@ -272,6 +272,20 @@ FLAGS = (
         group="watch",
     ),
     Flag(
+        "evidence_dir",
+        "DIR",
+        "folder for evidence of a hang: dumps of the flight recorders (beside the failure record)",
+        str,
+        group="watch",
+    ),
+    Flag(
+        "nccl_ras",
+        "",
+        "ask NCCL's RAS about the job at a stall; older versions of NCCL crash when they are asked",
+        None,
+        group="watch",
+    ),
+    Flag(
         "stall_timeout",
         "S",
         "seconds without any output and GPU work until --on-stall (a report after 600 s in which nothing "

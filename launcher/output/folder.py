@@ -127,6 +127,23 @@ class RunFolder:
         self.keeps = True
         return f"{self.of_process(attempt, process) or '/no-folder-for-logs'}/{stream}.log"
 
+    def private_folder(self) -> str | None:
+        """Return a folder that only we and root can enter, on a local file system; None if there is none.
+
+        It is created if missing, and removed after the run. Log folders are not used: their file system may
+        not support pipes.
+        """
+        for folder in self._private:
+            try:
+                if folder != self.path:
+                    os.mkdir(folder, 0o700)
+            except FileExistsError:
+                pass
+            except OSError:
+                continue
+            return folder
+        return None
+
     def socket_paths(self, name: str) -> Iterator[str]:
         """Yield paths for a socket of ours, in folders that only we and root can enter; creates the folders.
 

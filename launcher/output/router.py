@@ -274,6 +274,10 @@ class OutputRouter:
         stream = self._errors.get(index)
         return b"" if stream is None else stream.tail
 
+    def read_tails(self, index: int) -> list[bytes]:
+        """Return the end of each output of a process that goes through us."""
+        return [stream.tail for stream in self._written.get(index, ())]
+
     def shown_since(self, index: int) -> int | None:
         """Return the number of bytes shown below the last errors of a process; None if none are shown."""
         stream = self._errors.get(index)

@@ -217,6 +217,7 @@ OF_PARENT = (
     "signal_map",
     "stall_timeout",
     "failure_file",
+    "evidence_dir",
 )
 """Flags that need a launcher that stays with the job."""
 

@@ -77,6 +77,8 @@ def plan_supervision(
         idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
         failure_file=options.text("failure_file") or None,
+        evidence_dir=options.text("evidence_dir") or None,
+        nccl_ras=options.switch("nccl_ras"),
         proof=proof,
         preemption=preemption,
         metrics_port=int(options.number("metrics_port", 0)),

@@ -257,9 +257,13 @@ def _watch(plan: Plan) -> list[str]:
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )
-    parts += [f"report after {watch.idle_timeout_s:g} s without any activity"] if watch.idle_timeout_s else []
+    parts += (
+        [f"report after {watch.idle_timeout_s:g} s in which nothing moves"] if watch.idle_timeout_s else []
+    )
     parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
+    parts += [f"evidence of a hang in {watch.evidence_dir}"] if watch.evidence_dir else []
+    parts += ["NCCL's RAS is asked at a stall"] if watch.nccl_ras else []
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []

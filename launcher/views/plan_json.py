@@ -122,6 +122,8 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "restarts": watch.restarts.most,
         **({"restart_rules": _restart_rules(watch.restarts)} if watch.restarts.most else {}),
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
+        **({} if watch.evidence_dir is None else {"evidence_dir": redact(watch.evidence_dir)}),
+        **({"nccl_ras": True} if watch.nccl_ras else {}),
         "verify_fabric": watch.proof is not None,
         "preemption": None if watch.preemption is None else watch.preemption.service,
         "metrics_port": watch.metrics_port or None,

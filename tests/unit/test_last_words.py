@@ -116,7 +116,7 @@ except ExceptionGroup as group:
 def test_a_message_of_several_lines_belongs_to_the_traceback() -> None:
     """As NCCL's and load_state_dict's do; a log line after it does not."""
     words = say(f"{TRACEBACK}, because\nncclSystemError: x\n\tindented\nLast error:\n[W1121] a warning\nmore")
-    assert words.messages[-3:] == ("ValueError: no, because", "ncclSystemError: x", "Last error:")
+    assert words.messages[-4:] == ("ValueError: no, because", "ncclSystemError: x", "indented", "Last error:")
     assert words.lines == ("[W1121] a warning", "more")
 
 

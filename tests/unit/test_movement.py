@@ -140,6 +140,18 @@ def test_ten_minutes_in_which_nothing_moves() -> None:
     assert clock.readings <= 12
 
 
+def test_the_time_to_the_next_report_doubles_to_an_hour() -> None:
+    """A server that is idle now and then is not reported all the time."""
+    clock = Clock()
+    told = []
+    for _ in range(6):
+        clock.stalls.clear()
+        clock.output = clock.now + 1
+        clock.run_until(1e6)
+        told.append(round((clock.stalls[0] - clock.output) / 60))
+    assert told == [10, 20, 40, 60, 60, 60]
+
+
 def test_a_job_that_writes_is_not_read() -> None:
     """The watch of a healthy job reads nothing at all."""
     clock = Clock()

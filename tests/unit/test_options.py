@@ -66,6 +66,7 @@ SAMPLE = {
     "spares": ("1", "4096"),
     "health_command": ("dcgmi diag -r 1", "'/opt/check node' --quick"),
     "failure_file": ("failure.json", "/tmp/failure.json"),
+    "evidence_dir": ("evidence", "/data/evidence"),
     "log_dir": ("logs", "/tmp/logs"),
     "redirects": ("3", "0:1,1:2"),
     "tee": ("1", "0:3"),

@@ -2,13 +2,13 @@
 
 Rows are in the order in which causes are named: certain and special ones before general ones, consequences
 last. A line matches a row if it contains all parts of one of its patterns in order (``*`` separates parts,
-``^`` is the beginning of the line). The messages come from real failures: torch 2.13 and gloo were made to
-fail for the tests, those of NCCL and CUDA are from public bug reports.
+``^`` is the beginning of the line, ``!`` before all marks a pattern as loud, see `Symptom`). The messages are
+of real failures: tests/corpus has those that were made, and those of public bug reports.
 """
 
 from __future__ import annotations
 
-from launcher.failure.symptoms import hardware, lost_peers, meeting, program
+from launcher.failure.symptoms import files, hardware, lost_peers, meeting, program, tensors, training
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,34 +17,54 @@ if TYPE_CHECKING:
     from launcher.failure.stderr import LastWords
     from launcher.failure.symptoms.symptom import Symptom
 
-SYMPTOMS = (*hardware.SYMPTOMS, *meeting.SYMPTOMS, *program.SYMPTOMS, *lost_peers.SYMPTOMS)
+LOUD = "!"
+SYMPTOMS = (
+    *hardware.SYMPTOMS,
+    *meeting.SYMPTOMS,
+    *training.SYMPTOMS,
+    *files.SYMPTOMS,
+    *program.SYMPTOMS,
+    *tensors.SYMPTOMS,
+    *lost_peers.SYMPTOMS,
+)
 
 
-def find_symptoms(words: LastWords) -> Iterator[tuple[Symptom, str]]:
+def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
     """Yield the symptoms in the last output, each with the line that shows it, in the table's order.
 
     If there is a traceback, only messages of its exceptions count, and rows that are ``loud``: a line about a
     connection that was lost and restored an hour ago does not explain why a process ended. Each line is used
     once: a line that a special row has explained is not explained again by a general one. At most one
     consequence is yielded.
+
+    Args:
+        words: The last output of a process.
+        killed: Whether a signal ended it in the middle of its work: then lines without an exception only count
+            for rows that are ``loud``, because any other may be a warning.
     """
     said: set[str] = set()
     elsewhere = False
+    exact = killed or words.messages
+    messages, others = (("\n".join(lines), lines) for lines in (words.messages, words.lines))
     for symptom in SYMPTOMS:
         if symptom.consequence and elsewhere:
             return
-        line = _last_match(symptom, words.messages, said)
-        if line is None and (symptom.loud or not words.messages):
-            line = _last_match(symptom, words.lines, said)
+        line = _last_match(symptom.patterns, *messages, said)
+        if line is None:
+            patterns = [one for one in symptom.patterns if symptom.loud or one[0] == LOUD or not exact]
+            line = _last_match(patterns, *others, said)
         if line is not None:
             said.add(line)
             elsewhere = symptom.consequence
             yield symptom, line
 
 
-def _last_match(symptom: Symptom, lines: Sequence[str], said: Container[str]) -> str | None:
-    for line in reversed(lines):
-        if line not in said and any(_holds(line, pattern) for pattern in symptom.patterns):
+def _last_match(patterns: Sequence[str], text: str, lines: Sequence[str], said: Container[str]) -> str | None:
+    """Return the last line that matches a pattern; few patterns begin with what is in the text at all."""
+    near = [one.removeprefix(LOUD) for one in patterns]
+    near = [one for one in near if one.removeprefix("^").partition("*")[0] in text]
+    for line in reversed(lines) if near else ():
+        if line not in said and any(_holds(line, pattern) for pattern in near):
             return line
     return None
 

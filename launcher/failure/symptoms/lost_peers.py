@@ -5,7 +5,11 @@ from __future__ import annotations
 from launcher.failure.symptoms.symptom import Symptom
 
 LOST_PEER = "this rank lost a peer: look for the first failure elsewhere"
-NETWORK_FIX = "see the other ranks' logs for what happened before; NCCL_DEBUG=INFO tells more"
+NETWORK_FIX = "see the other ranks' logs for what happened before; `NCCL_DEBUG=INFO` tells more"
+OTHERS_FIX = (
+    "see the other ranks' logs for what happened before: `launcher run --log-dir logs -- python train.py` "
+    "keeps one for each"
+)
 
 SYMPTOMS = (
     Symptom(
@@ -14,7 +18,7 @@ SYMPTOMS = (
             "ncclRemoteError",
             "remote process exited or there was a network error",
             "NCCL*Connection closed by remote peer",
-            "NET/IB*Got completion from peer*with",
+            "NCCL communicator was aborted",
         ),
         LOST_PEER,
         NETWORK_FIX,
@@ -29,9 +33,36 @@ SYMPTOMS = (
             "HorovodInternalError",
         ),
         LOST_PEER,
-        "see the other ranks' logs for what happened before",
+        OTHERS_FIX,
         True,
         consequence=True,
+    ),
+    Symptom(
+        "tensorflow-peer-lost",
+        (
+            "Collective ops is aborted by",
+            "/job:worker*Connection reset by peer",
+        ),
+        LOST_PEER,
+        OTHERS_FIX,
+        True,
+        consequence=True,
+        loud=True,
+    ),
+    Symptom(
+        "jax-peer-lost",
+        (
+            "tasks are unhealthy (stopped sending heartbeats)",
+            "JAX distributed service detected fatal errors",
+            "The tasks have crashed. Check the task logs",
+            "Failed to send RPC to coordination service",
+            "coordination service*heartbeat timeout",
+        ),
+        LOST_PEER,
+        OTHERS_FIX,
+        True,
+        consequence=True,
+        loud=True,
     ),
     Symptom(
         "gloo-peer-lost",
@@ -44,7 +75,7 @@ SYMPTOMS = (
             "Gloo connectFullMesh failed",
         ),
         LOST_PEER,
-        "see the other ranks' logs for what happened before",
+        OTHERS_FIX,
         True,
         consequence=True,
     ),
@@ -57,7 +88,8 @@ SYMPTOMS = (
             "sendBytes failed on",
         ),
         "this rank lost the store on rank 0: look for the first failure elsewhere",
-        "see rank 0's log for what happened before",
+        "see rank 0's log for what happened before: `launcher run --log-dir logs -- python train.py` keeps "
+        "one for each rank",
         True,
         consequence=True,
     ),
@@ -70,9 +102,11 @@ SYMPTOMS = (
             "BrokenPipeError",
             "Broken pipe",
             "RemoteDisconnected",
+            "Socket closed",
         ),
         "the other side closed a connection: look for the first failure there",
-        "the line says which connection, if it is known",
+        "the line says which connection, if it is known; `launcher status` and the other ranks' logs "
+        "(`--log-dir logs`) say what ended there",
         True,
         consequence=True,
     ),
@@ -80,7 +114,8 @@ SYMPTOMS = (
         "connection-refused",
         ("Connection refused", "failed to connect to all addresses"),
         "nothing listened at that address: look for the first failure there",
-        "is the other side running, is its address right, does a firewall close the port?",
+        "is the other side running, is its address right, does a firewall close the port? `ss -ltnp` there "
+        "shows what listens",
         None,
         consequence=True,
     ),

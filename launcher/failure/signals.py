@@ -1,0 +1,141 @@
+"""Explains the signal that ended a process, or a child of it, and that the launcher has not sent."""
+
+from __future__ import annotations
+
+from launcher.core.errors import say_size
+from launcher.core.signal import signal
+from launcher.failure.model import Cause
+from launcher.failure.starters import is_own_error, read_told_signal
+from launcher.failure.stderr import TERMINATE, LastWords
+from launcher.failure.symptoms.hardware import SHM_FIX
+from launcher.failure.text import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.failure.counters import Counters
+
+SHM_DEFAULT_BYTES = 64 << 20
+"""Docker's default size of a container's /dev/shm."""
+EXCEPTION_FIX = "the traceback says where"
+
+
+def explain_bus_error(after: Counters) -> Cause:
+    size, free = after.shm or (0, 0)
+    if size and free < max(1 << 20, size // 50):
+        return Cause("shm-full", f"shared memory (/dev/shm) is full{say_shm(after)}", SHM_FIX, False)
+    small = f"; /dev/shm may have been full{say_shm(after)}" if 0 < size <= SHM_DEFAULT_BYTES else ""
+    what = f"the process accessed a mapped part of a file that is missing, or has no disk space{small}"
+    return Cause(
+        "bus-error",
+        what,
+        SHM_FIX
+        if small
+        else "are files truncated while they are mapped? `df -h` shows full disks, `dmesg` failing ones",
+    )
+
+
+def explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
+    """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
+    if number == signal.SIGKILL:
+        seen = "cannot tell whether memory ran out"
+        if before.oom_kill is not None and after.oom_kill is not None:
+            count = f"oom_kill stayed {after.oom_kill} in {base_name(after.events_file)}"
+            seen = f"memory did not run out, {count}"
+        yield Cause(
+            "killed",
+            f"SIGKILL was not sent by the launcher; {seen}",
+            "ask the platform: a time limit, an eviction, its own out-of-memory killer (`dmesg | grep -i "
+            "oom`); or a `kill -9` by hand",
+        )
+    elif number == signal.SIGABRT and words.exception and words.was_ending:
+        what = f"{quote(words.exception)}; while Python ended, {_explain_abort(words)}"
+        yield Cause(
+            "python-exception",
+            what,
+            EXCEPTION_FIX,
+            False,
+        )
+    elif number == signal.SIGABRT:
+        yield Cause(
+            "aborted",
+            _explain_abort(words),
+            "the last lines of its stderr say why; `PYTHONFAULTHANDLER=1` shows the Python line",
+        )
+    elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        what = "this signal was not sent by the launcher"
+        yield Cause(
+            "ended-from-outside",
+            what,
+            "ask the platform (`sacct -j JOB`, `kubectl describe pod POD`); or was it a `kill` by hand?",
+        )
+    elif number in SIGNALS:
+        yield SIGNALS[number]
+
+
+def explain_told(code: int, before: Counters, after: Counters, words: LastWords) -> list[Cause]:
+    """Return the meaning of a signal that ended a child of the process, as the process says."""
+    own = not words.exception or is_own_error(words.exception)
+    told = read_told_signal(words.lines if own else [words.exception])
+    if told is None or code <= 0:
+        return []
+    number, line = told
+    if number == signal.SIGBUS:
+        return [explain_bus_error(after)]
+    found = explain_signal(number, before, after, words)
+    return [Cause(cause.code, f"{cause.what}: {quote(line)}", cause.fix, cause.retryable) for cause in found]
+
+
+SIGNALS: dict[int, Cause] = {
+    signal.SIGSEGV: Cause(
+        "segmentation-fault",
+        "native code accessed invalid memory",
+        "`PYTHONFAULTHANDLER=1` shows the Python line; usual: extensions built for another version",
+    ),
+    signal.SIGILL: Cause(
+        "illegal-instruction",
+        "native code was built for another CPU",
+        "use builds for this CPU (`lscpu` lists what it has: no AVX-512 here?), or nodes of one kind",
+        False,
+    ),
+    signal.SIGFPE: Cause(
+        "arithmetic-error", "native code divided by zero", "`PYTHONFAULTHANDLER=1` shows where"
+    ),
+    signal.SIGSYS: Cause(
+        "forbidden-system-call",
+        "the container's seccomp profile forbids a system call",
+        "a profile that allows it: `docker run --security-opt seccomp=profile.json`",
+        False,
+    ),
+    signal.SIGXCPU: Cause(
+        "cpu-time-limit", "the limit of CPU time was reached", "`ulimit -t unlimited`", False
+    ),
+    signal.SIGXFSZ: Cause(
+        "file-size-limit", "the limit of a file's size was reached", "`ulimit -f unlimited`", False
+    ),
+    signal.SIGPIPE: Cause(
+        "output-closed",
+        "the reader of its output has ended",
+        "keep the reader running, or write to a file: `> train.log`",
+    ),
+}
+
+
+def _explain_abort(words: LastWords) -> str:
+    """Return the message of C++ or glibc before it aborted."""
+    for index in range(len(words.lines) - 1, -1, -1):
+        if words.lines[index].startswith(TERMINATE):
+            return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
+    return "native code detected an error and aborted the process"
+
+
+def say_shm(counters: Counters) -> str:
+    if counters.shm is None:
+        return ""
+    size, free = counters.shm
+    return f", it has {say_size(size)} and {say_size(free)} of it free now"
+
+
+def base_name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,71 @@
+"""Runs torch's own analyser of flight recorders on the collected dumps, after all ranks have ended.
+
+It is part of torch since 2.10 (``torchfrtrace``). It loads pickles without any restriction, so that it gets
+only dumps that `launcher.recorder.dump` has read: copies of others have a name that it does not look for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+
+from launcher.recorder.reader import PREFIX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODULE = "torch.distributed.flight_recorder.fr_trace"
+LIMIT_S = 20.0
+"""Seconds that it may take: importing torch takes some of them."""
+OUTPUT_BYTES = 1 << 20
+NAME = "torchfrtrace.txt"
+
+
+def analyse(python: str, environ: Mapping[str, str], folder: str, limit_s: float = LIMIT_S) -> str:
+    """Write the analyser's text beside the dumps; return the path, empty if it cannot run.
+
+    This blocks, for at most ``limit_s``.
+
+    Args:
+        python: The Python that has torch.
+        environ: The environment of the ranks.
+        folder: The folder with the dumps of all nodes that are there, at any depth.
+        limit_s: Seconds that it may take.
+    """
+    path = os.path.join(folder, NAME)
+    argv = [python, "-m", MODULE, folder, "-p", PREFIX, "--allow-incomplete-ranks"]
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags, 0o600)
+        try:
+            ended = subprocess.run(
+                argv,
+                preexec_fn=_limit_output,
+                stdin=subprocess.DEVNULL,
+                stdout=fd,
+                stderr=fd,
+                env=dict(environ),
+                timeout=limit_s,
+                start_new_session=True,
+                check=False,
+            )
+            text = os.pread(fd, 4096, 0)
+        finally:
+            os.close(fd)
+    except (OSError, subprocess.TimeoutExpired):
+        return _remove(path)
+    is_absent = ended.returncode and (b"No module named" in text or b"ModuleNotFoundError" in text)
+    return _remove(path) if is_absent or not text.strip() else path
+
+
+def _limit_output() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_BYTES, OUTPUT_BYTES))
+
+
+def _remove(path: str) -> str:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    return ""

@@ -1,0 +1,127 @@
+"""Program that reads and copies dumps in a process of its own: ``python -I -S reader.py JSON``.
+
+Dumps come from processes that may have written anything, and lie on file systems that may hang. Here they can
+neither use up the launcher's memory nor stop its loop. It prints a JSON object per dump, see `Answer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEMORY_BYTES = 2 << 30
+CPU_S = 20
+PIECE_BYTES = 1 << 20
+PREFIX = "recorder_rank_"
+"""Begin of the names of copies that torch's own analyser can read; the rank follows."""
+JSON_PREFIX, REFUSED_PREFIX = "recorder_json_rank_", "recorder_refused_rank_"
+
+
+class TooLarge(Exception):
+    """The dump, or all of them together, are over the limit."""
+
+
+def read_dump(path: str, limit_bytes: int) -> tuple[bytes, int]:
+    """Return the content of a dump, and when it was written (ns since 1970).
+
+    Raises:
+        OSError: It is not a regular file, or cannot be read.
+        TooLarge: It is larger than the limit.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(0, "it is no regular file")
+        if found.st_size > limit_bytes:
+            raise TooLarge
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise TooLarge
+    return data, found.st_mtime_ns
+
+
+def write_copy(folder: str, name: str, data: bytes) -> str:
+    """Write a file in the folder for evidence, and return its path; a file of an earlier run is replaced.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, name)
+    temporary = f"{path}.{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def answer(
+    rank: int, path: str, task: Mapping[str, object], used_bytes: int
+) -> tuple[dict[str, object], int]:
+    """Return the answer for one dump, and how many bytes its copy has.
+
+    Args:
+        rank: The rank.
+        path: Its dump.
+        task: The folder for copies (``to``), and the limits of a file and of all (``file``, ``all``).
+        used_bytes: Bytes of the copies so far.
+    """
+    from launcher.core.messages import render
+    from launcher.recorder.dump import Refused, read_rank
+    from launcher.recorder.facts import RankRecord
+
+    per_file, in_all, to = int(str(task["file"])), int(str(task["all"])), str(task["to"] or "")
+    prefix = PREFIX
+    try:
+        data, written_ns = read_dump(path, per_file)
+    except TooLarge:
+        record = RankRecord(rank, missing=f"its dump is larger than {per_file >> 20} MiB")
+        return {"record": render(record), "left": "too large"}, 0
+    except OSError as error:
+        return {"record": render(RankRecord(rank, missing=f"its dump: {error.strerror}"))}, 0
+    try:
+        record = read_rank(rank, data, written_ns)
+        prefix = JSON_PREFIX if data[:1] == b"{" else PREFIX
+    except Refused as refused:
+        record, prefix = RankRecord(rank, missing=f"its dump is refused: {refused}"), REFUSED_PREFIX
+    found: dict[str, object] = {"record": render(record)}
+    if not to:
+        return found, 0
+    if used_bytes + len(data) > in_all:
+        return {**found, "left": f"the limit of {in_all >> 20} MiB"}, 0
+    try:
+        return {**found, "path": write_copy(to, f"{prefix}{rank}", data)}, len(data)
+    except OSError as error:
+        return {**found, "left": f"{to}: {error.strerror}"}, 0
+
+
+def main() -> None:
+    """Read the dumps of a task, and print the answers."""
+    for kind, limit in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CPU, CPU_S)):
+        resource.setrlimit(kind, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    task = json.loads(sys.argv[1])
+    used_bytes = task["used"]
+    for rank, path in task["dumps"]:
+        found, more = answer(rank, path, task, used_bytes)
+        used_bytes += more
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    main()
