@@ -10,17 +10,14 @@ from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from launcher.agent.agent import Agent, Checks, Serve, Server
     from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
     from launcher.observers.meeting import MeetingWatch
-    from launcher.observers.movement import Movement
     from launcher.observers.nccl_log import NcclLogWatcher
-    from launcher.observers.stall import StallDetector
-    from launcher.observers.stragglers import Numbers
     from launcher.output.progress import Progress
     from launcher.preemption.response import Response
     from launcher.preemption.watch import Watch
@@ -39,8 +36,6 @@ STATUS_AFTER_S = 1.0
 """Seconds until a status line appears on a terminal."""
 SILENCE_AFTER_S = 59.0
 """Seconds until progress is reported in a log."""
-IDLE_WINDOWS = 10
-"""Number of windows without movement that make a stall, without ``--stall-timeout``."""
 
 
 class Observers:
@@ -63,7 +58,6 @@ class Observers:
         self._agent, self._checks, self._serve = agent, checks, serve
         self._nccl_path: str | None = None
         self._progress: Progress | None = None
-        self._stall: StallDetector | None = None
         self._hangs: HangHandler | None = None
         self._nccl: NcclLogWatcher | None = None
         self._meeting: MeetingWatch | None = None
@@ -113,8 +107,8 @@ class Observers:
         self._agent.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
-        if self._stall is not None:
-            self._stall.close()
+        if self._hangs is not None:
+            self._hangs.close()
         if self._progress is not None:
             self._progress.close()
         if self._nccl is not None:
@@ -124,7 +118,7 @@ class Observers:
                 self._agent.loop.guard(self._agent.evidence.read_rest)
             self.recorder.end_attempt()
         meeting = self._meeting
-        self._stall = self._progress = self._nccl = self._meeting = None
+        self._progress = self._nccl = self._meeting = None
         if meeting is not None:
             self.unmet = meeting.unmet
             self._judge_meeting(meeting.end())
@@ -212,10 +206,9 @@ class Observers:
             timers.append(Later(now + wait_s, lambda: self._start_progress(now)))
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
-            timers.append(Later(now + wait_s, lambda: self._start_stall_detector(now)))
+            timers.append(Later(now + wait_s, lambda: self.hangs.watch(now)))
         elif watch.idle_timeout_s and not agent.shares_terminal:  # a user at a terminal sees it
-            wait_s = watch.idle_timeout_s / IDLE_WINDOWS
-            timers.append(Later(now + wait_s, lambda: self._start_stall_detector(now)))
+            timers.append(Later(now + watch.idle_timeout_s / 10, lambda: self.hangs.watch(now)))
 
     def _start_progress(self, started: float) -> None:
         from launcher.output.progress import Gpus, Progress
@@ -236,54 +229,12 @@ class Observers:
 
     @property
     def hangs(self) -> HangHandler:
-        """What follows from a stall; loaded when it is needed."""
+        """Watch for hangs, and what follows from one; loaded when it is needed."""
         if self._hangs is None:
             from launcher.evidence.hang import HangHandler
 
             self._hangs = HangHandler(self._agent)
         return self._hangs
-
-    def _start_stall_detector(self, started: float) -> None:
-        from launcher.observers.stall import StallDetector
-        from launcher.output.progress import Gpus
-
-        agent = self._agent
-        self._stall = StallDetector(
-            agent.watch.stall_timeout_s or agent.watch.idle_timeout_s,
-            lambda: agent.output.last_s,
-            lambda what: self.hangs.on_stall(what),
-            lambda: self.hangs.on_move(),
-            started=started,
-            gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
-            movement=None if agent.watch.stall_timeout_s else self._make_movement(),
-            sees_output=agent.output.sees_all,
-        )
-        agent.loop.timers.append(self._stall)
-
-    def ask_progress(self, take: Callable[[Numbers], None]) -> None:
-        """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
-        agent = self._agent
-        pattern, ranks = agent.watch.restarts.progress_pattern, agent.group.processes
-        if not pattern:
-            take(())
-            return
-        from launcher.observers.stragglers import ask_numbers
-
-        tails = {one.child.rank: agent.output.tail(index) for index, one in enumerate(ranks)
-                 if not (one.child.companion or one.child.called)}  # fmt: skip
-        try:
-            ask_numbers(pattern, tails, agent.group.helpers, take)
-        except OSError:  # the kernel is short of something
-            take(())
-
-    def _make_movement(self) -> Movement:
-        """Return what reads CPU time and network, which count without ``--stall-timeout``."""
-        from launcher.observers.movement import Movement
-        from launcher.process.families import list_ranks
-
-        agent = self._agent
-        window_s = agent.watch.idle_timeout_s / IDLE_WINDOWS
-        return Movement(lambda table: list_ranks(agent.group.processes, table), window_s)
 
     # --- NCCL's network, and whether the processes meet
 

@@ -32,6 +32,8 @@ LOOK_S = DUMP_LIMIT_S + 1.0
 SILENT_S = 2.5 * BEAT_S
 """A node that was not heard for longer does not answer."""
 
+AGAIN_S = 5.0
+"""Seconds until nodes that are quiet, but have no rank, are asked again."""
 ENDS = "the job hangs (--on-stall stop)"
 
 
@@ -130,8 +132,12 @@ class JobEvidence:
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
         if now < self._look_until and not all(rank in self._looked for rank in heard):
             return self._look_until
-        self._look_until, self._has_reported = None, True
-        self._report([rank for rank in nodes if rank not in heard])
+        self._look_until = None
+        silent = [rank for rank in nodes if rank not in heard]
+        if not silent and not any(self._answers.values()):
+            return now + AGAIN_S  # the ranks of torchrun's agents have not started yet
+        self._has_reported = True
+        self._report(silent)
         return None
 
     def _is_silent(self, rank: int, now: float) -> bool:

@@ -1,7 +1,7 @@
 """What follows from a stall: all ranks are asked what they do, and the report says for which the others wait.
 
 On one node the agent asks its own processes. In a job of several nodes each node tells node 0 that it is
-quiet; when all of them are, node 0 asks all (`launcher.cluster.hangs`).
+quiet; when all of them are, node 0 asks all (`launcher.cluster.evidence`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.cluster.messages import Hung
+    from launcher.observers.movement import Movement
+    from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
     from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer
 
+IDLE_WINDOWS = 10
+"""Number of windows without movement that make a stall, without ``--stall-timeout``."""
 LINES_MAX = 30
 """Maximum number of lines of a report; what is more is in the files with all stacks."""
 
@@ -86,19 +90,44 @@ def _line(text: str) -> str:
 
 
 class HangHandler:
-    """Handles the stalls of one node.
-
-    Attributes:
-        reports: Paths of the files with all stacks; their folder must be kept.
-    """
+    """Watches the processes of one node for stalls, and handles them."""
 
     def __init__(self, agent: Agent) -> None:
-        self.reports: list[str] = []
         self._agent = agent
+        self._detector: StallDetector | None = None
 
-    @property
-    def _stops(self) -> bool:
-        return self._agent.watch.on_stall == "stop"
+    def watch(self, started: float) -> None:
+        """Watch an attempt that started at this monotonic time."""
+        from launcher.observers.stall import StallDetector
+        from launcher.output.progress import Gpus
+
+        agent = self._agent
+        self._detector = StallDetector(
+            agent.watch.stall_timeout_s or agent.watch.idle_timeout_s,
+            lambda: agent.output.last_s,
+            self.on_stall,
+            self.on_move,
+            started=started,
+            gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
+            movement=None if agent.watch.stall_timeout_s else self._make_movement(),
+            sees_output=agent.output.sees_all,
+        )
+        agent.loop.timers.append(self._detector)
+
+    def _make_movement(self) -> Movement:
+        """Return what reads CPU time and network, which count without ``--stall-timeout``."""
+        from launcher.observers.movement import Movement
+        from launcher.process.families import list_ranks
+
+        agent = self._agent
+        window_s = agent.watch.idle_timeout_s / IDLE_WINDOWS
+        return Movement(lambda table: list_ranks(agent.group.processes, table), window_s)
+
+    def close(self) -> None:
+        """Stop watching: the attempt has ended."""
+        if self._detector is not None:
+            self._detector.close()
+            self._detector = None
 
     def on_stall(self, what: str) -> None:
         """Ask all ranks, and report; in a job of several nodes node 0 does."""
@@ -110,9 +139,23 @@ class HangHandler:
     def ask(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
         """Ask the processes of this node what they do and how far they are."""
         agent = self._agent
-        agent.evidence.ask(
-            lambda answers: agent.observers.ask_progress(lambda progress: then(answers, progress))
-        )
+        agent.evidence.ask(lambda answers: self._ask_progress(lambda progress: then(answers, progress)))
+
+    def _ask_progress(self, take: Callable[[Numbers], None]) -> None:
+        """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
+        agent = self._agent
+        pattern, ranks = agent.watch.restarts.progress_pattern, agent.group.processes
+        if not pattern:
+            take(())
+            return
+        from launcher.observers.stragglers import ask_numbers
+
+        tails = {one.child.rank: agent.output.tail(index) for index, one in enumerate(ranks)
+                 if not (one.child.companion or one.child.called)}  # fmt: skip
+        try:
+            ask_numbers(pattern, tails, agent.group.helpers, take)
+        except OSError:  # the kernel is short of something
+            take(())
 
     def on_move(self) -> None:
         """Note that the processes of this node go on."""
@@ -126,7 +169,7 @@ class HangHandler:
         size, records = agent.place.world_size, agent.evidence.records
         hang = describe_hang(what, answers, size, {}, (), progress, records)
         self.show(hang)
-        if self._stops:
+        if agent.watch.on_stall == "stop":
             agent.end_for(Reason(STALLED, hang.headline))
 
     def show(self, hang: Hang | Hung) -> None:
@@ -159,6 +202,5 @@ class HangHandler:
             path = write_stacks(folder, headline, answers)
         except OSError as error:
             return [f"all stacks: cannot be written to {folder}: {error.strerror}"]
-        self.reports.append(path)
         self._agent.folder.keeps = True
         return [f"all stacks: {path}"]
