@@ -150,7 +150,7 @@ class HangHandler:
             return
         from launcher.observers.stragglers import ask_numbers
 
-        tails = {one.child.rank: agent.output.tail(index) for index, one in enumerate(ranks)
+        tails = {one.child.rank: b"\n".join(agent.output.read_tails(index)) for index, one in enumerate(ranks)
                  if not (one.child.companion or one.child.called)}  # fmt: skip
         try:
             ask_numbers(pattern, tails, agent.group.helpers, take)

@@ -177,10 +177,6 @@ class OutputRouter:
         streams = self._written.get(index)
         return max(stream.last_ns / 1e9 for stream in streams) if streams and self.sees_all else None
 
-    def tail(self, index: int) -> bytes:
-        """Return the last output of a process, as far as we see it; its standard error first."""
-        return b"\n".join(stream.tail for stream in self._written.get(index, ()))
-
     def _read(self, stream: Stream) -> None:
         more = stream.read()
         self._note_hold(stream)

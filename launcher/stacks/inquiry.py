@@ -12,6 +12,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from errno import ESRCH
 
 from launcher.core.redact import redact
@@ -34,6 +35,8 @@ RUNS_MAX = 4
 """Maximum number of py-spy runs at a time."""
 FAMILY_LIMIT = 256
 """Maximum number of processes per rank."""
+SLICE_S = 0.005
+"""Seconds of one step in which ranks are read; the launcher's loop waits as long."""
 ANSWER_S = 2.0
 """Seconds that a process has for its answer."""
 _in_use: set[str] = set()
@@ -79,9 +82,12 @@ class Inquiry:
         return tuple(run.pid for run in self._runs)
 
     def go_on(self, now: float) -> None:
-        """Read one more rank, take answers, and ask the next processes."""
-        if self._ranks:
+        """Read more ranks, take answers, and ask the next processes."""
+        until = time.monotonic() + SLICE_S
+        while self._ranks:
             self._look_at(*self._ranks.pop(0))
+            if time.monotonic() >= until:
+                break
         for path, lane in list(self._lanes.items()):
             lane.go_on(now)
             answered = lane.take_answered()
