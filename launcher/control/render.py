@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from launcher.control.table import Message, View, number, words
+from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact
 from launcher.stacks.packing import unpack
-from launcher.stacks.report import describe_process, find_speakers, name_ranks, render_report
+from launcher.stacks.report import describe_process, find_speakers, render_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import json
 
 from launcher.core.frozen import replace
 from launcher.core.messages import render
+from launcher.core.ranks import name_ranks, render_ranges
 from launcher.core.redact import quote
 from launcher.failure.model import RankGroup
-from launcher.stacks.report import find_speakers, find_suspects, group, name_ranks
+from launcher.stacks.report import find_speakers, find_suspects, group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def make_groups(answers: Sequence[Answer]) -> tuple[RankGroup, ...]:
     kept += [item for item in ordered if item in suspects][:SUSPECTS_MAX]
     return tuple(
         RankGroup(
-            _line(name_ranks(item.ranks).partition(" ")[2]),
+            _line(render_ranges(item.ranks)),
             _line(item.render(name_ranks(item.ranks))),
             item in suspects,
             tuple(

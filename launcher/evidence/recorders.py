@@ -6,6 +6,7 @@ import json
 
 from launcher.core.frozen import replace
 from launcher.core.messages import render
+from launcher.core.ranks import render_ranges
 from launcher.core.redact import quote
 from launcher.failure.model import RankGroup
 from launcher.recorder.conclude import (
@@ -16,7 +17,7 @@ from launcher.recorder.conclude import (
     describe_missing,
     find_stragglers,
 )
-from launcher.recorder.facts import RankRecord, render_ranges
+from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def group_records(records: Sequence[RankRecord], world_size: int | None) -> tupl
     """Return the conclusions as groups of ranks, for the failure report and the record."""
     return tuple(
         RankGroup(
-            quote(render_ranges(list(one.ranks)), LINE_LENGTH),
+            quote(render_ranges(one.ranks), LINE_LENGTH),
             quote(f"{NAME}: {one.text}", LINE_LENGTH),
             one.kind in SURE,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.core.ranks import name_ranks
 from launcher.core.signal import signal
 from launcher.failure.causes import ERROR, FIX
 from launcher.failure.text import shorten_lines
@@ -173,18 +174,6 @@ def name_ends(ends: Sequence[End]) -> str:
     ranks = [end.rank for end in ends if not end.called]
     called = [end.called for end in ends if end.called]
     return ", ".join([*([name_ranks(ranks)] if ranks else []), *called])
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return e.g. ``rank 3`` or ``ranks 0, 2-7, 9``."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    names = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
-    return f"rank {names}" if len(set(ranks)) == 1 else f"ranks {names}"
 
 
 def _when(ends: Sequence[End]) -> str:

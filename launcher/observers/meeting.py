@@ -203,7 +203,7 @@ class MeetingWatch:
 
     def _describe(self, age: float) -> str:
         """Return a message about what was not seen."""
-        from launcher.failure.report import name_ranks
+        from launcher.core.ranks import name_ranks
 
         alone = [one.rank for one in self._processes.members if one.pid not in self._met]
         if not alone:

@@ -48,7 +48,7 @@ def describe_stragglers(numbers: Numbers, what: str = STEP) -> str:
     apart = behind or sorted(rank for rank, number in found.items() if number > common)
     if 2 * len(apart) > len(found):
         return ""  # they do not count the same
-    from launcher.stacks.report import name_ranks
+    from launcher.core.ranks import name_ranks
 
     verb = f"{'are' if len(apart) > 1 else 'is'} {'behind' if behind else 'ahead'}"
     others = _span([number for rank, number in found.items() if rank not in apart])

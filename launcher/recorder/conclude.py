@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from launcher.core.frozen import frozen
-from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges, render_ranges
+from launcher.core.ranks import render_ranges
+from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import pickle
 import re
 import time
 
-from launcher.recorder.facts import Collective, GroupRecord, RankRecord, render_ranges
+from launcher.core.ranks import render_ranges
+from launcher.recorder.facts import Collective, GroupRecord, RankRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

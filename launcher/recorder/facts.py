@@ -74,17 +74,6 @@ class RankRecord:
     missing: Line = ""
 
 
-def render_ranges(ranks: list[int]) -> str:
-    """Return ranks as ranges: ``"0-2, 5"``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1][1:] = [rank]
-        else:
-            parts.append([rank])
-    return ", ".join("-".join(map(str, part)) for part in parts)
-
-
 def parse_ranges(text: str, limit: int = 1 << 16) -> frozenset[int]:
     """Return the ranks of ranges; empty if they are none, or more than ``limit``."""
     found: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
+from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable
 from launcher.stacks.answer import RUNNING, Spot, find_spot, is_starter, is_tracker
 
@@ -223,18 +224,6 @@ def render_children(answers: Sequence[Answer]) -> list[str]:
     if len(groups) > LINES_FOR_CHILDREN:
         lines.append(f"children in {len(groups) - LINES_FOR_CHILDREN} more places")
     return lines
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return sorted ranks as ``rank 3``, ``ranks 0, 1`` or ``ranks 0-2, 5``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
 
 
 def describe_process(answer: Answer) -> str:

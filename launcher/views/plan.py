@@ -9,10 +9,10 @@ import io
 import shlex
 
 from launcher.core.model import Fact, Fleet, Mode, Plan, Process, Setting
+from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
-from launcher.failure.report import name_ranks
 from launcher.machine.cpus import render_cpu_list
 from launcher.options.flags import PREFIX
 from launcher.process.signals import name_signal

@@ -161,4 +161,4 @@ def test_a_paused_node_is_named_before_it_is_lost(job: Job) -> None:
         assert "node 2" in first, first
         record = jobs.read_record(job, index)
         assert record["node_rank"] == 2
-        assert re.search(jobs.find_line("others"), jobs.find_evidence(record, "0-3, 6, 7")), record
+        assert re.search(jobs.find_line("others"), jobs.find_evidence(record, "0-3, 6-7")), record

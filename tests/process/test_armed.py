@@ -193,7 +193,7 @@ def test_a_fatal_signal_is_written_where_the_user_wants_it(tmp_path: Path) -> No
 def test_a_worker_of_torchrun_answers(tmp_path: Path) -> None:
     """The launcher is the parent of torchrun's agent."""
     text = ask_plain(tmp_path, WAITS, flags=("--init", "--engine", "torchrun", "--nproc-per-node", "2"))
-    assert "ranks 0, 1 wait in " in text and "line 5, in fetch" in text
+    assert "ranks 0-1 wait in " in text and "line 5, in fetch" in text
 
 
 @pytest.mark.mpi
@@ -210,7 +210,7 @@ def test_a_rank_of_mpirun_answers(tmp_path: Path) -> None:
             text = read_stacks(tmp_path)
         finally:
             mpirun.terminate()
-    assert "ranks 0, 1 wait in " in text and "line 5, in fetch" in text
+    assert "ranks 0-1 wait in " in text and "line 5, in fetch" in text
 
 
 def read_stacks(folder: Path) -> str:

@@ -201,7 +201,7 @@ def test_a_stall_can_end_the_job(tmp_path: Path) -> None:
     assert done.returncode == 143, done.stderr
     told = json.loads(record.read_text())
     assert told["causes"][0]["code"] == "stalled" and "rank 2 runs in spin" in told["causes"][0]["what"]
-    assert [(one["ranks"], one["differs"]) for one in told["evidence"]] == [("0, 1", False), ("2", True)]
+    assert [(one["ranks"], one["differs"]) for one in told["evidence"]] == [("0-1", False), ("2", True)]
     assert any("train.py" in line for line in told["evidence"][1]["stack"])
 
 

@@ -263,8 +263,8 @@ def test_stacks_shows_equal_stacks_once(tmp_path: Path) -> None:
     job = Asked(tmp_path, script=FORKS)
     try:
         text = job.run("stacks").stdout
-        assert text.count("ranks 0, 1, innermost first") == 1
-        assert "below ranks 0, 1: pid " in text
+        assert text.count("ranks 0-1, innermost first") == 1
+        assert "below ranks 0-1: pid " in text
         assert text.count("in load") == 2  # in the summary, and in the stack
     finally:
         job.end()

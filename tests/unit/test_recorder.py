@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from launcher.core.messages import parse, render
+from launcher.core.ranks import render_ranges
 from launcher.recorder.conclude import conclude, describe_missing, find_stragglers, size
 from launcher.recorder.dump import Refused, read_rank
-from launcher.recorder.facts import RankRecord, parse_ranges, render_ranges
+from launcher.recorder.facts import RankRecord, parse_ranges
 from launcher.recorder.variables import Places, find_places, find_torch, plan_variables
 from launcher.recorder.watch import choose_folder, find_python
 from tests.unit.recorded_dumps import NOW_NS, as_json, as_pickle, make_dump, make_entry

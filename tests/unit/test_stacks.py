@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from launcher.core.ranks import name_ranks
 from launcher.stacks.answer import Answer, Frame, Thread, find_spot, parse_faulthandler, parse_py_spy
 from launcher.stacks.inquiry import explain_refusal
-from launcher.stacks.report import TO_ARM, name_ranks, render_report, render_stacks
+from launcher.stacks.report import TO_ARM, render_report, render_stacks
 
 SITE = "/opt/venv/lib/python3.12/site-packages/"
 ALL_REDUCE = Frame(f"{SITE}torch/distributed/distributed_c10d.py", 2501, "all_reduce")
@@ -136,7 +137,7 @@ def test_the_one_that_is_not_in_the_collective_is_named() -> None:
     waiting = [answer(rank, ALL_REDUCE, WRAPPER, script(47), call="futex") for rank in (0, 2, 3)]
     lines = render_report([*waiting, answer(1, script(40), RECORD, call="clock_nanosleep")])
     assert lines == [
-        "ranks 0, 2, 3 wait in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47",
+        "ranks 0, 2-3 wait in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47",
         "rank 1 waits in sleep (train.py:40 in train): probably the one that the others wait for",
     ]
 
@@ -279,7 +280,7 @@ def test_the_file_shows_all_threads_and_obeys_no_escape() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "expected"),
-    [([3], "rank 3"), ([0, 1], "ranks 0, 1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5, 6, 9")],
+    [([3], "rank 3"), ([0, 1], "ranks 0-1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5-6, 9")],
 )
 def test_ranks_are_short(ranks: list[int], expected: str) -> None:
     """A thousand ranks fit on a line."""

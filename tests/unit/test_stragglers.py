@@ -15,7 +15,7 @@ from launcher.observers.stragglers import describe_stragglers, find_numbers
         ([7, 7, 8, 7], "rank 2 is ahead: step 8, the others 7"),
         ([3, 4], "rank 0 is behind: step 3, the others 4"),
         ([10, 12, 13, 14], "rank 0 is behind: step 10, the others 12 to 14"),
-        ([1, 1, 2, 2], "ranks 0, 1 are behind: step 1, the others 2"),
+        ([1, 1, 2, 2], "ranks 0-1 are behind: step 1, the others 2"),
         ([0.5, 1.5, 1.5], "rank 0 is behind: step 0.5, the others 1.5"),
         ([5, 5, 5], ""),
         ([5], ""),

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.frozen import replace
+from launcher.core.ranks import name_ranks
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters
 from launcher.failure.model import Cause, ProcessExit, Verdict
 from launcher.failure.reason import STALLED, Reason
 from launcher.failure.record import render_json
-from launcher.failure.report import SCREEN_LINES, name_ranks, render_text
+from launcher.failure.report import SCREEN_LINES, render_text
 from launcher.failure.verdict import describe_end, make_verdict
 from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launcher.core.ranks import render_ranges
 from tests.cluster.together import Done, Job, own_environ
 
 SCRIPT = Path(__file__).parent / "hang.py"
@@ -80,10 +81,8 @@ def find_evidence(record: dict[str, Any], ranks: str) -> str:
 
 
 def others_than(rank: int, count: int) -> str:
-    """Return all other ranks as in a report: ``"0-2"``, ``"0-4, 6, 7"``."""
-    runs = [range(rank), range(rank + 1, count)]
-    texts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return ", ".join(text for text in texts if text)
+    """Return all other ranks as in a report: ``"0-2"``, ``"0-4, 6-7"``."""
+    return render_ranges(one for one in range(count) if one != rank)
 
 
 def run_paused(job: Job, index: int) -> dict[int, Done]:
