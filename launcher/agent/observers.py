@@ -78,7 +78,8 @@ class Observers:
         if self.recorder is None:
             from launcher.recorder.watch import Recorder
 
-            self.recorder = Recorder(self._agent.folder.private_folder)
+            folders = self._agent.folder.private_folders
+            self.recorder = Recorder(lambda: next(folders(), None))
         return self.recorder.plan(child.argv, child.environ, self._agent.attempt)
 
     def _plan_nccl_log(self, child: Child) -> dict[str, str]:

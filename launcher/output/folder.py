@@ -127,38 +127,27 @@ class RunFolder:
         self.keeps = True
         return f"{self.of_process(attempt, process) or '/no-folder-for-logs'}/{stream}.log"
 
-    def private_folder(self) -> str | None:
-        """Return a folder that only we and root can enter, on a local file system; None if there is none.
+    def private_folders(self) -> Iterator[str]:
+        """Yield folders that only we and root can enter, on local file systems; creates missing ones.
 
-        It is created if missing, and removed after the run. Log folders are not used: their file system may
-        not support pipes.
+        They are removed after the run. Log folders are not among them: other users may read them, and their
+        file system may not support sockets and pipes.
         """
         for folder in self._private:
-            try:
-                if folder != self.path:
-                    os.mkdir(folder, 0o700)
-            except FileExistsError:
-                pass
-            except OSError:
-                continue
-            return folder
-        return None
-
-    def socket_paths(self, name: str) -> Iterator[str]:
-        """Yield paths for a socket of ours, in folders that only we and root can enter; creates the folders.
-
-        Log folders are not used: other users may read them, and their file system may not support sockets.
-        """
-        for folder in self._private:
-            path = f"{folder}/{name}"
-            if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
-                continue
-            if folder != self.path:
+            if folder != self.path and folder not in self._made:
                 try:
                     os.mkdir(folder, 0o700)
                 except OSError:
                     continue
-            yield path
+                self._made.add(folder)
+            yield folder
+
+    def socket_paths(self, name: str) -> Iterator[str]:
+        """Yield paths for a socket of ours in private folders."""
+        for folder in self.private_folders():
+            path = f"{folder}/{name}"
+            if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+                yield path
 
     def remove(self) -> None:
         """Remove the private folders, except the run's own if it contains logs."""
