@@ -131,7 +131,7 @@ class JobEvidence:
             self._look_until = now + LOOK_S
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
         if now < self._look_until and not all(rank in self._looked for rank in heard):
-            return self._look_until
+            return min(self._look_until, now + 1.0)  # a node may fall silent meanwhile
         self._look_until = None
         silent = [rank for rank in nodes if rank not in heard]
         if not silent and not any(self._answers.values()):
