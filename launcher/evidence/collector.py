@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LIMIT_S = 1.0
 """Maximum seconds for which the end of processes waits for their answers."""
 DUMP_LIMIT_S = 20.0
-"""Maximum seconds for the flight recorders of ranks that hang; gloo's needs 5 s and more where the CPUs are busy."""
+"""Maximum seconds for the flight recorders of ranks that hang; gloo's needs 5 s and more on busy CPUs."""
 HANG_LIMIT_S = 2.5
 """Maximum seconds for the answers of processes that hang; nothing waits for them."""
 FRESH_S = 10.0

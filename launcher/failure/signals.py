@@ -61,7 +61,7 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastWo
         yield Cause(
             "aborted",
             _explain_abort(words),
-            "the last lines of its stderr say why; `PYTHONFAULTHANDLER=1` shows the Python line",
+            "its last lines of stderr say why, the traceback where; `pip check` finds packages that do not fit",
         )
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         what = "this signal was not sent by the launcher"
@@ -91,7 +91,7 @@ SIGNALS: dict[int, Cause] = {
     signal.SIGSEGV: Cause(
         "segmentation-fault",
         "native code accessed invalid memory",
-        "`PYTHONFAULTHANDLER=1` shows the Python line; usual: extensions built for another version",
+        "the traceback shows the Python line; usual: extensions built for another version (`pip check`)",
     ),
     signal.SIGILL: Cause(
         "illegal-instruction",
@@ -100,7 +100,9 @@ SIGNALS: dict[int, Cause] = {
         False,
     ),
     signal.SIGFPE: Cause(
-        "arithmetic-error", "native code divided by zero", "`PYTHONFAULTHANDLER=1` shows where"
+        "arithmetic-error",
+        "native code divided by zero",
+        "the traceback shows the line: `print` what it passes to native code",
     ),
     signal.SIGSYS: Cause(
         "forbidden-system-call",
