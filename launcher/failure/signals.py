@@ -61,7 +61,7 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastWo
         yield Cause(
             "aborted",
             _explain_abort(words),
-            "its last lines of stderr say why, the traceback where; `pip check` finds packages that do not fit",
+            "its last lines of stderr say why, the traceback where; `pip check` finds what does not fit",
         )
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         what = "this signal was not sent by the launcher"
