@@ -283,6 +283,16 @@ def test_torchs_own_analyser_reads_the_copies(tmp_path: Path) -> None:
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.torch
+@pytest.mark.xdist_group("torch")
+def test_the_analyser_runs_no_code_of_a_dump(tmp_path: Path) -> None:
+    """Whoever may write to the folder can add one that the launcher has not read."""
+    (tmp_path / "recorder_rank_1").write_bytes(pickle.dumps(Hostile(tmp_path / "was-run")))
+    text = Path(analyse(sys.executable, clean_environ(), str(tmp_path), 60)).read_text()
+    assert "a dump names posix.system" in text
+    assert not (tmp_path / "was-run").exists()
+
+
 def test_a_python_without_torch_has_no_analyser(tmp_path: Path) -> None:
     python = Path(tmp_path, "python")
     python.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -I -S "$@"\n')
