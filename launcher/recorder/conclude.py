@@ -28,7 +28,7 @@ ANY_NAME = ("coalesced",)
 """A name that stands for several collectives."""
 P2P = re.compile(r"(send|recv) (\d{1,8})(->|<-)(\d{1,8})")
 SENTENCES_MAX = 8
-MEMBERS_MAX = 1 << 19
+MEMBERS_MAX = 1 << 17
 """Maximum number of members of all groups together: the ranks of a group come from a dump, as ``0-65535``."""
 
 
