@@ -107,6 +107,13 @@ def test_the_report_of_a_hang_has_a_limit() -> None:
     assert len(hang.lines) == LINES_MAX and hang.lines[-1] == "and 971 more"
 
 
+def test_the_lines_of_a_report_have_a_limit() -> None:
+    """A name of a file is the script's choice."""
+    ranks = [answer(0, REDUCE, Frame("/job/" + "x" * 9000 + ".py", 1, "f")), answer(1, script(40))]
+    hang = describe_hang("no output for 10 min", ranks, 2, {})
+    assert max(map(len, (hang.headline, *hang.lines))) <= 800
+
+
 # --- on node 0
 
 
