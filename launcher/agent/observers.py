@@ -142,12 +142,15 @@ class Observers:
         self._agent.loop.guard(self._look_at_loss)
 
     def _analyse(self) -> None:
-        """Have torch's own analyser read the dumps of a job that hung, once all ranks have ended."""
+        """Have torch's own analyser read the dumps of a job that hung, once all ranks have ended.
+
+        It may take a while, so that it does not run if the launcher was told to end.
+        """
         from launcher.recorder.analyse import analyse
 
         agent = self._agent
         python = "" if self.recorder is None else self.recorder.python
-        if agent.place.node_rank or not python or self.is_preempted:
+        if agent.place.node_rank or not python or self.is_preempted or agent.forwarder.told is not None:
             return
         folder = os.path.dirname(os.path.dirname(agent.evidence.dumps[-1]))
         path = analyse(python, agent.environ, folder)

@@ -31,6 +31,8 @@ LOOK_S = DUMP_LIMIT_S + 1.0
 """Seconds for all nodes to answer a `Look`."""
 SILENT_S = 2.5 * BEAT_S
 """A node that was not heard for longer does not answer."""
+PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
+"""Seconds from the nth question to the next: n times the first, at most the second. A node may lie."""
 
 AGAIN_S = 5.0
 """Seconds until nodes that are quiet, but have no rank, are asked again."""
@@ -53,9 +55,11 @@ class JobEvidence:
         self._progress: dict[int, list[tuple[int, float]]] = {}
         self._records: dict[int, tuple[RankRecord, ...]] = {}
         self._threads: dict[tuple[Thread, ...], tuple[Thread, ...]] = {}
+        self._taken: set[tuple[int, int]] = set()
         self._quiet: dict[int, Quiet] = {}
         self._number = 0
         self._look_until: float | None = None
+        self._look_after = 0.0
         self._looked: set[int] = set()
         self._has_reported = False
 
@@ -65,6 +69,9 @@ class JobEvidence:
         """Keep what the ranks of a node do."""
         if looked.number and looked.number != self._number:
             return  # of an earlier question
+        if (rank, looked.number) in self._taken:
+            return  # a node answers once, so that what is kept of it has a limit
+        self._taken.add((rank, looked.number))
         from launcher.stacks.packing import unpack
 
         answers = unpack(looked.stacks) if isinstance(looked.stacks, dict) else []
@@ -126,8 +133,12 @@ class JobEvidence:
         if self._has_reported or not all(rank in self._quiet for rank in heard):
             return None if self._has_reported else now + 1.0
         if self._look_until is None:
+            if now < self._look_after:
+                return self._look_after
             self._number += 1
+            self._look_after = now + min(self._number * PAUSE_S, PAUSE_MAX_S)
             self._looked, self._answers, self._progress, self._records = set(), {}, {}, {}
+            self._threads.clear()
             self._look_until = now + LOOK_S
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
         if now < self._look_until and not all(rank in self._looked for rank in heard):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, redact
+from launcher.core.messages import LINE_LENGTH
+from launcher.core.redact import quote
 from launcher.evidence.recorders import describe_records
 from launcher.failure.reason import STALLED, Reason
 from launcher.observers.stragglers import describe_stragglers
@@ -86,7 +87,7 @@ def describe_hang(
 
 
 def _line(text: str) -> str:
-    return printable(redact(text))
+    return quote(text, LINE_LENGTH)
 
 
 class HangHandler:

@@ -1,7 +1,8 @@
 """Runs torch's own analyser of flight recorders on the collected dumps, after all ranks have ended.
 
-It is part of torch since 2.10 (``torchfrtrace``). It loads pickles without any restriction, so that it gets
-only dumps that `launcher.recorder.dump` has read: copies of others have a name that it does not look for.
+It is part of torch since 2.10 (``torchfrtrace``). By itself it loads pickles without any restriction, and
+another user may have put one into the folder: so it gets a `pickle.load` that refuses what runs code. Copies
+of dumps that `launcher.recorder.dump` has refused have a name that it does not look for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODULE = "torch.distributed.flight_recorder.fr_trace"
+PROGRAM = f"""
+import pickle, runpy
+class Plain(pickle.Unpickler):
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError("a dump names " + module + "." + name)
+pickle.load = lambda file: Plain(file).load()
+runpy.run_module("{MODULE}", run_name="__main__", alter_sys=True)
+"""
 LIMIT_S = 20.0
 """Seconds that it may take: importing torch takes some of them."""
 OUTPUT_BYTES = 1 << 20
@@ -36,7 +45,7 @@ def analyse(python: str, environ: Mapping[str, str], folder: str, limit_s: float
         limit_s: Seconds that it may take.
     """
     path = os.path.join(folder, NAME)
-    argv = [python, "-m", MODULE, folder, "-p", PREFIX, "--allow-incomplete-ranks"]
+    argv = [python, "-c", PROGRAM, folder, "-p", PREFIX, "--allow-incomplete-ranks"]
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         fd = os.open(path, flags, 0o600)

@@ -29,6 +29,8 @@ ANY_NAME = ("coalesced",)
 """A name that stands for several collectives."""
 P2P = re.compile(r"(send|recv) (\d{1,8})(->|<-)(\d{1,8})")
 SENTENCES_MAX = 8
+MEMBERS_MAX = 1 << 17
+"""Maximum number of members of all groups together: the ranks of a group come from a dump, as ``0-65535``."""
 
 
 @frozen
@@ -124,10 +126,13 @@ def conclude(records: Sequence[RankRecord], world_size: int | None = None) -> tu
         if (one := group.pending(rank)) is not None
     }
     waiting = {rank for _, rank in waits}
+    by_place: dict[int, dict[int, Collective]] = {}
+    for (place, rank), one in waits.items():
+        by_place.setdefault(place, {})[rank] = one
     found: list[Conclusion] = []
     edges: dict[int, set[int]] = {}
     for place, group in enumerate(groups):
-        mine = {rank: one for (where, rank), one in waits.items() if where == place}
+        mine = by_place.get(place, {})
         found += _judge_group(group, mine, waiting, edges)
         found += _judge_p2p(group, mine, waiting, edges)
     if waits and not any(one.kind in (ABSENT, DIFFERS) for one in found):
@@ -164,19 +169,22 @@ def describe_missing(records: Sequence[RankRecord]) -> str:
 def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[_Group]:
     """Return the groups; names may be used for several sets of ranks, so the ranks tell them apart."""
     groups: dict[tuple[str, str], _Group] = {}
+    known = frozenset(record.rank for record in records if not record.missing)
+    room = MEMBERS_MAX
     for record in records:
         for one in record.groups:
             key = (one.name, one.ranks)
             if key not in groups:
-                groups[key] = _Group(one.name, one.description, parse_ranges(one.ranks))
+                if room <= 0:
+                    continue
+                group = groups[key] = _Group(one.name, one.description, parse_ranges(one.ranks))
+                if not group.members and group.name == "0" and world_size is not None:
+                    group.members, group.has_all = frozenset(range(world_size)), True
+                elif not group.members:  # its ranks are not in the dump: it may have any
+                    group.members = known
+                group.silent = sorted(group.members - known)
+                room -= len(group.members)
             groups[key].records[record.rank] = one
-    known = {record.rank for record in records if not record.missing}
-    for group in groups.values():
-        if not group.members and group.name == "0" and world_size is not None:
-            group.members, group.has_all = frozenset(range(world_size)), True
-        elif not group.members:  # its ranks are not in the dump: it may have any
-            group.members = frozenset(known)
-        group.silent = sorted(group.members - known)
     return list(groups.values())
 
 
@@ -197,7 +205,7 @@ def _judge_group(
     absent = sorted(rank for rank in answered if rank not in here and group.enqueued(rank) < number)
     example = here[min(here)]
     for rank in here:
-        edges.setdefault(rank, set()).update(absent)
+        edges.setdefault(rank, set()).update(absent[:1])  # the circle goes through the first one
     if not group.has_all:
         waited = f" for {_duration(max(one.age_s for one in here.values()))}" if _is_timed(here) else ""
         sentence = (

@@ -121,7 +121,7 @@ def _read_group(
     configs: Mapping[object, object],
     now_ns: int,
 ) -> GroupRecord:
-    status = _mapping(statuses, str(entries[0].get("pg_id", "")))
+    status = _mapping(statuses, _id_of(entries[0]))
     done = _number(status, "last_completed_collective")
     marks = [_is_done(entry, done) for entry in entries]
     together = [not entry.get("is_p2p") for entry in entries]
@@ -172,7 +172,12 @@ def _group_of(entry: Mapping[str, object]) -> tuple[str, str]:
     named = entry.get("process_group")
     if isinstance(named, (list, tuple)) and len(named) == 2 and all(isinstance(one, str) for one in named):
         return named[0], named[1]
-    return str(entry.get("pg_id", ""))[:32], ""
+    return _id_of(entry), ""
+
+
+def _id_of(entry: Mapping[str, object]) -> str:
+    number = _number(entry, "pg_id")
+    return _text(entry, "pg_id")[:32] if number < 0 else str(number)
 
 
 def _read_members(name: str, configs: Mapping[object, object]) -> str:
@@ -231,6 +236,6 @@ def _texts(value: object) -> list[str]:
 def _number(value: Mapping[str, object] | Mapping[object, object], name: str) -> int:
     """Return a whole number, which is a text in JSON; -1 if it is none."""
     found = value.get(name)
-    if isinstance(found, str) and len(found) < 20 and found.lstrip("-").isdecimal():
+    if isinstance(found, str) and len(found) < 20 and found.removeprefix("-").isdecimal():
         found = int(found)
     return found if type(found) is int and abs(found) < NUMBER_LIMIT else -1

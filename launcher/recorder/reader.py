@@ -51,21 +51,26 @@ def read_dump(path: str, limit_bytes: int) -> tuple[bytes, int]:
 def write_copy(folder: str, name: str, data: bytes) -> str:
     """Write a file in the folder for evidence, and return its path; a file of an earlier run is replaced.
 
+    The folder must not be a link: in one like /tmp another user can have put it there.
+
     Raises:
         OSError: It cannot be written.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, name)
-    temporary = f"{path}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    temporary, flags = f"{name}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
-    return path
+        fd = os.open(temporary, flags | os.O_NOFOLLOW, 0o600, dir_fd=place)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+            os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+        except OSError:
+            os.unlink(temporary, dir_fd=place)
+            raise
+    finally:
+        os.close(place)
+    return os.path.join(folder, name)
 
 
 def answer(

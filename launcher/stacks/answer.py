@@ -6,7 +6,9 @@ import re
 
 from launcher.core.frozen import frozen, replace
 
-_HEAD = re.compile(r"(?P<which>Current thread|Thread) (?P<id>0x[0-9a-f]+).*\(most recent call first\):")
+_HEAD = re.compile(
+    r"(?P<which>Current thread|Thread) (?P<id>0x[0-9a-f]{1,16})\b.*\(most recent call first\):"
+)
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CUT_OFF = "\n..."
 """End of a dump of more than 100 threads; the frames of a long stack end in an indented one."""
@@ -34,6 +36,10 @@ _PHRASES = {
 }
 _NAMELESS = re.compile(r"0x[0-9a-f]+$")
 """Name that py-spy gives a C function without a symbol: its address."""
+FRAMES_MAX, THREADS_MAX = 101, 101
+"""Limits for a stack and a process: faulthandler writes 100 of each, and that there are more."""
+LINE_LENGTH = 12_000
+"""Limit for a line: faulthandler writes at most 500 characters of a name, each as at most 10."""
 C_NAME_LENGTH = 100
 """Limit for names of C functions: C++ templates have names of thousands of characters."""
 RUNNING = "running"
@@ -122,20 +128,25 @@ def parse_faulthandler(text: str) -> tuple[Thread, ...]:
     The main thread is the oldest and comes last. Of more than 100 threads faulthandler leaves the oldest out;
     then we put the thread that received the signal in its place.
 
+    The process can have written anything: what is longer than what faulthandler writes is left out.
+
     Source:
         Python/traceback.c, _Py_DumpTracebackThreads.
     """
-    threads: list[Thread] = []
+    found: list[tuple[str, list[Frame]]] = []
     main = 0
     for line in text.splitlines():
+        line = line[:LINE_LENGTH]
         head, frame = _HEAD.match(line), _FRAME.match(line)
         if head:
+            if len(found) == THREADS_MAX:
+                break
             if head["which"] != "Thread":
-                main = len(threads)
-            threads.append(Thread(f"thread {head['id']}"))
-        elif frame and threads:
-            found = Frame(frame["file"], int(frame["line"]), frame["function"])
-            threads[-1] = Thread(threads[-1].name, (*threads[-1].frames, found))
+                main = len(found)
+            found.append((f"thread {head['id']}", []))
+        elif frame and found and len(found[-1][1]) < FRAMES_MAX:
+            found[-1][1].append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+    threads = [Thread(name, tuple(frames)) for name, frames in found]
     if not text.rstrip().endswith(_CUT_OFF):
         main = len(threads) - 1
     return (*threads[main : main + 1], *threads[:main], *threads[main + 1 :])

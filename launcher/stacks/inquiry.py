@@ -18,7 +18,7 @@ from errno import ESRCH
 from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_all
+from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_all, read_stat
 from launcher.output.folder import SITE
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
@@ -39,6 +39,9 @@ SLICE_S = 0.005
 """Seconds of one step in which ranks are read; the launcher's loop waits as long."""
 ANSWER_S = 2.0
 """Seconds that a process has for its answer."""
+YOUNG_S = 0.5
+"""Age in seconds from which the child of a process that is asked is asked, too: a younger one may be about to
+become another program, which the signal would end."""
 _in_use: set[str] = set()
 """Files with a pending answer: two inquiries at a time, for a stall and for a user, take turns."""
 NO_PY_SPY = "py-spy is not installed (pip install cluster-launcher[observe])"
@@ -122,7 +125,11 @@ class Inquiry:
                 continue
             self._take([answer])
             file = find_stacks_file(pid, self._folder)
-            if file is not None and answer.state not in "Tt":
+            if file in self._lanes and is_young(
+                pid
+            ):  # it may be a copy of its parent that is about to call exec
+                self._take([answer.without_threads("it has just been started")])
+            elif file is not None and answer.state not in "Tt":
                 self._lanes.setdefault(file, Lane(file)).add(answer)
             elif answer.is_python:
                 why = "it is stopped" if answer.state in "Tt" else explain_unarmed(pid, SITE)
@@ -269,6 +276,12 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
         if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
             return link
     return None
+
+
+def is_young(pid: int) -> bool:
+    """Whether a process was started a moment ago."""
+    found = read_stat(pid)
+    return found is None or time.clock_gettime(time.CLOCK_BOOTTIME) - found.started_s < YOUNG_S
 
 
 def find_blocking(pid: int) -> set[str]:

@@ -215,11 +215,36 @@ def test_the_python_below_a_shell_is_asked(job: Job) -> None:
 def test_forked_children_answer_one_after_the_other(job: Job) -> None:
     """They share their parent's file, and their answers do not mix."""
     fork = "import os\nif os.fork():\n    os.wait()\nelse:\n"
-    job.start(ARM + fork + "    import time\n    print('up', flush=True)\n    time.sleep(3600)\n")
+    job.start(
+        ARM
+        + fork
+        + "    import time\n    time.sleep(0.6)\n    print('up', flush=True)\n    time.sleep(3600)\n"
+    )
     lines = job.report()
     (child,) = find_descendants([job.processes[0].pid])
     assert lines[1] == "rank 0 waits for a child process (train.py:4)"
-    assert lines[2] == f"with rank 0: pid {child} waits in sleep (train.py:8)"
+    assert lines[2] == f"with rank 0: pid {child} waits in sleep (train.py:9)"
+
+
+@pytest.mark.parametrize(
+    "start", ["subprocess.run(['true'])", "os.waitpid(fork(), 0)[1]"], ids=["vfork", "fork"]
+)
+def test_a_child_that_becomes_another_program_is_not_ended(job: Job, start: str) -> None:
+    """Until then it is a copy of its parent, with its handler and its file."""
+    job.start(
+        ARM + "import os, subprocess\n\n\n"
+        "def fork():\n    pid = os.fork()\n    return pid or os.execvp('true', ['true'])\n\n\n"
+        f"print('up', flush=True)\nwhile True:\n    ended = {start}\n"
+        "    assert getattr(ended, 'returncode', ended) == 0, ended\n"
+    )
+    (process,) = job.processes
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        inquiry = Inquiry([(0, process.pid)], str(job.folder))
+        drive(inquiry, lambda inquiry=inquiry: inquiry.complete)  # type: ignore[misc]
+    assert process.poll() is None
 
 
 @needs_py_spy

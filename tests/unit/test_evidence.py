@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
+from launcher.cluster.evidence import JobEvidence
+from launcher.cluster.messages import Look, Looked, Quiet, Seen
 from launcher.core.messages import render
 from launcher.evidence.groups import ROOM_BYTES, fit_groups, make_groups
 from launcher.evidence.hang import LINES_MAX, describe_hang
@@ -12,6 +15,7 @@ from launcher.failure.model import RankGroup, Verdict
 from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
 from launcher.failure.transfer import fit
 from launcher.stacks.answer import Answer, Frame, Thread
+from launcher.stacks.packing import pack
 from tests.unit.test_verdict import PYTHON, TRACEBACK, dead, judge
 
 REDUCE = Frame("/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 2501, "all_reduce")
@@ -101,3 +105,63 @@ def test_the_report_of_a_hang_has_a_limit() -> None:
     """A thousand ranks in a thousand places are in the file with all stacks."""
     hang = describe_hang("no output", [answer(rank, script(rank)) for rank in range(1000)], 1000, {})
     assert len(hang.lines) == LINES_MAX and hang.lines[-1] == "and 971 more"
+
+
+def test_the_lines_of_a_report_have_a_limit() -> None:
+    """A name of a file is the script's choice."""
+    ranks = [answer(0, REDUCE, Frame("/job/" + "x" * 9000 + ".py", 1, "f")), answer(1, script(40))]
+    hang = describe_hang("no output for 10 min", ranks, 2, {})
+    assert max(map(len, (hang.headline, *hang.lines))) <= 800
+
+
+# --- on node 0
+
+
+class Told:
+    """What node 0 needs of the others: one more node that can be heard."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.members = {
+            1: SimpleNamespace(connection=True, heard=float("inf"), place="node 1", name="node 1")
+        }
+        self.arbiter = SimpleNamespace(open_nodes=lambda: [0, 1])
+        self.stop = self.over = None
+        self.attempt = 0
+
+    def make(self) -> JobEvidence:
+        """Return the evidence of their job."""
+        shape = SimpleNamespace(world_size=2)
+        return JobEvidence(shape, self, self.told.append, self)  # type: ignore[arg-type]
+
+
+def looked(line: int, number: int = 0) -> Looked:
+    """Return what a node says about its rank."""
+    return Looked(pack([answer(1, script(line))], threads=False), number)
+
+
+def test_a_node_answers_once_so_that_what_is_kept_has_a_limit() -> None:
+    job = Told()
+    evidence = job.make()
+    for line in range(1, 500):
+        evidence.take(1, looked(line))
+    assert len(evidence._threads) == 1
+    evidence.share()
+    (seen,) = job.told
+    assert isinstance(seen, Seen)
+    assert seen.groups[0].stack == ("/job/train.py:1 step",)
+
+
+def test_a_node_that_is_quiet_by_turns_causes_few_questions() -> None:
+    job = Told()
+    evidence = job.make()
+    evidence.note_quiet(0, Quiet("no output for 10 min"))
+    for step in range(6000):  # ten minutes
+        evidence.note_quiet(1, Quiet("no output for 10 min"))
+        evidence.fire(1000 + step / 10)
+        evidence.take(0, looked(1, evidence._number))
+        evidence.take(1, looked(step + 1, evidence._number))
+        evidence.fire(1000 + step / 10)
+        evidence.note_quiet(1, Quiet())
+    assert 10 < sum(isinstance(one, Look) for one in job.told) < 50
+    assert len(evidence._threads) <= 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from launcher.core.messages import parse, render
 from launcher.core.ranks import render_ranges
 from launcher.recorder.conclude import conclude, describe_missing, find_stragglers, size
 from launcher.recorder.dump import Refused, read_rank
-from launcher.recorder.facts import RankRecord, parse_ranges
+from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges
 from launcher.recorder.variables import Places, find_places, find_torch, plan_variables
 from launcher.recorder.watch import choose_folder, find_python
 from tests.unit.recorded_dumps import NOW_NS, as_json, as_pickle, make_dump, make_entry
@@ -449,3 +451,65 @@ def test_a_thousand_ranks_are_judged_at_once() -> None:
     (found,) = conclude(records, 1000)
     assert found.ranks == (777,)
     assert time.perf_counter() - started < 1
+
+
+# --- what is hostile
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"pg_id": 10**5000},
+        {"collective_seq_id": "--5"},
+        {"pg_id": "0" * 500},
+    ],
+    ids=["huge", "signs", "long"],
+)
+def test_a_number_that_is_none_costs_only_itself(entry: dict[str, object]) -> None:
+    record = read_rank(3, as_pickle({"entries": [entry]}), NOW_NS)
+    assert not record.missing
+    assert len(record.groups[0].name) <= 32
+
+
+def test_a_nested_value_is_not_written_out() -> None:
+    """The text of one that has itself in it twice, again and again, has no end."""
+    nested: list[object] = ["x"]
+    for _ in range(40):
+        nested = [nested, nested]
+    began = time.perf_counter()
+    record = read_rank(3, as_pickle({"entries": [{"pg_id": nested}]}), NOW_NS)
+    assert time.perf_counter() - began < 1
+    assert record.groups[0].name == ""
+
+
+def test_groups_of_many_ranks_do_not_fill_the_memory() -> None:
+    waits = (Collective(1, "all_reduce"),)
+    groups = tuple(GroupRecord(f"{number}", "", "0-65535", 1, 0, waits) for number in range(900))
+    tracemalloc.start()
+    try:
+        assert conclude([RankRecord(0, "gloo", groups)], 8)
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_conclusions_about_eight_thousand_ranks_take_no_time() -> None:
+    """Each is in a group of all, of which half are absent, and waits in three more."""
+    waits, done = (Collective(2, "all_reduce"),), (Collective(1, "all_reduce", True),)
+    records = [
+        RankRecord(
+            rank,
+            "nccl",
+            (
+                GroupRecord("0", "", "0-8191", 1 + rank % 2, 1, waits if rank % 2 else done),
+                *(
+                    GroupRecord(f"{at}", "", f"{rank // 8 * 8}-{rank // 8 * 8 + 7}", 2, 1, waits)
+                    for at in "abc"
+                ),
+            ),
+        )
+        for rank in range(8192)
+    ]
+    began = time.perf_counter()
+    conclude(records, 8192)
+    assert time.perf_counter() - began < 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -302,3 +303,28 @@ def test_ranks_are_short(ranks: list[int], expected: str) -> None:
 def test_why_py_spy_refused_is_one_line(error: str, expected: str) -> None:
     """With what to do where that is known."""
     assert expected in explain_refusal(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thread 0x" + "a" * (1 << 20),
+        "Thread 0x1 (most recent call first):\n" + '  File "", line 1 in x\n' * 45_000,
+        "Thread 0x1 (most recent call first):\n" * 28_000,
+        '  File "' + '", line 1' * 110_000,
+    ],
+    ids=["digits", "frames", "threads", "quotes"],
+)
+def test_what_a_rank_itself_has_written_takes_no_time(text: str) -> None:
+    """A file for stacks has at most 1 MiB of anything."""
+    began = time.perf_counter()
+    threads = parse_faulthandler(text)
+    assert time.perf_counter() - began < 1
+    assert len(threads) <= 101
+    assert all(len(thread.frames) <= 101 for thread in threads)
+
+
+def test_a_name_longer_than_faulthandler_writes_is_no_frame() -> None:
+    name = "x" * (1 << 19)
+    (thread,) = parse_faulthandler(f'Thread 0x1 (most recent call first):\n  File "{name}", line 1 in f\n')
+    assert thread.frames == ()
