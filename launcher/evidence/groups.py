@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.stacks.answer import Answer
+    from launcher.stacks.report import Group
 
 GROUPS_MAX, SUSPECTS_MAX = 56, 8
 """Maximum numbers of groups that wait, and of those for which they wait."""
@@ -41,7 +42,7 @@ def make_groups(answers: Sequence[Answer]) -> tuple[RankGroup, ...]:
         RankGroup(
             _line(render_ranges(item.ranks)),
             _line(item.render(name_ranks(item.ranks))),
-            item in suspects,
+            item in suspects and not is_silent(item),
             tuple(
                 _line(f"{one.file}:{one.line} {one.function}") for one in item.answers[0].frames[:FRAMES_MAX]
             ),
@@ -52,6 +53,11 @@ def make_groups(answers: Sequence[Answer]) -> tuple[RankGroup, ...]:
 
 def _line(text: str) -> str:
     return quote(text, LINE_LENGTH)
+
+
+def is_silent(item: Group) -> bool:
+    """Whether it is a Python that has not answered, and nothing else is known: it may just be ending."""
+    return item.spot is None and item.answers[0].is_python and not item.state
 
 
 def fit_groups(groups: Sequence[RankGroup], limit_bytes: int = ROOM_BYTES) -> tuple[RankGroup, ...]:

@@ -142,7 +142,8 @@ def _tail(verdict: Verdict) -> Iterator[str]:
     if len(groups) > GROUPS_SHOWN:
         more = [end for ends in list(groups.values())[GROUPS_SHOWN:] for end in ends]
         yield f"  then:  {name_ends(more)} in {len(groups) - GROUPS_SHOWN} other ways"
-    yield from _say_stacks(verdict.evidence)
+    if not any(cause.code == "stalled" for cause in verdict.causes):  # the stall report above has them
+        yield from _say_stacks(verdict.evidence)
     for text in verdict.leftovers[:LEFT_SHOWN]:
         yield f"  left:  {_cut(text)}"
     if len(verdict.leftovers) > LEFT_SHOWN:

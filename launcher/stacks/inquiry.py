@@ -20,7 +20,7 @@ from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_all, read_stat
 from launcher.output.folder import SITE
-from launcher.process.descendants import find_descendants
+from launcher.process.descendants import find_descendants, is_alive
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
 from launcher.stacks.look import explain_unarmed, look_at
 from launcher.stacks.report import render_stacks
@@ -66,8 +66,11 @@ class Inquiry:
 
     @property
     def answers(self) -> list[Answer]:
-        """What is known by now, for each rank from the started process downwards."""
-        return list(self._answers.values())
+        """What is known by now, for each rank from the started process downwards.
+
+        A process that has ended without an answer is left out.
+        """
+        return [one for one in self._answers.values() if one.threads or is_alive(one.pid)]
 
     @property
     def complete(self) -> bool:
@@ -211,6 +214,8 @@ class Lane:
         """Take an answer if it is complete, and ask the next process."""
         if self._asked is not None:
             self._look(self._asked, now)
+        if self._asked is not None and not is_alive(self._asked.pid):
+            self._release()  # it has ended without an answer
         while self._asked is None and self._waiting and self.path not in _in_use:
             self._ask(self._waiting.pop(0), now)
 

@@ -281,7 +281,9 @@ def test_signals_are_as_a_shell_would_leave_them(environ: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("environ", [MPI, {}], ids=["exec", "supervise"])
-def test_a_command_that_cannot_run_has_a_shells_status(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_command_that_cannot_run_has_a_shells_status(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """127 for nothing of that name, 126 for a file that cannot be executed, with the fix."""
     missing = launch("run", "--", "no-such-program", environ=environ)
     assert missing.returncode == 127 and "command-not-found" in missing.stderr
@@ -289,6 +291,9 @@ def test_a_command_that_cannot_run_has_a_shells_status(environ: dict[str, str], 
     plain.write_text("echo hello\n")
     refused = launch("run", "--", str(plain), environ=environ)
     assert refused.returncode == 126 and "chmod +x" in refused.stderr
+    monkeypatch.chdir(tmp_path)
+    here = launch("run", "--", "script.sh", environ=environ)
+    assert here.returncode == 127 and "./script.sh, or sh script.sh" in here.stderr
 
 
 @pytest.mark.parametrize("environ", [{}, {"LAUNCHER_NPROC_PER_NODE": "2"}], ids=["one", "two"])

@@ -11,7 +11,7 @@ from launcher.cluster.messages import Look, Looked, Quiet, Seen
 from launcher.core.messages import render
 from launcher.evidence.groups import ROOM_BYTES, fit_groups, make_groups
 from launcher.evidence.hang import LINES_MAX, describe_hang
-from launcher.failure.model import RankGroup, Verdict
+from launcher.failure.model import Cause, RankGroup, Verdict
 from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
 from launcher.failure.transfer import fit
 from launcher.stacks.answer import Answer, Frame, Thread
@@ -76,6 +76,16 @@ def test_the_report_of_a_thousand_ranks_is_one_screen_and_names_the_one_that_dif
     lines = render_text(verdict).splitlines()
     assert len(lines) <= SCREEN_LINES_OF_MANY < 39
     assert any("stacks: rank 999 is stopped (state T)" in line for line in lines)
+
+
+def test_a_job_that_hung_has_its_stacks_once() -> None:
+    """They stand in the stall report, right above the failure report."""
+    cause = Cause("stalled", "no output for 8 s", "see the stacks above", None)
+    groups = make_groups([answer(0, REDUCE, script(7)), answer(1, script(9))])
+    verdict = with_evidence(judge(dead(0, -15), [], []), groups)
+    assert "stacks: rank 0 waits in all_reduce" in render_text(verdict)
+    stalled = Verdict(**{**vars(verdict), "causes": (cause,)})
+    assert "stacks: " not in render_text(stalled)
 
 
 def test_a_record_with_stacks_fits_into_a_frame() -> None:
