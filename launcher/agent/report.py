@@ -123,13 +123,14 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
     """Return what is known about the exit of a process."""
     child = process.child
     stderr = agent.output.read_errors(agent.group.processes.index(process))
-    if (process.code or 0) < 0:
-        stderr = add_fatal_stacks(stderr, child.environ.get(STACKS_FILE))
+    code = process.code or 0
+    if code < 0:
+        stderr = add_fatal_stacks(stderr, child.environ.get(STACKS_FILE), code)
     return ProcessExit(
         rank=child.rank,
         local_rank=child.local_rank,
         pid=process.pid,
-        code=process.code or 0,
+        code=code,
         ended_ns=process.ended_ns,
         stderr=stderr,
         error_file=child.environ.get(ERROR_FILE),

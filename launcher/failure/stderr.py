@@ -10,6 +10,7 @@ import json
 import re
 
 from launcher.core.frozen import frozen
+from launcher.core.signal import signal
 from launcher.failure.model import ProcessExit
 from launcher.failure.starters import SUMMARY, is_own_error
 from launcher.failure.text import HEADER, RANK, clean_lines
@@ -352,13 +353,18 @@ def _describe(data: bytes) -> str:
     return "not JSON with a message" if data.strip() else "empty"
 
 
-def add_fatal_stacks(stderr: bytes, path: str | None) -> bytes:
+def add_fatal_stacks(stderr: bytes, path: str | None, code: int) -> bytes:
     """Return a stderr with the stacks that Python has written at a fatal signal, unless it shows them itself.
+
+    A Python that an exception ends may abort on its way out, in C++ threads: then the exception is the news.
 
     Args:
         stderr: The end of the stderr of a process that a signal has ended.
         path: The file for its stacks; it may not exist.
+        code: Its exit code, negative for signals.
     """
+    if code == -signal.SIGABRT and read_last_words(stderr, None).was_ending:
+        return stderr
     try:
         data = read_whole(path, ERROR_FILE_BYTES) if path else None
     except (OSError, ValueError):

@@ -181,6 +181,24 @@ def test_a_fatal_signal_shows_the_line(tmp_path: Path, python: str) -> None:
         assert json.loads(record.read_text())["traceback_from"] == "faulthandler"
 
 
+def test_an_abort_on_the_way_out_does_not_hide_the_exception(tmp_path: Path) -> None:
+    """C++ threads abort now and then when an exception ends Python: the exception is the cause."""
+    script, record = tmp_path / "train.py", tmp_path / "failure.json"
+    script.write_text(
+        "import atexit, os, sys\n"
+        "def abort():\n"
+        "    print('terminate called without an active exception', file=sys.stderr, flush=True)\n"
+        "    os.abort()\n"
+        "atexit.register(abort)\n"
+        "raise ValueError('no such column')\n"
+    )
+    job = launch("run", "--failure-file", str(record), "--", sys.executable, str(script))
+    assert job.returncode == 134
+    told = json.loads(record.read_text())
+    assert told["causes"][0]["code"] == "python-exception", told
+    assert told["exception"] == "ValueError: no such column"
+
+
 def test_a_fatal_signal_is_written_where_the_user_wants_it(tmp_path: Path) -> None:
     """PYTHONFAULTHANDLER sends it to stderr; there it stays."""
     (tmp_path / "train.py").write_text(CRASHES)
