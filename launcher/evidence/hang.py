@@ -71,15 +71,15 @@ def describe_hang(
         records: Flight recorders of all ranks.
     """
     rank, suspect = name_suspect(answers, places)
-    recorded, fault = describe_records(records, world_size)
+    recorded, missing, fault = describe_records(records, world_size)
     if fault is not None and not suspect:
         rank, suspect = fault.ranks[0], fault.sentence
     if silent:
         verb = "do" if len(silent) > 1 else "does"
         suspect = f"{', '.join(silent[:4])} {verb} not answer, and the others wait"
     behind = describe_stragglers(progress)
-    first = [*recorded, *filter(None, [behind])]
-    lines = [_line(line) for line in (*first, *render_report(answers, world_size))]
+    said = (*recorded, behind, *render_report(answers, world_size), missing)
+    lines = [_line(line) for line in said if line]
     if len(lines) > LINES_MAX:
         lines = [*lines[: LINES_MAX - 1], f"and {len(lines) - LINES_MAX + 1} more"]
     headline = f"stalled: {what}" + (f"; {suspect}" if suspect else "")

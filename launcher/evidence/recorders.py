@@ -36,8 +36,8 @@ STRAGGLERS_MAX = 4
 
 def describe_records(
     records: Sequence[RankRecord], world_size: int | None
-) -> tuple[list[str], Conclusion | None]:
-    """Return the lines of a report, and the conclusion that names the ranks at fault; None without one."""
+) -> tuple[list[str], str, Conclusion | None]:
+    """Return the lines of a report, which ranks have no record and why, and what names the ranks at fault."""
     found = conclude(records, world_size)
     lines = [quote(f"{NAME}: {one.text}", LINE_LENGTH) for one in found]
     named = {rank for one in found for rank in one.ranks}
@@ -46,9 +46,8 @@ def describe_records(
         f"{NAME}: rank {one.rank} is at number {one.number:,} of {one.group}, another one at {one.ahead:,}"
         for one in (() if named else behind[:STRAGGLERS_MAX])
     ]
-    missing = describe_missing(records)
-    lines += [quote(missing, LINE_LENGTH)] if missing else []
-    return lines, next((one for one in found if one.kind in SURE), None)
+    missing = quote(describe_missing(records), LINE_LENGTH)
+    return lines, missing, next((one for one in found if one.kind in SURE), None)
 
 
 def group_records(records: Sequence[RankRecord], world_size: int | None) -> tuple[RankGroup, ...]:

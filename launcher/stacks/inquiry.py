@@ -59,6 +59,7 @@ class Inquiry:
         self._ranks = list(processes)
         self._folder = None if folder is None else os.path.realpath(folder)
         self._answers: dict[int, Answer] = {}
+        self._young: list[Answer] = []
         self._lanes: dict[str, Lane] = {}
         self._queue: list[Answer] = []
         self._runs: list[PySpyRun] = []
@@ -75,7 +76,7 @@ class Inquiry:
     @property
     def complete(self) -> bool:
         """Whether all processes have answered, or have had their time for it."""
-        return not (self._ranks or self._lanes or self._queue or self._runs)
+        return not (self._ranks or self._young or self._lanes or self._queue or self._runs)
 
     def want_native(self) -> None:
         """Ask all for C functions, too, by py-spy; it pauses each process while it reads."""
@@ -94,6 +95,7 @@ class Inquiry:
             self._look_at(*self._ranks.pop(0))
             if time.monotonic() >= until:
                 break
+        self._take_grown()
         for path, lane in list(self._lanes.items()):
             lane.go_on(now)
             answered = lane.take_answered()
@@ -102,7 +104,7 @@ class Inquiry:
             if lane.complete:
                 self._queue += lane.unanswered
                 del self._lanes[path]
-        if not self._ranks and not self._lanes:
+        if not self._ranks and not self._young and not self._lanes:
             self._start_py_spy(now)
             for run in [run for run in self._runs if run.is_over(now)]:
                 self._runs.remove(run)
@@ -114,29 +116,39 @@ class Inquiry:
             run.close()
         for lane in self._lanes.values():
             lane.close()
-        self._ranks, self._queue, self._runs = [], [], []
+        self._ranks, self._young, self._queue, self._runs = [], [], [], []
         self._lanes.clear()
 
     def _take(self, answers: Sequence[Answer]) -> None:
         self._answers.update((answer.pid, answer) for answer in answers)
 
     def _look_at(self, rank: int, leader: int) -> None:
-        """Sort the processes of one rank by the way in which they can be asked."""
+        """Look at the processes of one rank."""
         for pid in [leader, *find_descendants([leader])][:FAMILY_LIMIT]:
             answer = look_at(rank, pid)
             if answer is None or answer.state in "ZX":
                 continue
             self._take([answer])
-            file = find_stacks_file(pid, self._folder)
-            if file in self._lanes and is_young(
-                pid
-            ):  # it may be a copy of its parent that is about to call exec
-                self._take([answer.without_threads("it has just been started")])
-            elif file is not None and answer.state not in "Tt":
-                self._lanes.setdefault(file, Lane(file)).add(answer)
-            elif answer.is_python:
-                why = "it is stopped" if answer.state in "Tt" else explain_unarmed(pid, SITE)
-                self._queue.append(answer.without_threads(why))
+            if pid != leader and is_young(pid):  # it may be a copy of its parent that is about to call exec
+                self._young.append(answer)
+            else:
+                self._sort(answer)
+
+    def _sort(self, answer: Answer) -> None:
+        """Plan to ask a process in the way in which it can be asked."""
+        file = find_stacks_file(answer.pid, self._folder)
+        if file is not None and answer.state not in "Tt":
+            self._lanes.setdefault(file, Lane(file)).add(answer)
+        elif answer.is_python:
+            why = "it is stopped" if answer.state in "Tt" else explain_unarmed(answer.pid, SITE)
+            self._queue.append(answer.without_threads(why))
+
+    def _take_grown(self) -> None:
+        """Plan to ask the processes that are not young any more; forget those that have ended."""
+        for answer in [one for one in self._young if not is_young(one.pid)]:
+            self._young.remove(answer)
+            if is_alive(answer.pid):
+                self._sort(answer)
 
     def _start_py_spy(self, now: float) -> None:
         if self._py_spy_until is None:
@@ -286,7 +298,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
 def is_young(pid: int) -> bool:
     """Whether a process was started a moment ago."""
     found = read_stat(pid)
-    return found is None or time.clock_gettime(time.CLOCK_BOOTTIME) - found.started_s < YOUNG_S
+    return found is not None and time.clock_gettime(time.CLOCK_BOOTTIME) - found.started_s < YOUNG_S
 
 
 def find_blocking(pid: int) -> set[str]:
