@@ -25,7 +25,7 @@ from launcher.agent.restarter import Restarter
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
-from launcher.evidence.collector import Evidence
+from launcher.evidence.collector import Collector
 from launcher.output.folder import RunFolder
 from launcher.output.router import OutputRouter
 from launcher.process.execute import CPU_LIMIT, find_program
@@ -171,7 +171,7 @@ class Agent:
         says = self.say if self.coordination.speaks else _say_nothing
         self.forwarder = SignalForwarder(self.target, watch, says, shares_terminal=self.shares_terminal)
         self.observers = Observers(self, checks, serve)
-        self.evidence = Evidence(self)
+        self.evidence = Collector(self)
         self.restarter = Restarter(self)
         self.output.progress = self.restarter.progress
         self.loop.add(signals.fd, self._on_signals)

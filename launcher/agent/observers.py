@@ -144,18 +144,27 @@ class Observers:
     def _analyse(self) -> None:
         """Have torch's own analyser read the dumps of a job that hung, once all ranks have ended.
 
-        It may take a while, so that it does not run if the launcher was told to end.
+        It may take a while, so it does not run, or is ended, if the launcher is told to end.
         """
-        from launcher.recorder.analyse import analyse
+        from launcher.recorder.analyse import LIMIT_S, analyse
 
         agent = self._agent
         python = "" if self.recorder is None else self.recorder.python
         if agent.place.node_rank or not python or self.is_preempted or agent.forwarder.told is not None:
             return
+        answers: list[Sequence[str]] = []
         folder = os.path.dirname(os.path.dirname(agent.evidence.dumps[-1]))
-        path = analyse(python, agent.environ, folder)
-        if path:
-            agent.say(f"what torch's analyser says about the dumps: {path}")
+
+        def work() -> list[str]:
+            return [analyse(python, agent.environ, folder)]
+
+        # In a fork: a signal is answered meanwhile, and ends the wait
+        helper = agent.group.helpers.ask(work, answers.append, LIMIT_S + 1, name="launcher-analyse")
+        agent.loop.turn_until(lambda: bool(answers) or agent.forwarder.told is not None, LIMIT_S + 2)
+        if not answers:
+            helper.close()
+        elif any(answers[0]):
+            agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}")
 
     def _look_at_loss(self) -> None:
         """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""

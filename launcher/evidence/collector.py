@@ -34,7 +34,7 @@ STEP_S = 0.005
 """Seconds between two checks whether a process has answered."""
 
 
-class Evidence:
+class Collector:
     """What the processes do: asked before they are stopped, and when the job hangs.
 
     Attributes:
@@ -120,15 +120,16 @@ class Evidence:
         if request is not None:
             self._agent.loop.guard(lambda: request.go_on(now))
         is_told = self.stops and self._agent.group.stopper.begun  # by a signal meanwhile
-        is_complete = inquiry is None or (inquiry.complete and (request is None or request.complete))
+        is_complete = all(one is None or one.complete for one in (inquiry, request))
         if is_complete or now >= self._until or is_told:
             self._finish()
         else:
             self.due = now + STEP_S
 
     def _finish(self) -> None:
-        inquiry, then = self._inquiry, self._then
-        self.answers, self._asked_at = (() if inquiry is None else inquiry.answers), time.monotonic()
+        then = self._then
+        if self._inquiry is not None:
+            self.answers, self._asked_at = self._inquiry.answers, time.monotonic()
         if self._request is not None:
             self.records = tuple(one for _, one in sorted(self._request.records.items()))
             self.dumps += self._request.paths
@@ -145,14 +146,11 @@ class Evidence:
         recorder = self._agent.observers.recorder
         if recorder is None or self.dumps or not recorder.is_ready:
             return
-        request = recorder.request((), find_folder(self._agent, hangs=False), 0.0)
-        until = time.monotonic() + REST_S
-        while not request.complete and time.monotonic() < until:
-            request.go_on(time.monotonic())
-            time.sleep(STEP_S)
-        request.close()
-        self.records = tuple(one for _, one in sorted(request.records.items()) if not one.missing)
-        self.dumps += request.paths
+        self._request = request = recorder.request((), find_folder(self._agent, hangs=False), 0.0)
+        self.due = time.monotonic()
+        self._until = self.due + REST_S
+        self._agent.loop.turn_until(lambda: self._request is None, REST_S + 1)
+        self.records = tuple(one for one in self.records if not one.missing)
         if self.records and not self._agent.coordination.has_others:
             from launcher.evidence.recorders import group_records
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,11 +71,10 @@ def find_numbers(pattern: str, tails: Mapping[int, bytes]) -> list[tuple[int, fl
     search = re.compile(os.fsencode(pattern), re.MULTILINE)
     found = []
     for rank, tail in tails.items():
-        last = None
-        for last in search.finditer(tail.replace(b"\r", b"\n")):  # noqa: B007 - the last one counts
-            pass
-        if last is None:
+        matches = deque(search.finditer(tail.replace(b"\r", b"\n")), maxlen=1)
+        if not matches:
             continue
+        last = matches[0]
         text = (last.group(1) if search.groups else last.group()) or b""
         words = NUMBER.findall(text.decode("ascii", "replace"))
         if words:

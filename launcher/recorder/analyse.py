@@ -58,7 +58,6 @@ def analyse(python: str, environ: Mapping[str, str], folder: str, limit_s: float
                 stderr=fd,
                 env=dict(environ),
                 timeout=limit_s,
-                start_new_session=True,
                 check=False,
             )
             text = os.pread(fd, 4096, 0)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 
 from launcher.core.frozen import frozen
-from launcher.core.ranks import render_ranges
+from launcher.core.ranks import name_ranks
 from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 ABSENT, DIFFERS, TOGETHER, CIRCLE = "absent", "differs", "together", "circle"
 NO_DUMP, UNSURE = "no-dump", "unsure"
@@ -162,7 +162,7 @@ def describe_missing(records: Sequence[RankRecord]) -> str:
     for record in records:
         if record.missing:
             reasons.setdefault(record.missing, []).append(record.rank)
-    parts = [f"{_ranks(ranks)}: {why}" for why, ranks in reasons.items()]
+    parts = [f"{name_ranks(ranks)}: {why}" for why, ranks in reasons.items()]
     return f"no flight recorder of {'; '.join(parts)}" if parts else ""
 
 
@@ -209,7 +209,7 @@ def _judge_group(
     if not group.has_all:
         waited = f" for {_duration(max(one.age_s for one in here.values()))}" if _is_timed(here) else ""
         sentence = (
-            f"{_ranks(here)} wait{'s' if len(here) == 1 else ''}{waited} in {_say_what(group, example)}"
+            f"{name_ranks(here)} wait{'s' if len(here) == 1 else ''}{waited} in {_say_what(group, example)}"
         )
         sentence += f"{_at(example)}; which ranks the group has is not recorded"
         return [Conclusion(UNSURE, sentence, (), group.name, example.where)]
@@ -219,10 +219,10 @@ def _judge_group(
     what = _say_what(group, example)
     waited = _say_wait(here)
     if group.silent:
-        sentence = f"{_ranks(here)} wait in {what}{waited}; {_ranks(group.silent)} gave no dump"
+        sentence = f"{name_ranks(here)} wait in {what}{waited}; {name_ranks(group.silent)} gave no dump"
         return [Conclusion(NO_DUMP, sentence, tuple(group.silent), group.name)]
     done = sorted(answered - here.keys())
-    ended = f"; it has ended on {_ranks(done)}" if done else ""
+    ended = f"; it has ended on {name_ranks(done)}" if done else ""
     sentence = f"all {len(answered)} ranks joined {what}{waited}{ended}: the network or a GPU does not answer"
     return [Conclusion(TOGETHER, sentence, (), group.name, example.where)]
 
@@ -234,12 +234,12 @@ def _say_absent(
     alike = len(set(seen.values())) == 1
     last = next(iter(seen.values())) if alike else ""
     rest = "the others" if len(here) > 1 else f"rank {min(here)}"
-    sentence = f"{_ranks(absent)} never joined {_say_what(group, example)}; {rest} waited"
+    sentence = f"{name_ranks(absent)} never joined {_say_what(group, example)}; {rest} waited"
     sentence += f" {_duration(max(one.age_s for one in here.values()))}" if _is_timed(here) else ""
     where = next((one.where for rank in absent if (one := group.last(rank))), "")
     called = f"they called it at {example.where}" if example.where and len(here) > 1 else ""
     called = called or (f"called at {example.where}" if example.where else "")
-    detail = "; ".join(filter(None, (called, last and f"{_ranks(absent)} {last}")))
+    detail = "; ".join(filter(None, (called, last and f"{name_ranks(absent)} {last}")))
     return Conclusion(ABSENT, sentence, tuple(absent), group.name, where, detail)
 
 
@@ -259,7 +259,7 @@ def _find_difference(group: _Group, number: int, calls: Mapping[int, Collective]
         usual = next(names[rank] for rank in sorted(names) if rank not in rare)
         at = _at(told[rare[0]])
         what = f"number {number:,} of {group.called}"
-        sentence = f"{_ranks(rare)} called {names[rare[0]]}{at} where the others called {usual} ({what})"
+        sentence = f"{name_ranks(rare)} called {names[rare[0]]}{at} where the others called {usual} ({what})"
         return Conclusion(DIFFERS, sentence, tuple(rare), group.name, told[rare[0]].where)
     is_uniform = bool(names) and next(iter(names.values())) in SAME_SIZES
     shapes = {rank: (one.dtypes, one.size_bytes, one.sizes) for rank, one in told.items() if one.sizes}
@@ -273,7 +273,7 @@ def _find_difference(group: _Group, number: int, calls: Mapping[int, Collective]
         return None
     odd, usual_rank = told[rare[0]], next(rank for rank in sorted(shapes) if rank not in rare)
     ours, theirs = _say_shape(odd, told[usual_rank])
-    sentence = f"{_ranks(rare)} gave {ours}{_at(odd)} where the others gave {theirs}"
+    sentence = f"{name_ranks(rare)} gave {ours}{_at(odd)} where the others gave {theirs}"
     sentence += f": {odd.name} number {number:,} of {group.called}"
     return Conclusion(DIFFERS, sentence, tuple(rare), group.name, odd.where)
 
@@ -282,7 +282,7 @@ def _say_shape(odd: Collective, usual: Collective) -> tuple[str, str]:
     if odd.dtypes != usual.dtypes:
         return odd.dtypes or "nothing", usual.dtypes or "nothing"
     if min(odd.size_bytes, usual.size_bytes) >= 0:
-        return tuple(f"{one.sizes} ({size(one.size_bytes)})" for one in (odd, usual))  # type: ignore[return-value]
+        return f"{odd.sizes} ({size(odd.size_bytes)})", f"{usual.sizes} ({size(usual.size_bytes)})"
     return odd.sizes, usual.sizes
 
 
@@ -380,11 +380,6 @@ def _duration(seconds: float) -> str:
 
 def _at(one: Collective) -> str:
     return f" at {one.where}" if one.where else ""
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    found = sorted(ranks)
-    return f"rank{'s' if len(found) > 1 else ''} {render_ranges(found)}"
 
 
 def size(count: int) -> str:

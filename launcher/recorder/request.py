@@ -9,17 +9,16 @@ the dump in a thread of its own, which needs no GPU and, for the Python lines, t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import signal
 import stat
 import sys
 
 from launcher.core.frozen import frozen
 from launcher.core.messages import Garbled, parse
 from launcher.core.redact import quote
+from launcher.process.tool import Tool
 from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
@@ -106,7 +105,7 @@ class DumpRequest:
         self._waiting: list[_Rank] = []
         self._ready: list[_Rank] = []
         self._deadline: float | None = None
-        self._runs: list[ReaderRun] = []
+        self._runs: list[tuple[Tool, Sequence[int]]] = []
         self._copied_bytes = 0
         self.complete = False
         self.records: dict[int, RankRecord] = {}
@@ -115,7 +114,7 @@ class DumpRequest:
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of the readers: they are our children, but not processes of the job."""
-        return tuple(run.pid for run in self._runs)
+        return tuple(run.pid for run, _ in self._runs)
 
     def go_on(self, now: float) -> None:
         """Ask, look at the dumps, and take the answers."""
@@ -131,14 +130,14 @@ class DumpRequest:
             self._give_up()
         if self._ready and len(self._runs) < RUNS_MAX:
             self._start_reader(now)
-        for run in [run for run in self._runs if run.is_over(now)]:
-            self._runs.remove(run)
-            self._take(run)
+        for run, ranks in [one for one in self._runs if one[0].is_over(now)]:
+            self._runs.remove((run, ranks))
+            self._take(run.finish(OUTPUT_BYTES)[0].splitlines(), ranks)
         self.complete = not (self._waiting or self._ready or self._runs)
 
     def close(self) -> None:
         """Stop asking."""
-        for run in self._runs:
+        for run, _ in self._runs:
             run.close()
         self._waiting, self._ready, self._runs, self.complete = [], [], [], True
 
@@ -177,26 +176,27 @@ class DumpRequest:
             return
         task = {"dumps": dumps, "to": self._evidence, "used": before, **self._limits}
         try:
-            self._runs.append(ReaderRun(task, [rank for rank, _ in dumps], now))
+            run = Tool((sys.executable, "-I", "-S", READER, json.dumps(task)), now + READ_S)
+            self._runs.append((run, [rank for rank, _ in dumps]))
         except OSError as error:
             self.notes.append(f"the dumps of the flight recorders were not read: {error.strerror}")
 
-    def _take(self, run: ReaderRun) -> None:
-        """Take the answers of a reader, whose input was hostile."""
-        for line in run.finish():
+    def _take(self, lines: Sequence[str], ranks: Sequence[int]) -> None:
+        """Take the answers of a reader about these ranks; its input was hostile."""
+        for line in lines:
             try:
                 found = json.loads(line)
                 record = parse(RankRecord, found["record"])
             except (ValueError, KeyError, TypeError, Garbled, RecursionError):
                 continue
-            if record.rank not in run.ranks:
+            if record.rank not in ranks:
                 continue
             self.records[record.rank] = record
             if isinstance(found.get("path"), str):
                 self.paths.append(found["path"])
             if isinstance(found.get("left"), str):
                 self.notes.append(f"the dump of rank {record.rank} was left out: {quote(found['left'], 200)}")
-        for rank in run.ranks:
+        for rank in ranks:
             self.records.setdefault(rank, RankRecord(rank, missing="its dump could not be read"))
 
 
@@ -260,56 +260,3 @@ def ends_whole(path: str) -> bool:
         return False
     finally:
         os.close(fd)
-
-
-class ReaderRun:
-    """One run of the reader.
-
-    Raises:
-        OSError: It cannot be started.
-    """
-
-    def __init__(self, task: dict[str, object], ranks: Sequence[int], now: float) -> None:
-        self.ranks = ranks  # whose dumps it reads
-        self._deadline, self._killed = now + READ_S, False
-        argv = [sys.executable, "-I", "-S", READER, json.dumps(task)]
-        with contextlib.ExitStack() as opened:
-            self._out = os.memfd_create("recorder")
-            opened.callback(os.close, self._out)
-            actions = [
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, self._out, 1),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-            ]
-            self.pid = os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsigmask=())
-            opened.callback(os.kill, self.pid, signal.SIGKILL)  # if there is no pidfd
-            self._pidfd = os.pidfd_open(self.pid)
-            opened.pop_all()
-
-    def is_over(self, now: float) -> bool:
-        """Whether the run has ended; this kills it when its time is up."""
-        try:
-            if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is not None:
-                return True
-        except ChildProcessError:  # the collector of orphans was faster
-            return True
-        if now > self._deadline and not self._killed:
-            self._killed = True
-            self._kill()
-        return now > self._deadline + 1  # it is stuck in the kernel, at a file system that hangs
-
-    def finish(self) -> list[str]:
-        """Return the lines of the answer; to be called once, when the run is over."""
-        text = os.pread(self._out, OUTPUT_BYTES, 0).decode("utf-8", "replace")
-        self.close()
-        return text.splitlines()
-
-    def close(self) -> None:
-        """Kill the run if it has not ended, and close its files."""
-        self._kill()
-        for fd in (self._out, self._pidfd):
-            os.close(fd)
-
-    def _kill(self) -> None:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

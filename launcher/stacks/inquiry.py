@@ -7,7 +7,6 @@ have answered.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import stat
@@ -18,9 +17,10 @@ from errno import ESRCH
 from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
-from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_all, read_stat
+from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
 from launcher.output.folder import SITE
 from launcher.process.descendants import find_descendants, is_alive
+from launcher.process.tool import Tool
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
 from launcher.stacks.look import explain_unarmed, look_at
 from launcher.stacks.report import render_stacks
@@ -62,7 +62,7 @@ class Inquiry:
         self._young: list[Answer] = []
         self._lanes: dict[str, Lane] = {}
         self._queue: list[Answer] = []
-        self._runs: list[PySpyRun] = []
+        self._runs: list[tuple[Tool, Answer]] = []
         self._py_spy_until: float | None = None
 
     @property
@@ -86,7 +86,7 @@ class Inquiry:
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of the py-spy runs: they are our children, but not processes of the job."""
-        return tuple(run.pid for run in self._runs)
+        return tuple(run.pid for run, _ in self._runs)
 
     def go_on(self, now: float) -> None:
         """Read more ranks, take answers, and ask the next processes."""
@@ -106,13 +106,13 @@ class Inquiry:
                 del self._lanes[path]
         if not self._ranks and not self._young and not self._lanes:
             self._start_py_spy(now)
-            for run in [run for run in self._runs if run.is_over(now)]:
-                self._runs.remove(run)
-                self._take([run.finish()])
+            for run, answer in [one for one in self._runs if one[0].is_over(now)]:
+                self._runs.remove((run, answer))
+                self._take([read_spy(run, answer)])
 
     def close(self) -> None:
         """Stop asking."""
-        for run in self._runs:
+        for run, _ in self._runs:
             run.close()
         for lane in self._lanes.values():
             lane.close()
@@ -165,7 +165,8 @@ class Inquiry:
 
     def _start_spy(self, program: str, answer: Answer, now: float) -> None:
         try:
-            self._runs.append(PySpyRun(program, answer, now, native=self._native))
+            run = start_spy(program, answer, now + PY_SPY_S, native=self._native)
+            self._runs.append((run, answer))
         except OSError as error:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
 
@@ -331,8 +332,8 @@ def read_from(path: str, start: int) -> bytes:
         os.close(fd)
 
 
-class PySpyRun:
-    """One run of py-spy on one process. With ``--nonblocking`` it stops no thread while it reads.
+def start_spy(program: str, answer: Answer, until: float, *, native: bool) -> Tool:
+    """Start py-spy on a process. With ``--nonblocking`` it stops no thread while it reads.
 
     For C functions it must stop the process, which it does not do with one that is stopped or waits in the
     kernel: that would not let itself be stopped.
@@ -340,67 +341,19 @@ class PySpyRun:
     Raises:
         OSError: It cannot be started.
     """
-
-    def __init__(self, program: str, answer: Answer, now: float, *, native: bool) -> None:
-        self.answer = answer
-        self._deadline = now + PY_SPY_S
-        self._killed = False
-        how = "--native" if native and answer.state not in "TtD" else "--nonblocking"
-        argv = [program, "dump", how, "--json", "--pid", str(answer.pid)]
-        with contextlib.ExitStack() as opened:
-            self._out, self._err = _open_memory(opened), _open_memory(opened)
-            actions = [
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, self._out, 1),
-                (os.POSIX_SPAWN_DUP2, self._err, 2),
-            ]
-            # Without the job's environment, and without the signals that the launcher blocks.
-            self.pid = os.posix_spawn(program, argv, {}, file_actions=actions, setsigmask=())
-            opened.callback(os.kill, self.pid, signal.SIGKILL)  # if there is no pidfd
-            self._pidfd = os.pidfd_open(self.pid)
-            opened.pop_all()
-
-    def is_over(self, now: float) -> bool:
-        """Whether the run has ended; this kills it when its time is up."""
-        try:
-            if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is not None:
-                return True
-        except ChildProcessError:  # the collector of orphans was faster
-            return True
-        if now > self._deadline and not self._killed:
-            self._killed = True
-            self._kill()
-        # A run that survives SIGKILL is stuck in the kernel, like the process that it reads.
-        return now > self._deadline + 1
-
-    def finish(self) -> Answer:
-        """Return the answer; to be called once, when the run is over."""
-        for fd in (self._out, self._err):
-            os.lseek(fd, 0, os.SEEK_SET)
-        out, err = (read_all(fd).decode("utf-8", "replace") for fd in (self._out, self._err))
-        self.close()
-        if self._killed:
-            return self.answer.without_threads(f"py-spy did not end within {PY_SPY_S:g} s")
-        try:
-            return self.answer.with_threads(parse_py_spy(out), "py-spy")
-        except ValueError:
-            return self.answer.without_threads(f"py-spy: {explain_refusal(err)}")
-
-    def close(self) -> None:
-        """Kill the run if it has not ended, and close its files."""
-        self._kill()
-        for fd in (self._out, self._err, self._pidfd):
-            os.close(fd)
-
-    def _kill(self) -> None:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+    how = "--native" if native and answer.state not in "TtD" else "--nonblocking"
+    return Tool((program, "dump", how, "--json", "--pid", str(answer.pid)), until)
 
 
-def _open_memory(opened: contextlib.ExitStack) -> int:
-    fd = os.memfd_create("py-spy")
-    opened.callback(os.close, fd)
-    return fd
+def read_spy(run: Tool, answer: Answer) -> Answer:
+    """Return what a run of py-spy that is over says about a process."""
+    out, err = run.finish()
+    if run.was_killed:
+        return answer.without_threads(f"py-spy did not end within {PY_SPY_S:g} s")
+    try:
+        return answer.with_threads(parse_py_spy(out), "py-spy")
+    except ValueError:
+        return answer.without_threads(f"py-spy: {explain_refusal(err)}")
 
 
 def explain_refusal(error: str) -> str:

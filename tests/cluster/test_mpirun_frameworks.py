@@ -82,7 +82,7 @@ ARGUMENTS = """
 def test_each_rank_gets_its_own_arguments(two: Fleet) -> None:
     """No shell on the way, mpirun's daemons and ssh included, expands or splits what the user wrote."""
     flags = ("--nproc-per-node", "2", "--no-prefix", "--expand-args", "--local-rank-arg", "--")
-    words = ("--out=run/$RANK of ${WORLD_SIZE}", "$HOME", "$NOBODY", "it's", "a;b", "$LOCAL_RANK", "")
+    words = ("--out=run/$RANK of ${WORLD_SIZE}", "$HOME", "$EMPTY_HOST", "it's", "a;b", "$LOCAL_RANK", "")
     two.start_all(*flags, sys.executable, two.script(ARGUMENTS), *words)
     head, other = two.wait(DEADLINE_S)
     assert (head.status, other.status) == (0, 0), head.err[-3000:]
@@ -92,7 +92,7 @@ def test_each_rank_gets_its_own_arguments(two: Fleet) -> None:
             [
                 f"--local_rank={rank % 2}",
                 f"--out=run/{rank} of 4",
-                *("$HOME", "$NOBODY", "it's", "a;b", str(rank % 2), ""),
+                *("$HOME", "$EMPTY_HOST", "it's", "a;b", str(rank % 2), ""),
             ],
         )
         for rank in range(4)

@@ -301,7 +301,7 @@ def test_copies_do_not_go_where_a_link_leads(tmp_path: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.xdist_group("torch")
 def test_the_analyser_runs_no_code_of_a_dump(tmp_path: Path) -> None:
-    """Whoever may write to the folder can add one that the launcher has not read."""
+    """Another user who may write to the folder can add one that the launcher has not read."""
     (tmp_path / "recorder_rank_1").write_bytes(pickle.dumps(Hostile(tmp_path / "was-run")))
     text = Path(analyse(sys.executable, clean_environ(), str(tmp_path), 60)).read_text()
     assert "a dump names posix.system" in text

@@ -25,7 +25,7 @@ from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 
 ROOT = "sys/fs/cgroup"
-NOBODY = Host("/nonexistent")
+EMPTY_HOST = Host("/nonexistent")
 UNKNOWN = Counters()
 QUIET = Counters(oom_kill=0, limit_hits=0, events_file="/sys/fs/cgroup/memory.events", node_oom_kill=3)
 GIB = 1 << 30
@@ -83,7 +83,7 @@ MISSING_PROGRAMS = {
 @pytest.mark.parametrize("line", MISSING_PROGRAMS)
 def test_a_program_that_is_missing_is_named_with_what_brings_it(line: str) -> None:
     """Nothing asks for data that was not mounted."""
-    (cause,) = find_causes(death(127, f"epoch 1\n{line}\n"), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(127, f"epoch 1\n{line}\n"), UNKNOWN, EMPTY_HOST)
     name, fix = MISSING_PROGRAMS[line]
     assert (cause.code, cause.retryable) == ("command-not-found", False)
     assert cause.what.endswith(f"{name}: no such program")
@@ -98,14 +98,14 @@ def test_a_program_that_a_python_was_to_start_is_one_and_a_file_is_none() -> Non
         text=True,
         check=False,
     )
-    (cause,) = find_causes(death(1, done.stderr), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(1, done.stderr), UNKNOWN, EMPTY_HOST)
     assert (cause.code, cause.what) == ("command-not-found", "numactl-of-nobody: no such program")
     opened = raised("FileNotFoundError: [Errno 2] No such file or directory: 'numactl'")
-    assert codes(find_causes(death(1, opened), UNKNOWN, NOBODY)) == ["file-missing"]
+    assert codes(find_causes(death(1, opened), UNKNOWN, EMPTY_HOST)) == ["file-missing"]
     library = (
         "trainer: error while loading shared libraries: libnuma.so.1: cannot open shared object file: No "
     )
-    found = find_causes(death(127, f"{library}such file or directory\n"), UNKNOWN, NOBODY)
+    found = find_causes(death(127, f"{library}such file or directory\n"), UNKNOWN, EMPTY_HOST)
     assert codes(found) == ["import-error"]
 
 
@@ -122,7 +122,7 @@ def test_a_program_that_a_python_was_to_start_is_one_and_a_file_is_none() -> Non
 )
 def test_a_script_that_wants_its_rank_as_an_argument(words: str, code: str, flag: str) -> None:
     """The flag of ours that gives it is in the fix."""
-    (cause,) = find_causes(death(2, f"usage: t.py [-h]\nt.py: error: {words}\n"), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(2, f"usage: t.py [-h]\nt.py: error: {words}\n"), UNKNOWN, EMPTY_HOST)
     assert cause.code == code and flag in cause.fix
 
 
@@ -130,7 +130,7 @@ def test_a_torchrun_that_was_started_once_per_process_is_said_first() -> None:
     """Its port is taken by the next torchrun of the same node; another port would only hide it."""
     words = raised("torch.distributed.DistNetworkError: failed to listen, port: 29500, name: EADDRINUSE")
     words = words.replace('File "', 'File "/lib/torch/distributed/run.py", line 1, in main\n  File "', 1)
-    found = find_causes(death(1, words), UNKNOWN, NOBODY)
+    found = find_causes(death(1, words), UNKNOWN, EMPTY_HOST)
     assert codes(found) == ["starter-per-process", "port-in-use"] and "--scope node" in found[0].fix
 
 
@@ -358,7 +358,7 @@ SPOKEN: dict[str, tuple[str, list[str]]] = {
 def test_the_words_of_real_failures(name: str) -> None:
     """Each is recognized, and nothing else is read into it."""
     stderr, expected = SPOKEN[name]
-    found = find_causes(death(1, stderr), UNKNOWN, NOBODY)
+    found = find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)
     assert codes(found) == expected
     assert all(cause.what.isprintable() and cause.fix for cause in found)
 
@@ -366,7 +366,7 @@ def test_the_words_of_real_failures(name: str) -> None:
 @pytest.mark.parametrize("name", ["gloo: closed", "nccl: remote", "store: gone", "reset", "refused"])
 def test_a_lost_peer_is_a_consequence(name: str) -> None:
     """It sends the reader to the rank that failed before, and a retry can help."""
-    (cause,) = find_causes(death(1, SPOKEN[name][0]), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(1, SPOKEN[name][0]), UNKNOWN, EMPTY_HOST)
     assert cause.consequence
     assert "look for the first failure" in cause.what
     assert cause.retryable is not False
@@ -374,7 +374,7 @@ def test_a_lost_peer_is_a_consequence(name: str) -> None:
 
 def test_the_line_itself_is_quoted() -> None:
     """Numbers that the framework states are worth more than ours."""
-    (cause,) = find_causes(death(1, SPOKEN["CUDA: memory"][0]), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(1, SPOKEN["CUDA: memory"][0]), UNKNOWN, EMPTY_HOST)
     assert "79.15 GiB of which 1.20 GiB is free" in cause.what
     assert cause.retryable is False
 
@@ -382,25 +382,25 @@ def test_the_line_itself_is_quoted() -> None:
 def test_an_old_line_is_not_the_cause_of_a_later_exception() -> None:
     """What was handled an hour ago explains nothing; what aborts the process does, wherever it stands."""
     old = "wandb: Connection refused, retrying\nCUDA out of memory, batch size is now 8\n"
-    assert codes(find_causes(death(1, old + raised("ValueError: no")), UNKNOWN, NOBODY)) == [
+    assert codes(find_causes(death(1, old + raised("ValueError: no")), UNKNOWN, EMPTY_HOST)) == [
         "python-exception"
     ]
     assert "nccl-timeout" in codes(
-        find_causes(death(-6, WATCHDOG + raised("ValueError: no")), UNKNOWN, NOBODY)
+        find_causes(death(-6, WATCHDOG + raised("ValueError: no")), UNKNOWN, EMPTY_HOST)
     )
 
 
 def test_code_is_not_mistaken_for_words() -> None:
     """A line of the program that names an error is no such error."""
     stderr = raised("ValueError: no").replace("main()", "raise ModuleNotFoundError: No space left on device")
-    assert codes(find_causes(death(1, stderr), UNKNOWN, NOBODY)) == ["python-exception"]
+    assert codes(find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
 
 
 def test_the_error_file_counts_where_stderr_says_nothing(tmp_path: Path) -> None:
     """@record's file may be all there is."""
     path = tmp_path / "error.json"
     path.write_text('{"message": "RuntimeError: CUDA error: out of memory"}')
-    assert codes(find_causes(death(1, "", None, str(path)), UNKNOWN, NOBODY)) == ["cuda-out-of-memory"]
+    assert codes(find_causes(death(1, "", None, str(path)), UNKNOWN, EMPTY_HOST)) == ["cuda-out-of-memory"]
 
 
 def test_an_oom_kill_with_its_numbers(tmp_path: Path) -> None:
@@ -458,26 +458,28 @@ def test_an_oom_kill_of_somebody_else_is_not_the_first_cause(tmp_path: Path) -> 
 
 def test_sigkill_without_an_oom_kill_came_from_outside() -> None:
     """The counter has not moved, so it was somebody; without a counter nobody knows."""
-    (cause,) = find_causes(death(-9), QUIET, NOBODY, after())
+    (cause,) = find_causes(death(-9), QUIET, EMPTY_HOST, after())
     assert cause.code == "killed" and cause.retryable is None
     assert "oom_kill stayed 0 in memory.events" in cause.what
-    (blind,) = find_causes(death(-9), UNKNOWN, NOBODY, UNKNOWN)
+    (blind,) = find_causes(death(-9), UNKNOWN, EMPTY_HOST, UNKNOWN)
     assert "cannot tell whether memory ran out" in blind.what
 
 
 def test_the_nodes_counter_stands_in_where_the_cgroup_has_none() -> None:
     """Outside of any container, or in the root of v2, /proc/vmstat tells."""
     before, now = Counters(node_oom_kill=3), Counters(node_oom_kill=4)
-    (cause,) = find_causes(death(-9), before, NOBODY, now)
+    (cause,) = find_causes(death(-9), before, EMPTY_HOST, now)
     assert cause.code == "node-out-of-memory" and "from 3 to 4 in /proc/vmstat" in cause.what
-    assert codes(find_causes(death(1, raised("ValueError: no")), before, NOBODY, now)) == ["python-exception"]
+    assert codes(find_causes(death(1, raised("ValueError: no")), before, EMPTY_HOST, now)) == [
+        "python-exception"
+    ]
 
 
 def test_what_the_launcher_sent_needs_no_cause() -> None:
     """A signal that was passed on explains itself; another one does not."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGUSR1, signal.SIGBUS):
-        assert find_causes(death(-number, asked=number), QUIET, NOBODY, after()) == ()
-    assert codes(find_causes(death(-11, asked=15), QUIET, NOBODY, after())) == ["segmentation-fault"]
+        assert find_causes(death(-number, asked=number), QUIET, EMPTY_HOST, after()) == ()
+    assert codes(find_causes(death(-11, asked=15), QUIET, EMPTY_HOST, after())) == ["segmentation-fault"]
 
 
 @pytest.mark.parametrize(
@@ -499,33 +501,33 @@ def test_signals_nobody_of_us_sent(
     number: signal.Signals, code: str, retryable: bool | None, shell: bool
 ) -> None:
     """Each has its meaning, also where a shell stands between (128+n)."""
-    (cause,) = find_causes(death(128 + number if shell else -number), QUIET, NOBODY, after())
+    (cause,) = find_causes(death(128 + number if shell else -number), QUIET, EMPTY_HOST, after())
     assert (cause.code, cause.retryable) == (code, retryable)
 
 
 def test_an_abort_says_what_cpp_said() -> None:
     """The exception's type and its words; after a lost peer it is no cause of its own."""
     said = "terminate called after throwing an instance of 'std::out_of_range'\n  what():  vector::_M_range_check\n"
-    (cause,) = find_causes(death(-6, said), QUIET, NOBODY, after())
+    (cause,) = find_causes(death(-6, said), QUIET, EMPTY_HOST, after())
     assert cause.what.endswith("'std::out_of_range' what(): vector::_M_range_check")
     lost = f"[rank0]:[E1] NCCL error: {REMOTE}\nterminate called after throwing an instance of 'x'"
-    assert codes(find_causes(death(-6, lost), QUIET, NOBODY, after())) == ["nccl-peer-lost"]
+    assert codes(find_causes(death(-6, lost), QUIET, EMPTY_HOST, after())) == ["nccl-peer-lost"]
 
 
 def test_an_abort_while_an_exception_ends_python_is_the_exceptions() -> None:
     """Threads of C++ are torn down then, and may fail; what was logged long before has ended nothing."""
     said = "terminate called after throwing an instance of 'x'\n  what():  peer closed\n"
     for last in ("", said):
-        (cause,) = find_causes(death(-6, raised("ValueError: no") + last), QUIET, NOBODY, after())
+        (cause,) = find_causes(death(-6, raised("ValueError: no") + last), QUIET, EMPTY_HOST, after())
         assert cause.code == "python-exception" and cause.what.startswith(
             "ValueError: no; while Python ended, "
         )
     logged = raised("ValueError: no") + "\n[step 12] loss 0.3\n" + said
-    assert codes(find_causes(death(-6, logged), QUIET, NOBODY, after())) == ["aborted"]
+    assert codes(find_causes(death(-6, logged), QUIET, EMPTY_HOST, after())) == ["aborted"]
     dump = (
         'Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File "t.py", line 1\n'
     )
-    assert codes(find_causes(death(-6, dump), QUIET, NOBODY, after())) == ["aborted"]
+    assert codes(find_causes(death(-6, dump), QUIET, EMPTY_HOST, after())) == ["aborted"]
 
 
 @pytest.mark.parametrize(
@@ -539,7 +541,7 @@ def test_an_abort_while_an_exception_ends_python_is_the_exceptions() -> None:
 )
 def test_a_bus_error_and_the_size_of_shm(space: tuple[int, int] | None, code: str, words: str) -> None:
     """What was in /dev/shm goes with the process: a small one is suspect even if it is empty now."""
-    (cause,) = find_causes(death(-7), QUIET, NOBODY, after(shm=space))
+    (cause,) = find_causes(death(-7), QUIET, EMPTY_HOST, after(shm=space))
     assert cause.code == code and words in cause.what
     assert ("--shm-size" in cause.fix) == (space is not None and space[0] == 64 << 20)
 
@@ -547,7 +549,7 @@ def test_a_bus_error_and_the_size_of_shm(space: tuple[int, int] | None, code: st
 def test_the_fix_of_a_full_shm_is_named_for_each_platform() -> None:
     """Docker, Kubernetes, Azure ML: what to type."""
     found = find_causes(
-        death(1, SPOKEN["DataLoader: no room"][0]), QUIET, NOBODY, after(shm=(8 << 20, 8 << 20))
+        death(1, SPOKEN["DataLoader: no room"][0]), QUIET, EMPTY_HOST, after(shm=(8 << 20, 8 << 20))
     )
     assert found[0].what.startswith(
         "shared memory (/dev/shm) is too small, it has 8 MiB and 8 MiB of it free now: "
@@ -590,7 +592,7 @@ def test_which_signal_a_status_tells_of(code: int, number: int | None) -> None:
 )
 def test_a_shells_own_statuses(code: int, cause: list[str]) -> None:
     """126 and 127 have a meaning where nothing better is known."""
-    assert codes(find_causes(death(code), UNKNOWN, NOBODY)) == cause
+    assert codes(find_causes(death(code), UNKNOWN, EMPTY_HOST)) == cause
 
 
 def test_sizes_as_people_read_them() -> None:
@@ -614,12 +616,12 @@ def test_counters_read_on_this_machine() -> None:
         assert not os.get_inheritable(counters.kernel_log)
         assert read_counters(Host(), counters).kernel_log == counters.kernel_log
         os.close(counters.kernel_log)
-    assert read_counters(NOBODY) == Counters()
+    assert read_counters(EMPTY_HOST) == Counters()
 
 
 def test_secrets_in_quoted_words_are_taken_out() -> None:
     """A cause quotes what a process wrote."""
-    found = find_causes(death(1, raised("ValueError: bad password='hunter2hunter2'")), UNKNOWN, NOBODY)
+    found = find_causes(death(1, raised("ValueError: bad password='hunter2hunter2'")), UNKNOWN, EMPTY_HOST)
     assert "hunter2" not in found[0].what and "<redacted>" in found[0].what
 
 
@@ -653,7 +655,7 @@ def test_whatever_is_known_nothing_raises(
     code: int, asked: int | None, stderr: bytes, before: Counters, now: Counters
 ) -> None:
     """Any status, any words, any counters: causes that can be shown, consequences last."""
-    found = find_causes(ProcessExit(0, 0, 1, code, 0, stderr, "/dev/null", asked), before, NOBODY, now)
+    found = find_causes(ProcessExit(0, 0, 1, code, 0, stderr, "/dev/null", asked), before, EMPTY_HOST, now)
     assert [cause.consequence for cause in found] == sorted(cause.consequence for cause in found)
     assert all(cause.what.isprintable() for cause in found)
 
@@ -689,7 +691,7 @@ def test_an_error_of_our_own_is_the_cause(
     code: int, stderr: str, expected: list[tuple[str, str, str, bool | None]]
 ) -> None:
     """A process that is a launcher, or a program of it, has said what is wrong and what mends it."""
-    found = find_causes(death(code, stderr), QUIET, NOBODY, QUIET)
+    found = find_causes(death(code, stderr), QUIET, EMPTY_HOST, QUIET)
     assert [(cause.code, cause.retryable) for cause in found] == [(e[0], e[3]) for e in expected]
     for cause, (_, what, fix, _) in zip(found, expected, strict=True):
         assert what in cause.what and fix in cause.fix
@@ -712,7 +714,7 @@ def test_the_exception_of_a_process_that_it_had_started(
     text = json.dumps({"message": {"message": stack.splitlines()[-1], "extraInfo": told}})
     (tmp_path / "error.json").write_text(text)
     ended = death(code, stack + "main goes on\n", error_file=str(tmp_path / "error.json"))
-    assert codes(find_causes(ended, QUIET, NOBODY, QUIET)) == expected
+    assert codes(find_causes(ended, QUIET, EMPTY_HOST, QUIET)) == expected
     own = text.replace('"pid": "2"', f'"pid": "{ended.pid}"')
     (tmp_path / "error.json").write_text(own)  # torch's teardown after an exception may crash
-    assert codes(find_causes(ended, QUIET, NOBODY, QUIET))[0] == "file-missing"
+    assert codes(find_causes(ended, QUIET, EMPTY_HOST, QUIET))[0] == "file-missing"

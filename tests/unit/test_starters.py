@@ -6,7 +6,7 @@ import pytest
 
 from launcher.failure.causes import find_causes
 from launcher.failure.stderr import read_last_words
-from tests.unit.test_causes import NOBODY, UNKNOWN, codes, death, raised
+from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, codes, death, raised
 
 TOLD = {
     "mpirun noticed that process rank 1 with PID 71 on node n1 exited on signal 9 (Killed).": "killed",
@@ -30,7 +30,7 @@ TOLD = {
 @pytest.mark.parametrize("line", TOLD)
 def test_the_signal_that_a_starter_names_is_the_cause(line: str) -> None:
     """Its own status is 1, or the signal's; the line is quoted."""
-    (cause,) = find_causes(death(1, f"epoch 3\n{line}\n"), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(1, f"epoch 3\n{line}\n"), UNKNOWN, EMPTY_HOST)
     assert cause.code == TOLD[line]
     assert cause.what.endswith(" ".join(line.split()))
 
@@ -45,7 +45,7 @@ def test_the_signal_that_a_starter_names_is_the_cause(line: str) -> None:
 )
 def test_other_words_of_signals_are_none(line: str) -> None:
     """A starter sends SIGTERM to what still runs; other text is the program's own."""
-    assert codes(find_causes(death(1, f"{line}\n"), UNKNOWN, NOBODY)) == []
+    assert codes(find_causes(death(1, f"{line}\n"), UNKNOWN, EMPTY_HOST)) == []
 
 
 @pytest.mark.parametrize("code", [-9, 137, -11])
@@ -53,15 +53,15 @@ def test_a_warning_does_not_explain_a_signal(code: int) -> None:
     """Only what a process writes when it dies does, or an exception."""
     warned = "W0000 Could not load library libnvinfer.so.8: No such file or directory\nepoch 3\n"
     expected = "segmentation-fault" if code == -11 else "killed"
-    assert codes(find_causes(death(code, warned), UNKNOWN, NOBODY)) == [expected]
+    assert codes(find_causes(death(code, warned), UNKNOWN, EMPTY_HOST)) == [expected]
     oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n"
-    assert codes(find_causes(death(-9, warned + oom), UNKNOWN, NOBODY)) == ["out-of-memory"]
+    assert codes(find_causes(death(-9, warned + oom), UNKNOWN, EMPTY_HOST)) == ["out-of-memory"]
 
 
 def test_an_exception_comes_before_a_signal() -> None:
     """mpirun kills the others with a signal after one has raised an exception."""
     text = raised("ValueError: no") + "mpirun noticed that process rank 1 exited on signal 9 (Killed).\n"
-    assert codes(find_causes(death(1, text), UNKNOWN, NOBODY)) == ["python-exception"]
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_exception_whose_traceback_is_lost_is_read(prefix: str) -> None:
     """Behind a time, a level, a process; what stands before it explains nothing."""
     last = "RuntimeError: shape '[3, 4]' is invalid for input of size 10"
     text = f"wandb: Connection refused, retrying\n{prefix}{last}\n"
-    assert codes(find_causes(death(1, text), UNKNOWN, NOBODY)) == ["shape-mismatch"]
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["shape-mismatch"]
     assert read_last_words(text.encode(), None).exception == last
 
 
@@ -106,8 +106,8 @@ def test_an_exception_of_a_starter_does_not_hide_the_childs() -> None:
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1."
     )
     text = raised("RuntimeError: CUDA error: out of memory") + theirs
-    assert codes(find_causes(death(1, text), UNKNOWN, NOBODY)) == ["cuda-out-of-memory"]
-    assert codes(find_causes(death(1, theirs), UNKNOWN, NOBODY)) == ["python-exception"]
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["cuda-out-of-memory"]
+    assert codes(find_causes(death(1, theirs), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
 
 
 AGENT = (
@@ -119,9 +119,10 @@ AGENT = (
 def test_a_torchrun_inside_of_a_script_is_read_like_ours() -> None:
     """The report of its agent gives the status, the text above it the reason."""
     text = raised("ValueError: no") + AGENT.format(code=1)
-    (cause,) = find_causes(death(1, text), UNKNOWN, NOBODY)
+    (cause,) = find_causes(death(1, text), UNKNOWN, EMPTY_HOST)
     assert (cause.code, cause.what) == ("python-exception", "ValueError: no")
-    assert codes(find_causes(death(1, "epoch 1\n" + AGENT.format(code=-9)), UNKNOWN, NOBODY)) == ["killed"]
+    text = "epoch 1\n" + AGENT.format(code=-9)
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["killed"]
 
 
 LOST = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5333."
@@ -135,10 +136,10 @@ def test_of_several_ranks_the_one_that_has_not_only_lost_a_peer_counts() -> None
 
     mixed = [line for both in zip(of(1, "ValueError: no"), of(0, LOST), strict=True) for line in both]
     for lines in (mixed, of(1, "ValueError: no") + of(0, LOST)):
-        (cause,) = find_causes(death(1, "\n".join(lines)), UNKNOWN, NOBODY)
+        (cause,) = find_causes(death(1, "\n".join(lines)), UNKNOWN, EMPTY_HOST)
         assert (cause.code, cause.what) == ("python-exception", "ValueError: no")
     one = raised("ValueError: caught, and tried again") + raised(LOST)
-    assert codes(find_causes(death(1, one), UNKNOWN, NOBODY)) == ["gloo-peer-lost"]
+    assert codes(find_causes(death(1, one), UNKNOWN, EMPTY_HOST)) == ["gloo-peer-lost"]
 
 
 def test_a_message_with_blank_lines_is_read_to_its_end() -> None:
@@ -147,4 +148,4 @@ def test_a_message_with_blank_lines_is_read_to_its_end() -> None:
         "\nInput 0 of layer 'dense' is incompatible with the layer: expected axis -1 of input shape to have "
         "value 8\n"
     )
-    assert codes(find_causes(death(1, text), UNKNOWN, NOBODY)) == ["shape-mismatch"]
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["shape-mismatch"]

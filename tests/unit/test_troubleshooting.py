@@ -9,7 +9,7 @@ import pytest
 from launcher import checks
 from launcher.core.model import Fact
 from launcher.failure.causes import find_causes
-from tests.unit.test_causes import NOBODY, UNKNOWN, codes, death
+from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, codes, death
 from tests.unit.test_docs import read
 
 ROW = re.compile(
@@ -34,7 +34,7 @@ def test_the_verdict_on_a_message(
     message: str, verdict: str | None, check: str | None, plan: str | None
 ) -> None:
     """As the last line of a process it gives that cause first, or none; checks and plans have such lines."""
-    found = codes(find_causes(death(1, f"{message}\n"), UNKNOWN, NOBODY))
+    found = codes(find_causes(death(1, f"{message}\n"), UNKNOWN, EMPTY_HOST))
     assert found[:1] == ([verdict] if verdict else [])
     assert check is None or check in {row.name for row in checks.TABLE}
     assert plan is None or plan in LINES

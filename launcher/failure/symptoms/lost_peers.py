@@ -11,8 +11,14 @@ OTHERS_FIX = (
     "keeps one for each"
 )
 
+
+def lost_peer(code: str, patterns: tuple[str, ...], fix: str = OTHERS_FIX, *, loud: bool = False) -> Symptom:
+    """Return a symptom of a process that has lost another rank."""
+    return Symptom(code, patterns, LOST_PEER, fix, True, consequence=True, loud=loud)
+
+
 SYMPTOMS = (
-    Symptom(
+    lost_peer(
         "nccl-peer-lost",
         (
             "ncclRemoteError",
@@ -20,36 +26,25 @@ SYMPTOMS = (
             "NCCL*Connection closed by remote peer",
             "NCCL communicator was aborted",
         ),
-        LOST_PEER,
         NETWORK_FIX,
-        True,
-        consequence=True,
         loud=True,
     ),
-    Symptom(
+    lost_peer(
         "horovod-peer-lost",
         (
             "Horovod has been shut down. This was caused by an exception on one of the ranks",
             "HorovodInternalError",
         ),
-        LOST_PEER,
-        OTHERS_FIX,
-        True,
-        consequence=True,
     ),
-    Symptom(
+    lost_peer(
         "tensorflow-peer-lost",
         (
             "Collective ops is aborted by",
             "/job:worker*Connection reset by peer",
         ),
-        LOST_PEER,
-        OTHERS_FIX,
-        True,
-        consequence=True,
         loud=True,
     ),
-    Symptom(
+    lost_peer(
         "jax-peer-lost",
         (
             "tasks are unhealthy (stopped sending heartbeats)",
@@ -58,13 +53,9 @@ SYMPTOMS = (
             "Failed to send RPC to coordination service",
             "coordination service*heartbeat timeout",
         ),
-        LOST_PEER,
-        OTHERS_FIX,
-        True,
-        consequence=True,
         loud=True,
     ),
-    Symptom(
+    lost_peer(
         "gloo-peer-lost",
         (
             "gloo*Connection closed by peer",
@@ -74,10 +65,6 @@ SYMPTOMS = (
             "gloo*Broken pipe",
             "Gloo connectFullMesh failed",
         ),
-        LOST_PEER,
-        OTHERS_FIX,
-        True,
-        consequence=True,
     ),
     Symptom(
         "store-lost",
