@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from launcher.machine.host import Host
+from launcher.process.descendants import find_descendants, is_alive
 from launcher.recorder.analyse import analyse
 from launcher.recorder.conclude import conclude, describe_missing
 from launcher.recorder.reader import write_copy
@@ -27,7 +28,7 @@ from launcher.recorder.variables import Places
 from tests.cluster.frameworks import always
 from tests.process.looking import wait_for
 from tests.process.recording import GLOO, end, follow, start_stand_in
-from tests.process.starting import clean_environ, launch, open_launcher
+from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 from tests.unit.recorded_dumps import as_pickle, make_dump, make_entry
 
 STUCK = as_pickle(make_dump([make_entry(1411), make_entry(1412, state="started")]))
@@ -423,3 +424,37 @@ def test_dumps_of_nccls_watchdog_are_read_when_all_ranks_have_ended(tmp_path: Pa
     assert len(list((tmp_path / "launcher-evidence" / "node0").glob("recorder_rank_*"))) == 4, done.stderr
     texts = [one["doing"] for one in json.loads(record.read_text())["evidence"]]
     assert any("rank 2 never joined all_reduce number 1,412" in text for text in texts), texts
+
+
+SLOW = """
+import runpy, sys
+import launcher.recorder.analyse as analyse
+analyse.PROGRAM = "import os, time; open(os.environ['ANALYSES'], 'w').close(); time.sleep(60)"
+sys.argv[0] = "launcher"
+runpy.run_module("launcher", run_name="__main__", alter_sys=True)
+"""
+"""A launcher whose analyser is this sleep."""
+
+
+def test_a_signal_ends_the_wait_for_the_analyser(tmp_path: Path) -> None:
+    """The job is over: the platform's SIGTERM is not kept waiting, and no process is left."""
+    (tmp_path / "train.py").write_text(RANK)
+    for rank in range(4):
+        (tmp_path / f"source-{rank}").write_bytes(ABSENT if rank == 2 else STUCK)
+    mark = tmp_path / "analyses"
+    flags = ("--stall-timeout", "2", "--on-stall", "stop", "--evidence-dir", str(tmp_path / "evidence"))
+    words = ("run", "--nproc-per-node", "4", *flags, "--", sys.executable, str(tmp_path / "train.py"))
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, *words, str(tmp_path), "hangs"],
+        env=clean_environ(ANALYSES=str(mark)),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        wait_for(mark.exists, "the analyser runs")
+        children = find_descendants([job.pid])
+        began = time.monotonic()
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - began < 5, said
+    assert job.returncode == 143 and "torch's analyser" not in said
+    assert not any(map(is_alive, children))

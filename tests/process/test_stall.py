@@ -284,7 +284,7 @@ def test_without_any_help_the_kernel_is_asked(job: Job, monkeypatch: pytest.Monk
 def test_who_is_not_ready_is_not_asked(
     script: str, why: str, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal ends whoever does not expect it; and nobody is waited for."""
+    """The signal ends a process that does not expect it; and none is waited for."""
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
     job.start(script)
     line = job.report()[1]
@@ -321,7 +321,7 @@ def test_closing_ends_what_was_begun(job: Job, tmp_path: Path, monkeypatch: pyte
     (helper,) = inquiry.helpers()
     inquiry.close()
     assert inquiry.complete and inquiry.helpers() == ()
-    os.waitpid(helper, 0)  # whoever collects orphans does this
+    os.waitpid(helper, 0)  # the collector of orphans does this
 
 
 def test_without_a_folder_the_kernel_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
