@@ -10,6 +10,7 @@ from launcher.failure.arbiter import RANK, Event
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import ProcessExit, Verdict
+from launcher.failure.reason import STALLED_STATUS
 from launcher.failure.record import default_failure_file, render_json, write_verdict
 from launcher.failure.report import render_text
 from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_words_of
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.agent.agent import Agent
-    from launcher.failure.reason import Reason
     from launcher.process.spawn import Process
 
 SURVIVORS_SHOWN = 20
@@ -41,28 +41,21 @@ def find_outcome(agent: Agent) -> Outcome:
     firsts: list[Process | None] = []
     agent.loop.guard(lambda: firsts.append(find_first(agent)))
     first, reason = firsts[0] if firsts else agent.first, agent.reason
+    if first is None and reason is not None:
+        # All ended with 0 when they were told to end: the job that the launcher ended has still failed.
+        first = min(agent.group.ended, key=lambda one: (one.passed_on is None, one.ended_ns), default=None)
     if first is None and survivors:
         line = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
         return Outcome(128 + signal.SIGKILL, line=line)
     if first is None:
-        return _find_outcome_of(reason)
+        return Outcome(0 if reason is None else reason.status or STALLED_STATUS)
     found: list[Verdict | None] = []
     agent.loop.guard(lambda: found.append(judge(agent, first, survivors)))
     verdict = found[0] if found else None
-    own = None if reason is None else reason.status
+    own = None if reason is None else reason.status or first.status or STALLED_STATUS
     # A process that shares our terminal has printed the reason right above.
     typed = agent.shares_terminal and not first.child.called and (first.code or 0) > 0
     return Outcome(first.status if own is None else own, verdict, shown=not typed)
-
-
-def _find_outcome_of(reason: Reason | None) -> Outcome:
-    """Return the outcome if no process has failed: a job that the launcher ended has not succeeded."""
-    from launcher.failure.reason import STALLED_STATUS
-
-    if reason is None:
-        return Outcome(0)
-    status = STALLED_STATUS if reason.status is None else reason.status
-    return Outcome(status, line=f"ended as a failure: {reason.what}")
 
 
 def find_first(agent: Agent) -> Process | None:

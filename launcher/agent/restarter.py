@@ -294,17 +294,10 @@ class Restarter:
 
         agent = self._agent
         progressed = None if self.progress is None else self.progress.has_progressed()
-        started_ns, reason = agent.started_ns, agent.reason
-        attempt = describe_attempt(
-            outcome.verdict, agent.attempt, outcome.status, started_ns, time.time_ns(), progressed,
+        return describe_attempt(
+            outcome.verdict, agent.attempt, outcome.status, agent.started_ns, time.time_ns(), progressed,
             lambda node: read_machine(agent.environ),
         )  # fmt: skip
-        if outcome.verdict is not None or reason is None:
-            return attempt
-        cause = reason.cause  # all processes ended with 0 when they were told to end
-        return replace(
-            attempt, what=outcome.line, cause=cause.code, detail=cause.what, retryable=cause.retryable
-        )
 
     def summarize(self, status: int) -> None:
         """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""

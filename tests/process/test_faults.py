@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import signal
@@ -273,6 +274,17 @@ def test_all_hang(tmp_path: Path, hold: Hold) -> None:
     job = Job(tmp_path, *words)
     job.since = job.started
     hold(job.end())
+
+
+def test_all_hang_and_end_with_0(tmp_path: Path) -> None:
+    """The same where they save when they are told to end: what the launcher ended has not succeeded."""
+    script = 'trap "exit 0" TERM; while :; do sleep 600 & wait; done'
+    record = tmp_path / "failure.json"
+    flags = ("--stall-timeout", "1", "--on-stall", "stop", "--failure-file", str(record))
+    outcome = Job(tmp_path, *TWO, *flags, "--", "sh", "-c", script).end()
+    assert outcome.status == 1
+    assert "of 2 ended first: it exited with status 0 after SIGTERM, which the launcher sent" in outcome.err
+    assert json.loads(record.read_text())["causes"][0]["code"] == "stalled"
 
 
 # --- the launcher is told to stop

@@ -152,8 +152,7 @@ for turn in range(2):
     while not turn and not os.path.exists(f"{os.environ['JOB']}/go"):
         time.sleep(0.02)
 def spin():
-    while True:
-        pass
+    while True: pass  # on one line, which every stack names
 if rank == "2":
     spin()
 time.sleep(1000)

@@ -104,9 +104,11 @@ def test_what_is_required_and_does_not_hold_ends_the_job(node: tuple[str, ...], 
 
 def test_a_job_that_is_over_before_is_a_failure_too(node: tuple[str, ...], tmp_path: Path) -> None:
     """All processes say 0, and what they computed went over sockets."""
-    done = verify(node, tmp_path, USES_SOCKETS, "--require-fabric", "ib")
+    record = tmp_path / "failure.json"
+    done = verify(node, tmp_path, USES_SOCKETS, "--require-fabric", "ib", "--failure-file", str(record))
     assert done.returncode == 69, done.stderr
     assert "expected 8 InfiniBand ports, NCCL uses NET/Socket (enp225s0f1)" in done.stderr
+    assert json.loads(record.read_text())["causes"][0]["code"] == "other-fabric"
 
 
 def test_a_job_without_nccl_is_not_verified_and_says_so(node: tuple[str, ...], tmp_path: Path) -> None:
