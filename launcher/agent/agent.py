@@ -427,8 +427,6 @@ class Agent:
         self.reason = self.reason or reason
         if self.group.running:
             self.stop_rest()
-        elif self.first is None:
-            self.first = next((one for one in self.group.ended if not one.child.companion), None)
         self.coordination.on_reason(reason)
 
     # --- signals

@@ -42,8 +42,9 @@ def find_outcome(agent: Agent) -> Outcome:
     agent.loop.guard(lambda: firsts.append(find_first(agent)))
     first, reason = firsts[0] if firsts else agent.first, agent.reason
     if first is None and reason is not None:
-        # All ended with 0 when they were told to end: the job that the launcher ended has still failed.
-        first = min(agent.group.ended, key=lambda one: (one.passed_on is None, one.ended_ns), default=None)
+        # All ended with 0, before or when they were told to end: the job that the launcher ended has failed.
+        ended = [one for one in agent.group.ended if not one.child.companion]
+        first = min(ended, key=lambda one: (one.passed_on is None, one.ended_ns), default=None)
     if first is None and survivors:
         line = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
         return Outcome(128 + signal.SIGKILL, line=line)
