@@ -20,6 +20,7 @@ from statistics import median
 from benchmarks.machine import describe_machine
 from benchmarks.startup import MPI
 from benchmarks.tables import cell, markdown, promise
+from launcher.guest.marker import HOOKED, render_marker
 from launcher.hook.line import PTH, render_line, render_pth
 from launcher.output.folder import SITE
 
@@ -50,12 +51,13 @@ def starts(root: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
     names = ("plain", "empty", "hooked", "other")
     plain, empty, hooked, asks = ([str(root / name / "bin" / "python"), str(script)] for name in names)
     mpi = {**MPI, "MASTER_ADDR": "10.77.0.4"}
+    acted = {**mpi, HOOKED: render_marker("process", mpi, mpi)}
     return {
         WITHOUT: (plain, {}),
         ARMED: (plain, {"PYTHONPATH": SITE, "LAUNCHER_STACKS_FILE": str(root / "stacks.txt")}),
         EMPTY: (empty, {}),
         NO_JOB: (hooked, {}),
-        "in a job, where it has acted already": (hooked, {**mpi, "LAUNCHER_HOOKED": "process/3.4,.,./"}),
+        "in a job, where it has acted already": (hooked, acted),
         "in a job, planned in this Python": (hooked, mpi),
         "in a job, by asking the launcher's Python": (asks, mpi),
     }
