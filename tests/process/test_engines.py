@@ -312,6 +312,7 @@ def test_accelerate_starts_as_many_processes_as_the_launcher_would(
         *words,
         "-m",
         "accelerate.commands.launch",
+        *("--main_process_port", free_port()),
         script(tmp_path, DUMP),
         "--num_processes",
         "9",
