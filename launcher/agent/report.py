@@ -43,20 +43,24 @@ def find_outcome(agent: Agent) -> Outcome:
     first, reason = firsts[0] if firsts else agent.first, agent.reason
     if first is None and reason is not None:
         # All ended with 0, before or when they were told to end: the job that the launcher ended has failed.
-        ended = [one for one in agent.group.ended if not one.child.companion]
-        first = min(ended, key=lambda one: (one.passed_on is None, one.ended_ns), default=None)
+        first = min(agent.group.ended, key=_order_of_ends, default=None)
     if first is None and survivors:
         line = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
         return Outcome(128 + signal.SIGKILL, line=line)
     if first is None:
-        return Outcome(0 if reason is None else reason.status or STALLED_STATUS)
+        return Outcome(0)
     found: list[Verdict | None] = []
     agent.loop.guard(lambda: found.append(judge(agent, first, survivors)))
     verdict = found[0] if found else None
-    own = None if reason is None else reason.status or first.status or STALLED_STATUS
+    status = first.status if reason is None else reason.status or first.status or STALLED_STATUS
     # A process that shares our terminal has printed the reason right above.
     typed = agent.shares_terminal and not first.child.called and (first.code or 0) > 0
-    return Outcome(first.status if own is None else own, verdict, shown=not typed)
+    return Outcome(status, verdict, shown=not typed)
+
+
+def _order_of_ends(process: Process) -> tuple[bool, bool, int]:
+    """Return the order of processes that ended with 0: ranks first, and of these the one told to end."""
+    return process.child.companion, process.passed_on is None, process.ended_ns
 
 
 def find_first(agent: Agent) -> Process | None:
