@@ -99,6 +99,13 @@ def test_a_good_end_loads_nothing_that_tells_failures_apart() -> None:
     assert {name for name in loaded if name.startswith("launcher.failure.")} <= {"launcher.failure.counters"}
 
 
+def test_the_watch_for_connections_loads_no_more() -> None:
+    """It begins while the processes start, on the same CPUs."""
+    loaded = load({}, END.replace('"--", "true"', '"--nproc-per-node", "2", "--", "sleep", "0.2"'))
+    assert "launcher.observers.meeting" in loaded
+    assert [name for name in NEVER if name in loaded] == []
+
+
 def load(environ: dict[str, str], program: str = SPY) -> list[str]:
     """Return the modules that are loaded when the command is about to start, or at the end of a program."""
     done = subprocess.run(
