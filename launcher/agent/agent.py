@@ -22,6 +22,7 @@ from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow
 from launcher.agent.restarter import Restarter
+from launcher.agent.timings import Timings
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
+    from launcher.agent.template import Template
     from launcher.core.model import Supervision
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams
@@ -112,6 +114,8 @@ class Agent:
         told_before: The signal that told us to stop before any process had failed.
         reason: The launcher's own reason for ending the job.
         command: The user's command, if the processes run something else.
+        timings: The moments of this job.
+        template: Forks the ranks (``--preload``); None to start each by itself.
         said: The launcher's latest messages, each with its time (monotonic seconds).
     """
 
@@ -149,7 +153,9 @@ class Agent:
         self.run_id = run_id or os.urandom(8).hex()
         self.began_s, self._started_ns, self.attempt = time.monotonic(), time.monotonic_ns(), 0
         self.said: list[tuple[float, str]] = []
+        self.timings = Timings(self.began_s)
         self.renew: Callable[[], None] | None = None
+        self.template: Template | None = None
         self._is_done = self._is_restarting = self._has_begun = False
         self._clear()
         signals = SignalFile()
@@ -193,6 +199,23 @@ class Agent:
         """
         self.group.take(children, paths)
         self.output.expect(several=len(children) > 1)
+        self.preload(children, paths)
+
+    def preload(self, children: Sequence[Child], paths: Sequence[str]) -> None:
+        """Have modules imported, if that was asked for and not begun, by a process that forks the ranks.
+
+        Args:
+            children: The processes of this node, as far as they are known.
+            paths: Paths of their programs.
+        """
+        if self.watch.preload is None or self.template is not None or not children:
+            return
+        from launcher.agent.template import Template
+
+        loop, group = self.loop, self.group
+        template = Template(self.watch.preload, loop, group.helpers, self.signals, self.output, self.folder)
+        template.start(children, paths[-1], {MARK: mark_of(self.run_id, self.environ)})
+        self.template = group.template = template
 
     def say(self, text: str) -> None:
         """Print a message on standard error, between the lines of the processes."""
@@ -242,6 +265,8 @@ class Agent:
                 return 128 + self.forwarder.told
             if not self.coordination.has_work:
                 return self._finish()
+            if self.coordination.has_others:
+                self.timings.note_together()
             self._run_attempt()
             while self.coordination.restarts():
                 self._run_attempt()
@@ -262,14 +287,24 @@ class Agent:
     def _run_attempt(self) -> None:
         """Run one attempt: start everything, and wait until everything has ended."""
         self._clear()
+        moments = self.timings.begin()
         self.restarter.begin()
         self.group.begin_attempt()
         self.evidence.begin()
         self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder, self.evidence]
         self._has_begun = True
         self.coordination.begin()
+        if self.template is not None:
+            self.template.wait(lambda: self.group.stopper.number is not None)
+            moments.imported = time.monotonic()
         self._started_ns = time.monotonic_ns()
+        self.output.first_s = None
         self.group.start()
+        moments.started = time.monotonic()
+        if self.template is not None:
+            self.group.stopper.tell_new()  # a signal may have come while modules were imported
+            if not self.watch.restarts.most:
+                self.template.close()
         self._is_restarting = False
         self.coordination.began()
         if self.group.refused is None and self.coordination.guards:
@@ -280,13 +315,33 @@ class Agent:
         while self.group.is_busy:
             self.loop.turn(wait=not self.group.has_more)
             self.loop.guard(self.group.collect)
+        moments.ended = time.monotonic()
         self.evidence.close()
+        self.look()
         self.observers.end_attempt()
         self.output.end_attempt()
         self.loop.guard(self.restarter.end_attempt)
+        self.look()
+        moments.has_failed = self.restarter.has_failed
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
+
+    def look(self) -> None:
+        """Note the moments of this attempt that the parts have seen."""
+        moments, progress = self.timings.attempts[-1], self.restarter.progress
+        moments.wrote = self.output.first_s
+        moments.connected = self.observers.connected_s or moments.connected
+        if progress is not None:
+            moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
+
+    def read_timings(self) -> Mapping[str, object] | None:
+        """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
+        if not self.timings.attempts:
+            return None
+        if self.timings.attempts[-1].ended is None:
+            self.look()
+        return self.timings.to_record()
 
     def clean_up(self) -> None:
         """Remove the private files of this run; the watchdog calls this if the launcher was killed."""
@@ -298,6 +353,8 @@ class Agent:
         self.coordination.close()
         self.evidence.close()
         self.observers.close()
+        if self.template is not None:
+            self.template.close()
         self.output.close()
         self.folder.remove()
         self.group.helpers.close()
@@ -462,6 +519,8 @@ class Agent:
             return told
         if self.group.running:
             return "stopping" if self.is_ending else "running"
+        if self.template is not None and not self.template.is_settled:
+            return "importing"
         if self.restarter.starts_at is not None:
             return self.restarter.describe_wait(self.attempt + 1, self.restarter.starts_at)
         return "ended"
@@ -474,6 +533,8 @@ class Agent:
         if not status:
             self.loop.guard(self.restarter.withdraw)
         self.loop.guard(lambda: self.restarter.summarize(status))
+        if self.watch.timings and self.timings.attempts:
+            self.loop.guard(lambda: self.say("\n".join(self.timings.describe())))
         return status
 
 

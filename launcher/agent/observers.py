@@ -124,6 +124,11 @@ class Observers:
             self.unmet = meeting.unmet
             self._judge_meeting(meeting.end())
 
+    @property
+    def connected_s(self) -> float | None:
+        """When all processes were seen connected, monotonic seconds; None if they were not yet."""
+        return None if self._meeting is None else self._meeting.together_at
+
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""
         self._agent.loop.guard(self._read_counters_again)

@@ -145,7 +145,7 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is None:
         return None
-    complaint = write_verdict(render_json(verdict), path)
+    complaint = write_verdict(render_json(verdict, agent.read_timings()), path)
     output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
     return path if complaint is None else None
 

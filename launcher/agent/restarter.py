@@ -40,7 +40,7 @@ class Restarter:
     """Finds and reports how attempts end; on one node it also decides whether the processes start again.
 
     Attributes:
-        progress: Watches for progress; None if the user named no file and no pattern.
+        progress: Watches for progress; None if the user named no file and no pattern, or nothing asks for it.
         starts_at: When the next attempt starts, monotonic seconds; None if none is decided.
     """
 
@@ -56,7 +56,7 @@ class Restarter:
         self._starts: str | None = None
         self._failure_file: str | None = None
         rule = agent.watch.restarts
-        if rule.most and (rule.progress_file or rule.progress_pattern):
+        if (rule.most or agent.watch.timings) and (rule.progress_file or rule.progress_pattern):
             self.progress = self._watch_progress()
 
     def _watch_progress(self) -> ProgressGate:

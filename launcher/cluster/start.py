@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.agent import Agent, Place, widen_cpus
+from launcher.agent.agent import Agent, Place, find_programs, widen_cpus
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import listen
@@ -17,7 +17,7 @@ from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import LauncherError, NotReady, Problem
 from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
@@ -104,6 +104,12 @@ def run_together(
     place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
+    if plan.supervision.preload is not None:
+        import contextlib
+
+        children = make_children(plan)  # as far as they are known: modules are imported meanwhile
+        with contextlib.suppress(LauncherError):  # a missing program is an error once the nodes are together
+            agent.preload(children, find_programs(children))
     return agent.run()
 
 

@@ -85,6 +85,7 @@ def read_node(agent: Agent) -> Message:
             for index, use in enumerate(gpus)
         ],
         "nodes": agent.coordination.describe_nodes(),
+        "timings": agent.read_timings(),
         "ranks": ranks,
         "events": [
             {"ago_s": round(now - at, 1), "what": printable(redact(what))[:EVENT_LENGTH]}

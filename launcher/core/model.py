@@ -526,6 +526,21 @@ class Restarts:
 
 
 @frozen
+class Preload:
+    """What one process imports for all processes of this node, which are then forks of it.
+
+    Attributes:
+        modules: The modules, in order; ``a.b`` may also be a name in the module ``a``.
+        skips: Whether a module that is not installed is left out.
+        folders: Folders that are searched first, because the script's Python does that too.
+    """
+
+    modules: tuple[str, ...]
+    skips: bool = False
+    folders: tuple[str, ...] = ()
+
+
+@frozen
 class Supervision:
     """How the launcher watches, stops and reports processes if it stays.
 
@@ -551,6 +566,8 @@ class Supervision:
         metrics_port: Port of this node's metrics; 0 for no metrics.
         metrics_towards: Address of node 0, whose network serves the metrics; empty for a single node.
         contact: The check that the processes connect; None for no check.
+        timings: Whether the last lines say where the time went.
+        preload: What is imported once, before the processes are forked; None to start each by itself.
     """
 
     grace_s: float = 30.0
@@ -572,6 +589,8 @@ class Supervision:
     metrics_port: int = 0
     metrics_towards: str = ""
     contact: Contact | None = None
+    timings: bool = False
+    preload: Preload | None = None
 
 
 @frozen

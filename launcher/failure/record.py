@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def render_json(verdict: Verdict) -> str:
-    """Return the failure record, see docs/failures.md, with a newline at the end."""
+def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -> str:
+    """Return the failure record, see docs/failures.md, with a newline at the end.
+
+    ``timings``: where the time has gone on the node that writes it.
+    """
     first = verdict.first
     record = {
         "schema": SCHEMA,
@@ -62,6 +65,7 @@ def render_json(verdict: Verdict) -> str:
             {"ranks": one.ranks, "doing": one.doing, "differs": one.differs, "stack": list(one.stack)}
             for one in verdict.evidence
         ],
+        "timings": timings,
         "shortened": False,
     }
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"

@@ -96,6 +96,15 @@ def read_reached(script: Script, names: Sequence[str], host: Host) -> Reached:
     return Reached(found, places)
 
 
+def list_outer(script: Script, host: Host) -> tuple[str, ...]:
+    """Return the modules that a script always imports, itself or by its own modules, which are left out."""
+    shelf = _Shelf(script, host)
+    first = Module(script.path, script.text, script.package)
+    walked = _walk(shelf, first, shelf.list_certain)
+    names = [name for module in walked for name in shelf.list_certain(module)]
+    return tuple(dict.fromkeys(name for name in names if not shelf.owns(name)))
+
+
 def _may_import(shelf: _Shelf, first: Module, names: Sequence[str]) -> bool:
     """Whether a line of one of the modules imports one of these packages."""
     modules = (module for module in _walk(shelf, first, _list_all) if module != first)
@@ -157,6 +166,11 @@ class _Shelf:
             if parts[0] in names or f"{parts[0]}.py" in names:
                 return [module for module in self._descend(folder, parts) if module is not None]
         return []
+
+    def owns(self, name: str) -> bool:
+        """Whether a module is one of these files, or in a package of them."""
+        first = name.partition(".")[0]
+        return any(not {first, f"{first}.py"}.isdisjoint(self._list(folder)) for folder in self.folders)
 
     def _descend(self, folder: str, parts: Sequence[str]) -> Iterator[Module | None]:
         for depth, part in enumerate(parts, 1):

@@ -94,7 +94,7 @@ class MeetingWatch:
         self._libraries: dict[int, str] = {}
         self._met: set[int] = set()
         self._is_outward = not self._planned.spans_nodes
-        self._together_at: float | None = None
+        self.together_at: float | None = None
         self._doubts_at = self._least_s / 2
         self._is_traced = False
         self._opened = connections.count_opened()
@@ -179,7 +179,7 @@ class MeetingWatch:
             return False
         if self._met or (self._is_outward and self._planned.spans_nodes):
             first_end = min(one.end for one in self._processes.members)
-            return self._together_at is not None and first_end - self._together_at >= self._least_s
+            return self.together_at is not None and first_end - self.together_at >= self._least_s
         return all(
             one.end - one.changed >= self._least_s and one.end - one.opened >= min(QUIET_S, self._least_s)
             for one in self._processes.members
@@ -237,8 +237,8 @@ class MeetingWatch:
         if not self.has_met:
             self._look_at_traces(table)
             self._look_at_counters(opened, table)
-        if self._together_at is None and self._are_together:
-            self._together_at = now
+        if self.together_at is None and self._are_together:
+            self.together_at = now
         self._families = {
             pid: one for one in self._processes.running for pid in connections.with_descendants(one.pid)
         }

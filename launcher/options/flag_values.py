@@ -202,6 +202,15 @@ def parse_words(text: str) -> tuple[str, ...]:
         raise Malformed(f"words quoted as in a shell ({error})") from None
 
 
+def parse_modules(text: str) -> tuple[str, ...]:
+    """Return names of Python modules, or ``auto`` alone."""
+    names = tuple(item.strip() for item in text.split(","))
+    are_names = all(part.isidentifier() for name in names for part in name.split("."))
+    if not are_names or ("auto" in names and len(names) > 1):
+        raise Malformed("names of modules, or auto: torch,transformers")
+    return names
+
+
 def parse_patterns(text: str) -> tuple[str, ...]:
     """Return names of variables; a name may end with ``*``."""
     names = tuple(item.strip() for item in text.split(","))

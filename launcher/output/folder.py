@@ -103,9 +103,7 @@ class RunFolder:
         paths = {name: self.file(attempt, process, file) for name, file in FILES.items()}
         found = {name: path for name, path in paths.items() if path is not None}
         if found:
-            before = environ.get(PYTHONPATH, "")
-            is_there = before.split(os.pathsep)[0] == SITE  # from a launcher around this one
-            found[PYTHONPATH] = before if is_there else os.pathsep.join(filter(None, (SITE, before)))
+            found[PYTHONPATH] = put_first(environ.get(PYTHONPATH, ""))
         return found
 
     def make_file(self, attempt: int, process: str, name: str) -> str | None:
@@ -154,6 +152,12 @@ class RunFolder:
         for folder in self._private:
             if folder != self.path or not self.keeps:
                 remove_tree(folder)
+
+
+def put_first(before: str) -> str:
+    """Return a PYTHONPATH with our folder in front."""
+    is_there = before.split(os.pathsep)[0] == SITE  # from a launcher around this one
+    return before if is_there else os.pathsep.join(filter(None, (SITE, before)))
 
 
 def note_start(environ: MutableMapping[str, str]) -> None:

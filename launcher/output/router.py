@@ -36,6 +36,7 @@ class OutputRouter:
     Attributes:
         sees_all: Whether we see everything that is written.
         has_colour: Whether our own messages may have colours.
+        first_s: Monotonic time in seconds of the first output since this was set to None.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class OutputRouter:
         # A process in a group of its own would be stopped (SIGTTIN) if it read from the terminal
         self._typed_in = not shares_terminal and os.isatty(0)
         self.progress: ProgressGate | None = None
+        self.first_s: float | None = None
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
@@ -182,6 +184,8 @@ class OutputRouter:
         self._note_hold(stream)
         if not more:
             self._end(stream)
+        elif self.first_s is None:
+            self.first_s = stream.last_ns / 1e9
         self._watch_backlog()
         if any(console.backlog_bytes > BACKLOG_LIMIT_BYTES for console in self._consoles):
             self._pause()

@@ -40,7 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.core.model import Meeting
+    from launcher.core.model import Meeting, Preload
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -89,7 +89,9 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
-    warnings = (*warn_job(case, agent, parts.wiring.notes, host), *warn_gone(case, agent, stays=stays))
+    preload, unused = _plan_preload(case, agent, host, stays=stays)
+    warned = warn_job(case, agent, parts.wiring.notes, host)
+    warnings = (*warned, *warn_gone(case, agent, stays=stays), *unused)
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
     watch = _plan_watch(parts, host, proof, stays=stays)
     return Plan(
@@ -104,7 +106,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         unset=plan_unset(topology, environ, case.forks),
         widen_cpus=_widens_cpus(case),
         bind=parts.binding.mode,
-        supervision=watch,
+        supervision=watch if preload is None else replace(watch, preload=preload),
         network=parts.wiring.node.network if parts.wiring.node else None,
         peers=parts.peers,
         findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
@@ -116,6 +118,18 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         ports=table.plan_ports(case) if agent is None else (),
         meeting=_plan_meeting(parts, watch),
     )
+
+
+def _plan_preload(
+    case: Case, agent: Agent | None, host: Host, *, stays: bool
+) -> tuple[Preload | None, tuple[str, ...]]:
+    """Return what is imported once before the processes are forked, and a warning if that is impossible."""
+    if not case.options.get("preload"):
+        return None, ()
+    from launcher.planning.preload import plan_preload
+
+    preload, why = plan_preload(case, agent, host, stays=stays)
+    return preload, (f"preload: not used, the processes start as without it: {why}",) if why else ()
 
 
 def _plan_meeting(parts: Parts, watch: Supervision) -> Meeting | None:

@@ -79,6 +79,7 @@ def plan_supervision(
         failure_file=options.text("failure_file") or None,
         evidence_dir=options.text("evidence_dir") or None,
         nccl_ras=options.switch("nccl_ras"),
+        timings=options.switch("timings"),
         proof=proof,
         preemption=preemption,
         metrics_port=int(options.number("metrics_port", 0)),

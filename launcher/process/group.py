@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     from launcher.process.signals import SignalFile
     from launcher.process.spawn import Child, Streams
 
+    class Template(Protocol):
+        """Forks ranks: `launcher.agent.template`."""
+
+        def takes(self, child: Child) -> bool:
+            """Whether a process can be a fork."""
+
+        def fork(self, ready: Sequence[tuple[Child, Streams]], *, own_groups: bool) -> list[int]:
+            """Return the pids of forks, which wait for `release`; none if they must be started as ever."""
+
+        def release(self, count: int) -> None:
+            """Let the forks run."""
+
     class Owner(Protocol):
         """What a group requires of the agent that owns it."""
 
@@ -63,6 +75,7 @@ class ProcessGroup:
         refused: The reason why not all could be started; None if there is none.
         stopper: Stops the processes.
         helpers: Children of ours outside the job, which do work that would block the loop.
+        template: Forks the ranks if that was asked for; None to start each by itself.
         watchdog: Kills the processes if the launcher is killed; None before the start, or if it cannot start.
         has_more: Whether there may be more orphans to reap at once.
     """
@@ -102,6 +115,7 @@ class ProcessGroup:
         self.refused: LauncherError | None = None
         self.watchdog: Watchdog | None = None
         self.helpers = Helpers(loop)
+        self.template: Template | None = None
         self.has_more = False
         self._paths: Sequence[str] = ()
         self._owner, self._loop, self._signals, self._say = owner, loop, signals, say
@@ -162,18 +176,31 @@ class ProcessGroup:
             child, streams = self._owner.prepare(index, self.children[index])
             ready.append((index, child, streams, inherited.plan(child.environ)))
         back = inherited.plan_own()
+        forked = self._fork([(index, child, streams) for index, child, streams, _ in ready])
         started = []
         try:
             for index, child, streams, changes in ready:
                 change_environ(changes)
                 path, own_group = self._paths[index], self._own_groups
-                pid = start(index, child, path, streams, self._signals, errors, own_group=own_group)
+                pid = forked.get(index)
+                if pid is None:
+                    pid = start(index, child, path, streams, self._signals, errors, own_group=own_group)
                 started.append((child, pid))
         finally:
             change_environ(back)
             self._owner.note_started()
             for child, pid in started:
                 self._watch(Process(child, pid))
+            if self.template is not None:
+                self.template.release(len(forked))
+
+    def _fork(self, ready: Sequence[tuple[int, Child, Streams]]) -> dict[int, int]:
+        """Return the pid of each process that the template has forked, by its index."""
+        if self.template is None:
+            return {}
+        taken = [(index, child, streams) for index, child, streams in ready if self.template.takes(child)]
+        pids = self.template.fork([one[1:] for one in taken], own_groups=self._own_groups) if taken else []
+        return dict(zip((index for index, _, _ in taken), pids, strict=False))
 
     def _watch(self, process: Process) -> None:
         """Watch for the end of a process that was started."""

@@ -169,6 +169,11 @@ class Helpers:
         self._running[pid] = server = Server(pid)
         return server
 
+    def adopt(self, pid: int) -> Server:
+        """Take over a child of ours that was started elsewhere and runs until it is closed."""
+        self._running[pid] = server = Server(pid)
+        return server
+
     def _fork(self, run: Callable[[], None], ours: int, theirs: int, name: str, nice: int) -> int:
         """Run a function in a fork; close its end of their connection here, and both if there is no fork."""
         launcher = os.getpid()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
         @property
         def has_found(self) -> bool:
             """Whether the pattern was found."""
+
+        @property
+        def found_s(self) -> float | None:
+            """When it was found, monotonic seconds."""
 
         @property
         def is_over(self) -> bool:
@@ -38,7 +43,7 @@ LINE_BYTES = 1 << 14
 
 
 class ProgressGate:
-    """Tells whether an attempt made progress."""
+    """Tells whether an attempt made progress, and when."""
 
     def __init__(self, rule: Restarts, search: Search | None) -> None:
         """Watch the file of the user's rule, and the output; ``search``: None without a pattern."""
@@ -56,6 +61,18 @@ class ProgressGate:
         """Wait for the search of the output of an attempt that has ended."""
         if self._search is not None:
             self._search.finish()
+
+    @property
+    def first_s(self) -> float | None:
+        """When the pattern was found, monotonic seconds; None before, and without a pattern."""
+        return None if self._search is None else self._search.found_s
+
+    def read_last_s(self) -> float | None:
+        """Return when the file changed last in this attempt, monotonic seconds; None if it has not."""
+        version = _read_version(self._path)
+        if version is None or version == self._before:
+            return None
+        return time.monotonic() - max(0.0, time.time() - version[2] / 1e9)
 
     def follow(self) -> Lines | None:
         """Return what searches one stream of output; None without a pattern."""

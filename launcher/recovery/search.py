@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 
 from launcher.core.signal import signal
 
@@ -36,6 +37,7 @@ class Search:
 
     Attributes:
         has_found: Whether the pattern was found.
+        found_s: When it was found, monotonic seconds; None before.
         is_given_up: Whether not all of the output was searched.
     """
 
@@ -50,6 +52,7 @@ class Search:
         """Begin an attempt."""
         self._end()
         self.has_found = self.is_given_up = self._is_busy = False
+        self.found_s: float | None = None
         self._waiting = bytearray()
 
     @property
@@ -108,7 +111,7 @@ class Search:
             answer = b""
         self._is_busy = False
         if answer == FOUND:
-            self.has_found = True
+            self.has_found, self.found_s = True, time.monotonic()
             self._end()
         elif answer != NOT_FOUND:
             self._give_up(f"needs more than {LIMIT_S:g} s for a part of the output")

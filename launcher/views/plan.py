@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from launcher.core.model import Claim, Restarts
+    from launcher.core.model import Claim, Preload, Restarts
 
     Row = tuple[str, str, str]
 
@@ -261,6 +261,7 @@ def _watch(plan: Plan) -> list[str]:
         [f"report after {watch.idle_timeout_s:g} s in which nothing moves"] if watch.idle_timeout_s else []
     )
     parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
+    parts += [_preload(watch.preload)] if watch.preload is not None else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     parts += [f"evidence of a hang in {watch.evidence_dir}"] if watch.evidence_dir else []
     parts += ["NCCL's RAS is asked at a stall"] if watch.nccl_ras else []
@@ -268,6 +269,12 @@ def _watch(plan: Plan) -> list[str]:
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []
     return [f"watch: {printable(redact('; '.join(parts)))}"]
+
+
+def _preload(preload: Preload) -> str:
+    from launcher.planning.preload import describe
+
+    return describe(preload)
 
 
 def _count(number: int, what: str) -> str:

@@ -124,6 +124,8 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
         **({} if watch.evidence_dir is None else {"evidence_dir": redact(watch.evidence_dir)}),
         **({"nccl_ras": True} if watch.nccl_ras else {}),
+        **({"timings": True} if watch.timings else {}),
+        **({} if watch.preload is None else {"preload": list(watch.preload.modules)}),
         "verify_fabric": watch.proof is not None,
         "preemption": None if watch.preemption is None else watch.preemption.service,
         "metrics_port": watch.metrics_port or None,

@@ -113,6 +113,7 @@ def test_every_other_flag_can() -> None:
         "forward": "HF_*",
         "source": "slurm",
         "lost_after": "9",
+        "preload": "auto",
     }
     for flag in FLAGS:
         if flag.dest in OF_ONE_JOB:

@@ -17,6 +17,8 @@ from launcher.recovery.progress import LINE_BYTES, Lines, ProgressGate
 class Direct:
     """Searches at once, in this process."""
 
+    found_s = None
+
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(os.fsencode(pattern), re.MULTILINE)
         self.searched: list[int] = []

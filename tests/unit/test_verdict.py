@@ -425,6 +425,7 @@ def test_the_record() -> None:
         "leftovers": ["pid 9"],
         "also": [],
         "evidence": [],
+        "timings": None,
         "shortened": False,
     }
 

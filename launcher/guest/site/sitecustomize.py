@@ -24,6 +24,8 @@ and because profilers and .NET take the first ones. (systemd's SIGRTMIN+13 to SI
 process 1 only.) It is not the last one, which Valgrind uses. It is a number so that a process that is not
 armed need not ``import signal``.
 """
+TEMPLATE = "LAUNCHER_TEMPLATE"
+"""Variable of a process that is to become all ranks by forks, see `launcher.guest.template`."""
 _TYPE, _REGULAR = 0o170000, 0o100000
 
 
@@ -67,6 +69,19 @@ def _is_free():
     return not any(int(mask, 16) >> (STACK_SIGNAL - 1) & 1 for mask in masks)
 
 
+def _become_template(here, job):
+    # type: (str, str) -> None
+    """Become a template, see `launcher.guest.template`; return in each rank that is forked."""
+    from _frozen_importlib_external import SourceFileLoader
+
+    path = os.path.join(os.path.dirname(here), "template.py")
+    loader = SourceFileLoader("launcher_template", path)
+    scope = {"__name__": "launcher_template"}
+    code = loader.get_code(loader.name)
+    exec(code, scope)  # type: ignore[arg-type]  # noqa: S102 - its package need not be there
+    scope["begin"](TEMPLATE, job)  # type: ignore[operator]
+
+
 def _start():
     # type: () -> None
     """Arm this process, and become the ``sitecustomize`` that this one stands in front of.
@@ -78,6 +93,9 @@ def _start():
     sys.path[:] = [folder for folder in sys.path if folder != here]
     if sys.version_info < (3, 4):  # noqa: UP036 - a job may start any Python
         raise ImportError("no sitecustomize")
+    job = os.environ.pop(TEMPLATE, None)
+    if job and sys.version_info >= (3, 8):
+        _become_template(here, job)
     try:
         path = os.environ.get("LAUNCHER_STACKS_FILE")
         if path:

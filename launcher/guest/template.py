@@ -1,0 +1,465 @@
+"""Imports the modules of a job once, and becomes each of its ranks by a fork.
+
+The launcher starts this process as it starts a rank: the same Python, the same command line, the variables
+that all ranks of the node have in common. `launcher.guest.site.sitecustomize` comes here before Python looks
+at the script. `serve` imports modules, checks whether a fork of this process is as good as a new one, and
+forks the ranks when it is asked to. It returns only in a rank, where Python goes on to run the script as
+ever. So the script is ``__main__``, and ``sys.argv``, tracebacks, statuses and threads are Python's affair.
+
+The ranks are children of the launcher and not of this process: an intermediate child forks them and ends, and
+the launcher, as the nearest subreaper, becomes their parent. They wait at a pipe until it has noted them.
+
+Python 3.8 and newer. Nothing of the launcher is imported: its package need not be there.
+
+Source: prctl(2), PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG; docs.python.org, "os.fork".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+CHANNEL = 0
+"""The descriptor of the connection with the launcher: standard input, which a rank replaces by its own."""
+FDS_MAX = 250
+"""Maximum number of descriptors that come with a message (the kernel's SCM_MAX_FD is 253)."""
+GO = b"g"
+SERVES = "serves"
+"""Value of the variable that brings this process here, once its command is that of the ranks."""
+FAILED = 126
+NATIVE = (
+    *("LD_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "MALLOC_", "GLIBC_", "PYTHON", "TORCH_"),
+    *("CUDA_", "ROCR_", "HIP_"),
+)
+"""Beginnings of variables that libraries read when they are loaded, which Python does not see."""
+LATER = ("TORCH_NCCL_", "TORCH_FR_")
+"""Beginnings of those that torch reads only when it makes a process group."""
+NEVER = {"mpi4py": "its import calls MPI_Init, which is for one process"}
+QUIET_FILES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/infiniband/")
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+OF_ENVIRON = ("os", "collections.abc", "_collections_abc")
+"""Modules of `os.environ` itself."""
+
+
+class Refused(Exception):
+    """A fork of this process is not as good as a new process; the text says why.
+
+    ``package``: the package that is the reason; empty if that is not known.
+    """
+
+    def __init__(self, text: str, package: str = "") -> None:
+        super().__init__(text)
+        self.package = package
+
+
+class Reads:
+    """The variables that Python code reads from `os.environ`, each with the place that read it first.
+
+    A walk over all variables reads none of them: tqdm looks for names with a prefix, subprocess copies all.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[str, str] = {}
+        self._kind: Any = type(os.environ)
+        self._get, self._iter = self._kind.__getitem__, self._kind.__iter__
+
+    def begin(self) -> None:
+        """Note what is read from now on."""
+        get, walk, places = self._get, self._iter, self.places
+        passed: set[str] = set()
+
+        def read(environ: Any, name: Any) -> object:
+            text = os.fsdecode(name)  # os.environb has the same class
+            if text in passed:
+                passed.discard(text)
+            elif text not in places:
+                places[text] = _find_reader()
+            return get(environ, name)
+
+        def iterate(environ: Any) -> Iterator[object]:
+            for name in walk(environ):
+                passed.add(os.fsdecode(name))
+                yield name
+
+        self._kind.__getitem__, self._kind.__iter__ = read, iterate
+
+    def end(self) -> None:
+        """Note nothing more."""
+        self._kind.__getitem__, self._kind.__iter__ = self._get, self._iter
+
+
+def _find_reader() -> str:
+    """Return the place of the code that reads a variable: ``FILE:LINE``."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in OF_ENVIRON:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def begin(variable: str, job: str) -> None:
+    """Become the command of the ranks, or, if this process is that already, see `serve`.
+
+    The launcher first starts this Python with other code, so that the script does not run in a Python that
+    does not come here. A process that has inherited the variable from elsewhere has no connection, and
+    nothing happens.
+
+    Args:
+        variable: The variable that brings a process here.
+        job: Its value: the command of the ranks as JSON, or `SERVES`.
+    """
+    if not _is_connected():
+        return
+    try:
+        if job != SERVES:
+            called = json.loads(job)
+            os.execve(called["path"], called["argv"], {**os.environ, variable: SERVES})
+        serve()
+    except Exception:
+        os._exit(FAILED)  # this process has no rank, and must not run the script
+
+
+def _is_connected() -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(CHANNEL).st_mode)
+    except OSError:
+        return False  # it is closed
+
+
+def serve() -> None:
+    """Import, check and fork as the launcher asks; return in each rank, and never in the template itself."""
+    channel = socket.socket(fileno=os.dup(CHANNEL))
+    channel.set_inheritable(False)
+    reads, before = Reads(), dict(os.environ)
+    opened = {*_list_fds(), channel.fileno()}
+    while True:
+        try:
+            request, fds = _receive(channel)
+        except (EOFError, OSError):
+            os._exit(0)  # not needed any more: what the modules registered for the exit is the ranks'
+        try:
+            if "modules" in request:
+                _prepare(request, reads, opened)
+                answer: dict[str, object] = {"ready": True, "bytes": _read_size()}
+            else:
+                _compare(request["ranks"], reads.places, before)
+                pids = _fork_ranks(channel, request["ranks"], fds, before)
+                if not pids:
+                    return
+                answer = {"pids": pids}
+        except Refused as error:
+            answer = {"refused": str(error), "package": error.package}
+        for fd in fds:
+            _close(fd)
+        channel.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return a request, which is in a memory file, and the descriptors that came with it."""
+    import array
+
+    fds = array.array("i")
+    data, more, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(FDS_MAX * fds.itemsize))
+    for level, kind, content in more:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    if not data or not fds:
+        raise EOFError
+    with open(fds[0], "rb") as file:
+        file.seek(0)
+        return json.loads(file.read().decode()), list(fds[1:])
+
+
+# --- import and check
+
+
+def _prepare(request: Mapping[str, Any], reads: Reads, opened: set[int]) -> None:
+    """Import the modules; refuse if a fork would differ from a new process.
+
+    Raises:
+        Refused: It would.
+    """
+    folders = [os.path.realpath(folder) for folder in request["folders"]]  # as Python itself finds the script
+    sys.path[:0] = folders
+    reads.begin()
+    try:
+        for name in request["modules"]:
+            _import(name, skips=request["skips"])
+            for read in request["varying"]:
+                if read in reads.places:
+                    raise _read_too_early(read, reads.places[read], name)
+    finally:
+        reads.end()
+        for folder in folders:
+            sys.path.remove(folder)
+    _check(opened)
+
+
+def _import(name: str, *, skips: bool) -> None:
+    """Import a module, or what ``from a import b`` means by ``a.b``.
+
+    Raises:
+        Refused: The import fails; ``skips``: a module that is not there is left out.
+    """
+    from importlib import import_module
+
+    package = name.partition(".")[0]
+    if package in NEVER:
+        raise Refused(f"{name}: {NEVER[package]}", package)
+    parent, _, last = name.rpartition(".")
+    try:
+        if not (parent and hasattr(sys.modules.get(parent), last)):
+            import_module(name)
+    except BaseException as error:  # a rank would end by SystemExit, too
+        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        if not (skips and missing and f"{name}.".startswith(f"{missing}.")):
+            raise Refused(f"import {name}: {type(error).__name__}: {error}", package) from None
+
+
+def _read_too_early(variable: str, place: str, module: str) -> Refused:
+    text = f"{variable} is not the same in all ranks, and the import of {module} reads it ({place})"
+    return Refused(text, module.partition(".")[0])
+
+
+def _check(opened: set[int]) -> None:
+    """Check what a fork does not inherit, and what ranks must not share.
+
+    Raises:
+        Refused: The imports have left such things behind.
+    """
+    import gc
+    import signal
+
+    for path in (_describe_fd(fd) for fd in _list_fds() if fd not in opened):
+        if path.startswith(GPUS):
+            raise Refused(f"the import has opened {path}: the context of a GPU does not survive a fork")
+        if path and path not in QUIET_FILES:
+            raise Refused(f"the import has opened {path}, which all ranks would share")
+    children = _list_children()
+    if children:
+        raise Refused(f"the import has started a process ({children})")
+    if signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0):
+        raise Refused("the import has set a timer (setitimer), which a fork does not inherit")
+    gc.collect()
+    gc.freeze()  # collections in a rank do not write to what is there already, so it stays shared
+    _try_fork()
+    threads = _list_threads()
+    if threads:
+        raise Refused(f"the import has started threads, which do not survive a fork: {', '.join(threads)}")
+
+
+def _try_fork() -> None:
+    """Fork once. Libraries that are made for it end their threads now, and start others when needed.
+
+    Raises:
+        Refused: A function that is registered for forks fails.
+    """
+    import warnings
+
+    reading, writing = os.pipe()
+    failed: list[str] = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda told: failed.append(str(told.exc_value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of threads, which are looked at afterwards
+        pid = os.fork()
+        if not pid:
+            os.write(writing, "; ".join(failed).encode())
+            os._exit(0)
+    sys.unraisablehook = hook
+    os.close(writing)
+    with open(reading, "rb") as file:
+        failed.append(file.read().decode())
+    _, status = os.waitpid(pid, 0)
+    text = "; ".join(filter(None, failed))
+    if text or status:
+        raise Refused(f"a fork fails: {text or f'status {status}'}")
+
+
+def _compare(
+    ranks: Sequence[Mapping[str, Any]], places: Mapping[str, str], before: Mapping[str, str]
+) -> None:
+    """Compare the variables of the ranks with those at the import.
+
+    Raises:
+        Refused: One that was read has another value in a rank.
+    """
+    for rank in ranks:
+        environ = rank["environ"]
+        for name in sorted({*environ, *before}):
+            if environ.get(name) == before.get(name):
+                continue
+            if name in places:
+                raise _read_too_early(name, places[name], "the modules")
+            if name.startswith(NATIVE) and not name.startswith(LATER):
+                text = f"{name} is not the same in all ranks, and libraries read it when they are loaded"
+                raise Refused(text)
+
+
+# --- fork
+
+
+def _fork_ranks(
+    channel: socket.socket, ranks: Sequence[Mapping[str, Any]], fds: Sequence[int], before: Mapping[str, str]
+) -> list[int]:
+    """Fork ranks; return their pids, and none in each of them once the launcher has noted it.
+
+    Raises:
+        Refused: Not all could be forked; those that were end by themselves, because nothing releases them.
+    """
+    launcher = os.getppid()
+    reading, writing = os.pipe()
+    middle = os.fork()
+    if not middle:
+        try:
+            for rank in ranks:
+                pid = os.fork()
+                if not pid:
+                    for fd in (channel.detach(), reading, writing):
+                        os.close(fd)
+                    _become(rank, fds, launcher, before)
+                    return []
+                os.write(writing, b"%d\n" % pid)
+        except OSError as error:
+            os.write(writing, f"{error}\n".encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        lines = file.read().decode().splitlines()
+    os.waitpid(middle, 0)  # from now on the launcher is the parent of the ranks
+    if len(lines) != len(ranks) or not lines[-1].isdecimal():
+        raise Refused(f"cannot fork: {lines[-1] if lines else 'no process'}")
+    return [int(line) for line in lines]
+
+
+def _become(rank: Mapping[str, Any], fds: Sequence[int], launcher: int, before: Mapping[str, str]) -> None:
+    """Wait until the launcher has noted this fork, and make it what the launcher makes of a new process.
+
+    Args:
+        rank: The rank: its group, streams, CPUs and variables.
+        fds: The pipe at which it waits, and the descriptors for the streams of all ranks.
+        launcher: The launcher's pid.
+        before: The variables at the import.
+    """
+    try:
+        os.setpgid(0, rank["group"])
+        for number, place in enumerate(rank["streams"]):
+            os.dup2(fds[place], number)
+        gate, *others = fds
+        for fd in others:
+            _close(fd)
+        if os.read(gate, 1) != GO:
+            os._exit(FAILED)
+        os.close(gate)
+        _die_with(launcher)
+        _keep_to(rank["cpus"])
+        _set_environ(rank["environ"], before)
+        _renew()
+    except BaseException as error:
+        os.write(2, f"launcher: cannot start: {error}\n".encode())
+        os._exit(FAILED)
+
+
+def _die_with(launcher: int) -> None:
+    """Have the kernel end this process with the launcher."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher:
+        os._exit(FAILED)
+
+
+def _keep_to(cpus: Sequence[int]) -> None:
+    """Bind this process to CPUs; if the cpuset has changed since the plan, it runs unbound."""
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    except OSError:
+        pass
+
+
+def _set_environ(wanted: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Set the variables of a rank, and on top of them what the import has set or removed."""
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    gone = before.keys() - os.environ.keys()
+    after = {**{name: value for name, value in wanted.items() if name not in gone}, **changed}
+    for name in os.environ.keys() - after.keys():
+        del os.environ[name]
+    for name, value in after.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _renew() -> None:
+    """Give this process what a new one draws at random, and an output that knows whether it is a terminal.
+
+    Python itself seeds `random` in every fork.
+    """
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.seed()
+    if torch is not None:
+        torch.default_generator.seed()  # of the CPU; a GPU has none before it is used
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+    out: Any = sys.stdout
+    if out is not None and not out.write_through:
+        out.reconfigure(line_buffering=os.isatty(1))
+
+
+# --- what /proc says of this process
+
+
+def _list_fds() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd") if _describe_fd(int(name))]
+
+
+def _describe_fd(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""  # it was that of the listing
+
+
+def _list_threads() -> list[str]:
+    """Return the names of the threads besides this one."""
+    found: list[str] = []
+    threading = sys.modules.get("threading")
+    named = {} if threading is None else {one.native_id: one.name for one in threading.enumerate()}
+    for name in os.listdir("/proc/self/task"):
+        if int(name) != os.getpid():
+            try:
+                with open(f"/proc/self/task/{name}/comm") as file:
+                    found.append(named.get(int(name)) or file.read().strip())
+            except OSError:
+                pass  # it has ended
+    return found
+
+
+def _list_children() -> str:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return file.read().strip()
+    except OSError:
+        return ""  # a kernel without this file
+
+
+def _read_size() -> int:
+    """Return the bytes of memory that this process holds."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _close(fd: int) -> None:
+    try:  # noqa: SIM105 - avoids an import in the user's process
+        os.close(fd)
+    except OSError:
+        pass

@@ -1,0 +1,80 @@
+"""Plans a preloaded start: which modules are imported once, and why the ranks cannot be forks. Pure."""
+
+from __future__ import annotations
+
+from launcher.command.line import is_python, read_flags
+from launcher.core.model import Preload
+from launcher.frameworks.horovod_meeting import GLOO
+from launcher.frameworks.reached import list_outer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.core.model import Agent
+    from launcher.frameworks.case import Case
+    from launcher.machine.host import Host
+
+AUTO = "auto"
+APART = "EIS"
+"""Python's flags with which it ignores PYTHONPATH, by which the template is reached."""
+
+
+def plan_preload(case: Case, agent: Agent | None, host: Host, *, stays: bool) -> tuple[Preload | None, str]:
+    """Return what is imported once; None, and why, if the ranks cannot be forks of one process.
+
+    Args:
+        case: The job, with ``--preload``.
+        agent: The program that starts the processes; None if it is the launcher.
+        host: This node, on which the script's own modules are read.
+        stays: Whether the launcher is the parent of the processes.
+    """
+    why = _refuse(case, agent, stays=stays)
+    if why:
+        return None, why
+    asked = case.options.words("preload")
+    if asked != (AUTO,):
+        return Preload(asked, folders=case.script.folders), ""
+    modules = tuple(name for name in list_outer(case.script, host) if name.partition(".")[0] != "__future__")
+    if not modules:
+        return None, "the script imports nothing at its top level that can be read"
+    return Preload(modules, skips=True, folders=case.script.folders), ""
+
+
+def _refuse(case: Case, agent: Agent | None, *, stays: bool) -> str:
+    """Return why the processes cannot be forks of one process; empty if they can."""
+    if agent is not None:
+        return f"{agent.engine} starts the processes"
+    if not case.forks:
+        return "the platform starts the processes, and a launcher for each"
+    if not stays:
+        return "the launcher becomes the only process"
+    if not case.argv or not is_python(case.argv[0]):
+        return f"{case.argv[0] if case.argv else 'the command'} is no Python"
+    if case.horovod.kind == GLOO:
+        return "each process first waits for Horovod's server"
+    place, _, _ = read_flags(case.argv)
+    found = [word for word in case.argv[1:place] if _ignores_path(word)]
+    if found:
+        return f"{found[0]}: this Python ignores PYTHONPATH"
+    if place >= len(case.argv) or case.argv[place] == "-":
+        return "the program comes from standard input"
+    return ""
+
+
+def _ignores_path(flag: str) -> bool:
+    """Whether one of Python's flags, or one of several in a word, makes it ignore PYTHONPATH."""
+    letters = flag[1:].partition("W")[0].partition("X")[0]
+    return not flag.startswith("--") and any(letter in letters for letter in APART)
+
+
+def describe(preload: Preload) -> str:
+    """Return a plan's words for a preloaded start."""
+    shown = _name_packages(preload.modules)
+    rest = f" and {len(shown) - 4} more" if len(shown) > 5 else ""
+    names = shown[:4] if rest else shown
+    return f"{', '.join(names)}{rest} imported once, before the processes are forked"
+
+
+def _name_packages(modules: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name.partition(".")[0] for name in modules))
