@@ -165,14 +165,35 @@ class Stage:
 
     def start(self, peer: Peer, count: int, mode: str, *words: str, options: Sequence[str] = ()) -> Job:
         """Start ``count`` processes in a mode of `benchmarks.rank` through a launcher."""
+        folder = self._make_folder()
+        rank = [bare_python(), "-I", "-S", RANK, mode, os.path.join(folder, "reports"), *words]
+        return self._start(peer, count, rank, folder, options, {})
+
+    def start_command(
+        self, peer: Peer, count: int, command: Sequence[str], options: Sequence[str], environ: dict[str, str]
+    ) -> Job:
+        """Start a command ``count`` times through a launcher, with more variables."""
+        return self._start(peer, count, command, self._make_folder(), options, environ)
+
+    def _make_folder(self) -> str:
         self._count += 1
         folder = os.path.join(self.folder, str(self._count))
         os.mkdir(folder)
+        return folder
+
+    def _start(
+        self,
+        peer: Peer,
+        count: int,
+        command: Sequence[str],
+        folder: str,
+        options: Sequence[str],
+        more: dict[str, str],
+    ) -> Job:
         # HOME, so that no configuration of the user (accelerate's, Open MPI's) makes a difference.
         path = f"{os.path.join(peers_folder(), 'bin')}:{os.environ.get('PATH', os.defpath)}"
         environ = {"PATH": path, "HOME": self.folder, "LANG": "C.UTF-8", MARK: f"{os.getpid()}-{self._count}"}
-        rank = [bare_python(), "-I", "-S", RANK, mode, os.path.join(folder, "reports"), *words]
-        job = Job(peer, peer.argv(count, rank, options), environ | peer.environ, folder)
+        job = Job(peer, peer.argv(count, command, options), environ | more | peer.environ, folder)
         self._jobs.append(job)
         return job
 
