@@ -32,6 +32,8 @@ SETTLE_S = 2.0
 DEADLINE_S = 120.0
 CONNECTED_AT_ONCE = 512
 """Calls that wait for an answer: nodes that start at different moments are not all in the same one."""
+IP_BIND_ADDRESS_NO_PORT = 24
+"""Option of a socket (linux/in.h): the port is chosen at the connection. Python has no name for it."""
 TICKS = os.sysconf("SC_CLK_TCK")
 HEAD = (
     "nodes",
@@ -47,6 +49,11 @@ PROMISED, PROMISES = 2000, (10.0, 150.0, 5.0, 1000.0, 1000.0)
 """For so many nodes, the limits of the columns after the first."""
 HEADERS_BYTES = 66
 """Ethernet, IPv4 and TCP with timestamps, once for a packet and once for its acknowledgement."""
+
+
+def address_of(rank: int) -> str:
+    """Return a node's own address. From a single one the kernel would search long for each free port."""
+    return f"127.{100 + (rank >> 16)}.{rank >> 8 & 255}.{rank & 255}"
 
 
 class Node:
@@ -82,6 +89,8 @@ class Nodes:
             node.socket = socket.socket()
             node.socket.setblocking(False)
             node.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            node.socket.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+            node.socket.bind((address_of(node.rank), 0))
             node.socket.connect_ex((ADDRESS, PORT))
             self.nodes[node.socket.fileno()] = node
             self.epoll.register(node.socket, select.EPOLLOUT)

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 
+from launcher.channel.lines import encode
 from launcher.core.messages import Garbled
 
 TYPE_CHECKING = False
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     class Framing(Protocol):
         """Converts messages to bytes: `launcher.channel.frames.Sealed`, `launcher.channel.lines.Lines`."""
 
-        def pack(self, message: Mapping[str, object]) -> bytes:
-            """Return a message as bytes to send."""
+        def frame(self, encoded: bytes) -> bytes:
+            """Return an encoded message as bytes to send."""
 
         def feed(self, data: bytes) -> Iterable[dict[str, object]]:
             """Return the messages that are now complete."""
@@ -107,9 +108,13 @@ class Connection:
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message, now or as soon as the peer can take it."""
+        self.send_encoded(encode(message))
+
+    def send_encoded(self, encoded: bytes) -> None:
+        """Send a message that was encoded once for several peers; see `launcher.channel.lines.encode`."""
         if not self.is_open or self._finishes:
             return
-        data = self._framing.pack(message)
+        data = self._framing.frame(encoded)
         if self._unsent:
             self._unsent += data
             if len(self._unsent) > self._limit:

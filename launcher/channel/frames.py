@@ -21,11 +21,10 @@ Source: RFC 2104 (HMAC; truncation to half of its length, section 5); NIST SP 80
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import struct
 
-from launcher.channel.lines import parse
+from launcher.channel.lines import encode, parse
 from launcher.core.messages import Garbled
 
 TYPE_CHECKING = False
@@ -57,18 +56,21 @@ class Sealed:
         self._sent = self._received = 0
         self._buffer = b""
 
-    def pack(self, message: Mapping[str, object]) -> bytes:
-        """Return a message as a frame.
+    def frame(self, encoded: bytes) -> bytes:
+        """Return an encoded message as a frame.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        data = json.dumps(message, separators=(",", ":")).encode()
-        if len(data) > FRAME_LIMIT_BYTES:
-            raise ValueError(f"a message of {len(data)} bytes")
-        seal = hmac.digest(self._key_out, _COUNTER.pack(self._sent) + data, "sha256")[:SEAL_BYTES]
+        if len(encoded) > FRAME_LIMIT_BYTES:
+            raise ValueError(f"a message of {len(encoded)} bytes")
+        seal = hmac.digest(self._key_out, _COUNTER.pack(self._sent) + encoded, "sha256")[:SEAL_BYTES]
         self._sent += 1
-        return _HEADER.pack(len(data)) + seal + data
+        return _HEADER.pack(len(encoded)) + seal + encoded
+
+    def pack(self, message: Mapping[str, object]) -> bytes:
+        """Return a message as a frame; see `frame`."""
+        return self.frame(encode(message))
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
         """Yield the messages that are now complete; keeps less than one frame and ``data``.

@@ -29,9 +29,9 @@ class Lines:
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self._rest, self._limit = bytearray(), limit_bytes
 
-    def pack(self, message: Mapping[str, object]) -> bytes:
-        """Return a message as one line."""
-        return pack(message)
+    def frame(self, encoded: bytes) -> bytes:
+        """Return an encoded message as one line."""
+        return encoded + b"\n"
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
         """Yield the messages that are now complete.
@@ -84,6 +84,11 @@ def _quote(line: bytes) -> str:
     return repr(quote(line.decode("utf-8", "replace"), QUOTED_LENGTH))
 
 
+def encode(message: Mapping[str, object]) -> bytes:
+    """Return a message as JSON on one line, without its end."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
 def pack(message: Mapping[str, object]) -> bytes:
     """Return a message as one line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return encode(message) + b"\n"

@@ -6,7 +6,6 @@ warning is printed with the same kind of table, and the job goes on.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from launcher.core.frozen import frozen
@@ -136,7 +135,7 @@ def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreem
             missing) is not compared.
     """
     nodes = facts_by_node.items()
-    found = [_compare(rule, {name: _show(facts.get(rule.key)) for name, facts in nodes}) for rule in RULES]
+    found = [_compare(rule, {name: facts.get(rule.key) for name, facts in nodes}) for rule in RULES]
     found.append(_compare_clocks(facts_by_node))
     # They would hide a problem, and most of them follow from it.
     has_problem = any(item is not None and item.is_problem for item in found)
@@ -147,21 +146,21 @@ def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreem
     return sorted(there, key=lambda item: not item.is_problem)
 
 
-def _compare(rule: Rule, values: Mapping[str, str | None]) -> Disagreement | None:
-    counts = Counter(value for value in values.values() if value is not None)
-    if len(counts) < 2:
-        return None
-    groups = []
-    for value, _ in counts.most_common():
-        groups.append((value, tuple(name for name, mine in values.items() if mine == value)))
-    unknown = tuple(name for name, mine in values.items() if mine is None)
-    return Disagreement(rule, (*groups, *([(UNKNOWN, unknown)] if unknown else [])))
-
-
-def _show(value: object) -> str | None:
-    if value is None or value == "":
-        return None
-    return quote(str(value), VALUE_LENGTH)
+def _compare(rule: Rule, values: Mapping[str, object]) -> Disagreement | None:
+    by_value: dict[str, list[str]] = {}
+    unknown: list[str] = []
+    for name, value in values.items():
+        by_value.setdefault(str(value), []).append(name) if value not in (None, "") else unknown.append(name)
+    if len(by_value) < 2:
+        return None  # as nearly always, and then no value need be searched for secrets
+    by_text: dict[str, list[str]] = {}
+    for text, names in by_value.items():
+        by_text.setdefault(quote(text, VALUE_LENGTH), []).extend(names)
+    if len(by_text) < 2:
+        return None  # they differ in what is not shown
+    groups = sorted(by_text.items(), key=lambda group: -len(group[1]))
+    rest = [(UNKNOWN, unknown)] if unknown else []
+    return Disagreement(rule, tuple((text, tuple(names)) for text, names in (*groups, *rest)))
 
 
 def _setting_names(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[str]:
@@ -173,9 +172,9 @@ def _setting_names(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[st
     return sorted(names)
 
 
-def _setting(facts: Mapping[str, object], name: str) -> str | None:
+def _setting(facts: Mapping[str, object], name: str) -> object:
     settings = facts.get("settings")
-    return _show(settings.get(name)) if isinstance(settings, Mapping) else None
+    return settings.get(name) if isinstance(settings, Mapping) else None
 
 
 def _compare_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> Disagreement | None:

@@ -427,9 +427,10 @@ class Coordinator:
             return until is not None
         if self.roll.refusal is not None and self.membership.missing():
             return False
-        others = [member for rank, member in self.members.items() if rank and not self._is_lost(rank)]
-        others += [member for member in self.membership.spares.values() if member.connection is not None]
-        return all(member.has_heard_end for member in others)
+        spares = self.membership.spares.values()
+        return all(
+            member.has_heard_end or not rank or self._is_lost(rank) for rank, member in self.members.items()
+        ) and all(member.has_heard_end or member.connection is None for member in spares)
 
     def _is_lost(self, rank: int) -> bool:
         return self.ending.arbiter.is_lost(rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.channel.lines import encode
 from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.identity.seats import find_rank
@@ -187,10 +188,10 @@ class Membership:
 
     def send_all(self, message: object) -> None:
         """Send a message to all nodes but node 0 itself."""
-        packed = pack(message)
+        encoded = encode(pack(message))
         for member in self.everyone():
             if member.connection is not None:
-                member.connection.send(packed)
+                member.connection.send_encoded(encoded)
 
     def send(self, rank: int, message: object) -> bool:
         """Send a message to one node; return False if it is not connected.

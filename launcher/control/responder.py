@@ -83,9 +83,9 @@ class Asking:
     def __init__(self) -> None:
         self._lines = lines.Lines(QUESTION_LIMIT_BYTES)
 
-    def pack(self, packed: Mapping[str, object]) -> bytes:
-        """Return a message as one line."""
-        return lines.pack(packed)
+    def frame(self, encoded: bytes) -> bytes:
+        """Return an encoded message as one line."""
+        return self._lines.frame(encoded)
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Yield the questions that are complete now."""
