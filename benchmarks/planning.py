@@ -1,8 +1,8 @@
-"""Does planning grow linearly? ``python benchmarks/planning.py``: 10 to 10,000 hosts, in one process.
+"""Does planning grow linearly? ``python benchmarks/planning.py``: 10 to 100,000 hosts, in one process.
 
 Each line is the median of 7 plans for the last node of an Azure Batch task (the host list is parsed,
 checked and searched for our own address) and of a Slurm task (the node list is expanded). The
-promise: 10,000 hosts in under 200 ms.
+promises: 10,000 hosts in under 200 ms, 100,000 in under 2 s.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from benchmarks.tables import cell, markdown, promise
 from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
+from launcher.sources.nodelist import MAX_RANGE
 
-SIZES = (10, 100, 1_000, 10_000)
-PROMISE_MS = 200.0
+SIZES = (10, 1_000, 10_000, 100_000)
+PROMISES_MS = {10_000: 200.0, 100_000: 2000.0}
 
 
 def azure_batch(count: int) -> RecordedHost:
@@ -43,10 +44,16 @@ def slurm(count: int) -> RecordedHost:
         "SLURM_LOCALID": "0",
         "SLURM_NODEID": str(count - 1),
         "SLURM_STEP_NUM_NODES": str(count),
-        "SLURM_STEP_NODELIST": f"node[{0:05}-{count - 1:05}]",
+        "SLURM_STEP_NODELIST": f"node[{','.join(name_ranges(count))}]",
         "SLURM_STEP_TASKS_PER_NODE": f"1(x{count})",
     }
     return RecordedHost({"environ": environ, "gpus": 8})
+
+
+def name_ranges(count: int) -> list[str]:
+    """Return the ranges of node numbers as Slurm writes them: none has more than 65,536."""
+    firsts = range(0, count, MAX_RANGE)
+    return [f"{first:06}-{min(first + MAX_RANGE, count) - 1:06}" for first in firsts]
 
 
 def measure(make: Callable[[int], RecordedHost], count: int) -> float:
@@ -62,17 +69,18 @@ def measure(make: Callable[[int], RecordedHost], count: int) -> float:
 
 def main() -> int:
     """Print the table; the exit status says whether the promise holds."""
-    rows = []
+    rows, worst = [], {}
     for count in SIZES:
         batch, step = measure(azure_batch, count), measure(slurm, count)
-        worst = max(batch, step)
+        worst[count] = max(batch, step)
         per_host = (cell(ms / count * 1e3) for ms in (batch, step))
         rows.append((f"{count:,}", cell(batch), next(per_host), cell(step), next(per_host)))
     head = ("hosts", "Azure Batch, ms", "per host, us", "Slurm, ms", "per host, us")
     print(f"{describe_machine()}; medians of 7 plans of the last node.\n")
-    print("\n".join(markdown(head, rows)))
-    print(f"\n{promise(f'ms for {SIZES[-1]:,} hosts', PROMISE_MS, worst)}")
-    return int(worst > PROMISE_MS)
+    print("\n".join(markdown(head, rows)) + "\n")
+    for count, limit_ms in PROMISES_MS.items():
+        print(promise(f"ms for {count:,} hosts", limit_ms, worst[count]))
+    return int(any(worst[count] > limit_ms for count, limit_ms in PROMISES_MS.items()))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     # first number, last number, minimum number of digits
     _Range = tuple[int, int, int]
 
-# Slurm's own limit for one range (MAX_RANGE, 64K); its clusters are not larger either.
-MAX_NAMES = 65_536
+# More nodes than any job has; a shorter text could otherwise expand to any number of them.
+MAX_NAMES = 1 << 17
+# Slurm's own limit for one range (MAX_RANGE, 64K).
+MAX_RANGE = 65_536
 # The resolver's limit; it also bounds the memory that MAX_NAMES names can need.
 MAX_NAME_LENGTH = 253
 
@@ -154,6 +156,8 @@ def _parse_range(text: str) -> _Range:
     first, last = match[1], match[2] or match[1]
     if int(last) < int(first):
         raise ValueError(f"the range {text} is reversed")
+    if int(last) - int(first) >= MAX_RANGE:
+        raise ValueError(f"the range {text} has more than {MAX_RANGE} numbers")
     return int(first), int(last), len(first)
 
 
