@@ -119,14 +119,17 @@ def weigh(stage: Stage, row: Row, count: int) -> tuple[float, float]:
 
 
 def report(
-    found: dict[tuple[str, str, int], list[float]], rows: Sequence[Row], counts: Sequence[int]
+    found: dict[tuple[str, str, int], list[float]],
+    rows: Sequence[Row],
+    counts: Sequence[int],
+    cache: str = "",
 ) -> None:
-    """Print a table for each mode."""
+    """Print a table for each mode; ``cache``: what the heads say of the page cache."""
     for mode in MODES:
         if not any(key[1] == mode for key in found):
             continue
         print(f"\n#### {mode}, seconds until the last rank's line: median (span)\n")
-        heads = [f"{count} rank{'s' if count > 1 else ''}" for count in counts]
+        heads = [f"{count} rank{'s' if count > 1 else ''}, {mode}{cache}" for count in counts]
         table = [
             [row.name, *(_cell(found.get((row.name, mode, count), [])) for count in counts)]
             for row in rows
@@ -161,7 +164,7 @@ def main() -> int:
         report(found, rows, counts)
         if not asked.quick and os.geteuid() == 0:
             print("\n### With a cold page cache")
-            report(measure(stage, rows, (8,), ("torch", "allreduce"), 1, cold=True), rows, (8,))
+            report(measure(stage, rows, (8,), ("torch", "allreduce"), 1, cold=True), rows, (8,), ", cold")
         print("\n### Memory of 8 ranks behind their allreduce, MiB\n")
         weights = [(row.name, *map(cell, weigh(stage, row, 8))) for row in rows]
         print("\n".join(markdown(["launcher", "resident", "proportional"], weights)))

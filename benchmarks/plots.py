@@ -47,7 +47,7 @@ def paint_bars(column: str, *, log: bool = False, most: bool = False) -> Callabl
     def paint(axes: Axes, table: Table) -> None:
         found = sorted(table.numbers(column).items(), key=lambda pair: pair[1], reverse=not most)
         names, values = [name.strip("`") for name, _ in found], [value for _, value in found]
-        colours = [OUR_COLOUR if name.split(":")[0] == OURS else PLAIN for name in names]
+        colours = [OUR_COLOUR if name.startswith(OURS) else PLAIN for name in names]
         bars = axes.barh(names, values, color=colours)
         axes.bar_label(bars, [cell(value) for value in values], padding=4)
         if log:
@@ -64,8 +64,10 @@ def paint_counts(axes: Axes, table: Table) -> None:
     for name, *cells in table.rows:
         points = [pair for pair in zip(counts, map(number, cells), strict=True) if pair[1] is not None]
         if points:
-            colour, width = (OUR_COLOUR, 3.0) if name == OURS else (next(others), 1.5)
-            axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour, linewidth=width)
+            colour, width = (OUR_COLOUR, 3.0) if name.startswith(OURS) else (next(others), 1.5)
+            style = "--" if name.startswith(f"{OURS} -") else "-"  # with a flag
+            line, values = {"color": colour, "linewidth": width}, zip(*points, strict=True)
+            axes.plot(*values, style, marker="o", label=name, **line)
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:g}" for count in counts])
     axes.set_xlabel("processes")
@@ -120,6 +122,28 @@ PLOTS = (
         "Output of 2 processes that passes, MiB/s",
         "MiB/s",
         paint_bars("MiB/s", log=True, most=True),
+    ),
+    *(
+        Plot("first_step", f"step-{mode}", f"Seconds until {what}", f"2 ranks, {mode}", paint_counts)
+        for mode, what in (
+            ("torch", "the last rank has imported torch"),
+            ("transformers", "the last rank has imported transformers"),
+            ("allreduce", "the last rank's first all-reduce (gloo)"),
+        )
+    ),
+    Plot(
+        "first_step",
+        "step-cold",
+        "The same with a cold page cache, 8 ranks: seconds",
+        "8 ranks, allreduce, cold",
+        paint_bars("8 ranks, allreduce, cold"),
+    ),
+    Plot(
+        "first_step",
+        "step-memory",
+        "Memory of 8 ranks behind their all-reduce, all processes, proportional MiB",
+        "proportional",
+        paint_bars("proportional"),
     ),
     Plot(
         "hook",
