@@ -295,6 +295,9 @@ class Agent:
         self._has_begun = True
         self.coordination.begin()
         if self.template is not None:
+            if self.coordination.guards:  # the imports may take minutes, and start processes
+                self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
+            self.observers.answer()
             self.template.wait(lambda: self.group.stopper.number is not None)
             moments.imported = time.monotonic()
         self._started_ns = time.monotonic_ns()
@@ -303,6 +306,7 @@ class Agent:
         moments.started = time.monotonic()
         if self.template is not None:
             self.group.stopper.tell_new()  # a signal may have come while modules were imported
+            self.forwarder.release()
             if not self.watch.restarts.most:
                 self.template.close()
         self._is_restarting = False
@@ -322,7 +326,8 @@ class Agent:
         self.output.end_attempt()
         self.loop.guard(self.restarter.end_attempt)
         self.look()
-        moments.has_failed = self.restarter.has_failed
+        is_told = self.forwarder.told is not None or self.observers.is_preempted
+        moments.has_failed = self.restarter.has_failed and not is_told
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused

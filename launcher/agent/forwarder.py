@@ -70,6 +70,7 @@ class SignalForwarder:
         self._shares_terminal = shares_terminal
         self._interrupted_at = -HEARD_S
         self._patience = 0.0
+        self._early: list[int] | None = [] if watch.preload is not None else None
 
     def on_signal(self, number: int, *, from_terminal: bool) -> None:
         """Apply a signal to the processes as its sender intends."""
@@ -137,12 +138,22 @@ class SignalForwarder:
             self._target.kill()
 
     def _pass_on(self, number: int, *, reached: bool, typed: bool) -> None:
-        """Forward a signal that does not ask us to stop."""
+        """Forward a signal that does not ask us to stop; if modules are still imported, once that is over."""
         sent = self.translate(number)
+        if self._early is not None:
+            self._early.append(sent)
+            return
         self._target.note(sent)
         if not reached:
             whole = typed or self._watch.signal_to == "group" or number == signal.SIGCONT
             self._target.pass_on(sent, whole=whole)
+
+    def release(self) -> None:
+        """Forward what has come before the first processes."""
+        early, self._early = self._early, None
+        for number in early or ():
+            self._target.note(number)
+            self._target.pass_on(number, whole=self._watch.signal_to == "group")
 
     def _suspend(self, reached: bool) -> None:
         """Handle Ctrl-Z: stop the processes, then ourselves, as the shell expects."""

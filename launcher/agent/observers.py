@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.preemption.response import Response
     from launcher.preemption.watch import Watch
     from launcher.process.helper import Helper
+    from launcher.process.loop import Timer
     from launcher.process.spawn import Child
     from launcher.recorder.watch import Recorder
 
@@ -64,6 +65,7 @@ class Observers:
         self._checking: Helper | None = None
         self._preemption: Watch | None = None
         self._response: Response | None = None
+        self._answering: Timer | None = None
 
     # --- one attempt
 
@@ -96,9 +98,9 @@ class Observers:
 
     def begin_attempt(self) -> None:
         """Start the observers, now that the processes are starting; all of them could wait until now."""
-        agent, now = self._agent, time.monotonic()
+        agent = self._agent
         self.counters_after, self.unmet = None, None
-        agent.loop.timers.append(self.server or Later(now + SERVE_AFTER_S, self.serve))
+        self.answer()
         begins = (self._read_counters, self._plan_progress, self._check, self._watch_preemption)
         for begin in (*begins, self._listen_to_nccl, self._watch_meeting):
             agent.loop.guard(begin)
@@ -208,6 +210,8 @@ class Observers:
         from launcher.failure.counters import read_counters
         from launcher.machine.host import Host
 
+        if self.counters_before is not None and self.counters_before.kernel_log is not None:
+            os.close(self.counters_before.kernel_log)  # of the attempt before
         self.counters_before = read_counters(Host())
 
     def _read_counters_again(self) -> None:
@@ -393,6 +397,13 @@ class Observers:
         return self._response.make_verdict(exits, agent.group.describe_survivors())
 
     # --- questions
+
+    def answer(self) -> None:
+        """Answer questions in this attempt, from a moment after its start on."""
+        timers = self._agent.loop.timers
+        if self._answering not in timers:
+            self._answering = self.server or Later(time.monotonic() + SERVE_AFTER_S, self.serve)
+            timers.append(self._answering)
 
     def serve(self) -> None:
         """Start to answer our user's questions about the processes; costs nothing until one comes."""

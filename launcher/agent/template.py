@@ -139,7 +139,8 @@ class Template:
                 pid = start(INDEX, child, self._path, streams, self._signals, errors, own_group=True)
             self._server = self._helpers.adopt(pid)
             self._loop.add(self._channel.fileno(), self._hear)
-            self._send({**vars(self._preload), "varying": self._varying})
+            given = {name: value for name, value in environ.items() if name != TEMPLATE}
+            self._send({**vars(self._preload), "varying": self._varying, "environ": given})
         except OSError as error:
             self._give_up(str(error))
         finally:
@@ -162,7 +163,7 @@ class Template:
             return
         package = str(answer.get("package") or "")
         if "ready" in answer:
-            self._note_ready(int(str(answer["bytes"])) >> 20)
+            self._note_ready(int(str(answer.get("bytes") or 0)) >> 20)
         elif self._preload.skips and package:
             self._leave_out(package, str(answer["refused"]))
         else:
@@ -216,10 +217,11 @@ class Template:
             self._send({"ranks": ranks}, fds)
             answer = self._await(time.monotonic() + FORK_LIMIT_S)
             if "pids" not in answer:
-                raise Unusable(str(answer.get("refused") or "it has ended"))
+                raise Unusable(str(answer.get("refused") or "the process that has imported them has ended"))
         except (OSError, Unusable) as error:
             self._close_gate()
-            self._give_up(str(error))
+            is_gone = isinstance(error, (BrokenPipeError, ConnectionResetError))
+            self._give_up("the process that has imported them has ended" if is_gone else str(error))
             return []
         finally:
             os.close(reading)
@@ -287,7 +289,10 @@ class Template:
         heard, self._heard = self._heard, b""
         if not data:
             return {}
-        answer = json.loads(heard)
+        try:
+            answer = json.loads(heard)
+        except ValueError:
+            return {"refused": "its answer is not what the launcher expects"}
         return answer if isinstance(answer, dict) else {}
 
 

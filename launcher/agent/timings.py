@@ -6,8 +6,9 @@ monotonic seconds.
 
 from __future__ import annotations
 
-import os
 import time
+
+from launcher.core import LOADED_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,14 +96,13 @@ class Timings:
         """Return the parts of the last start in seconds, by their names in the record."""
         found: dict[str, float | None] = {}
         last = self.attempts[-1] if self.attempts else None
-        launched = _read_launch()
-        if launched is not None:
-            found["launcher_s"] = self._began - launched
+        found["launcher_s"] = self._began - LOADED_S
         if self._together is not None:
             found["roll_call_s"] = self._together - self._began
         if last is not None:
             before = last.imported or last.began
-            found["imports_s"] = None if last.imported is None else last.imported - last.began
+            imports = [one.imported - one.began for one in self.attempts if one.imported is not None]
+            found["imports_s"] = sum(imports) if imports else None
             found["start_s"] = None if last.started is None else last.started - before
             seen = (last.wrote, last.connected, last.progressed)
             for (name, _), moment in zip(STEPS[-len(seen) :], seen, strict=True):
@@ -112,7 +112,7 @@ class Timings:
     def to_record(self) -> dict[str, object]:
         """Return all figures for a record, in seconds."""
         now = time.monotonic()
-        whole_s = now - (_read_launch() or self._began)
+        whole_s = now - LOADED_S
         lost_s = sum(one.lost_s() for one in self.attempts)
         worked_s = sum(one.worked_s(now) for one in self.attempts) - lost_s
         return {
@@ -138,14 +138,3 @@ class Timings:
             f"timings: {count}, {told['whole_s']:.1f} s in all: {told['work_s']:.1f} s of work "
             f"({100 * float(str(told['goodput'])):.1f} %){lost}"
         )
-
-
-def _read_launch() -> float | None:
-    """Return when this process was started; None without /proc."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
-    since_boot = ticks / os.sysconf("SC_CLK_TCK")
-    return since_boot - (time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic())

@@ -14,6 +14,8 @@ ONLY_AST = 0x400
 """``ast.PyCF_ONLY_AST``: parse only, generate no code."""
 INNER = ("body", "orelse", "finalbody")
 """Fields with inner statements; `match` and `try` have more in ``cases`` and ``handlers``."""
+OF_VARIABLES = ("environ", "environb", "putenv", "unsetenv", "load_dotenv")
+"""Names by which a script changes variables."""
 STRAIGHT = ("With", "AsyncWith", "ClassDef")
 """Statements whose body always runs when they are reached."""
 
@@ -31,6 +33,32 @@ def read_imports(text: str, package: str = "") -> dict[str, bool]:
     for name, is_certain in pairs:
         found[name] = found.get(name, False) or is_certain
     return found
+
+
+def list_first(text: str, package: str = "") -> list[str]:
+    """Return the modules that a script always imports before it changes variables or ``sys.path``.
+
+    What comes behind such a line may be another module, or may read the variable.
+    """
+    body = _parse(text)
+    if body is None:
+        return [name for name, is_certain in read_imports(text, package).items() if is_certain]
+    end = next((index for index, node in enumerate(body) if _may_change(node)), len(body))
+    return [name for name, is_certain in _visit(body[:end], True, package) if is_certain]
+
+
+def _may_change(node: Any) -> bool:
+    """Whether a statement names the variables or ``sys.path``, other than in a function."""
+    kind = type(node).__name__
+    if kind.endswith("FunctionDef"):
+        return False
+    name = _name(node)
+    if name in OF_VARIABLES or (name == "path" and _name(getattr(node, "value", None)) == "sys"):
+        return True
+    children = [getattr(node, field) for field in getattr(node, "_fields", ())]
+    return any(
+        _may_change(one) for child in children for one in (child if isinstance(child, list) else [child])
+    )
 
 
 def _parse(text: str) -> list[Any] | None:

@@ -15,7 +15,7 @@ import sys
 from itertools import islice
 
 from launcher.core.frozen import frozen
-from launcher.frameworks.imports import list_lines, read_imports
+from launcher.frameworks.imports import list_first, list_lines, read_imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,11 +97,14 @@ def read_reached(script: Script, names: Sequence[str], host: Host) -> Reached:
 
 
 def list_outer(script: Script, host: Host) -> tuple[str, ...]:
-    """Return the modules that a script always imports, itself or by its own modules, which are left out."""
+    """Return what a script always imports first, itself or by its own modules, which are left out.
+
+    First: before it changes variables or ``sys.path``, see `launcher.frameworks.imports.list_first`.
+    """
     shelf = _Shelf(script, host)
     first = Module(script.path, script.text, script.package)
-    walked = _walk(shelf, first, shelf.list_certain)
-    names = [name for module in walked for name in shelf.list_certain(module)]
+    walked = _walk(shelf, first, _list_first)
+    names = [name for module in walked for name in _list_first(module)]
     return tuple(dict.fromkeys(name for name in names if not shelf.owns(name)))
 
 
@@ -117,6 +120,10 @@ def _may_import(shelf: _Shelf, first: Module, names: Sequence[str]) -> bool:
 
 def _list_all(module: Module) -> list[str]:
     return list_lines(module.text, module.package)
+
+
+def _list_first(module: Module) -> list[str]:
+    return list_first(module.text, module.package)
 
 
 def _walk(shelf: _Shelf, first: Module, list_names: Callable[[Module], list[str]]) -> Iterator[Module]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHANNEL = 0
-"""The descriptor of the connection with the launcher: standard input, which a rank replaces by its own."""
+"""The descriptor of the connection with the launcher: standard input, which is empty afterwards."""
 FDS_MAX = 250
 """Maximum number of descriptors that come with a message (the kernel's SCM_MAX_FD is 253)."""
 GO = b"g"
@@ -45,7 +45,9 @@ LATER = ("TORCH_NCCL_", "TORCH_FR_")
 NEVER = {"mpi4py": "its import calls MPI_Init, which is for one process"}
 QUIET_FILES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/infiniband/")
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
+PR_SET_PDEATHSIG, PR_GET_CHILD_SUBREAPER, SIGKILL = 1, 37, 9
+KMP = "/dev/shm/__KMP_REGISTERED_LIB"  # noqa: S108 - a name in /proc/self/maps
+"""Shared memory in which Intel's OpenMP notes that it is there; each process looks for its own."""
 OF_ENVIRON = ("os", "collections.abc", "_collections_abc")
 """Modules of `os.environ` itself."""
 
@@ -138,8 +140,8 @@ def serve() -> None:
     """Import, check and fork as the launcher asks; return in each rank, and never in the template itself."""
     channel = socket.socket(fileno=os.dup(CHANNEL))
     channel.set_inheritable(False)
-    reads, before = Reads(), dict(os.environ)
-    opened = {*_list_fds(), channel.fileno()}
+    _close_stdin()
+    reads, start, environ = Reads(), Start(channel.fileno()), {}
     while True:
         try:
             request, fds = _receive(channel)
@@ -147,11 +149,12 @@ def serve() -> None:
             os._exit(0)  # not needed any more: what the modules registered for the exit is the ranks'
         try:
             if "modules" in request:
-                _prepare(request, reads, opened)
+                environ = request["environ"]
+                _prepare(request, reads, start)
                 answer: dict[str, object] = {"ready": True, "bytes": _read_size()}
             else:
-                _compare(request["ranks"], reads.places, before)
-                pids = _fork_ranks(channel, request["ranks"], fds, before)
+                _compare(request["ranks"], reads.places, environ)
+                pids = _fork_ranks(channel, request["ranks"], fds, environ, start)
                 if not pids:
                     return
                 answer = {"pids": pids}
@@ -160,6 +163,40 @@ def serve() -> None:
         for fd in fds:
             _close(fd)
         channel.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _close_stdin() -> None:
+    """Make standard input empty: a module may read it."""
+    empty = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(empty, CHANNEL)
+    os.close(empty)
+
+
+class Start:
+    """What this process is like before the imports, to see what they change.
+
+    Attributes:
+        opened: The open descriptors.
+        streams: The files of the standard streams.
+        shared: The memory that is shared with other processes.
+        folder: The working directory.
+        is_line_buffered: Whether standard output is written line by line.
+    """
+
+    def __init__(self, channel: int) -> None:
+        """Look; ``channel``: a descriptor of ours."""
+        self.opened = {*_list_fds(), channel}
+        self.streams = [_describe_fd(fd) for fd in range(3)]
+        self.shared = _list_shared()
+        self.folder = _find_folder()
+        self.is_line_buffered = getattr(sys.stdout, "line_buffering", None)
+
+
+def _find_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was deleted
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -181,7 +218,7 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
 # --- import and check
 
 
-def _prepare(request: Mapping[str, Any], reads: Reads, opened: set[int]) -> None:
+def _prepare(request: Mapping[str, Any], reads: Reads, start: Start) -> None:
     """Import the modules; refuse if a fork would differ from a new process.
 
     Raises:
@@ -189,6 +226,7 @@ def _prepare(request: Mapping[str, Any], reads: Reads, opened: set[int]) -> None
     """
     folders = [os.path.realpath(folder) for folder in request["folders"]]  # as Python itself finds the script
     sys.path[:0] = folders
+    front = list(sys.path)
     reads.begin()
     try:
         for name in request["modules"]:
@@ -198,9 +236,13 @@ def _prepare(request: Mapping[str, Any], reads: Reads, opened: set[int]) -> None
                     raise _read_too_early(read, reads.places[read], name)
     finally:
         reads.end()
+        is_behind = sys.path[: len(front)] == front
         for folder in folders:
-            sys.path.remove(folder)
-    _check(opened)
+            if folder in sys.path:
+                sys.path.remove(folder)
+    if not is_behind:
+        raise Refused("the import has changed sys.path, and the script's folder comes before it")
+    _check(start)
 
 
 def _import(name: str, *, skips: bool) -> None:
@@ -229,7 +271,7 @@ def _read_too_early(variable: str, place: str, module: str) -> Refused:
     return Refused(text, module.partition(".")[0])
 
 
-def _check(opened: set[int]) -> None:
+def _check(start: Start) -> None:
     """Check what a fork does not inherit, and what ranks must not share.
 
     Raises:
@@ -238,15 +280,27 @@ def _check(opened: set[int]) -> None:
     import gc
     import signal
 
-    for path in (_describe_fd(fd) for fd in _list_fds() if fd not in opened):
+    if _find_folder() != start.folder:
+        raise Refused("the import has changed the working directory")
+    for fd, path in enumerate(start.streams):
+        if _describe_fd(fd) != path:
+            raise Refused(f"the import has replaced a standard stream (descriptor {fd})")
+    for path in (_describe_fd(fd) for fd in _list_fds() if fd not in start.opened):
         if path.startswith(GPUS):
             raise Refused(f"the import has opened {path}: the context of a GPU does not survive a fork")
         if path and path not in QUIET_FILES:
             raise Refused(f"the import has opened {path}, which all ranks would share")
+    shared = sorted(_list_shared() - start.shared)
+    if shared:
+        text = "the import has made memory that all ranks would share, such as a lock of multiprocessing"
+        raise Refused(f"{text} ({shared[0]})")
+    if _adopts():
+        raise Refused("the import has made this process a subreaper, which would adopt the ranks")
     children = _list_children()
     if children:
         raise Refused(f"the import has started a process ({children})")
-    if signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0):
+    timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    if any(signal.getitimer(timer) != (0.0, 0.0) for timer in timers):
         raise Refused("the import has set a timer (setitimer), which a fork does not inherit")
     gc.collect()
     gc.freeze()  # collections in a rank do not write to what is there already, so it stays shared
@@ -286,7 +340,7 @@ def _try_fork() -> None:
 def _compare(
     ranks: Sequence[Mapping[str, Any]], places: Mapping[str, str], before: Mapping[str, str]
 ) -> None:
-    """Compare the variables of the ranks with those at the import.
+    """Compare the variables of the ranks with those that this process was given.
 
     Raises:
         Refused: One that was read has another value in a rank.
@@ -307,7 +361,11 @@ def _compare(
 
 
 def _fork_ranks(
-    channel: socket.socket, ranks: Sequence[Mapping[str, Any]], fds: Sequence[int], before: Mapping[str, str]
+    channel: socket.socket,
+    ranks: Sequence[Mapping[str, Any]],
+    fds: Sequence[int],
+    before: Mapping[str, str],
+    start: Start,
 ) -> list[int]:
     """Fork ranks; return their pids, and none in each of them once the launcher has noted it.
 
@@ -315,6 +373,11 @@ def _fork_ranks(
         Refused: Not all could be forked; those that were end by themselves, because nothing releases them.
     """
     launcher = os.getppid()
+    for stream in (sys.stdout, sys.stderr):
+        try:  # noqa: SIM105 - avoids an import in the user's process
+            stream.flush()  # what it still holds would be written by each rank
+        except Exception:  # noqa: S110 - a module has put an object of its own there
+            pass
     reading, writing = os.pipe()
     middle = os.fork()
     if not middle:
@@ -324,7 +387,7 @@ def _fork_ranks(
                 if not pid:
                     for fd in (channel.detach(), reading, writing):
                         os.close(fd)
-                    _become(rank, fds, launcher, before)
+                    _become(rank, fds, launcher, before, start)
                     return []
                 os.write(writing, b"%d\n" % pid)
         except OSError as error:
@@ -339,14 +402,17 @@ def _fork_ranks(
     return [int(line) for line in lines]
 
 
-def _become(rank: Mapping[str, Any], fds: Sequence[int], launcher: int, before: Mapping[str, str]) -> None:
+def _become(
+    rank: Mapping[str, Any], fds: Sequence[int], launcher: int, before: Mapping[str, str], start: Start
+) -> None:
     """Wait until the launcher has noted this fork, and make it what the launcher makes of a new process.
 
     Args:
         rank: The rank: its group, streams, CPUs and variables.
         fds: The pipe at which it waits, and the descriptors for the streams of all ranks.
         launcher: The launcher's pid.
-        before: The variables at the import.
+        before: The variables that this process was given.
+        start: What it was like before the imports.
     """
     try:
         os.setpgid(0, rank["group"])
@@ -362,6 +428,7 @@ def _become(rank: Mapping[str, Any], fds: Sequence[int], launcher: int, before: 
         _keep_to(rank["cpus"])
         _set_environ(rank["environ"], before)
         _renew()
+        _renew_streams(start)
     except BaseException as error:
         os.write(2, f"launcher: cannot start: {error}\n".encode())
         os._exit(FAILED)
@@ -386,7 +453,10 @@ def _keep_to(cpus: Sequence[int]) -> None:
 
 
 def _set_environ(wanted: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Set the variables of a rank, and on top of them what the import has set or removed."""
+    """Set the variables of a rank, and on top of them what was set or removed in this process.
+
+    Python's start (a ``.pth`` file, a wrapper in the shell) and the imports do so in a new process, too.
+    """
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
     gone = before.keys() - os.environ.keys()
     after = {**{name: value for name, value in wanted.items() if name not in gone}, **changed}
@@ -398,10 +468,7 @@ def _set_environ(wanted: Mapping[str, str], before: Mapping[str, str]) -> None:
 
 
 def _renew() -> None:
-    """Give this process what a new one draws at random, and an output that knows whether it is a terminal.
-
-    Python itself seeds `random` in every fork.
-    """
+    """Give this process what a new one draws at random. Python itself seeds `random` in every fork."""
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy is not None:
         numpy.seed()
@@ -410,8 +477,24 @@ def _renew() -> None:
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
+
+
+def _renew_streams(start: Start) -> None:
+    """Open standard input, and let standard output know whether it is a terminal; a module's own stay."""
+    import io
+
+    module: Any = sys
+    told = module.stdin
+    if told is not None and told is module.__stdin__:
+        raw = io.FileIO(0, "r", closefd=False)
+        raw.name = "<stdin>"
+        read: Any = io.BufferedReader(raw)
+        made: Any = io.TextIOWrapper(read, told.encoding, told.errors, line_buffering=os.isatty(0))
+        made.mode = "r"
+        module.stdin = module.__stdin__ = made
     out: Any = sys.stdout
-    if out is not None and not out.write_through:
+    is_own = isinstance(out, io.TextIOWrapper) and out is sys.__stdout__
+    if is_own and not out.write_through and out.line_buffering == start.is_line_buffered:
         out.reconfigure(line_buffering=os.isatty(1))
 
 
@@ -427,6 +510,23 @@ def _describe_fd(fd: int) -> str:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return ""  # it was that of the listing
+
+
+def _list_shared() -> set[str]:
+    """Return the writable memory that is shared with other processes: its place, and its file."""
+    with open("/proc/self/maps") as file:
+        parts = [line.rstrip().split(None, 5) for line in file]
+    shared = (part for part in parts if part[1].startswith("rw") and part[1].endswith("s"))
+    return {f"{part[0]} {' '.join(part[5:])}" for part in shared if not " ".join(part[5:]).startswith(KMP)}
+
+
+def _adopts() -> bool:
+    """Whether orphans below this process become its children."""
+    import ctypes
+
+    found = ctypes.c_int(0)
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
+    return bool(found.value)
 
 
 def _list_threads() -> list[str]:

@@ -265,6 +265,57 @@ def test_auto_imports_what_the_script_does(tmp_path: Path) -> None:
     assert "imported once" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "line", ["os.environ['HF_HOME'] = 'x'", "sys.path.insert(0, 'x')", "os.putenv('A', 'b')"]
+)
+def test_auto_ends_where_the_script_prepares_an_import(line: str, tmp_path: Path) -> None:
+    """What is imported after that may read it."""
+    text = f"import os, sys, csv\n{line}\nbefore = set(sys.modules)\nimport wave\nprint('wave' in before)\n"
+    done = run(tmp_path, text, *TWO, "--preload", "auto")
+    assert sorted(done.stdout.splitlines()) == ["[rank 0] False", "[rank 1] False"], done.stderr
+    assert "csv imported once" in done.stderr
+
+
+def test_a_module_may_read_its_input_and_replace_its_output(tmp_path: Path) -> None:
+    """At the import the input is empty; the output that a module has put in place stays."""
+    (tmp_path / "tee.py").write_text(
+        "import sys\n"
+        "GOT = sys.stdin.read()\n"
+        "class Tee:\n"
+        "    def __init__(self, out): self.out = out\n"
+        "    def write(self, text): return self.out.write(text)\n"
+        "    def flush(self): self.out.flush()\n"
+        "print('left over', end='')\n"
+        "sys.stdout = Tee(sys.stdout)\n"
+    )
+    text = "import sys, tee\nprint(repr(tee.GOT), type(sys.stdout).__name__)\n"
+    done = run(tmp_path, text, *TWO, "--preload", "tee", PYTHONUNBUFFERED="")
+    assert done.returncode == 0, done.stderr
+    ranks = sorted(line for line in done.stdout.splitlines() if "[rank" in line)
+    assert ranks == ["[rank 0] '' Tee", "[rank 1] '' Tee"]
+    assert done.stdout.count("left over") == 1
+
+
+def test_a_rank_reads_the_file_that_is_its_input(tmp_path: Path) -> None:
+    """As a seekable file, which it is."""
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint(sys.stdin.seekable(), sys.stdin.readline(), sys.stdin.name)\n")
+    command = (sys.executable, "-m", "launcher", "run", "--nproc-per-node", "1", "--preload", MODULE, script)
+    with open(script) as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True)
+    assert done.stdout == "True import sys\n <stdin>\n" and USED in done.stderr
+
+
+def test_what_python_sets_at_its_start_stays(tmp_path: Path) -> None:
+    """A sitecustomize of the user runs before the imports, and its variables are there in the ranks."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['FLAVOUR'] = 'set'\n")
+    (tmp_path / "reads.py").write_text("import os\nFLAVOUR = os.environ.get('FLAVOUR')\n")
+    text = "import os, reads\nprint(reads.FLAVOUR, os.environ.get('FLAVOUR'), os.environ['RANK'])\n"
+    done = run(tmp_path, text, *TWO, "--preload", "reads", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0 and "not used" not in done.stderr, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[rank 0] set set 0", "[rank 1] set set 1"]
+
+
 # --- what does not survive a fork is named, and the processes start as ever
 
 THREAD = """
@@ -279,6 +330,13 @@ UNSAFE = {
     "epoll": ("import select\nmine = select.epoll()", "has opened anon_inode:[eventpoll]"),
     "process": ("import subprocess\nsubprocess.Popen(['sleep', '600'])", "has started a process"),
     "timer": ("import signal\nsignal.setitimer(signal.ITIMER_REAL, 500)", "has set a timer"),
+    "cpu timer": ("import signal\nsignal.setitimer(signal.ITIMER_PROF, 500)", "has set a timer"),
+    "lock": ("import multiprocessing\nLOCK = multiprocessing.Lock()", "memory that all ranks would share"),
+    "shared memory": ("import mmap\nPAGE = mmap.mmap(-1, 4096)", "memory that all ranks would share"),
+    "folder": ("import os\nos.chdir('/')", "has changed the working directory"),
+    "path": ("import sys\nsys.path.insert(0, '/opt/first')", "has changed sys.path"),
+    "stream": ("import os\nos.close(0)", "has replaced a standard stream (descriptor 0)"),
+    "subreaper": ("import ctypes\nctypes.CDLL(None).prctl(36, 1, 0, 0, 0)", "a subreaper"),
     "rank": ("import os\nRANK = int(os.environ.get('LOCAL_RANK', -1))", f"LOCAL_RANK {OF_RANKS}"),
     "contains": ("import os\nMANY = 'RANK' in os.environ", f"RANK {OF_RANKS}"),
     "bytes": ("import os\nRANK = os.environb.get(b'RANK')", f"RANK {OF_RANKS}"),
@@ -403,6 +461,39 @@ def test_sigterm_while_modules_are_imported(tmp_path: Path) -> None:
     out, err = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 143, out + err
     assert is_gone(template)
+
+
+def test_sigusr1_while_modules_are_imported(tmp_path: Path) -> None:
+    """The processes get it once they are there, and the status says meanwhile what the job waits for."""
+    gate = tmp_path / "gate"
+    (tmp_path / "slow.py").write_text(
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.05)\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text("import signal\nsignal.pause()\n")
+    running = open_launcher(*TWO, "--preload", "slow", str(script))
+    wait_for(lambda: "importing" in launch("status").stdout, "a launcher answers")
+    running.send_signal(signal.SIGUSR1)
+    gate.touch()
+    out, err = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 128 + signal.SIGUSR1, out + err
+    assert "SIGUSR1, which the launcher was told to pass on" in err
+
+
+def test_nothing_stays_if_the_launcher_is_killed_while_modules_are_imported(tmp_path: Path) -> None:
+    """Neither the template, nor what an import has started."""
+    told = tmp_path / "pid"
+    (tmp_path / "slow.py").write_text(
+        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(told)!r}, 'w').write(f'{{child.pid}}\\n')\ntime.sleep(600)\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text("print('never')\n")
+    running = open_launcher(*TWO, "--preload", "slow", str(script))
+    child = read_pid(told)
+    running.kill()
+    running.communicate(timeout=DEADLINE_S)
+    wait_for(lambda: is_gone(child), "the watchdog has killed it")
 
 
 def test_all_end_if_the_launcher_is_killed(tmp_path: Path) -> None:

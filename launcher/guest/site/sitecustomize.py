@@ -14,6 +14,10 @@ Source: docs.python.org, "site - Site-specific configuration hook" and "faulthan
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any  # noqa: F401 - in comments
+
 STACK_SIGNAL = 61
 """The signal that requests a stack dump from a process: ``SIGRTMAX-3``.
 
@@ -93,8 +97,15 @@ def _start():
     sys.path[:] = [folder for folder in sys.path if folder != here]
     if sys.version_info < (3, 4):  # noqa: UP036 - a job may start any Python
         raise ImportError("no sitecustomize")
-    job = os.environ.pop(TEMPLATE, None)
-    if job and sys.version_info >= (3, 8):
+    job = os.environ.pop(TEMPLATE, None) if sys.version_info >= (3, 8) else None
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    spec = PathFinder.find_spec(__name__, sys.path)
+    is_first = job == "serves"  # what is in front of the script's imports comes in front of the template's
+    if is_first:
+        _go_on(spec, module_from_spec)
+    if job:
         _become_template(here, job)
     try:
         path = os.environ.get("LAUNCHER_STACKS_FILE")
@@ -102,14 +113,18 @@ def _start():
             answer_signal(path)
     except Exception:  # noqa: S110 - not even a broken installation may end the job
         pass
-    from _frozen_importlib import module_from_spec
-    from _frozen_importlib_external import PathFinder
-
-    spec = PathFinder.find_spec(__name__, sys.path)
     if spec is None or spec.loader is None:
         raise ImportError("no sitecustomize", name=__name__)
-    sys.modules[__name__] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    if not is_first:
+        _go_on(spec, module_from_spec)
+
+
+def _go_on(spec, make):
+    # type: (Any, Any) -> None
+    """Run the next ``sitecustomize``, if there is one."""
+    if spec is not None and spec.loader is not None:
+        sys.modules[__name__] = module = make(spec)
+        spec.loader.exec_module(module)
 
 
 if __name__ == "sitecustomize":
