@@ -55,16 +55,17 @@ horovod_recipe() { echo "$(stack_dir) $HOROVOD ${HOROVOD_NEEDS[*]} without a GPU
 
 horovod_dir() { echo "$CACHE/horovod-$(horovod_recipe | sha256sum | cut -c 1-12)"; }
 
-# make_horovod DIR: builds Horovod for PyTorch and TensorFlow, with gloo and with MPI.
+# make_horovod DIR: builds Horovod for PyTorch and TensorFlow, with gloo and with MPI, and without a GPU. Images that
+# have a Horovod for GPUs may have set its switches, such as HOROVOD_GPU_OPERATIONS=NCCL: they are not for this build.
 make_horovod() {
   local python=$1/bin/python source=$1/source
   "$PYTHON" -m venv "$1" && show_packages "$1" "$(stack_dir)" "$(frameworks_dir)" &&
     "$python" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
     "$python" -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest "$source" "$HOROVOD" &&
     tar -xzf "$source"/*.tar.gz -C "$source" --strip-components=1 --no-same-owner && adapt_horovod "$source" &&
-    env PATH="$1/bin:$PATH" MAKEFLAGS="-j$(nproc)" HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 \
-      HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 "$python" -m pip wheel --quiet --no-deps \
-      --no-build-isolation --no-cache-dir --wheel-dir "$1/wheels" "$source" &&
+    (unset "${!HOROVOD_@}" && PATH=$1/bin:$PATH MAKEFLAGS=-j$(nproc) HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 \
+      HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_NVTX=1 \
+      "$python" -m pip wheel --quiet --no-deps --no-build-isolation --no-cache-dir --wheel-dir "$1/wheels" "$source") &&
     rm -r "$source" && "$python" -m pip install --quiet --no-deps "$1"/wheels/horovod-*.whl
 }
 
