@@ -1,9 +1,11 @@
-"""What all tests share of pytest: what is quick, no deadlines, and the truth model's counts at the end."""
+"""What all tests share of pytest: what is quick or needs Horovod, deadlines, and the truth model's counts."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import settings
 
 PURE = [Path(__file__).parent / name for name in ("unit", "golden", "fuzz")]
 """Folders whose tests plan and parse, and start next to no process."""
+
+NO_HOROVOD = "no horovod: run bash tools/test.sh, which compiles it, or prints why it cannot"
 
 COUNTED = "truth"
 """Property of a test whose value is a row as JSON (see `tests.unit.truth_judge.Tally`)."""
@@ -23,8 +27,14 @@ settings.load_profile("busy machine")
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is quick by its folder; of other folders each file, or test, says it."""
+    """Mark what is quick by its folder; of other folders each file, or test, says it.
+
+    What needs Horovod is skipped where it could not be compiled. In CI it fails instead.
+    """
+    without_horovod = find_spec("horovod") is None and not os.environ.get("CI")
     for item in items:
+        if without_horovod and item.get_closest_marker("horovod"):
+            item.add_marker(pytest.mark.skip(reason=NO_HOROVOD))
         if any(folder in item.path.parents for folder in PURE):
             item.add_marker("quick")
 

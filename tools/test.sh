@@ -60,7 +60,8 @@ check mypy
 # on sys.path. There is one worker more than processors, because many tests wait. The tests start thousands of real
 # processes on a busy machine, so a failed test is run once more; a test that passes only then is a defect, which the
 # summary names (RERUN) and the totals count.
-options=(-n "$(($(nproc) + 1))" --dist loadgroup --reruns 1 --rerun-show-tracebacks --durations 25 --durations-min 5 -r aR "$@")
+options=(-n "$(($(nproc) + 1))" --dist loadgroup --reruns 1 --rerun-show-tracebacks --durations 25 --durations-min 5 -r aR
+  --no-fold-skipped "$@")
 say "python -m pytest ${options[*]}"
 totals=$(mktemp)
 trap 'rm -f "$totals"' EXIT

@@ -74,7 +74,13 @@ def test_every_example_and_every_platform_is_there() -> None:
     assert {like for example in TABLE.values() for like in example.likes} == {*PLATFORMS}
 
 
-@pytest.mark.parametrize(("name", "like"), tuple(pairs()))
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        pytest.param(name, like, marks=[pytest.mark.horovod] if TABLE[name].said == HOROVOD else [])
+        for name, like in pairs()
+    ],
+)
 def test_an_example_is_one_job(name: str, like: str, tmp_path: Path) -> None:
     """Typed as on its first page, with nothing but the roles named; nothing is warned about."""
     need_namespaces()

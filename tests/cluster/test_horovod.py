@@ -25,7 +25,7 @@ from tests.mpis import find_mpi
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, open_launcher
 
-pytestmark = [pytest.mark.root, pytest.mark.torch]
+pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.horovod]
 
 DEADLINE_S = 240.0
 TORCH, TENSORFLOW = "horovod_torch.py", "horovod_tensorflow.py"

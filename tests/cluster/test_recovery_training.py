@@ -205,6 +205,7 @@ def test_pytorch_loses_ranks_and_nodes(tmp_path: Path) -> None:
     assert_recovers(tmp_path, "ddp.py", 4, 2, choose_ways(3, 20, [LOSE, CRASH, LOSE]))
 
 
+@pytest.mark.horovod
 def test_horovod_loses_ranks(tmp_path: Path) -> None:
     """2 nodes x 2 ranks, by gloo: each attempt has a rendezvous of its own."""
     assert_recovers(tmp_path, "horovod_torch.py", 2, 2, choose_ways(2, 5, []), "--framework", "horovod")

@@ -70,6 +70,9 @@ TRAININGS = (
     ),
 )
 
+MARKS = {"horovod": pytest.mark.horovod}
+"""What an environment needs besides its image: Horovod's gets the wheel of the other tests."""
+
 
 @pytest.fixture
 def built(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -82,7 +85,10 @@ def built(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("built", "training"),
-    [pytest.param(one.environment, one, id=one.environment) for one in TRAININGS],
+    [
+        pytest.param(one.environment, one, id=one.environment, marks=MARKS.get(one.environment, ()))
+        for one in TRAININGS
+    ],
     indirect=["built"],
 )
 def test_two_processes_train(container: Container, built: str, training: Training) -> None:

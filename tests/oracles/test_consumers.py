@@ -24,6 +24,10 @@ from tests.oracles.table import (
 from tests.process.starting import ROOT
 
 PINS = dict(pin.split("==") for pin in folder.LIBRARIES)
+ASKED = [
+    pytest.param(one, id=one.title, marks=[pytest.mark.horovod] if one.package == "horovod" else [])
+    for one in LIBRARIES
+]
 
 
 def generated() -> str:
@@ -32,7 +36,7 @@ def generated() -> str:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.title)
+@pytest.mark.parametrize("library", ASKED)
 def test_a_library_agrees_with_every_plan(library: Library) -> None:
     """In every process of every case; where it cannot, a reason is written down, and none is left over.
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -172,14 +173,18 @@ LINES = (
 )
 # What the environments of the two may differ in, and nothing else.
 ONLY_TORCHRUNS = {"TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+# Of a Python that has Horovod.
+HOROVODS = (
+    *("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"),
+    *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+)
 ONLY_OURS = {
     *("NODE_RANK", "MASTER_ADDRESS", "PYTHONUNBUFFERED"),
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),
     # of other frameworks: what every job gets, and what keeps a Horovod here from making N worlds of one
     *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
     *("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
-    *("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"),
-    *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    *(HOROVODS if find_spec("horovod") else ()),
     # torch's flight recorder
     *("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
 }

@@ -18,7 +18,7 @@ from launcher.servers.horovod_wait import ask
 from tests.process.looking import wait_for
 from tests.process.starting import launch
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.horovod]
 SLOTS = "node0:2"
 ADDRESSES = "127.0.0.1,127.0.1.1"
 STRANGE = (

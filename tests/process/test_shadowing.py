@@ -105,6 +105,7 @@ def test_torchruns_agent_imports_nothing_from_there(shadows: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.horovod
 def test_horovods_server_imports_nothing_from_there(shadows: Path) -> None:
     """Nor do the ranks that wait for it; it stands beside the modules of the launcher's other servers."""
     words = ("--framework", "horovod", "--nproc-per-node", "2", "--no-prefix", "--", sys.executable, "-c")
