@@ -280,7 +280,7 @@ def test_all_nodes_end_when_the_machine_of_one_is_taken_back(start: Start) -> No
     assert_one_truth(done, 75, "node 1 ended first: it was preempted")
     assert "node1" in done[0].err and "SIGTERM to 2 processes" in done[0].err
     records = [read_json(job.folder / f"failure{node}.json") for node in (0, 1)]
-    own = ("started", "seconds")  # each node's own start
+    own = ("started", "seconds", "timings")  # each node's own
     assert [{**one, **dict.fromkeys(own)} for one in records] == [{**records[0], **dict.fromkeys(own)}] * 2
     assert (records[0]["retryable"], records[0]["causes"][0]["code"]) == (True, "preempted")
     saved = [read_json(job.folder / f"checkpoint-{rank}") for rank in range(4)]
