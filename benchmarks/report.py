@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("processes", "Running processes, beside the peers", (), ("--quick",)),
-    Part("first_step", "Until the first step of a job, beside the peers", (), ("--quick",)),
+    Part("first_step", "Until the first step of a job, beside the peers", ("--rounds", "1"), ("--quick",)),
     Part("startup", "A start, beside a bare Python", ("--runs", "20"), ("--runs", "5")),
     Part("log_lines", "Passing output on"),
     Part("package", "Installing the package", (), ("--rounds", "1")),
