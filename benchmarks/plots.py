@@ -95,6 +95,10 @@ def finish_lines(axes: Axes) -> None:
     """A logarithmic scale with plain numbers, and the names at the right."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter(
+        "{x:,g}" if high < 10 * low else ""
+    )  # a scale without a second power of ten
     axes.grid(visible=True, axis="y", color="#e4e8ee")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
