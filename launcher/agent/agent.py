@@ -295,8 +295,8 @@ class Agent:
         self._has_begun = True
         self.coordination.begin()
         if self.template is not None:
-            if self.coordination.guards:  # the imports may take minutes, and start processes
-                self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
+            if self.coordination.guards and not self.coordination.has_others:  # others: it needs their lease
+                self.group.start_watchdog(self.run_id, self.clean_up)
             self.observers.answer()
             self.template.wait(lambda: self.group.stopper.number is not None)
             moments.imported = time.monotonic()
@@ -304,9 +304,9 @@ class Agent:
         self.output.first_s = None
         self.group.start()
         moments.started = time.monotonic()
+        self.forwarder.release()
         if self.template is not None:
             self.group.stopper.tell_new()  # a signal may have come while modules were imported
-            self.forwarder.release()
             if not self.watch.restarts.most:
                 self.template.close()
         self._is_restarting = False

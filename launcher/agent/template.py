@@ -102,7 +102,9 @@ class Template:
             settings: Variables that all of them get at their start.
         """
         ranks = [child for child in children if not child.called]
-        if len({child.argv for child in ranks}) > 1:
+        if not ranks:
+            self.is_settled = True  # other nodes have them
+        elif len({child.argv for child in ranks}) > 1:
             self._give_up("the command lines of the ranks differ")
         elif any(child.cpus for child in ranks) and any(THREADS not in child.environ for child in ranks):
             self._give_up(f"the ranks are bound to CPUs without {THREADS}, and the import counts the CPUs")

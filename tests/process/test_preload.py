@@ -465,14 +465,17 @@ def test_sigterm_while_modules_are_imported(tmp_path: Path) -> None:
 
 def test_sigusr1_while_modules_are_imported(tmp_path: Path) -> None:
     """The processes get it once they are there, and the status says meanwhile what the job waits for."""
-    gate = tmp_path / "gate"
+    gate, told = tmp_path / "gate", tmp_path / "pid"
     (tmp_path / "slow.py").write_text(
-        f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.05)\n"
+        f"import os, time\nopen({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n')\n"
+        f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.05)\n"
     )
     script = tmp_path / "train.py"
     script.write_text("import signal\nsignal.pause()\n")
     running = open_launcher(*TWO, "--preload", "slow", str(script))
-    wait_for(lambda: "importing" in launch("status").stdout, "a launcher answers")
+    read_pid(told)
+    asked = ("status", "--job", str(running.pid))
+    wait_for(lambda: "importing" in launch(*asked).stdout, "the launcher answers")
     running.send_signal(signal.SIGUSR1)
     gate.touch()
     out, err = running.communicate(timeout=DEADLINE_S)

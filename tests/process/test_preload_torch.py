@@ -139,7 +139,7 @@ def test_it_can_be_looked_at(tmp_path: Path) -> None:
     assert running.stdout is not None
     pids = [int(running.stdout.readline().split()[-1]) for _ in range(2)]
     try:
-        stacks = launch("stacks")
+        stacks = launch("stacks", "--job", str(running.pid))
         assert stacks.stdout.count("wait_here") >= 1, stacks.stdout + stacks.stderr
         assert "template.py" not in stacks.stdout
         spied = subprocess.run(
