@@ -141,8 +141,10 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     """Print the verdict at the end of the log, and write the failure record; return its path if written."""
     output = agent.output
     if shown:
+        text = render_text(verdict, output.has_colour, above=stands_above(agent, verdict))
+        cause = verdict.causes[0].code if verdict.causes else ""
         output.say_as_is(
-            render_text(verdict, output.has_colour, above=stands_above(agent, verdict)), "first-failure"
+            text, "first-failure", failed_rank=verdict.first.rank, code=verdict.first.code, cause=cause
         )
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is None:
