@@ -1,9 +1,9 @@
 """Builds launcher.pyz, one file that ``python3 launcher.pyz run ...`` runs without pip.
 
-    python tools/make_pyz.py OUT WHEEL ...      the launcher's wheel, and those of the packages that it needs
+    python tools/make_pyz.py OUT WHEEL ...      the launcher's wheel, and those of packages that it needs
 
-It is a zip file with ``tools/pyz/__main__.py`` and one more zip file, which that unpacks, because Python reads
-the list of all files of an archive at each start. The same wheels give the same bytes.
+It is a zip file with ``tools/pyz/__main__.py`` and one more zip file, which that unpacks: Python reads the
+list of an archive's files at each start. The same wheels give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ def main(argv: Sequence[str]) -> int:
     """Write the file."""
     out, *wheels = argv
     files = {f"lib/{name}": data for wheel in wheels for name, data in read_wheel(Path(wheel)).items()}
-    files[COMMIT] = (
-        files[COMMIT].rstrip() + b" a zipapp\n" if not files[COMMIT].startswith(b"$") else files[COMMIT]
-    )
+    if not files[COMMIT].startswith(b"$"):  # git's form, if no commit is known
+        files[COMMIT] = files[COMMIT].rstrip() + b" a zipapp\n"
     listed = [f"{len(data)} {name}\n" for name, data in sorted(files.items())]
     payload = pack({**files, LIST: "".join(listed).encode()}, zipfile.ZIP_DEFLATED)
     text = MAIN.read_bytes().replace(b"@HASH@", hashlib.sha256(payload).hexdigest()[:HASH_LENGTH].encode())

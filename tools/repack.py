@@ -1,7 +1,9 @@
-"""Writes a source archive anew, so that the same content gives the same bytes: ``python tools/repack.py ARCHIVE``.
+"""Writes a source archive anew, so that the same content gives the same bytes.
 
-Setuptools stores the times at which it wrote files, and their owner. Here all have SOURCE_DATE_EPOCH, root, and
-one of two modes, in the order of their names.
+    python tools/repack.py ARCHIVE
+
+Setuptools stores when it wrote the files, and their owner. Here all have SOURCE_DATE_EPOCH, root and one of
+two modes, in the order of their names.
 """
 
 from __future__ import annotations

@@ -198,20 +198,3 @@ def test_the_locks_are_complete_for(context: Path, python: str) -> None:
             if wanted and canonicalize_name(required.name) not in have:
                 missing.append(f"{wheel.name}: {line}")
     assert missing == []
-
-
-def test_what_is_published_says_what_it_brings(installed: Path, tmp_path: Path) -> None:
-    """tools/dist.sh: the source archive, the wheel with our licence, beside it the SBOM and the licences."""
-    done = call("bash", Path(ROOT, "tools", "dist.sh"), tmp_path / "dist", PYTHON=sys.executable)
-    assert done.returncode == 0, done.stderr
-    name = f"cluster_launcher-{__version__}"
-    wheel = f"{name}-py3-none-any"
-    assert {path.name for path in (tmp_path / "dist").iterdir()} == {
-        *(f"{name}.tar.gz", f"{wheel}.whl", f"{wheel}.cdx.json", f"{wheel}.licenses.txt")
-    }
-    assert read_sbom(tmp_path / "dist" / f"{wheel}.cdx.json") == read_sbom(
-        installed / "share" / "launcher.cdx.json"
-    )
-    with zipfile.ZipFile(tmp_path / "dist" / f"{wheel}.whl") as archive:
-        licence = archive.read(f"{name}.dist-info/licenses/LICENSE").decode()
-    assert licence == Path(ROOT, "LICENSE").read_text()
