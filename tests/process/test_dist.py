@@ -122,7 +122,7 @@ def test_the_wheelhouse_installs_without_an_index(dist: Path, tmp_path: Path) ->
 def test_the_wheel_has_our_licence_and_lists_what_it_brings(dist: Path) -> None:
     """With its dependencies, and those of the extra observe."""
     listed = read_sbom(dist / f"{WHEEL.removesuffix('.whl')}.cdx.json")
-    assert listed.keys() == {"cluster-launcher", "nvidia-ml-py", "prometheus-client", "psutil", "py-spy"}
+    assert listed.keys() == {"cluster-launcher", "nvidia-ml-py", "prometheus_client", "psutil", "py-spy"}
     with zipfile.ZipFile(dist / WHEEL) as wheel:
         licence = wheel.read(f"{NAME}.dist-info/licenses/LICENSE").decode()
     assert licence == Path(ROOT, "LICENSE").read_text()
