@@ -18,6 +18,7 @@ needs_of() {
   tests/oracles*) echo programs horovod oracles ;;
   tests/azure*) echo azure ;;
   tests/container*) echo horovod containers ;;
+  tests/deploy*) echo programs mpis azure ;;
   tests/process/test_site.py*) echo site ;;
   tests/process*) echo programs horovod mpis site ;;
   tests/cluster*) echo programs horovod mpis ;;
