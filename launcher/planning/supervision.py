@@ -43,6 +43,7 @@ def plan_supervision(
     blind: str = "",
     has_channel: bool = False,
     starts_again: bool = False,
+    traces: bool = False,
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
@@ -52,7 +53,7 @@ def plan_supervision(
     restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
     for a single node. ``blind``: why we cannot see whether the processes connect; empty if we can.
     ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
-    which the launcher starts again for all nodes.
+    which the launcher starts again for all nodes. ``traces``: OpenTelemetry gets spans of the job.
 
     Raises:
         UsageError: Options exclude each other, or cannot be honoured here.
@@ -78,6 +79,8 @@ def plan_supervision(
         restarts=Restarts() if of_agent and not starts_again else restarts,
         failure_file=options.text("failure_file") or None,
         evidence_dir=options.text("evidence_dir") or None,
+        events=options.text("events") or None,
+        traces=traces,
         nccl_ras=options.switch("nccl_ras"),
         timings=options.switch("timings"),
         proof=proof,
