@@ -92,7 +92,7 @@ class Observers:
             return {}
         self._nccl_path = agent.folder.make_file(agent.attempt, child.folder, "nccl.log")
         if self._nccl_path is None:
-            agent.say("the fabric is not verified: no folder for NCCL's debug output")
+            agent.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
             return {}
         return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
 
@@ -171,7 +171,7 @@ class Observers:
         if not answers:
             helper.close()
         elif any(answers[0]):
-            agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}")
+            agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}", "dumps-analysed")
 
     def _look_at_loss(self) -> None:
         """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
@@ -189,7 +189,7 @@ class Observers:
 
             note = describe_loss(tails)
             if note is not None:
-                agent.say(note)
+                agent.say(note, "loss-nan")
 
     # --- our children
 
@@ -270,7 +270,9 @@ class Observers:
         def end(what: str, fix: str) -> None:
             from launcher.failure.reason import UNPROVEN, Reason
 
-            agent.say(f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}")
+            agent.say(
+                f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}", "other-fabric"
+            )
             agent.end_for(Reason(UNPROVEN, what, fix))
 
         self._nccl = NcclLogWatcher(
@@ -317,13 +319,13 @@ class Observers:
             from launcher.failure.reason import NEVER_MET_FIX
 
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
-            agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}")
+            agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
 
     def _end_unmet(self, what: str) -> None:
         """End the job, because its processes do not meet and must."""
         from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
 
-        self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}")
+        self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
         self._agent.end_for(Reason(UNMET, what, NEVER_MET_FIX))
 
     # --- checks and preemption of this node
@@ -347,7 +349,7 @@ class Observers:
 
     def _say_lines(self, lines: Sequence[str]) -> None:
         if lines:
-            self._agent.say("\n".join(lines))
+            self._agent.say("\n".join(lines), "node-check")
 
     def _watch_preemption(self) -> None:
         """Watch for preemption of this node, if that is planned."""

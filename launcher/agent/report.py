@@ -94,7 +94,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     ends = [describe_exit(agent, first)]
     ends += [describe_exit(agent, one) for one in agent.group.ended if one is not first]
     if first.child.called and not first.child.companion:
-        agent.say(f"{first.name} {first.end}")
+        agent.say(f"{first.name} {first.end}", "starter-ended")
         if agent.told_before is not None and first.passed_on is not None:
             return None  # the agent's traceback only reports the signal; nothing has failed
         ends = [read_root_cause(ends[0]) or ends[0]]
@@ -141,13 +141,18 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     """Print the verdict at the end of the log, and write the failure record; return its path if written."""
     output = agent.output
     if shown:
-        output.write(render_text(verdict, output.has_colour, above=stands_above(agent, verdict)))
+        output.say_as_is(
+            render_text(verdict, output.has_colour, above=stands_above(agent, verdict)), "first-failure"
+        )
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is None:
         return None
     complaint = write_verdict(render_json(verdict, agent.read_timings()), path)
-    output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
-    return path if complaint is None else None
+    if complaint is not None:
+        output.say(f"no failure record: {complaint}", "no-failure-record")
+        return None
+    output.say(f"the failure record: {path}", "failure-record", path=path)
+    return path
 
 
 def stands_above(agent: Agent, verdict: Verdict) -> bool:

@@ -159,11 +159,13 @@ class Restarter:
         if not self._has_reported:
             self._has_reported = True
             if outcome.line:
-                self._agent.say(outcome.line)
+                self._agent.say(outcome.line, "survivors")
             if outcome.verdict is not None:
                 self._agent.coordination.publish(outcome.verdict, shown=outcome.shown)
             if self._decision is not None:
-                self._agent.say(self.recovery.describe())
+                self._agent.say(
+                    self.recovery.describe(), "restart" if self._decision.restarts else "no-restart"
+                )
         return outcome.status
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
@@ -185,7 +187,9 @@ class Restarter:
 
         complaint = remove_verdict(self._failure_file)
         if complaint is not None:
-            self._agent.say(f"the failure record of an earlier attempt stays: {complaint}")
+            self._agent.say(
+                f"the failure record of an earlier attempt stays: {complaint}", "failure-record-stays"
+            )
 
     # --- restarts
 
@@ -229,7 +233,7 @@ class Restarter:
         """Report that the attempt that was to follow does not take place."""
         self.starts_at = None
         self.recovery.give_up(why)
-        self._agent.say(self.recovery.describe())
+        self._agent.say(self.recovery.describe(), "no-restart")
 
     def note_error(self, error: Exception) -> None:
         """Tell what an error has ended: not only the attempt that it kept from starting."""
@@ -285,7 +289,9 @@ class Restarter:
         ask_health(argv, self._agent.group.helpers, answers.append)
         self._agent.loop.turn_until(lambda: bool(answers) or self.is_told, LIMIT_S + MARGIN_S)
         if answers and answers[0]:
-            self._agent.say(f"this node is unhealthy ({answers[0]}), and starts again: there is no other")
+            self._agent.say(
+                f"this node is unhealthy ({answers[0]}), and starts again: there is no other", "unhealthy"
+            )
 
     def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
@@ -303,7 +309,10 @@ class Restarter:
         """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
         agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
         if count:
-            agent.say(f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}")
+            agent.say(
+                f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}",
+                "torchrun-restarts",
+            )
         if recovery is None:
             return
         now_ns = time.time_ns()
@@ -313,4 +322,4 @@ class Restarter:
             agent.attempt + 1, began_ns, agent.started_ns, now_ns, status, is_alone=is_alone
         )
         if said:
-            agent.say(said)
+            agent.say(said, "attempts")

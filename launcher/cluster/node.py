@@ -79,10 +79,10 @@ class ClusterNode(Coordination):
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
         if self.speaks:
-            self.agent.say(text)
+            self.agent.say(text, event, **fields)
 
     # --- the start
 
@@ -142,7 +142,7 @@ class ClusterNode(Coordination):
             case Again():
                 pass  # it came twice
             case News() if message.by != view.shape.node_rank:
-                self.say(f"{message.what} (--keep-going: this node goes on)")
+                self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
             case Look():
                 number, tell = message.number, self.reporter.tell_look
                 self.agent.loop.guard(
@@ -252,7 +252,7 @@ class ClusterNode(Coordination):
         if again is None:
             return False
         self.ending.report(again.over)
-        self.say(again.why)
+        self.say(again.why, "restart")
         return self.rendezvous.await_attempt(again.attempt)
 
     def finish(self) -> int:

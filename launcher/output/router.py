@@ -230,7 +230,7 @@ class OutputRouter:
             reason = isinstance(place, LogFile), None if place.error is None else place.error.errno
             if complaint is not None and reason not in self._complaints:
                 self._complaints.add(reason)
-                self.say(complaint)
+                self.say(complaint, "output-lost")
 
     def _flush(self, console: Console) -> None:
         console.flush()
@@ -247,12 +247,12 @@ class OutputRouter:
         """The screen for our messages: standard error."""
         return self._screens[STDERR]
 
-    def say(self, text: str) -> None:
-        """Write a message of the launcher."""
-        self.screen.notice(text)
+    def say(self, text: str, event: str, **fields: object) -> None:
+        """Write a message of the launcher; see `Say`."""
+        self.screen.notice(text, event)
 
-    def write(self, text: str) -> None:
-        """Write lines of ours that need no prefix or escaping."""
+    def say_as_is(self, text: str, event: str, **fields: object) -> None:
+        """Write a message of the launcher that has prefixes already, and needs no escaping."""
         self.screen.put(None, b"", text.encode("utf-8", "replace"))
 
     def show(self, text: str) -> None:
@@ -301,13 +301,13 @@ class OutputRouter:
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]
         if lost:
             files = f"{len(lost)} of {len(self._files)} log files"
-            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}")
+            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}", "output-lost")
         for console in self._consoles:
             console.drain(deadline)
         for console in self._consoles:
             console.close()
             if console.lost_bytes and console is not self.screen.console:
-                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost")
+                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost", "output-lost")
 
 
 def _log_file(path: str) -> LogFile:
