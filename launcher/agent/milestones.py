@@ -143,13 +143,14 @@ class Milestones:
         return 0.0 if self._runs and self._has_news() else None
 
     def _has_news(self) -> bool:
-        return self._look() != self._told or self._agent.is_ending != self._has_told_stop
+        return self._look() != self._told or (self._agent.is_ending and not self._has_told_stop)
 
     def _look(self) -> tuple[float | None, ...]:
         """Return when each sign of work was seen first; one that was seen stays."""
         agent = self._agent
         progress = agent.restarter.progress
-        seen = (agent.output.first_s, agent.observers.connected_s, progress and progress.first_s)
+        progressed = None if progress is None else progress.first_s
+        seen = (agent.output.first_s, agent.observers.connected_s, progressed)
         return tuple(told or now for told, now in zip(self._told, seen, strict=True))
 
     def fire(self, now: float) -> None:
@@ -161,7 +162,7 @@ class Milestones:
         if agent.is_ending and not self._has_told_stop:
             self._has_told_stop = True
             number = agent.group.stopper.number
-            reason = agent.reason.code if agent.reason is not None else None
+            reason = agent.reason.cause.code if agent.reason is not None else None
             self._note(
                 "stop", "the processes are being stopped", now,
                 signal=None if number is None else name_signal(number), cause=reason,

@@ -14,6 +14,7 @@ import gc
 import json
 import logging
 import os
+import re
 from datetime import datetime, timezone
 
 from opentelemetry import trace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     Event = Mapping[str, object]
 
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 READ_BYTES = 1 << 16
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 MODULES = {"http/protobuf": "http", "grpc": "grpc"}
@@ -67,13 +69,16 @@ class OwnIds(RandomIdGenerator):
 class Complaints(logging.Handler):
     """Passes the SDK's first complaint on to the launcher: that the spans do not leave."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, environ: Mapping[str, str]) -> None:
         super().__init__(logging.WARNING)
         self._fd: int | None = fd
+        self._endpoint = next(filter(None, map(environ.get, ENDPOINTS)), "the default endpoint")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass it on as a line; the SDK's text has neither headers nor spans."""
-        self.say(record.getMessage())
+        text = record.getMessage()
+        found = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
+        self.say(f"{self._endpoint}: {text if found is None else found[1]}")
 
     def say(self, what: str) -> None:
         """Pass on why there are no traces, once."""
@@ -197,7 +202,8 @@ class Spans:
 def within(parent: Parent) -> Context:
     """Return the context of a span of another process."""
     flags = TraceFlags(int(parent.flags, 16) & TraceFlags.SAMPLED)
-    context = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
+    ids = int(parent.trace_id, 16), int(parent.span_id, 16)
+    context = SpanContext(*ids, is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(NonRecordingSpan(context))
 
 
@@ -261,7 +267,7 @@ def follow(fd: int, environ: Mapping[str, str], own: str, exporter: SpanExporter
     if spans is not None and provider is not None:
         spans.close()
         provider.force_flush()  # the launcher limits the time
-    processor.shutdown()
+    exporter.shutdown()
 
 
 def with_end(events: Iterator[dict[str, object]]) -> Iterator[dict[str, object] | None]:
@@ -286,7 +292,8 @@ def make_exporter(environ: Mapping[str, str]) -> SpanExporter:
     Raises:
         LookupError: There is none for this protocol here; the text is for the user.
     """
-    protocol = next((value for name in PROTOCOLS if (value := environ.get(name, "").strip())), "http/protobuf")
+    named = (environ.get(name, "").strip() for name in PROTOCOLS)
+    protocol = next(filter(None, named), "http/protobuf")
     if protocol not in MODULES:
         raise LookupError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}, expected one of {', '.join(MODULES)}")
     package = f"opentelemetry.exporter.otlp.proto.{MODULES[protocol]}"
@@ -308,7 +315,7 @@ def export(fd: int, environ: Mapping[str, str], own: str) -> None:
         own: The launcher's own run.
     """
     gc.enable()
-    complaints = Complaints(fd)
+    complaints = Complaints(fd, environ)
     logging.getLogger("opentelemetry.exporter").addHandler(complaints)
     try:
         follow(fd, environ, own, make_exporter(environ))

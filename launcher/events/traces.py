@@ -4,7 +4,7 @@ The SDK takes 0.1 s to load, and threads. So it runs in a helper (`launcher.proc
 after the processes of the job have started, and reads the launcher's events from a socket.
 `launcher.events.exporter` is what runs in it. Whatever becomes of it, the job goes on.
 
-Source: OpenTelemetry, "OpenTelemetry Protocol Exporter" and "General SDK Configuration" (the variables);
+Source: OpenTelemetry, "Tracing SDK";
 W3C Trace Context (traceparent).
 """
 
@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from launcher.process.helper import Helpers, Server
     from launcher.process.loop import Loop
 
-EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 SAMPLER = "OTEL_TRACES_SAMPLER"
 ALWAYS = ("", "always_on", "parentbased_always_on")
 """Samplers with which a trace that the launcher begins is sampled."""
 TRACEPARENT = "TRACEPARENT"
-MODULE, EXTRA = "opentelemetry.sdk", "cluster-launcher[otel]"
 PROCESS_NAME = "launcher-trace"
 NICE = 19
 FLUSH_S = 5.0
@@ -42,16 +39,6 @@ FAILED_S = 1.0
 """The same if the destination has failed already: one more try."""
 WAITING_MAX_BYTES = 1 << 20
 LINE_BYTES = 4096
-
-
-def find_switch(environ: Mapping[str, str]) -> str:
-    """Return the variable by which the user asks for traces; empty if the user does not."""
-    if environ.get(DISABLED, "").strip().lower() == "true":
-        return ""
-    named = environ.get(EXPORTER, "").strip().lower()
-    if named:
-        return EXPORTER if "otlp" in (word.strip() for word in named.split(",")) else ""
-    return next((name for name in ENDPOINTS if environ.get(name, "").strip()), "")
 
 
 @frozen

@@ -153,9 +153,7 @@ class Helpers:
         self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end)
         return helper
 
-    def serve(
-        self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0
-    ) -> Server:
+    def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0) -> Server:
         """Run a function in a fork that talks with us as long as it runs.
 
         Args:
