@@ -92,7 +92,16 @@ class Complaints(logging.Handler):
 class Spans:
     """Spans of one launcher, made from its events in their order."""
 
-    def __init__(self, ids: Ids, provider: TracerProvider, chosen: OwnIds) -> None:
+    def __init__(self, ids: Ids, names: dict[str, str], provider: TracerProvider, chosen: OwnIds) -> None:
+        """Make no span yet.
+
+        Args:
+            ids: Their ids.
+            names: Attributes with the names of the job and of its run.
+            provider: Makes the spans.
+            chosen: Gives them their ids.
+        """
+        self._names = names
         self._ids, self._chosen = ids, chosen
         self._tracer = provider.get_tracer("launcher", __version__)
         self._own: Span | None = None
@@ -111,6 +120,8 @@ class Spans:
             self._begin(event, now)
         if name == "attempt-started":
             self._begin_attempt(event, now)
+        elif name == "end":
+            self._close_attempt()
         at = self._attempt or self._own
         assert at is not None  # noqa: S101 - `_begin` has made it
         at.add_event(name, describe(event, {"text": str(event.get("text", ""))}), now)
@@ -130,8 +141,7 @@ class Spans:
     def _begin(self, event: Event, now: int) -> None:
         """Begin this launcher's own span, with the part in which the launcher itself starts."""
         ids, started = self._ids, now - read_seconds(event)
-        facts = {**describe(event, {}), "launcher.version": __version__}
-        facts.update({f"launcher.{key}": str(event[key]) for key in ("job", "run") if event.get(key)})
+        facts = {**describe(event, self._names), "launcher.version": __version__}
         above = ids.above if ids.is_root else Parent(ids.trace_id, ids.root_id, self._flags)
         context = None if above is None else within(above)
         self._chosen.chosen = ids.own_id
@@ -182,8 +192,7 @@ class Spans:
         self._attempt = self._ended_ns = None
 
     def _end(self, event: Event, now: int) -> None:
-        """End all spans: the job is over here."""
-        self._close_attempt()
+        """End this launcher's own span: the job is over here."""
         if self._own is not None:
             self._own.set_attributes(describe(event, {}))
             if event.get("status") != 0:
@@ -255,13 +264,14 @@ def follow(fd: int, environ: Mapping[str, str], own: str, exporter: SpanExporter
         waiting += [] if event is None else [event]
         if spans is None and waiting and (event is None or event.get("run")):
             run = str(waiting[-1].get("run") or own)
-            ids = find_ids(environ, str(waiting[-1].get("job") or run), run, own)
+            job = str(waiting[-1].get("job") or run)
+            ids = find_ids(environ, job, run, own)
             chosen = OwnIds(ids.trace_id)
             provider = TracerProvider(
                 resource=name_service(environ), id_generator=chosen, shutdown_on_exit=False
             )
             provider.add_span_processor(processor)
-            spans = Spans(ids, provider, chosen)
+            spans = Spans(ids, {"launcher.job": job, "launcher.run": run}, provider, chosen)
         while spans is not None and waiting:
             spans.take(waiting.pop(0))
     if spans is not None and provider is not None:
