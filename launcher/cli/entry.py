@@ -98,15 +98,17 @@ def _open_closed_descriptors() -> None:
 def _print_bug() -> None:
     import traceback
 
+    from launcher.core.log import say
     from launcher.core.redact import printable, redact
 
     for line in redact(traceback.format_exc()).splitlines():
         sys.stderr.write(f"{printable(line)}\n")
-    sys.stderr.write(
-        "launcher: error: [bug] the launcher itself failed; nothing was started\n"
-        "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"
-        "launcher: note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher\n"
+    say(
+        "error: [bug] the launcher itself failed; nothing was started\n"
+        "  fix:  report the lines above with the output of: launcher snapshot",
+        "bug",
     )
+    say("note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher", "note")
 
 
 def run_and_exit() -> None:

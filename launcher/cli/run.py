@@ -6,7 +6,6 @@ Modules that only some jobs need are imported where they are used: a command mus
 from __future__ import annotations
 
 import os
-import sys
 
 from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.model import Mode, Plan, Process, Scope
@@ -137,10 +136,10 @@ def is_first_here(plan: Plan) -> bool:
 
 def _warn(sentences: Sequence[str]) -> None:
     if sentences:
-        from launcher.core.redact import printable
+        from launcher.core.log import say
 
         for sentence in sentences:
-            sys.stderr.write(f"launcher: warning: {printable(sentence)}\n")
+            say(f"warning: {sentence}", "warning")
 
 
 def _plan_checks(

@@ -255,7 +255,7 @@ class Screen:
         self._writer, self._line = writer, _STATE_AFTER.get(text[-1], _OPEN)
         self._send(lead, text)
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, event: str) -> None:
         """Write a message of the launcher.
 
         Args:

@@ -18,7 +18,7 @@ from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from launcher.process.loop import Loop
     from launcher.recovery.progress import ProgressGate
@@ -28,6 +28,8 @@ DRAIN_S = 5.0
 TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """torchrun's variable for the prefix of lines."""
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
+PREFIX = "launcher: "
+"""Before each line of the launcher's own."""
 
 
 class OutputRouter:
@@ -37,6 +39,7 @@ class OutputRouter:
         sees_all: Whether we see everything that is written.
         has_colour: Whether our own messages may have colours.
         first_s: Monotonic time in seconds of the first output since this was set to None.
+        listener: Gets each message of the launcher as an event: its name, its text, its fields.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class OutputRouter:
         self._typed_in = not shares_terminal and os.isatty(0)
         self.progress: ProgressGate | None = None
         self.first_s: float | None = None
+        self.listener: Callable[[str, str, Mapping[str, object]], None] | None = None
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
@@ -230,7 +234,7 @@ class OutputRouter:
             reason = isinstance(place, LogFile), None if place.error is None else place.error.errno
             if complaint is not None and reason not in self._complaints:
                 self._complaints.add(reason)
-                self.say(complaint)
+                self.say(complaint, "output-lost")
 
     def _flush(self, console: Console) -> None:
         console.flush()
@@ -247,13 +251,22 @@ class OutputRouter:
         """The screen for our messages: standard error."""
         return self._screens[STDERR]
 
-    def say(self, text: str) -> None:
-        """Write a message of the launcher."""
-        self.screen.notice(text)
+    def say(self, text: str, event: str, **fields: object) -> None:
+        """Write a message of the launcher; see `Say`."""
+        self.screen.notice(text, event)
+        self.tell(text, event, fields)
 
-    def write(self, text: str) -> None:
-        """Write lines of ours that need no prefix or escaping."""
+    def say_as_is(self, text: str, event: str, **fields: object) -> None:
+        """Write a message of the launcher that has prefixes already, and needs no escaping."""
         self.screen.put(None, b"", text.encode("utf-8", "replace"))
+        if self.listener is not None:
+            lines = (line.removeprefix(PREFIX) for line in text.rstrip("\n").split("\n"))
+            self.tell("\n".join(lines), event, fields)
+
+    def tell(self, text: str, event: str, fields: Mapping[str, object]) -> None:
+        """Pass on an event: of a message that was written, or of one that is not shown here."""
+        if self.listener is not None:
+            self.listener(event, text, fields)
 
     def show(self, text: str) -> None:
         """Show a status line; an empty text removes it."""
@@ -301,13 +314,13 @@ class OutputRouter:
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]
         if lost:
             files = f"{len(lost)} of {len(self._files)} log files"
-            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}")
+            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}", "output-lost")
         for console in self._consoles:
             console.drain(deadline)
         for console in self._consoles:
             console.close()
             if console.lost_bytes and console is not self.screen.console:
-                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost")
+                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost", "output-lost")
 
 
 def _log_file(path: str) -> LogFile:

@@ -122,14 +122,17 @@ def _guard(fd: int, run_id: bytes | None) -> None:
             orders.lease_until = None
             _kill(run_id, orders.groups)
             if orders.groups:  # between two attempts, or at the end, nothing runs
-                _say(b"the launcher stood still, and another node may take over: its processes were killed")
+                _say(
+                    b"the launcher stood still, and another node may take over: its processes were killed",
+                    "launcher-stalled",
+                )
         elif data := os.read(fd, 4096):
             orders.take(data)
         else:
             break
     if run_id is not None:
         _kill(run_id, orders.groups)
-        _say(b"the launcher was killed; its processes were killed with it")
+        _say(b"the launcher was killed; its processes were killed with it", "launcher-killed")
 
 
 class _Orders:
@@ -168,7 +171,7 @@ def _kill(run_id: bytes | None, groups: Iterable[int]) -> None:
             break
 
 
-def _say(text: bytes) -> None:
+def _say(text: bytes, event: str) -> None:
     try:  # noqa: SIM105
         os.write(2, b"launcher: %b\n" % text)
     except OSError:
