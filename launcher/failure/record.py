@@ -79,10 +79,11 @@ def summarize(verdict: Verdict) -> dict[str, object]:
         "cause": codes[0] if codes else None,
         "causes": codes,
         "retryable": verdict.retryable,
-        **{name: end[name] for name in ("rank", "local_rank", "pid", "signal")},
+        "failed_rank": end["rank"],
+        **{name: end[name] for name in ("local_rank", "pid", "signal")},
         "status": end["exit_status"],
-        "host": verdict.host_name,
         "failed_node": verdict.node_rank,
+        "host": verdict.host_name,
         "exception": verdict.exception or None,
         "ended": _iso(verdict.ended_ns),
     }
