@@ -271,7 +271,7 @@ class Agent:
             if not self.coordination.has_work:
                 return self._finish()
             if self.coordination.has_others:
-                self.timings.note_together()
+                self.observers.note_together()
             self._run_attempt()
             while self.coordination.restarts():
                 self._run_attempt()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.agent.agent import Agent, Checks, Serve, Server
+    from launcher.agent.milestones import Milestones
     from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
@@ -48,6 +49,7 @@ class Observers:
         unmet: Message that the attempt's processes have not met, if it was reported while they ran.
         server: Answers questions; None before it exists, and if there is none.
         recorder: The processes' flight recorders; None before the first process.
+        milestones: Writes the events of this node; None if nothing takes them.
     """
 
     def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
@@ -66,12 +68,21 @@ class Observers:
         self._preemption: Watch | None = None
         self._response: Response | None = None
         self._answering: Timer | None = None
+        self.milestones: Milestones | None = None
+        if agent.watch.events is not None or agent.watch.traces:
+            agent.loop.guard(self._open_milestones)
+
+    def _open_milestones(self) -> None:
+        from launcher.agent.milestones import Milestones
+
+        self.milestones = Milestones(self._agent)
 
     # --- one attempt
 
     def plan(self, child: Child) -> dict[str, str]:
         """Return the variables for a process by which it can be observed."""
-        return {**self._plan_recorder(child), **self._plan_nccl_log(child)}
+        traced = {} if self.milestones is None else self.milestones.plan(child)
+        return {**self._plan_recorder(child), **self._plan_nccl_log(child), **traced}
 
     def _plan_recorder(self, child: Child) -> dict[str, str]:
         """Return the variables that switch on PyTorch's flight recorder, unless the user has decided."""
@@ -101,12 +112,16 @@ class Observers:
         agent = self._agent
         self.counters_after, self.unmet = None, None
         self.answer()
+        if self.milestones is not None:
+            agent.loop.guard(self.milestones.begin_attempt)
         begins = (self._read_counters, self._plan_progress, self._check, self._watch_preemption)
         for begin in (*begins, self._listen_to_nccl, self._watch_meeting):
             agent.loop.guard(begin)
 
     def end_attempt(self) -> None:
         """Close the observers of an attempt whose processes have ended."""
+        if self.milestones is not None:  # while the parts still tell what they have seen
+            self._agent.loop.guard(self.milestones.end_attempt)
         self._agent.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
@@ -130,6 +145,12 @@ class Observers:
     def connected_s(self) -> float | None:
         """When all processes were seen connected, monotonic seconds; None if they were not yet."""
         return None if self._meeting is None else self._meeting.together_at
+
+    def note_together(self) -> None:
+        """Note that the nodes have come together."""
+        self._agent.timings.note_together()
+        if self.milestones is not None:
+            self._agent.loop.guard(self.milestones.note_together)
 
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""
@@ -203,6 +224,8 @@ class Observers:
             self._preemption.close()
         if self.server is not None:
             self._agent.loop.guard(self.server.close)
+        if self.milestones is not None:
+            self._agent.loop.guard(self.milestones.close)
 
     # --- counters, progress, stalls
 

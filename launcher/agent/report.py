@@ -11,7 +11,7 @@ from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import ProcessExit, Verdict
 from launcher.failure.reason import STALLED_STATUS
-from launcher.failure.record import default_failure_file, render_json, write_verdict
+from launcher.failure.record import default_failure_file, render_json, summarize, write_verdict
 from launcher.failure.report import render_text
 from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_words_of
 from launcher.failure.symptoms import find_symptoms
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.process.spawn import Process
 
+FIRST_FAILURE = "first-failure"
 SURVIVORS_SHOWN = 20
 ABOVE_BYTES = 4096
 """Output after the failed process's last errors that still fits on one page of a terminal."""
@@ -142,10 +143,9 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     output = agent.output
     if shown:
         text = render_text(verdict, output.has_colour, above=stands_above(agent, verdict))
-        cause = verdict.causes[0].code if verdict.causes else ""
-        output.say_as_is(
-            text, "first-failure", failed_rank=verdict.first.rank, code=verdict.first.code, cause=cause
-        )
+        output.say_as_is(text, FIRST_FAILURE, **summarize(verdict))
+    else:
+        output.tell(verdict.summary, FIRST_FAILURE, summarize(verdict))
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is None:
         return None

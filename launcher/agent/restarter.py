@@ -42,11 +42,17 @@ class Restarter:
     Attributes:
         progress: Watches for progress; None if the user named no file and no pattern, or nothing asks for it.
         starts_at: When the next attempt starts, monotonic seconds; None if none is decided.
+        status: Status of the job; None before its end.
+        cause: Code of what ended the last attempt that failed; None if unknown.
+        error: The error of ours that ended the job; empty for none.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.progress: ProgressGate | None = None
         self.starts_at: float | None = None
+        self.status: int | None = None
+        self.cause: str | None = None
+        self.error = ""
         self._agent = agent
         self._outcome: Outcome | None = None
         self._has_reported = False
@@ -173,6 +179,7 @@ class Restarter:
         from launcher.agent.report import publish
 
         verdict = replace(verdict, evidence=self._agent.evidence.groups or verdict.evidence)
+        self.cause = verdict.causes[0].code if verdict.causes else None
 
         def write() -> None:
             self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
@@ -237,14 +244,17 @@ class Restarter:
 
     def note_error(self, error: Exception) -> None:
         """Tell what an error has ended: not only the attempt that it kept from starting."""
-        recovery = self._recovery
+        self.status = error.exit_status if isinstance(error, LauncherError) else EXIT_BUG
+        self.error, recovery = describe(error), self._recovery
+        if isinstance(error, LauncherError) and error.problems:
+            self.cause = error.problems[0].code
         if recovery is None or recovery.decision is None:
             return
         if recovery.decision.restarts:
             self.give_up(
                 f"attempt {recovery.history.failed[-1].number + 1} could not start: {describe(error)}"
             )
-        self.summarize(error.exit_status if isinstance(error, LauncherError) else EXIT_BUG)
+        self.summarize(self.status)
 
     def restart_alone(self) -> bool:
         """Whether the processes of this node start again by themselves; returns when it is time."""
@@ -308,6 +318,7 @@ class Restarter:
     def summarize(self, status: int) -> None:
         """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
         agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
+        self.status = status
         if count:
             agent.say(
                 f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.job_view import JobView
+from launcher.cluster.job_view import JobView, name_run
 from launcher.cluster.messages import Again, Hung, Look, News, Over, Refuse, Seen, Start, Stop
 from launcher.cluster.node_ending import NodeEnding
 from launcher.cluster.node_rendezvous import NodeRendezvous
@@ -83,6 +83,13 @@ class ClusterNode(Coordination):
         """Print a message about the whole job, once per machine."""
         if self.speaks:
             self.agent.say(text, event, **fields)
+
+    @property
+    def run(self) -> str:
+        """Name of this run: node 0's own, which the start signal tells the others."""
+        if self.view.shape.index == 0:
+            return self.agent.run_id
+        return name_run(self.view.attempt.agreed or self.view.agreed_last or {})
 
     # --- the start
 

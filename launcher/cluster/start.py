@@ -11,7 +11,7 @@ from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
-from launcher.cluster.job_view import read_seats
+from launcher.cluster.job_view import RUN, read_seats
 from launcher.cluster.join import Join
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
@@ -187,7 +187,7 @@ def make_coordinator(
         node.agent.loop,
         node.agent.say,
         node.deliver,
-        lambda: agree(plan, node.agent.say),
+        lambda: {**agree(plan, node.agent.say), RUN: node.agent.run_id},
         lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
         plan_regroup(plan, shape, node, replan),
     )
@@ -202,7 +202,8 @@ def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) ->
 
     def agree_again() -> dict[str, object]:
         agreed = node.view.agreed_last or {}
-        return {"master_port": find_next_port(plan, agreed.get("master_port"), replan)}
+        port = find_next_port(plan, agreed.get("master_port"), replan)
+        return {"master_port": port, RUN: node.agent.run_id}
 
     def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
         recovery = node.agent.restarter.recovery

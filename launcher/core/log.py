@@ -75,7 +75,7 @@ def render(text: str, event: str, fields: Mapping[str, object] | None = None) ->
     Args:
         text: One or more lines. The caller must redact secrets.
         event: The name of its event.
-        fields: Facts about the event, which only JSON shows.
+        fields: Facts about the event, which only JSON shows; those that are None are left out.
     """
     from launcher.core.redact import printable
 
@@ -84,7 +84,8 @@ def render(text: str, event: str, fields: Mapping[str, object] | None = None) ->
         from json import dumps
 
         found: dict[str, object] = {"time": CLOCK.read(), "node": STYLE.node, "rank": None}
-        found |= {"stream": "launcher", "event": event, **(fields or {}), "text": "\n".join(lines)}
+        known = {name: value for name, value in (fields or {}).items() if value is not None}
+        found |= {"stream": "launcher", "event": event, **known, "text": "\n".join(lines)}
         return dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
     moment = f"{CLOCK.read()} " if STYLE.timestamps else ""
     return "".join(f"{moment}{PREFIX}{line}\n" for line in lines).encode()

@@ -585,6 +585,8 @@ class Supervision:
         contact: The check that the processes connect; None for no check.
         timings: Whether the last lines say where the time went.
         preload: What is imported once, before the processes are forked; None to start each by itself.
+        events: Path of the file of events, with ``%n`` for the node's rank; None for no file.
+        traces: Whether OpenTelemetry gets spans of the job.
         log: How the log looks.
     """
 
@@ -609,6 +611,8 @@ class Supervision:
     contact: Contact | None = None
     timings: bool = False
     preload: Preload | None = None
+    events: str | None = None
+    traces: bool = False
     log: LogStyle = LogStyle()
 
 

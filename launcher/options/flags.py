@@ -274,6 +274,13 @@ FLAGS = (
         group="watch",
     ),
     Flag(
+        "events",
+        "FILE",
+        "append the launcher's events to this file as JSON lines; %n in it is the node's rank (no file)",
+        str,
+        group="watch",
+    ),
+    Flag(
         "evidence_dir",
         "DIR",
         "folder for evidence of a hang: dumps of the flight recorders (beside the failure record)",

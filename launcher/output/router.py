@@ -20,7 +20,7 @@ from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from launcher.output.dedupe import Deduped, Waiting
     from launcher.process.loop import Loop
@@ -40,6 +40,7 @@ class OutputRouter:
         sees_all: Whether we see everything that is written.
         has_colour: Whether our own messages may have colours.
         first_s: Monotonic time in seconds of the first output since this was set to None.
+        listener: Gets each message of the launcher as an event: its name, its text, its fields.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class OutputRouter:
         self._typed_in = not shares_terminal and os.isatty(0)
         self.progress: ProgressGate | None = None
         self.first_s: float | None = None
+        self.listener: Callable[[str, str, Mapping[str, object]], None] | None = None
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
@@ -299,14 +301,22 @@ class OutputRouter:
         """Write a message of the launcher; see `Say`."""
         self._release()
         self.screen.notice(text, event, {"attempt": self._attempt, **fields})
+        self.tell(text, event, fields)
 
     def say_as_is(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher that has prefixes already, and needs no escaping."""
+        plain = "\n".join(line.removeprefix(PREFIX) for line in text.splitlines())
         if self._makes_lines:
-            self.say("\n".join(line.removeprefix(PREFIX) for line in text.splitlines()), event, **fields)
+            self.say(plain, event, **fields)
         else:
             self._release()
             self.screen.put(None, b"", text.encode("utf-8", "replace"))
+            self.tell(plain, event, fields)
+
+    def tell(self, text: str, event: str, fields: Mapping[str, object]) -> None:
+        """Pass on an event: of a message that was written, or of one that is not shown here."""
+        if self.listener is not None:
+            self.listener(event, text, fields)
 
     def _release(self) -> None:
         """Show the lines that wait for others: what is written now stands below them."""

@@ -220,6 +220,7 @@ OF_PARENT = (
     "stall_timeout",
     "failure_file",
     "evidence_dir",
+    "events",
     "timings",
 )
 """Flags that need a launcher that stays with the job."""

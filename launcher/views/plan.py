@@ -263,6 +263,8 @@ def _watch(plan: Plan) -> list[str]:
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []
+    parts += [f"events in {watch.events}"] if watch.events else []
+    parts += ["traces by OpenTelemetry"] if watch.traces else []
     return [f"watch: {printable(redact('; '.join(parts)))}"]
 
 

@@ -124,6 +124,8 @@ def _supervision(plan: Plan) -> dict[str, object]:
         **({"restart_rules": _restart_rules(watch.restarts)} if watch.restarts.most else {}),
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
         **({} if watch.evidence_dir is None else {"evidence_dir": redact(watch.evidence_dir)}),
+        **({} if watch.events is None else {"events": redact(watch.events)}),
+        **({"traces": True} if watch.traces else {}),
         **({"nccl_ras": True} if watch.nccl_ras else {}),
         **({"timings": True} if watch.timings else {}),
         **({"log": vars(watch.log)} if watch.log != LogStyle() else {}),

@@ -1,4 +1,7 @@
-"""Jobs that restart under a real Slurm: lost nodes, spare nodes, and a job that is queued again."""
+"""Jobs that restart under a real Slurm: lost nodes and spare nodes.
+
+A job that is queued again is in tests/deploy/test_slurm.py, with the script that does it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import pytest
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.slurm import RUN_TIMEOUT_S, SlurmCluster
 from tests.process.looking import is_true_by, wait_for
-from tests.process.starting import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("slurm")]
 
@@ -92,24 +94,3 @@ def test_without_no_kill_slurm_ends_the_step(slurm: SlurmCluster, tmp_path: Path
     ended = is_true_by(lambda: slurm.run("squeue", "--noheader").stdout == "", RUN_TIMEOUT_S)
     assert ended and "node2: task 2: Killed" in output.read_text(), output.read_text()
     assert not list(tmp_path.glob("up-0-1-*"))
-
-
-def test_a_batch_script_queues_the_job_again(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """The script of the page: status 75 of srun, because no node came back, and a new run on other nodes."""
-    page = Path(ROOT, "docs", "restarts.md").read_text()
-    found = re.search(r"^(    #!/bin/sh\n(?:    .*\n)+)", page, re.MULTILINE)
-    assert found, "no script on the page"
-    script = re.sub(r"^    ", "", found[1], flags=re.MULTILINE)
-    script = re.sub(r"launcher run .*", lambda _: shlex.join(launch(tmp_path)), script)
-    (tmp_path / "job.sh").write_text(script)
-    output = tmp_path / "output"
-    done = slurm.run("sbatch", "-N2", f"--output={output}", str(tmp_path / "job.sh"))
-    assert done.returncode == 0, done.stderr
-    assert wait_up(tmp_path, 0, 0)[1].startswith("node1 ")
-    slurm.crash(slurm.cluster.nodes[1])
-    assert wait_up(tmp_path, 1, 0)[1].startswith("node2 ")
-    (tmp_path / "go").touch()
-    wait_for(lambda: slurm.run("squeue", "--noheader").stdout == "", "the job has ended", RUN_TIMEOUT_S)
-    shown = slurm.run("scontrol", "show", "job", "1").stdout
-    assert "JobState=COMPLETED" in shown and "Restarts=1" in shown, shown
-    assert "node 1 did not come back within 2 s" in output.read_text()

@@ -67,6 +67,7 @@ SAMPLE = {
     "health_command": ("dcgmi diag -r 1", "'/opt/check node' --quick"),
     "failure_file": ("failure.json", "/tmp/failure.json"),
     "evidence_dir": ("evidence", "/data/evidence"),
+    "events": ("events.jsonl", "/data/events-%n.jsonl"),
     "log_dir": ("logs", "/tmp/logs"),
     "redirects": ("3", "0:1,1:2"),
     "tee": ("1", "0:3"),
