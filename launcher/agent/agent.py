@@ -165,7 +165,12 @@ class Agent:
         self.folder = RunFolder(watch.log_dir, log_id or self.run_id, place.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = OutputRouter(
-            watch, self.loop, environ, several=not single, shares_terminal=self.shares_terminal
+            watch,
+            self.loop,
+            environ,
+            several=not single,
+            shares_terminal=self.shares_terminal,
+            node=place.node_rank,
         )
         self.group = ProcessGroup(
             self, self.loop, signals, self.say,

@@ -7,6 +7,7 @@ import os
 import sys
 
 from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, Problem, Unavailable, print_problems
+from launcher.core.log import STYLE, guess_style
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +28,13 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         _open_closed_descriptors()
     from launcher.cli.main import dispatch
 
+    words = sys.argv[1:] if argv is None else argv
+    given = dict(os.environ) if environ is None else environ  # each os.environ lookup encodes the name
     try:
-        given = dict(os.environ) if environ is None else environ  # each os.environ lookup encodes the name
-        return dispatch(sys.argv[1:] if argv is None else argv, given)
+        return dispatch(words, given)
     except LauncherError as error:
+        if not STYLE.as_json:
+            guess_style(words, given)
         print_problems(error)
         return error.exit_status
     except BrokenPipeError:
@@ -101,8 +105,11 @@ def _print_bug() -> None:
     from launcher.core.log import say
     from launcher.core.redact import printable, redact
 
-    for line in redact(traceback.format_exc()).splitlines():
-        sys.stderr.write(f"{printable(line)}\n")
+    lines = redact(traceback.format_exc()).splitlines()
+    if STYLE.as_json:
+        say("\n".join(lines), "bug")
+    else:
+        sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
     say(
         "error: [bug] the launcher itself failed; nothing was started\n"
         "  fix:  report the lines above with the output of: launcher snapshot",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
+from launcher.core.log import say, use_style
 from launcher.core.model import Mode, Plan, Process, Scope
 from launcher.machine.host import Host
 from launcher.options.quick import read_quickly
@@ -56,6 +57,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
         options = read_options(typed, environ, host)
+        use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
         plan, met = _plan_start(options, environ, command, host)
     except EnvironmentUntrusted as error:
         from launcher.cli.disabled import LAST_RESORT
@@ -136,8 +138,6 @@ def is_first_here(plan: Plan) -> bool:
 
 def _warn(sentences: Sequence[str]) -> None:
     if sentences:
-        from launcher.core.log import say
-
         for sentence in sentences:
             say(f"warning: {sentence}", "warning")
 

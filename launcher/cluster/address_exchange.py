@@ -377,8 +377,8 @@ class OtherLauncher:
                 one.close()
 
 
-def _say(text: str, event: str, **fields: object) -> None:
-    say(f"address exchange: {text}", event, **fields)
+def _say(text: str, event: str) -> None:
+    say(f"address exchange: {text}", event)
 
 
 def _problem(meeting: Meeting, what: str) -> Problem:

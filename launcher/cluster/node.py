@@ -137,6 +137,7 @@ class ClusterNode(Coordination):
         match message:
             case Start():
                 self.agent.place = view.take_start(message) or self.agent.place
+                self.agent.output.set_node(self.agent.place.node_rank)
             case Refuse():
                 view.refusal = view.refusal or message
             case Stop() if message.attempt == attempt.number:

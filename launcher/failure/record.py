@@ -74,18 +74,20 @@ def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -
 def summarize(verdict: Verdict) -> dict[str, object]:
     """Return the fields of the event of a failure, see docs/events.md: those of the record that are short."""
     end, codes = _describe(verdict.first), [cause.code for cause in verdict.causes]
-    return {
+    facts = {
         "summary": verdict.summary,
         "cause": codes[0] if codes else None,
         "causes": codes,
         "retryable": verdict.retryable,
-        **{name: end[name] for name in ("rank", "local_rank", "pid", "signal")},
-        "status": end["exit_status"],
-        "host": verdict.host_name,
+        "failed_rank": end["rank"],
         "failed_node": verdict.node_rank,
+        "failed_host": verdict.host_name,
+        "status": end["exit_status"],
+        "signal": end["signal"],
         "exception": verdict.exception or None,
         "ended": _iso(verdict.ended_ns),
     }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _describe(end: End) -> dict[str, object]:

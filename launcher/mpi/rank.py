@@ -230,6 +230,7 @@ def prepare(
     """
     from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
+    from launcher.core.model import LogStyle
     from launcher.process.execute import find_program
 
     inherited = apply_briefing(environ, briefing)
@@ -248,7 +249,9 @@ def prepare(
     # All ranks of a node write their logs below one folder
     log_id = channel.job if plan.supervision.log_dir else ""
     session = RankSession(channel, put, briefing.grace_s)
-    agent = Agent(plan.supervision, place, told, session, log_id=log_id)
+    # The head makes the lines; a variable that it has forwarded to us asks for them, too
+    watch = replace(plan.supervision, log=LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes))
+    agent = Agent(watch, place, told, session, log_id=log_id)
     agent.attempt = briefing.attempt
     agent.take([child], [path])
     return agent

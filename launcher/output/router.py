@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.log import CLOCK, PREFIX, STYLE, use_style
 from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder, cannot_write
+from launcher.output.formats import Json, Text
 from launcher.output.streams import Stream, fill_template, make_prefix
 from launcher.process.spawn import Child, Streams
 
@@ -20,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.output.dedupe import Deduped, Waiting
     from launcher.process.loop import Loop
     from launcher.recovery.progress import ProgressGate
 
@@ -28,8 +31,6 @@ DRAIN_S = 5.0
 TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """torchrun's variable for the prefix of lines."""
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
-PREFIX = "launcher: "
-"""Before each line of the launcher's own."""
 
 
 class OutputRouter:
@@ -50,14 +51,18 @@ class OutputRouter:
         *,
         several: bool,
         shares_terminal: bool,
+        node: int | None = None,
     ) -> None:
-        self._watch, self._loop = watch, loop
+        self._watch, self._loop, self._log = watch, loop, watch.log
+        self.set_node(node)
         self._consoles = (Console(1, "standard output"), Console(2, "standard error"))
-        escapes = environ.get("TERM") != "dumb"
+        escapes = environ.get("TERM") != "dumb" and not watch.log.as_json
         self._screens = dict(
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
         self._template = environ.get(TEMPLATE, "")
+        self._waiting: dict[Screen, Waiting] = {}
+        self._attempt, self._bars_of = 0, -1
         # mpirun gives its ranks a terminal for standard output only, although the output may end in a file
         both = all(console.is_terminal for console in self._consoles)
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
@@ -83,7 +88,9 @@ class OutputRouter:
     def expect(self, *, several: bool) -> None:
         """Set whether there will be several processes; before the first one is started."""
         self._several = several
-        self._merges = not several and self._screens[STDOUT] is self._screens[STDERR]
+        self._merges = (
+            not several and not self._log.as_json and self._screens[STDOUT] is self._screens[STDERR]
+        )
         self.sees_all = self._needs_pipe(STDOUT)
 
     def open(self, index: int, child: Child, folder: RunFolder, attempt: int) -> Streams:
@@ -94,6 +101,7 @@ class OutputRouter:
         """
         fds: dict[int, int | None] = {}
         self._written[index] = []
+        self._attempt = attempt
         for bit in (STDERR, STDOUT):
             path = folder.log_path(attempt, child.folder, NAMES[bit]) if child.route.to_file & bit else None
             fds[bit] = self._open_one(index, child, bit, path, fds)
@@ -117,7 +125,7 @@ class OutputRouter:
     def _needs_pipe(self, bit: int) -> bool:
         """Whether the output of a single process to this stream needs work by us."""
         watch = self._watch
-        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress:
+        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress or self._makes_lines:
             return True
         if watch.restarts.progress_pattern:
             return True
@@ -128,20 +136,51 @@ class OutputRouter:
     def _open_pipe(self, index: int, child: Child, bit: int, path: str | None, *, shown: bool) -> int:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
-        prefix = make_prefix(self._label(child), child.rank, self.has_colour) if self._watch.prefix else b""
-        file = None if path is None else _log_file(path)
+        file = None if path is None else _log_file(path, self._log.rotate_bytes)
         if file is not None:
             self._files.append(file)
         search = None if self.progress is None else self.progress.follow()
-        stream = Stream(
-            reading, screen if shown else None, prefix, file, lines=self._several or None, search=search
-        )
+        form = self._plan_form(child, bit, screen)
+        lines = self._several or self._watch.prefix or self._makes_lines
+        stream = Stream(reading, screen if shown else None, form, file, lines=lines, search=search)
         self._streams[reading] = stream
         self._written[index].append(stream)
         if bit == STDERR:
             self._errors[index] = stream
         self._loop.add(reading, lambda: self._read(stream))
         return self._keep(writing)
+
+    @property
+    def _makes_lines(self) -> bool:
+        """Whether each line of a process changes on its way, even if there is only one process."""
+        return self._log.as_json or self._log.timestamps
+
+    def _plan_form(self, child: Child, bit: int, screen: Screen) -> Text | Json | Deduped:
+        """Return how the lines of a stream look on its screen."""
+        form: Text | Json
+        if self._log.as_json:
+            facts = {"node": STYLE.node, "rank": None if child.called else child.rank}
+            named = {"process": child.called} if child.called else {}
+            form = Json(CLOCK, {**facts, "attempt": self._attempt, "stream": NAMES[bit], **named})
+        else:
+            prefix = b""
+            if self._watch.prefix:
+                prefix = make_prefix(self._label(child), child.rank, self.has_colour)
+            has_bars = not self._several or not screen.console.is_terminal or self._has_bars(child)
+            form = Text(prefix, CLOCK if self._log.timestamps else None, bars=has_bars)
+        if not self._log.dedupe or child.called or not self._several:
+            return form
+        from launcher.output.dedupe import Deduped, Waiting
+
+        count = sum(bool(route.to_console & bit) for route in self._watch.routes)
+        waiting = self._waiting.setdefault(screen, Waiting(screen, count))
+        return Deduped(form, waiting, child.rank, bit)
+
+    def _has_bars(self, child: Child) -> bool:
+        """Whether the progress bars of a process are shown where several share a terminal: the first's."""
+        if self._bars_of < 0 and not child.called and child.route.to_console:
+            self._bars_of = child.rank
+        return self._bars_of == child.rank and not child.called
 
     def _label(self, child: Child) -> str:
         """Return the prefix of a process's lines; the user's template is only for processes with a rank."""
@@ -163,7 +202,8 @@ class OutputRouter:
     @property
     def due(self) -> float | None:
         """When to call `fire`."""
-        holds = (stream.hold_until_s for stream in self._holding)
+        holds = [stream.hold_until_s for stream in self._holding]
+        holds += [waiting.due for waiting in self._waiting.values()]
         return min((hold for hold in holds if hold is not None), default=None)
 
     def fire(self, now: float) -> None:
@@ -171,6 +211,8 @@ class OutputRouter:
         for stream in tuple(self._holding):
             stream.flush_partial(now)
             self._note_hold(stream)
+        for waiting in self._waiting.values():
+            waiting.release(now)
         self._watch_backlog()
 
     @property
@@ -251,22 +293,35 @@ class OutputRouter:
         """The screen for our messages: standard error."""
         return self._screens[STDERR]
 
+    def set_node(self, node: int | None) -> None:
+        """Set the rank of this node, for JSON; None if unknown."""
+        use_style(as_json=self._log.as_json, timestamps=self._log.timestamps, node=node)
+
     def say(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher; see `Say`."""
-        self.screen.notice(text, event)
-        self.tell(text, event, fields)
+        self._release()
+        self.screen.notice(text, event, {"attempt": self._attempt, **fields})
+        self.pass_on(text, event, fields)
 
     def say_as_is(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher that has prefixes already, and needs no escaping."""
-        self.screen.put(None, b"", text.encode("utf-8", "replace"))
-        if self.listener is not None:
-            lines = (line.removeprefix(PREFIX) for line in text.rstrip("\n").split("\n"))
-            self.tell("\n".join(lines), event, fields)
+        bare = "\n".join(line.removeprefix(PREFIX) for line in text.splitlines())
+        if self._makes_lines:
+            self.say(bare, event, **fields)
+        else:
+            self._release()
+            self.screen.put(None, b"", text.encode("utf-8", "replace"))
+            self.pass_on(bare, event, fields)
 
-    def tell(self, text: str, event: str, fields: Mapping[str, object]) -> None:
+    def pass_on(self, text: str, event: str, fields: Mapping[str, object]) -> None:
         """Pass on an event: of a message that was written, or of one that is not shown here."""
         if self.listener is not None:
             self.listener(event, text, fields)
+
+    def _release(self) -> None:
+        """Show the lines that wait for others: what is written now stands below them."""
+        for waiting in self._waiting.values():
+            waiting.release()
 
     def show(self, text: str) -> None:
         """Show a status line; an empty text removes it."""
@@ -300,6 +355,7 @@ class OutputRouter:
         """Forward the rest of all pipes, because all processes have ended."""
         for stream in tuple(self._streams.values()):
             self._end(stream)
+        self._release()
         self._watch_backlog()
         deadline = time.monotonic() + DRAIN_S
         for file in self._files:  # a restart opens others, and the number of open files is limited
@@ -309,6 +365,7 @@ class OutputRouter:
 
     def close(self) -> None:
         """Give readers of our output time to read the rest, and report the number of bytes that they miss."""
+        self._release()
         self.screen.clear()
         deadline = time.monotonic() + DRAIN_S
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]
@@ -323,8 +380,8 @@ class OutputRouter:
                 self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost", "output-lost")
 
 
-def _log_file(path: str) -> LogFile:
+def _log_file(path: str, rotate_bytes: int) -> LogFile:
     try:
-        return LogFile(path)
+        return LogFile(path, rotate_bytes)
     except OSError as error:
         raise cannot_write(path, error) from error

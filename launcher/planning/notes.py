@@ -210,6 +210,8 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
 OF_PARENT = (
     "metrics_port",
     "prefix",
+    "log_format",
+    "timestamps",
     "progress",
     "redirects",
     "tee",

@@ -7,6 +7,7 @@ from launcher.core.model import (
     STDERR,
     STDOUT,
     Contact,
+    LogStyle,
     Preemption,
     Proof,
     Restarts,
@@ -93,6 +94,17 @@ def plan_supervision(
         metrics_port=int(options.number("metrics_port", 0)),
         metrics_towards=towards,
         contact=_plan_contact(options, topology, blind, of_agent=of_agent),
+        log=plan_log(options),
+    )
+
+
+def plan_log(options: Options) -> LogStyle:
+    """Return how the log looks."""
+    return LogStyle(
+        as_json=options.text("log_format") == "json",
+        timestamps=options.switch("timestamps"),
+        dedupe=options.switch("dedupe"),
+        rotate_bytes=int(options.number("log_rotate", 0)),
     )
 
 

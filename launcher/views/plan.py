@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import shlex
 
+from launcher.core.errors import say_size
 from launcher.core.model import Fact, Fleet, Mode, Plan, Process, Setting
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact, redact_argv
@@ -251,8 +252,12 @@ def _watch(plan: Plan) -> list[str]:
     parts = [f"to end them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
     parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
     parts += ["lines begin with their rank"] if watch.prefix else []
+    parts += ["the log is JSON"] if watch.log.as_json else []
+    parts += ["lines begin with the time"] if watch.log.timestamps and not watch.log.as_json else []
+    parts += ["a line of several ranks is shown once"] if watch.log.dedupe else []
     if any(route.to_file for route in watch.routes):
-        parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}")
+        size = f", a new one at {say_size(watch.log.rotate_bytes)}" if watch.log.rotate_bytes else ""
+        parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}{size}")
     parts += _restarts(watch.restarts) if watch.restarts.most else []
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
