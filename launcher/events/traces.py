@@ -165,8 +165,8 @@ class Traces:
         elif not self._has_begun and len(self._waiting) < WAITING_MAX_BYTES:
             self._waiting += line
 
-    def open(self) -> None:
-        """Start the process, once."""
+    def open(self, nice: int = NICE) -> None:
+        """Start the process, once; ``nice``: its niceness."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -182,7 +182,7 @@ class Traces:
                 export(fd, self._environ, self._own)
 
         try:
-            self._server = self._helpers.serve(work, ours.fileno(), fd, name=PROCESS_NAME, nice=NICE)
+            self._server = self._helpers.serve(work, ours.fileno(), fd, name=PROCESS_NAME, nice=nice)
         except OSError as error:
             ours.detach()  # closed already
             self._report(f"no traces: {error.strerror}; the job goes on")
@@ -221,7 +221,7 @@ class Traces:
 
     def finish(self) -> None:
         """Have the process send the rest, for a limited time."""
-        self.open()
+        self.open(nice=0)  # no process of the job is left that needs the CPU more
         if self._socket is None or self._sink is None or self._server is None:
             return
         deadline, self._is_finishing = time.monotonic() + FLUSH_S, True
