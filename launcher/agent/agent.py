@@ -326,31 +326,23 @@ class Agent:
             self.loop.guard(self.group.collect)
         moments.ended = time.monotonic()
         self.evidence.close()
-        self.look()
+        self.observers.look()
         self.observers.end_attempt()
         self.output.end_attempt()
         self.loop.guard(self.restarter.end_attempt)
-        self.look()
+        self.observers.look()
         is_told = self.forwarder.told is not None or self.observers.is_preempted
         moments.has_failed = self.restarter.has_failed and not is_told
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
 
-    def look(self) -> None:
-        """Note the moments of this attempt that the parts have seen."""
-        moments, progress = self.timings.attempts[-1], self.restarter.progress
-        moments.wrote = self.output.first_s
-        moments.connected = self.observers.connected_s or moments.connected
-        if progress is not None:
-            moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
-
     def read_timings(self) -> Mapping[str, object] | None:
         """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
         if not self.timings.attempts:
             return None
         if self.timings.attempts[-1].ended is None:
-            self.look()
+            self.observers.look()
         return self.timings.to_record()
 
     def clean_up(self) -> None:

@@ -129,11 +129,14 @@ class Milestones:
         """Tell that the processes of an attempt have been started, and watch them."""
         agent = self._agent
         moments = agent.timings.attempts[-1]
-        ranks = [one.child.rank for one in agent.group.processes if not one.child.companion]
+        children = [one.child for one in agent.group.processes if not one.child.companion]
+        starter = next((child.called for child in children if child.called), "")
+        ranks = None if starter else [child.rank for child in children]
+        what = f"{starter} has" if starter else f"{len(children)} processes have"
         self._told, self._has_told_stop, self._runs = (None,) * len(BY), False, True
         started = moments.started or time.monotonic()
         self._note_moment(
-            f"attempt {agent.attempt}: {len(ranks)} processes have started", "attempt-started", started,
+            f"attempt {agent.attempt}: {what} started", "attempt-started", started,
             seconds=started - moments.began, ranks=ranks, world_size=agent.place.world_size,
         )  # fmt: skip
         agent.loop.timers.append(self)

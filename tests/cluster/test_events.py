@@ -80,6 +80,8 @@ def test_the_nodes_of_a_job_tell_one_story(two: Job, receiver: Path, tmp_path: P
     assert sorted((event["node"], event["attempt"]) for event in started) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {event["event"] for event in events} >= {"roll-call", "gathered", "stop", "first-failure", "end"}
 
+    assert [event["nodes"] for event in events if event["event"] == "gathered"] == [2, 2]
+
     base = sqlite3.connect(":memory:")
     base.execute("CREATE TABLE events (line TEXT)")
     base.executemany("INSERT INTO events VALUES (?)", [(line,) for line in lines])

@@ -95,7 +95,7 @@ def test_our_own_lines_are_objects_with_the_name_of_their_event() -> None:
     own = [one for one in objects(done.stderr) if one["stream"] == "launcher"]
     assert [one["event"] for one in own][:2] == ["stopping", "first-failure"]
     report = own[1]
-    assert (report["rank"], report["failed_rank"], report["code"]) == (None, 1, 3)
+    assert (report["rank"], report["failed_rank"], report["status"]) == (None, 1, 3)
     text = str(report["text"])
     assert text.startswith("rank 1 of 2 failed first: it exited with status 3\n") and "launcher:" not in text
 
