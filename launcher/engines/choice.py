@@ -37,6 +37,8 @@ ONLY_PROCESS = (
     "failure_file",
     "prefix",
     "progress",
+    "dedupe",
+    "log_rotate",
     "stall_timeout",
     "on_stall",
 )
