@@ -302,11 +302,14 @@ class OutputRouter:
 
     def say_as_is(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher that has prefixes already, and needs no escaping."""
-        if self._makes_lines:
-            self.say("\n".join(line.removeprefix(PREFIX) for line in text.splitlines()), event, **fields)
-        else:
-            self._release()
-            self.screen.put(None, b"", text.encode("utf-8", "replace"))
+        lines = text.splitlines()
+        if self._log.as_json:
+            self.say("\n".join(line.removeprefix(PREFIX) for line in lines), event, **fields)
+            return
+        self._release()
+        moment = f"{CLOCK.read()} " if self._log.timestamps else ""
+        told = "".join(f"{moment}{line}\n" for line in lines)
+        self.screen.put(None, b"", told.encode("utf-8", "replace"))
 
     def _release(self) -> None:
         """Show the lines that wait for others: what is written now stands below them."""
