@@ -302,7 +302,7 @@ class OutputRouter:
 
     def say_as_is(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher that has prefixes already, and needs no escaping."""
-        lines = text.splitlines()
+        lines = text.removesuffix("\n").split("\n")
         if self._log.as_json:
             self.say("\n".join(line.removeprefix(PREFIX) for line in lines), event, **fields)
             return
