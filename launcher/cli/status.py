@@ -21,6 +21,7 @@ from launcher.control.table import (
     words,
 )
 from launcher.core.errors import EXIT_NOT_READY, NotReady, UsageError
+from launcher.core.log import say
 from launcher.options.parser import Parser, make_parser
 from launcher.output.progress import duration
 
@@ -157,7 +158,7 @@ def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
     view, has_ended = watch(before, every_s, ask)
     sys.stdout.write(render_terminal(view, Console()))
     if has_ended:
-        sys.stderr.write("launcher: the job has ended\n")
+        say("the job has ended", "job-ended")
     return 0
 
 

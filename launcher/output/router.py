@@ -305,13 +305,16 @@ class OutputRouter:
 
     def say_as_is(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher that has prefixes already, and needs no escaping."""
-        bare = "\n".join(line.removeprefix(PREFIX) for line in text.splitlines())
-        if self._makes_lines:
+        lines = text.removesuffix("\n").split("\n")
+        bare = "\n".join(line.removeprefix(PREFIX) for line in lines)
+        if self._log.as_json:
             self.say(bare, event, **fields)
-        else:
-            self._release()
-            self.screen.put(None, b"", text.encode("utf-8", "replace"))
-            self.pass_on(bare, event, fields)
+            return
+        self._release()
+        moment = f"{CLOCK.read()} " if self._log.timestamps else ""
+        told = "".join(f"{moment}{line}\n" for line in lines)
+        self.screen.put(None, b"", told.encode("utf-8", "replace"))
+        self.pass_on(bare, event, fields)
 
     def pass_on(self, text: str, event: str, fields: Mapping[str, object]) -> None:
         """Pass on an event: of a message that was written, or of one that is not shown here."""

@@ -101,6 +101,18 @@ def test_our_own_lines_are_objects_with_the_name_of_their_event() -> None:
     assert text.startswith("rank 1 of 2 failed first: it exited with status 3\n") and "launcher:" not in text
 
 
+def test_files_have_the_bytes_of_the_process(tmp_path: Path) -> None:
+    """JSON, times and dedupe are for the log; a file is what was written."""
+    script = "import os; os.write(1, b'a\\xff\\r\\n\\0end')"
+    flags = (*JSON, "--timestamps", "--dedupe", "--tee", "1", "--log-dir", str(tmp_path))
+    done = run_raw(*TWO, *flags, "--", sys.executable, "-c", script)
+    assert {one.read_bytes() for one in tmp_path.rglob("stdout.log")} == {b"a\xff\r\n\0end"}
+    assert len(list(tmp_path.rglob("stdout.log"))) == 2
+    objects(done.stdout)
+    (own,) = objects(done.stderr)
+    assert own["event"] == "logs"
+
+
 @pytest.mark.parametrize(
     ("words", "environ"),
     [

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "launcher"
 SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment"}
 """What prints a message or writes an event without one: a text, and the name of the event."""
-OTHERS = {"servers", "hook", "guest"}
+OTHERS = {"servers", "guest"}
 """Programs and modules that run inside of other processes; what they print is output of these."""
 ROW = re.compile(r"^\| `([a-z][a-z-]*)` \|", re.MULTILINE)
 CODE = re.compile(r'"([a-z][a-z-]*)"')
@@ -84,6 +84,17 @@ def test_the_table_has_each_event_and_no_other() -> None:
     assert named - errors - set(rows("events.md")) == set()
     assert set(rows("events.md")) - named == set()
     assert len(rows("events.md")) == len(set(rows("events.md")))
+
+
+def test_no_line_of_ours_is_printed_in_another_way() -> None:
+    """The prefix stands in one place, and in the failure report, which `say_as_is` prints."""
+    allowed = {"core/log.py", "failure/report.py", "failure/causes.py", "ssh/enter.py", "hook/shell.py"}
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        if re.search(r"[\"']launcher: ", path.read_text(encoding="utf-8"))
+    }
+    assert found <= allowed
 
 
 @pytest.mark.parametrize(
