@@ -46,6 +46,7 @@ PARTS = (
     Part("first_step", "Until the first step of a job, beside the peers", ("--rounds", "1"), ("--quick",)),
     Part("startup", "A start, beside a bare Python", ("--runs", "20"), ("--runs", "5")),
     Part("log_lines", "Passing output on"),
+    Part("events", "Events, traces and metrics", (), ("--rounds", "1")),
     Part("package", "Installing the package", (), ("--rounds", "1")),
     Part("hook", "The environment hook", ("--runs", "150"), ("--runs", "20")),
     Part("planning", "Planning"),

@@ -165,13 +165,9 @@ class Agent:
         self.folder = RunFolder(watch.log_dir, log_id or self.run_id, place.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = OutputRouter(
-            watch,
-            self.loop,
-            environ,
-            several=not single,
-            shares_terminal=self.shares_terminal,
+            watch, self.loop, environ, several=not single, shares_terminal=self.shares_terminal,
             node=place.node_rank,
-        )
+        )  # fmt: skip
         self.group = ProcessGroup(
             self, self.loop, signals, self.say,
             grace_s=watch.grace_s, to_group=watch.signal_to == "group", own_groups=not self.shares_terminal,
@@ -326,31 +322,23 @@ class Agent:
             self.loop.guard(self.group.collect)
         moments.ended = time.monotonic()
         self.evidence.close()
-        self.look()
+        self.observers.look()
         self.observers.end_attempt()
         self.output.end_attempt()
         self.loop.guard(self.restarter.end_attempt)
-        self.look()
+        self.observers.look()
         is_told = self.forwarder.told is not None or self.observers.is_preempted
         moments.has_failed = self.restarter.has_failed and not is_told
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
 
-    def look(self) -> None:
-        """Note the moments of this attempt that the parts have seen."""
-        moments, progress = self.timings.attempts[-1], self.restarter.progress
-        moments.wrote = self.output.first_s
-        moments.connected = self.observers.connected_s or moments.connected
-        if progress is not None:
-            moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
-
     def read_timings(self) -> Mapping[str, object] | None:
         """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
         if not self.timings.attempts:
             return None
         if self.timings.attempts[-1].ended is None:
-            self.look()
+            self.observers.look()
         return self.timings.to_record()
 
     def clean_up(self) -> None:
@@ -456,11 +444,8 @@ class Agent:
             self.stop_rest()
         elif action is Action.SETTLE:
             self._settles = True
-            self.say(
-                f"{process.name} {process.end}: it lost another process, which gets {SETTLE_S:g} s to exit "
-                "and report why",
-                "settling",
-            )
+            what = f"it lost another process, which gets {SETTLE_S:g} s to exit and report why"
+            self.say(f"{process.name} {process.end}: {what}", "settling")
             self.loop.timers.append(Later(time.monotonic() + SETTLE_S, lambda: self._stop_settled(process)))
         elif action is Action.STOP_COMPANIONS:
             self.group.stopper.begin(signal.SIGTERM)

@@ -69,7 +69,7 @@ class Observers:
         self._response: Response | None = None
         self._answering: Timer | None = None
         self.milestones: Milestones | None = None
-        if agent.watch.events is not None or agent.watch.traces:
+        if agent.watch.events is not None or (agent.watch.traces and agent.coordination.speaks):
             agent.loop.guard(self._open_milestones)
 
     def _open_milestones(self) -> None:
@@ -151,6 +151,15 @@ class Observers:
         self._agent.timings.note_together()
         if self.milestones is not None:
             self._agent.loop.guard(self.milestones.note_together)
+
+    def look(self) -> None:
+        """Note the moments of this attempt that the parts have seen."""
+        agent = self._agent
+        moments, progress = agent.timings.attempts[-1], agent.restarter.progress
+        moments.wrote = agent.output.first_s
+        moments.connected = self.connected_s or moments.connected
+        if progress is not None:
+            moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
 
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""

@@ -8,6 +8,7 @@ from launcher.cli.stdout import write
 from launcher.core.environ import DEFAULT_PORT
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.files import replace_file
+from launcher.core.log import say
 from launcher.core.model import Companion, Plan, Process, Scope
 from launcher.machine.host import Host
 from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
@@ -49,7 +50,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
             plan = plan_job(environ, host, read_options(vars(words), environ, host), ())
         else:  # each process of the job runs this command, and all must get the same port
             what = f"launcher run takes a port that is free; here MASTER_PORT is {plan.topology.master_port}"
-            sys.stderr.write(f"launcher: note: {what} (another one: --master-port N)\n")
+            say(f"note: {what} (another one: --master-port N)", "note")
     from launcher.planning.settings import apply_settings, list_changes
     from launcher.views.environment import render_environment, without_files
 
@@ -62,7 +63,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     text, notes = render_environment(result, unset, words.format)
     write(text)
     for note in (*missing, *notes):
-        sys.stderr.write(f"launcher: note: {note}\n")
+        say(f"note: {note}", "note")
     return 0
 
 

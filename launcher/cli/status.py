@@ -21,6 +21,7 @@ from launcher.control.table import (
     words,
 )
 from launcher.core.errors import EXIT_NOT_READY, NotReady, UsageError
+from launcher.core.log import say
 from launcher.options.parser import Parser, make_parser
 from launcher.output.progress import duration
 from launcher.output.tables import find_paper
@@ -153,7 +154,7 @@ def _watch_screen(launcher: Launcher, before: View, every_s: float, write: Write
     view, has_ended = watch(before, every_s, ask, write)
     write(render_terminal(view, find_paper(os.environ)))
     if has_ended:
-        sys.stderr.write("launcher: the job has ended\n")
+        say("the job has ended", "job-ended")
     return 0
 
 

@@ -38,6 +38,8 @@ ONLY_PROCESS = (
     "events",
     "prefix",
     "progress",
+    "dedupe",
+    "log_rotate",
     "stall_timeout",
     "on_stall",
 )

@@ -47,6 +47,8 @@ SERVICE = "launcher"
 OF_EVERY_EVENT = ("schema", "time", "job", "run", "node", "attempt", "event", "text")
 SIMPLE = (str, bool, int, float)
 COMPLAINT_LENGTH = 300
+SENDS = ("opentelemetry.exporter", "opentelemetry.sdk.trace.export", "opentelemetry.sdk._shared_internal")
+"""Loggers of what sends spans."""
 
 
 class OwnIds(RandomIdGenerator):
@@ -76,11 +78,14 @@ class Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass it on as a line; the SDK's text has neither headers nor spans."""
-        text = record.getMessage()
+        if not record.name.startswith(SENDS):
+            return
+        error = record.exc_info[1] if record.exc_info else None  # older exporters raise, and the SDK logs it
+        text = record.getMessage() if error is None else f"{type(error).__name__}: {error}"
         found = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
-        self.say(f"{self._endpoint}: {text if found is None else found[1]}")
+        self.pass_on(f"{self._endpoint}: {text if found is None else found[1]}")
 
-    def say(self, what: str) -> None:
+    def pass_on(self, what: str) -> None:
         """Pass on why there are no traces, once."""
         fd, self._fd = self._fd, None
         if fd is not None:
@@ -326,8 +331,8 @@ def export(fd: int, environ: Mapping[str, str], own: str) -> None:
     """
     gc.enable()
     complaints = Complaints(fd, environ)
-    logging.getLogger("opentelemetry.exporter").addHandler(complaints)
+    logging.getLogger("opentelemetry").addHandler(complaints)
     try:
         follow(fd, environ, own, make_exporter(environ))
     except Exception as error:  # nothing of this may reach the job
-        complaints.say(f"{type(error).__name__}: {error}")
+        complaints.pass_on(f"{type(error).__name__}: {error}")

@@ -165,8 +165,8 @@ class Traces:
         elif not self._has_begun and len(self._waiting) < WAITING_MAX_BYTES:
             self._waiting += line
 
-    def open(self) -> None:
-        """Start the process, once."""
+    def open(self, nice: int = NICE) -> None:
+        """Start the process, once; ``nice``: its niceness."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -182,20 +182,20 @@ class Traces:
                 export(fd, self._environ, self._own)
 
         try:
-            self._server = self._helpers.serve(work, ours.fileno(), fd, name=PROCESS_NAME, nice=NICE)
+            self._server = self._helpers.serve(work, ours.fileno(), fd, name=PROCESS_NAME, nice=nice)
         except OSError as error:
             ours.detach()  # closed already
-            self._say(f"no traces: {error.strerror}; the job goes on")
+            self._report(f"no traces: {error.strerror}; the job goes on")
             return
         self._socket = ours
         self._loop.add(ours.fileno(), self._hear)
         self._writing = os.dup(ours.fileno())  # the loop has one handler for each descriptor
         console = Console(self._writing, "the process of the traces")
-        self._sink = Sink(console, self._loop, self._say)
+        self._sink = Sink(console, self._loop, self._report)
         self._sink.add(bytes(self._waiting))
         self._waiting.clear()
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if not self._has_complained:
             self._has_complained = True
             self._complain(text)
@@ -212,16 +212,16 @@ class Traces:
         self._text = (self._text + data)[:LINE_BYTES]
         line, newline, _ = self._text.partition(b"\n")
         if newline:
-            self._say(line.decode("utf-8", "replace"))
+            self._report(line.decode("utf-8", "replace"))
         if not data:
             self._is_over = True
             self._loop.remove(self._socket.fileno())
             if not self._is_finishing:
-                self._say("no more traces: their process was killed; the job goes on")
+                self._report("no more traces: their process was killed; the job goes on")
 
     def finish(self) -> None:
         """Have the process send the rest, for a limited time."""
-        self.open()
+        self.open(nice=0)  # no process of the job is left that needs the CPU more
         if self._socket is None or self._sink is None or self._server is None:
             return
         deadline, self._is_finishing = time.monotonic() + FLUSH_S, True
@@ -247,6 +247,6 @@ class Traces:
                 deadline = min(deadline, time.monotonic() + FAILED_S)
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not gate.poll(left_s * 1000):
-                self._say(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
+                self._report(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
                 return
             self._hear()

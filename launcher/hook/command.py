@@ -6,6 +6,7 @@ import os
 import sys
 
 from launcher.core.errors import Problem, UsageError
+from launcher.core.log import say
 from launcher.hook import install as files
 from launcher.hook.line import CUSTOMIZE, PTH, enter_file, render_customize, render_pth
 from launcher.hook.place import Place, find_place, find_target
@@ -106,7 +107,8 @@ def _warn_closed() -> None:
     """Warn if other users cannot enter the launcher's folder: their jobs run without the hook."""
     closed = files.find_closed_folder(enter_file())
     if closed is not None:
-        sys.stderr.write(
-            f"launcher: warning: only the owner can enter {closed}, where the launcher is: "
-            "Pythons of other users will not find it, and run without the hook\n"
+        say(
+            f"warning: only the owner can enter {closed}, where the launcher is: "
+            "Pythons of other users will not find it, and run without the hook",
+            "warning",
         )

@@ -90,6 +90,11 @@ class RankSession(Coordination):
         agent.loop.add(self._channel.socket.fileno(), self._on_channel)
         agent.loop.add(self._channel.placeholder, self._on_abandoned)
 
+    @property
+    def run(self) -> str:
+        """Name of this run: the head's."""
+        return self._channel.job
+
     def begin(self) -> None:
         """Set our own, longer grace: the head or the session ends the process first."""
         self.agent.group.stopper.grace_s = self._grace_s + LATE_S

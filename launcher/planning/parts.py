@@ -26,6 +26,7 @@ from launcher.engines.choice import WITH_WORKERS, Choice
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import GLOO
+from launcher.planning.supervision import plan_log
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -128,7 +129,9 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     peers = plan_channel(case, agent) if request.own is None else None
     preemption = plan_preempted(options, environ, agent, forks)
     must_meet = choice.engine in WITH_WORKERS and _must_meet(options, topology)
-    if agent is not None and (peers is not None or preemption is not None or must_meet):
+    log = plan_log(options)
+    makes_lines = log.as_json or log.timestamps
+    if agent is not None and (peers is not None or preemption is not None or must_meet or makes_lines):
         agent = replace(agent, stays=True)
     return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+from launcher.core.log import say
 from launcher.rehearse.caller import describe_taken, keep_own
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
@@ -84,7 +85,7 @@ def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
     _, taken = keep_own(environ)
     words = describe_taken(tuple(name for name in taken if name not in env))
     if words:
-        print(f"launcher: rehearsal: {words}", file=sys.stderr, flush=True)
+        say(f"rehearsal: {words}", "rehearsal")
 
 
 def with_launcher(command: Sequence[str]) -> list[str]:
@@ -187,7 +188,7 @@ class _Watch:
         if status and self._deadline is None:
             others = f"; stopping the other {len(self._running)}" if self._running else ""
             what = f"the process on {self._names[child.pid]} failed first, with status {status}"
-            print(f"launcher: rehearsal: {what}{others}", file=sys.stderr, flush=True)
+            say(f"rehearsal: {what}{others}", "rehearsal")
         if status:
             self._stop(status)
 
@@ -196,7 +197,7 @@ class _Watch:
             self._status = status
         elif status and self._running:
             what = f"the process on {self._names[child.pid]} has ended with status {status}; the others go on"
-            print(f"launcher: rehearsal: {what}", file=sys.stderr, flush=True)
+            say(f"rehearsal: {what}", "rehearsal")
 
     def _signalled(self, signals: bytes) -> None:
         for signum in signals:
@@ -207,7 +208,7 @@ class _Watch:
             else:
                 name = signal.Signals(signum).name
                 what = f"{name}: stopping all processes, {self._grace_s:g} s until SIGKILL"
-                print(f"launcher: rehearsal: {what}", file=sys.stderr, flush=True)
+                say(f"rehearsal: {what}", "rehearsal")
             self._stop(128 + signum)
 
     def _stop(self, status: int) -> None:
@@ -275,7 +276,7 @@ def _announce(like: str, job: Job, cluster: Cluster) -> None:
     how += [f"started once per {job.scope}"]
     how += ["network namespaces" if cluster.isolated else "loopback addresses"]
     shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
-    print(f"launcher: rehearsal: {shape} as {like} ({', '.join(how)})", file=sys.stderr, flush=True)
+    say(f"rehearsal: {shape} as {like} ({', '.join(how)})", "rehearsal")
     if cluster.fallback_reason:
         text = f"the nodes share one host name, network and /tmp ({cluster.fallback_reason})"
-        print(f"launcher: rehearsal: {text}", file=sys.stderr, flush=True)
+        say(f"rehearsal: {text}", "rehearsal")

@@ -31,7 +31,8 @@ if "LAUNCHER_ATTEMPT" not in os.environ:
 FLAGS = ("--restarts", "1", "--restart-on", "any", "--restart-delay", "0")
 WHY = """
     SELECT DISTINCT
-        json_extract(line, '$.cause'), json_extract(line, '$.failed_node'), json_extract(line, '$.failed_rank')
+        json_extract(line, '$.cause'),
+        json_extract(line, '$.failed_node'), json_extract(line, '$.failed_rank')
     FROM events
     WHERE json_extract(line, '$.event') = 'first-failure' AND json_extract(line, '$.attempt') = 0
 """
@@ -78,6 +79,8 @@ def test_the_nodes_of_a_job_tell_one_story(two: Job, receiver: Path, tmp_path: P
     started = [event for event in events if event["event"] == "attempt-started"]
     assert sorted((event["node"], event["attempt"]) for event in started) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {event["event"] for event in events} >= {"roll-call", "gathered", "stop", "first-failure", "end"}
+
+    assert [event["nodes"] for event in events if event["event"] == "gathered"] == [2, 2]
 
     base = sqlite3.connect(":memory:")
     base.execute("CREATE TABLE events (line TEXT)")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.starting import clean_environ, launch
+from tests.process.test_engines import free_port
 
 TWO = ("run", "--nproc-per-node", "2")
 JSON = ("--log-format", "json")
@@ -98,6 +99,18 @@ def test_our_own_lines_are_objects_with_the_name_of_their_event() -> None:
     assert (report["rank"], report["failed_rank"], report["status"]) == (None, 1, 3)
     text = str(report["text"])
     assert text.startswith("rank 1 of 2 failed first: it exited with status 3\n") and "launcher:" not in text
+
+
+def test_files_have_the_bytes_of_the_process(tmp_path: Path) -> None:
+    """JSON, times and dedupe are for the log; a file is what was written."""
+    script = "import os; os.write(1, b'a\\xff\\r\\n\\0end')"
+    flags = (*JSON, "--timestamps", "--dedupe", "--tee", "1", "--log-dir", str(tmp_path))
+    done = run_raw(*TWO, *flags, "--", sys.executable, "-c", script)
+    assert {one.read_bytes() for one in tmp_path.rglob("stdout.log")} == {b"a\xff\r\n\0end"}
+    assert len(list(tmp_path.rglob("stdout.log"))) == 2
+    objects(done.stdout)
+    (own,) = objects(done.stderr)
+    assert own["event"] == "logs"
 
 
 @pytest.mark.parametrize(
@@ -274,3 +287,65 @@ def test_every_bar_is_shown_where_no_terminal_is_shared() -> None:
     """A file or pipe gets every byte."""
     done = run_raw(*TWO, "--", sys.executable, "-c", BAR)
     assert all(b"%d%% of 1" % step in done.stderr for step in (0, 25, 50, 75, 100))
+
+
+RANK = "import os\nprint('I am', os.environ['RANK'], flush=True)"
+
+
+def test_each_node_says_which_it_is() -> None:
+    """Two launchers: the objects of both make one table; the roll call is an event."""
+    port = free_port()
+    common = (*JSON, "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1")
+    words = [sys.executable, "-m", "launcher", "run", *common, "--master-port", port, "--node-rank"]
+    jobs = [
+        subprocess.Popen(
+            [*words, rank, "--", sys.executable, "-c", RANK],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environ(),
+        )
+        for rank in "01"
+    ]  # fmt: skip
+    found = [job.communicate(timeout=60) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], found
+    for node, (out, err) in enumerate(found):
+        (line,) = objects(out)
+        assert (line["node"], line["rank"], line["text"]) == (node, node, f"I am {node}")
+        assert {one["node"] for one in objects(err)} <= {node}
+    assert "roll-call" in {one["event"] for one in objects(found[0][1])}
+
+
+def test_a_killed_launcher_leaves_an_object() -> None:
+    """Its watchdog writes the last line of the log."""
+    words = [sys.executable, "-m", "launcher", *TWO, *JSON, "--", "sh", "-c", "echo up; exec sleep 60"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, env=clean_environ()) as job:
+        assert job.stdout is not None and job.stderr is not None
+        assert objects(job.stdout.readline())[0]["text"] == "up"
+        job.kill()
+        (last,) = objects(job.stderr.read())
+    assert (last["event"], last["node"], last["rank"]) == ("launcher-killed", 0, None)
+
+
+def test_lines_of_mpiruns_ranks_are_objects_of_mpirun(tmp_path: Path) -> None:
+    """mpirun writes the lines of all ranks, and the rank is in the text; what it forwards changes nothing."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    environ = {"LAUNCHER_LOG_FORMAT": "json", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    environ |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = run_raw("run", "--engine", "mpirun", "--nproc-per-node", "2", "--", sys.executable, str(script),
+                   environ=environ)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = objects(done.stdout)
+    assert sorted(str(one["text"]) for one in found) == ["[rank 0] I am 0", "[rank 1] I am 1"]
+    assert {(one["rank"], one["process"]) for one in found} == {(None, "mpirun")}
+
+
+def test_a_launcher_that_becomes_its_command_says_that_it_changes_no_line() -> None:
+    """--log-format without a launcher that stays: a warning, which is an object itself."""
+    environ = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("SIZE", "LOCAL_SIZE")}
+    environ |= {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "LOCAL_RANK")}
+    gone = run_raw("run", *JSON, "--", sys.executable, "-c", "print('x')", environ=environ)
+    assert gone.stdout == b"x\n"
+    (warning,) = objects(gone.stderr)
+    assert warning["event"] == "warning" and "--stay" in str(warning["text"])
+    stayed = run_raw("run", *JSON, "--stay", "--", sys.executable, "-c", "print('x')", environ=environ)
+    assert [one["text"] for one in objects(stayed.stdout)] == ["x"]

@@ -1,0 +1,209 @@
+"""Lines of any bytes in any pieces: JSON gives every byte back, and no line of several ranks is lost."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.log import CLOCK, STYLE, guess_style, use_style
+from launcher.core.model import STDOUT
+from launcher.output.console import ROTATED_MAX, Console, LogFile, Screen
+from launcher.output.dedupe import WAITING_BYTES, Deduped, SharedLines
+from launcher.output.formats import JsonLines, PlainLines
+from launcher.output.streams import PARTIAL_LIMIT_BYTES, Stream
+from tests.unit.platforms_model import deterministic
+
+FACTS = {"node": None, "rank": 7, "attempt": 0, "stream": "stderr"}
+PIECES = st.sampled_from(
+    [
+        *(
+            b"\n",
+            b"\n",
+            b"\r",
+            b"\r\n",
+            b"\0",
+            b"\xff",
+            b"\xe2\x82",
+            b"\xac",
+            b"\x1b[31m",
+            b'"',
+            b"\\",
+            b"\\n",
+        ),
+        *("é".encode(), "😀".encode()[:3], "😀".encode()[3:], b"\xed\xa0\x80", b"a", b"word ", b'"}\n{"x":1'),
+        *(b"x" * 4096, b"y" * (PARTIAL_LIMIT_BYTES + 1), b"\x7f", "\u2028".encode(), "\x85".encode()),
+    ]
+)
+CHUNKS = st.lists(st.lists(PIECES, max_size=6).map(b"".join), max_size=20)
+
+
+class Sink:
+    """A screen whose bytes can be read."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("sink")
+        self.console = Console(self.fd, "standard output")
+        self.screen = Screen(self.console)
+
+    def take(self) -> bytes:
+        """Return what was written; closes it."""
+        self.console.close()
+        found = os.pread(self.fd, os.fstat(self.fd).st_size, 0)
+        os.close(self.fd)
+        return found
+
+
+def feed(form: JsonLines | PlainLines | Deduped, chunks: list[bytes], screen: Screen) -> None:
+    """Let a stream read these chunks one by one, and its end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    stream = Stream(reading, screen, form, None)
+    for chunk in chunks:
+        data = chunk
+        while data:
+            data = data[os.write(writing, data[: 1 << 15]) :]
+            stream.read()
+            stream.read()
+        stream.flush_partial(stream.last_ns / 1e9 + len(chunk) % 7)  # sometimes after the hold
+    os.close(writing)
+    stream.finish()
+    os.close(reading)
+
+
+@deterministic(200)
+@given(chunks=CHUNKS)
+def test_the_objects_of_a_stream_are_its_bytes(chunks: list[bytes]) -> None:
+    """One object per line, strict JSON in UTF-8; together with the newlines they are what was written."""
+    sink = Sink()
+    feed(JsonLines(CLOCK, FACTS), chunks, sink.screen)
+    found = b""
+    *lines, rest = sink.take().split(b"\n")
+    for line in lines:
+        one = json.loads(line.decode("utf-8", "strict"))
+        text = str(one["text"]).encode("utf-8", "strict")
+        found += base64.b64decode(one["base64"]) if "base64" in one else text
+        found += b"" if one.get("unfinished") else b"\n"
+        assert {name: one[name] for name in FACTS} == FACTS
+        assert len(one["text"]) <= 2 * PARTIAL_LIMIT_BYTES + (1 << 15)
+        assert not any(byte < 0x20 for byte in line)
+    assert rest == b""
+    assert found == b"".join(chunks)
+
+
+WORDS = st.sampled_from([b"one", b"two", b"three", b"", b"x" * 70_000])
+LINES = st.lists(st.tuples(st.integers(0, 2), st.lists(WORDS, min_size=1, max_size=5)), max_size=25)
+
+
+@deterministic(200)
+@given(steps=LINES, expires=st.booleans())
+def test_shared_lines_count_for_each_of_their_ranks(
+    steps: list[tuple[int, list[bytes]]], expires: bool
+) -> None:
+    """Of each rank each line is there as often as it wrote it, whichever joined which."""
+    sink = Sink()
+    shared = SharedLines(sink.screen, 3)
+    forms = [Deduped(JsonLines(CLOCK, {"rank": rank}), shared, rank, STDOUT) for rank in range(3)]
+    written: Counter[tuple[int, str]] = Counter()
+    for rank, lines in steps:
+        forms[rank].show(sink.screen, forms[rank], b"".join(line + b"\n" for line in lines))
+        written.update((rank, line.decode()) for line in lines)
+        if expires and shared.due is not None:
+            shared.release(shared.due)
+    shared.release()
+    assert shared.due is None
+    shown: Counter[tuple[int, str]] = Counter()
+    for line in sink.take().splitlines():
+        one = json.loads(line)
+        ranks = one.get("ranks", [one["rank"]])
+        assert one["rank"] in ranks and ranks == sorted(set(ranks))
+        shown.update((rank, one["text"]) for rank in ranks)
+    assert shown == written
+
+
+def test_a_flood_of_lines_waits_for_nothing() -> None:
+    """More than a limit is shown at once: memory does not grow."""
+    sink = Sink()
+    shared = SharedLines(sink.screen, 2)
+    form = Deduped(PlainLines(b"[rank 0] "), shared, 0, STDOUT)
+    for number in range(100):
+        form.show(sink.screen, form, b"".join(b"%d %d\n" % (number, line) for line in range(2000)))
+    assert sink.screen.written > 100 * 2000 * 10 - 2 * WAITING_BYTES
+    shared.release()
+    assert sink.take().count(b"\n") == 100 * 2000
+
+
+@deterministic(100)
+@given(
+    pieces=st.lists(st.binary(max_size=40_000).map(lambda data: data.replace(b"\0", b"\n")), max_size=30),
+    limit=st.sampled_from([1 << 16, 100_000]),
+)
+def test_rotated_files_are_the_end_of_what_was_written(pieces: list[bytes], limit: int) -> None:
+    """In order, none too large by more than a line; a file ends inside a line only if that is long."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "log")
+        file = LogFile(path, limit)
+        for piece in pieces:
+            file.write(piece)
+        file.close()
+        names = [path, *(f"{path}.{number}" for number in range(1, ROTATED_MAX + 1))]
+        found = [Path(name).read_bytes() for name in names if os.path.exists(name)][::-1]
+    whole = b"".join(pieces)
+    assert whole.endswith(b"".join(found))
+    assert len(found) == 1 + ROTATED_MAX or b"".join(found) == whole
+    assert all(len(one) <= limit + (1 << 16) for one in found)
+
+
+def test_a_file_that_cannot_be_renamed_grows_on(tmp_path: Path) -> None:
+    """It says so once, and nothing is lost."""
+    path = tmp_path / "log"
+    (tmp_path / "log.4").touch()
+    (tmp_path / "log.5").mkdir()
+    file = LogFile(str(path), 1 << 16)
+    for _ in range(4):
+        file.write(b"x" * 30_000 + b"\n")
+    assert "grows on" in (file.take_complaint() or "")
+    assert file.take_complaint() is None
+    file.close()
+    assert (path.stat().st_size, file.lost_bytes) == (4 * 30_001, 0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "as_json"),
+    [
+        (["run", "--log-format", "json"], {}, True),
+        (["run", "--log-format=json", "--", "x"], {}, True),
+        (["run", "--", "x", "--log-format", "json"], {}, False),
+        (["run", "--log-format"], {}, False),
+        (["run"], {"LAUNCHER_LOG_FORMAT": "json"}, True),
+        (["run", "--log-format", "text"], {"LAUNCHER_LOG_FORMAT": "json"}, False),
+    ],
+)
+def test_the_style_of_an_early_error_is_that_of_the_line(
+    argv: list[str], environ: dict[str, str], as_json: bool
+) -> None:
+    """The flag wins over the variable; words behind -- belong to the command."""
+    try:
+        guess_style(argv, environ)
+        assert STYLE.as_json is as_json
+    finally:
+        use_style(as_json=False, timestamps=False)
+
+
+def test_a_hidden_bar_keeps_only_its_last_state() -> None:
+    """Lines in between are shown at once."""
+    sink = Sink()
+    feed(
+        PlainLines(b"[1] ", bars=False),
+        [b"\r1%", b"\r2%", b"\r3%\nline\n5%\r6%\r", b"7%\r\nend"],
+        sink.screen,
+    )
+    assert sink.take() == b"[1] 3%\n[1] line\n[1] 7%\r\n[1] end"
