@@ -80,7 +80,8 @@ def summarize(verdict: Verdict) -> dict[str, object]:
         "causes": codes,
         "retryable": verdict.retryable,
         "failed_rank": end["rank"],
-        **{name: end[name] for name in ("local_rank", "pid", "signal")},
+        **{name: end[name] for name in ("local_rank", "signal")},
+        "pid": end["pid"] or None,  # a node that is lost has none
         "status": end["exit_status"],
         "failed_node": verdict.node_rank,
         "host": verdict.host_name,
