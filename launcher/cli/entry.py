@@ -6,15 +6,12 @@ import gc
 import os
 import sys
 
-from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, Problem, Unavailable, print_problems
+from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, print_problems
 from launcher.core.log import STYLE, guess_style
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-DEPENDENCY = "rich"
-"""Our only dependency; it renders tables in a terminal."""
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -43,13 +40,6 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != DEPENDENCY:
-            _print_bug()
-            return EXIT_BUG
-        missing = _miss_dependency()
-        print_problems(missing)
-        return missing.exit_status
     except Exception as error:
         known = _explain(error)
         if known is None:
@@ -74,18 +64,6 @@ def _explain(error: Exception) -> LauncherError | None:
     except OSError:  # not even a module can be loaded
         return None
     return explain(error)
-
-
-def _miss_dependency() -> LauncherError:
-    """Return the error for a missing dependency: pip did not install our files, e.g. on PYTHONPATH."""
-    return Unavailable(
-        Problem(
-            "no-rich",
-            f"the launcher's own Python, {sys.executable}, does not have {DEPENDENCY}, which tables need",
-            "this installation",
-            f"pip install {DEPENDENCY}; launcher plan --format json and launcher env do without",
-        )
-    )
 
 
 def _open_closed_descriptors() -> None:
