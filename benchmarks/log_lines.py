@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, Screen
-from launcher.output.formats import Text
+from launcher.output.formats import PlainLines
 from launcher.output.streams import Stream, make_prefix
 
 PROMISE_MIB_S = 500.0
@@ -79,7 +79,10 @@ def measure(
         screen = Screen(console)
         streams = {
             fd: Stream(
-                fd, screen, Text(make_prefix(f"rank {rank}", rank, colour=False) if prefix else b""), None
+                fd,
+                screen,
+                PlainLines(make_prefix(f"rank {rank}", rank, colour=False) if prefix else b""),
+                None,
             )
             for rank, fd in enumerate(readers)
         }

@@ -8,6 +8,7 @@ processes. A small run before it, read line by line, says whether all lines arri
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -31,10 +32,18 @@ LIMIT_S = 20.0
 CHECKED_BLOCKS = 4
 MIB = 1024 * 1024
 LOGS = "{logs}"
+JSON = ["--log-format", "json"]
 WAYS: dict[str, list[tuple[str, list[str]]]] = {
     # The launcher's name -> title and options of each way that is measured.
     LOOP: [("nothing in between", [])],
-    OURS: [("prefixes", ["--prefix"]), ("--tee 3", ["--tee", "3", "--log-dir", LOGS])],
+    OURS: [
+        ("prefixes", ["--prefix"]),
+        ("--tee 3", ["--tee", "3", "--log-dir", LOGS]),
+        ("--timestamps", ["--timestamps"]),
+        ("--log-format json", JSON),
+        ("--dedupe", ["--dedupe"]),
+        ("--tee 3, JSON, rotating", ["--tee", "3", "--log-dir", LOGS, *JSON, "--log-rotate", "1G"]),
+    ],
     "torchrun, static rendezvous": [("--tee 3", ["--tee", "3", "--log-dir", LOGS])],
     "horovodrun --gloo": [("prefixes (default)", [])],
     "Open MPI 4.1 mpirun": [("--tag-output", ["--tag-output"])],
@@ -140,7 +149,10 @@ def check_lines(stage: Stage, way: Way) -> Check:
         written = PROCESSES * CHECKED_BLOCKS * BLOCK_BYTES
         if not reader.read_all(time.monotonic() + LIMIT_S, written):
             raise job.trouble(f"4 MiB did not come through in {LIMIT_S:g} s")
-        arrived = Counter(line[-(LINE_BYTES - 1) :] for line in b"".join(kept).split(b"\n"))
+        lines = b"".join(kept).split(b"\n")
+        if JSON[0] in way.options:
+            lines = [str(json.loads(line)["text"]).encode() for line in lines if line]
+        arrived = Counter(line[-(LINE_BYTES - 1) :] for line in lines)
         wanted = [line for pid in job.ranks for line in block(pid).splitlines()]
         broken = sum(max(0, CHECKED_BLOCKS - arrived[line]) for line in wanted)
         text = f"{100 * broken * LINE_BYTES / written:.2g} % damaged" if broken else "all whole"

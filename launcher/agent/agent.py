@@ -165,13 +165,9 @@ class Agent:
         self.folder = RunFolder(watch.log_dir, log_id or self.run_id, place.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = OutputRouter(
-            watch,
-            self.loop,
-            environ,
-            several=not single,
-            shares_terminal=self.shares_terminal,
+            watch, self.loop, environ, several=not single, shares_terminal=self.shares_terminal,
             node=place.node_rank,
-        )
+        )  # fmt: skip
         self.group = ProcessGroup(
             self, self.loop, signals, self.say,
             grace_s=watch.grace_s, to_group=watch.signal_to == "group", own_groups=not self.shares_terminal,
@@ -456,11 +452,8 @@ class Agent:
             self.stop_rest()
         elif action is Action.SETTLE:
             self._settles = True
-            self.say(
-                f"{process.name} {process.end}: it lost another process, which gets {SETTLE_S:g} s to exit "
-                "and report why",
-                "settling",
-            )
+            what = f"it lost another process, which gets {SETTLE_S:g} s to exit and report why"
+            self.say(f"{process.name} {process.end}: {what}", "settling")
             self.loop.timers.append(Later(time.monotonic() + SETTLE_S, lambda: self._stop_settled(process)))
         elif action is Action.STOP_COMPANIONS:
             self.group.stopper.begin(signal.SIGTERM)

@@ -21,7 +21,7 @@ FORMAT, TIMESTAMPS = "--log-format", "--timestamps"
 FORMAT_VARIABLE, TIMESTAMPS_VARIABLE = "LAUNCHER_LOG_FORMAT", "LAUNCHER_TIMESTAMPS"
 
 
-class Clock:
+class UtcClock:
     """Tells the time as RFC 3339 in UTC with microseconds."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class _Style:
     node: int | None = None
 
 
-STYLE, CLOCK = _Style(), Clock()
+STYLE, CLOCK = _Style(), UtcClock()
 
 
 def use_style(*, as_json: bool, timestamps: bool, node: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Lines that several processes write within a moment: each is shown once, with the ranks that wrote it.
 
-A line waits until all processes have written it, or for `WINDOW_S`. It then stands where the first of them
-wrote it. What a process writes twice is shown twice.
+Lines wait in the batches in which they were read, until all processes have written them, or for `WINDOW_S`. A
+line that another process has written already joins that one; what a process writes twice is shown twice.
 """
 
 from __future__ import annotations
@@ -15,114 +15,95 @@ from launcher.output.formats import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from launcher.output.console import Screen
-    from launcher.output.formats import Json, Text
+    from launcher.output.formats import JsonLines, PlainLines
 
 WINDOW_S = 1.0
 """Longest time that a line waits for the same line of other processes."""
-WAITING_BYTES = 1 << 20
-"""With more than this waiting, all of it is shown."""
+WAITING_BYTES = 1 << 18
+"""With more than this waiting, the first of it is shown."""
 
 
-class _Line:
-    """A line that waits, and what wrote it first."""
+class Batch:
+    """Lines that a process has written at once."""
 
-    __slots__ = ("due", "first", "key", "moment", "ranks", "writer")
+    def __init__(self, source: Deduped, writer: object, lines: list[bytes]) -> None:
+        self.source, self.writer, self.lines = source, writer, lines
+        self.texts, self.moment, self.due = frozenset(lines), CLOCK.read(), time.monotonic() + WINDOW_S
+        self.size = sum(map(len, lines))
+        self.joined = 0
+        self._ranks: dict[int, list[int]] = {}
+        self._places: dict[int, int] = {}
 
-    def __init__(
-        self, key: tuple[int, bytes], first: Deduped, writer: object, due: float, moment: str
-    ) -> None:
-        self.key, self.first, self.writer, self.due, self.moment = key, first, writer, due, moment
-        self.ranks = [first.rank]
+    def join(self, rank: int, line: bytes) -> bool:
+        """Note that another process has written a line, too; return whether one is left for it."""
+        begin = self._places.get(rank, 0)
+        try:
+            place = self.lines.index(line, begin)
+        except ValueError:
+            # An earlier one, in another order
+            place = next((at for at in range(begin) if self._is_free(at, rank, line)), -1)
+        if place < 0:
+            return False
+        self._places[rank] = max(begin, place + 1)
+        self._ranks.setdefault(place, [self.source.rank]).append(rank)
+        self.joined += 1
+        return True
 
-    def stands_with(self, line: _Line) -> bool:
-        """Whether another line can be shown in one go with this one."""
-        return self.first is line.first and self.ranks == line.ranks and self.moment == line.moment
+    def _is_free(self, place: int, rank: int, line: bytes) -> bool:
+        return self.lines[place] == line and rank not in self._ranks.get(place, ())
+
+    def show(self, screen: Screen) -> None:
+        """Show the lines: those that have the same ranks, and follow each other, in one go."""
+        begin = 0
+        for place in range(1, len(self.lines)) if self._ranks else ():
+            if self._ranks.get(place) != self._ranks.get(begin):
+                self._show(screen, begin, place)
+                begin = place
+        self._show(screen, begin, len(self.lines))
+
+    def _show(self, screen: Screen, begin: int, end: int) -> None:
+        text, ranks = b"".join(self.lines[begin:end]), sorted(self._ranks.get(begin, ()))
+        self.source.format.show(screen, self.writer, text, ranks, self.moment)
 
 
-class _Same:
-    """The waiting lines with one text: the n-th that a process writes joins the n-th of the others."""
-
-    def __init__(self) -> None:
-        self.lines: deque[_Line] = deque()
-        self.shown = 0
-        self._next: dict[int, int] = {}
-
-    def find(self, rank: int) -> _Line | None:
-        """Return the line that the next one of this process joins; None if that is a new one."""
-        number = max(self._next.get(rank, 0), self.shown)
-        self._next[rank] = number + 1
-        place = number - self.shown
-        return self.lines[place] if place < len(self.lines) else None
-
-
-class Waiting:
-    """The waiting lines of all processes that share a screen.
-
-    Attributes:
-        due: When to call `release`, by ``time.monotonic()``; None if nothing waits.
-    """
+class SharedLines:
+    """The waiting lines of all processes that share a screen."""
 
     def __init__(self, screen: Screen, count: int) -> None:
         """Wait for the lines of ``count`` processes."""
-        self._screen, self._count = screen, count
-        self._lines: deque[_Line] = deque()
-        self._same: dict[tuple[int, bytes], _Same] = {}
+        self._screen, self._others = screen, count - 1
+        self._batches: deque[Batch] = deque()
         self._bytes = 0
 
     @property
     def due(self) -> float | None:
         """When to call `release`, by ``time.monotonic()``; None if nothing waits."""
-        return self._lines[0].due if self._lines else None
+        return self._batches[0].due if self._batches else None
 
-    def add(self, source: Deduped, writer: object, lines: Sequence[bytes]) -> None:
+    def add(self, source: Deduped, writer: object, lines: list[bytes]) -> None:
         """Take lines of a process, and show what need not wait any longer."""
-        now, moment = time.monotonic(), CLOCK.read()
-        for text in lines:
-            key = (source.bit, text)
-            same = self._same.setdefault(key, _Same())
-            line = same.find(source.rank)
-            if line is None:
-                line = _Line(key, source, writer, now + WINDOW_S, moment)
-                same.lines.append(line)
-                self._lines.append(line)
-                self._bytes += len(text)
-            else:
-                line.ranks.append(source.rank)
-        self.release(now if self._bytes <= WAITING_BYTES else None)
+        for batch in self._batches:
+            is_other = batch.source.rank != source.rank and batch.source.bit == source.bit
+            if lines and is_other and not batch.texts.isdisjoint(lines):
+                texts, rank = batch.texts, source.rank
+                lines = [line for line in lines if line not in texts or not batch.join(rank, line)]
+        if lines:
+            batch = Batch(source, writer, lines)
+            self._batches.append(batch)
+            self._bytes += batch.size
+        self.release(time.monotonic())
 
-    def release(self, now: float | None = None) -> None:
-        """Show the first lines that have waited long enough or are complete; without a time all."""
-        run: list[_Line] = []
-        while self._lines:
-            line = self._lines[0]
-            if now is not None and line.due > now and len(line.ranks) < self._count:
+    def release(self, now: float = float("inf")) -> None:
+        """Show the first batches that have waited long enough or are complete; without a time all."""
+        while self._batches:
+            batch = self._batches[0]
+            is_complete = batch.joined == len(batch.lines) * self._others
+            if batch.due > now and not is_complete and self._bytes <= WAITING_BYTES:
                 break
-            self._lines.popleft()
-            self._forget(line)
-            if run and not run[-1].stands_with(line):
-                self._show(run)
-                run = []
-            run.append(line)
-        if run:
-            self._show(run)
-
-    def _forget(self, line: _Line) -> None:
-        same = self._same[line.key]
-        same.lines.popleft()
-        same.shown += 1
-        self._bytes -= len(line.key[1])
-        if not same.lines:
-            del self._same[line.key]
-
-    def _show(self, run: list[_Line]) -> None:
-        line = run[0]
-        ranks = sorted(line.ranks) if len(line.ranks) > 1 else ()
-        line.first.format.show(
-            self._screen, line.writer, b"".join(one.key[1] for one in run), ranks, line.moment
-        )
+            self._batches.popleft()
+            self._bytes -= batch.size
+            batch.show(self._screen)
 
 
 @frozen
@@ -136,8 +117,8 @@ class Deduped:
         bit: ``STDOUT`` or ``STDERR``: only lines of the same stream are the same.
     """
 
-    format: Text | Json
-    waiting: Waiting
+    format: PlainLines | JsonLines
+    waiting: SharedLines
     rank: int
     bit: int
 

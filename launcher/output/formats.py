@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.core.log import Clock
+    from launcher.core.log import UtcClock
     from launcher.output.console import Bytes, Screen
 
 HOLD_S = 0.2
@@ -25,10 +25,10 @@ _CONTROLS = bytes((*range(0x0A), *range(0x0B, 0x20)))
 _ESCAPES = {0x08: b"\\b", 0x09: b"\\t", 0x0C: b"\\f", 0x0D: b"\\r"}
 
 
-class Text:
+class PlainLines:
     """Lines with a prefix; a carriage return ends a line, too: that of a progress bar."""
 
-    def __init__(self, prefix: bytes = b"", clock: Clock | None = None, *, bars: bool = True) -> None:
+    def __init__(self, prefix: bytes = b"", clock: UtcClock | None = None, *, bars: bool = True) -> None:
         """Set the look of one stream.
 
         Args:
@@ -76,10 +76,10 @@ class Text:
             screen.put(writer, prefix, _with_prefixes(text, prefix))
 
 
-class Json:
+class JsonLines:
     """Lines as JSON objects; only a newline ends a line."""
 
-    def __init__(self, clock: Clock, facts: Mapping[str, object]) -> None:
+    def __init__(self, clock: UtcClock, facts: Mapping[str, object]) -> None:
         """Set the look of one stream.
 
         Args:
@@ -101,7 +101,7 @@ class Json:
     def show(
         self, screen: Screen, writer: object, text: bytes, ranks: Sequence[int] = (), moment: str = ""
     ) -> None:
-        """Write lines, or a piece of one, to a screen; see `Text.show`."""
+        """Write lines, or a piece of one, to a screen; see `PlainLines.show`."""
         screen.put(None, b"", self.render(text, ranks, moment))
 
     def render(self, text: bytes, ranks: Sequence[int] = (), moment: str = "") -> bytes:
@@ -154,10 +154,9 @@ def _is_utf8(text: bytes) -> bool:
 
 def _render_lines(head: bytes, text: bytes) -> bytes:
     text = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    if len(text.translate(None, _CONTROLS)) != len(text):
-        for byte in _CONTROLS:
-            if byte in text:
-                text = text.replace(bytes((byte,)), _ESCAPES.get(byte, b"\\u%04x" % byte))
+    for byte in _CONTROLS:  # 31 searches for one byte take a fifth of the time of one for any of 31
+        if byte in text:
+            text = text.replace(bytes((byte,)), _ESCAPES.get(byte, b"\\u%04x" % byte))
     end = text.rfind(b"\n") + 1
     parts = [head, text[: end - 1].replace(b"\n", b'"}\n' + head), b'"}\n'] if end else []
     if end < len(text):

@@ -14,7 +14,7 @@ from launcher.core.log import CLOCK, PREFIX, STYLE, use_style
 from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder, cannot_write
-from launcher.output.formats import Json, Text
+from launcher.output.formats import JsonLines, PlainLines
 from launcher.output.streams import Stream, fill_template, make_prefix
 from launcher.process.spawn import Child, Streams
 
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.output.dedupe import Deduped, Waiting
+    from launcher.output.dedupe import Deduped, SharedLines
     from launcher.process.loop import Loop
     from launcher.recovery.progress import ProgressGate
 
@@ -61,7 +61,7 @@ class OutputRouter:
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
         self._template = environ.get(TEMPLATE, "")
-        self._waiting: dict[Screen, Waiting] = {}
+        self._waiting: dict[Screen, SharedLines] = {}
         self._attempt, self._bars_of = 0, -1
         # mpirun gives its ranks a terminal for standard output only, although the output may end in a file
         both = all(console.is_terminal for console in self._consoles)
@@ -155,25 +155,25 @@ class OutputRouter:
         """Whether each line of a process changes on its way, even if there is only one process."""
         return self._log.as_json or self._log.timestamps
 
-    def _plan_form(self, child: Child, bit: int, screen: Screen) -> Text | Json | Deduped:
+    def _plan_form(self, child: Child, bit: int, screen: Screen) -> PlainLines | JsonLines | Deduped:
         """Return how the lines of a stream look on its screen."""
-        form: Text | Json
+        form: PlainLines | JsonLines
         if self._log.as_json:
             facts = {"node": STYLE.node, "rank": None if child.called else child.rank}
             named = {"process": child.called} if child.called else {}
-            form = Json(CLOCK, {**facts, "attempt": self._attempt, "stream": NAMES[bit], **named})
+            form = JsonLines(CLOCK, {**facts, "attempt": self._attempt, "stream": NAMES[bit], **named})
         else:
             prefix = b""
             if self._watch.prefix:
                 prefix = make_prefix(self._label(child), child.rank, self.has_colour)
             has_bars = not self._several or not screen.console.is_terminal or self._has_bars(child)
-            form = Text(prefix, CLOCK if self._log.timestamps else None, bars=has_bars)
+            form = PlainLines(prefix, CLOCK if self._log.timestamps else None, bars=has_bars)
         if not self._log.dedupe or child.called or not self._several:
             return form
-        from launcher.output.dedupe import Deduped, Waiting
+        from launcher.output.dedupe import Deduped, SharedLines
 
         count = sum(bool(route.to_console & bit) for route in self._watch.routes)
-        waiting = self._waiting.setdefault(screen, Waiting(screen, count))
+        waiting = self._waiting.setdefault(screen, SharedLines(screen, count))
         return Deduped(form, waiting, child.rank, bit)
 
     def _has_bars(self, child: Child) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.output.console import LogFile, Screen
     from launcher.output.dedupe import Deduped
-    from launcher.output.formats import Json, Text
+    from launcher.output.formats import JsonLines, PlainLines
 
     class Search(Protocol):
         """Searches the output of one stream: `launcher.recovery.progress.Lines`."""
@@ -96,7 +96,7 @@ class Stream:
         self,
         fd: int,
         screen: Screen | None,
-        form: Text | Json | Deduped,
+        form: PlainLines | JsonLines | Deduped,
         file: LogFile | None,
         *,
         lines: bool = True,

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
-from launcher.output.formats import HOLD_S, Text
+from launcher.output.formats import HOLD_S, PlainLines
 from launcher.output.streams import (
     PALETTE,
     PARTIAL_LIMIT_BYTES,
@@ -89,7 +89,7 @@ class Source:
         reader, self.writer = os.pipe()
         os.set_blocking(self.writer, False)
         self.stream = Stream(
-            reader, screen, Text(prefix), file, lines=bool(prefix) if lines is None else lines
+            reader, screen, PlainLines(prefix), file, lines=bool(prefix) if lines is None else lines
         )
 
     def write(self, data: bytes, read: Callable[[], object] | None = None) -> None:
@@ -440,14 +440,14 @@ def test_finishing_ends_while_somebody_goes_on_writing() -> None:
     endless = os.open("/dev/zero", os.O_RDONLY)
     null = os.open("/dev/null", os.O_WRONLY)
     with closing(endless, null):
-        stream = Stream(endless, Screen(Console(null, "standard output")), Text(b"[rank 0] "), None)
+        stream = Stream(endless, Screen(Console(null, "standard output")), PlainLines(b"[rank 0] "), None)
         stream.finish()
         assert stream.tail == bytes(TAIL_BYTES)
 
 
 MEMORY = """
 import os, sys
-from launcher.output.formats import Text
+from launcher.output.formats import PlainLines
 from launcher.output.console import Console
 from launcher.output.console import Screen
 from launcher.output.streams import Stream
@@ -464,7 +464,7 @@ if os.fork() == 0:
         os.write(writer, piece)
     os._exit(0)
 os.close(writer)
-stream = Stream(reader, Screen(Console(1, "standard output")), Text(b"[rank 0] "), None)
+stream = Stream(reader, Screen(Console(1, "standard output")), PlainLines(b"[rank 0] "), None)
 gate, before = __import__("select").poll(), peak()
 gate.register(reader)
 while gate.poll() and stream.read():
