@@ -61,8 +61,8 @@ class Milestones:
                 agent.environ, agent.run_id, agent.loop, agent.group.helpers, self._complain
             )
         agent.output.listener = self.take
-        self._note(
-            "start", "the launcher has started", agent.began_s, seconds=agent.began_s - LOADED_S,
+        self._note_moment(
+            "the launcher has started", "start", agent.began_s, seconds=agent.began_s - LOADED_S,
             host=Host().hostname(), pid=_pid(), version=__version__, world_size=agent.place.world_size,
         )  # fmt: skip
 
@@ -70,9 +70,12 @@ class Milestones:
 
     def take(self, event: str, text: str, fields: Mapping[str, object]) -> None:
         """Take an event of now: a line of the launcher's own, or one that prints none."""
-        self._write(event, text, fields, time.time())
+        output = self._agent.output
+        listener, output.listener = output.listener, None  # a fault is printed, and must not come back here
+        if self._guard(lambda: self._write(event, text, fields, time.time())):
+            output.listener = listener
 
-    def _note(self, event: str, text: str, moment_s: float, **fields: object) -> None:
+    def _note_moment(self, text: str, event: str, moment_s: float, **fields: object) -> None:
         """Take a milestone of a moment, monotonic seconds."""
         seconds = fields.get("seconds")
         if isinstance(seconds, float):
@@ -105,8 +108,8 @@ class Milestones:
         agent = self._agent
         nodes = agent.coordination.describe_nodes() or {}
         now = time.monotonic()
-        self._note(
-            "gathered", "all nodes are here", now, seconds=now - agent.began_s,
+        self._note_moment(
+            "all nodes are here", "gathered", now, seconds=now - agent.began_s,
             nodes=nodes.get("count"), world_size=agent.place.world_size,
         )  # fmt: skip
 
@@ -129,8 +132,8 @@ class Milestones:
         ranks = [one.child.rank for one in agent.group.processes if not one.child.companion]
         self._told, self._has_told_stop, self._runs = (None,) * len(BY), False, True
         started = moments.started or time.monotonic()
-        self._note(
-            "attempt-started", f"attempt {agent.attempt}: {len(ranks)} processes have started", started,
+        self._note_moment(
+            f"attempt {agent.attempt}: {len(ranks)} processes have started", "attempt-started", started,
             seconds=started - moments.began, ranks=ranks, world_size=agent.place.world_size,
         )  # fmt: skip
         agent.loop.timers.append(self)
@@ -158,13 +161,13 @@ class Milestones:
         agent, before, self._told = self._agent, self._told, self._look()
         for by, told, moment in zip(BY, before, self._told, strict=True):
             if told is None and moment is not None:
-                self._note("training", f"the work has begun: the first {by}", moment, by=by)
+                self._note_moment(f"the work has begun: the first {by}", "training", moment, by=by)
         if agent.is_ending and not self._has_told_stop:
             self._has_told_stop = True
             number = agent.group.stopper.number
             reason = agent.reason.cause.code if agent.reason is not None else None
-            self._note(
-                "stop", "the processes are being stopped", now,
+            self._note_moment(
+                "the processes are being stopped", "stop", now,
                 signal=None if number is None else name_signal(number), cause=reason,
             )  # fmt: skip
 
@@ -180,10 +183,10 @@ class Milestones:
         ended = moments.ended or time.monotonic()
         how = "all processes have succeeded" if first is None else f"{first.name} {first.end}"
         code = 0 if first is None else first.code or 0
-        self._note(
-            "attempt-ended", f"attempt {agent.attempt}: {how}", ended, seconds=ended - moments.began,
+        self._note_moment(
+            f"attempt {agent.attempt}: {how}", "attempt-ended", ended, seconds=ended - moments.began,
             status=0 if first is None else first.status,
-            rank=None if first is None or first.child.called else first.child.rank,
+            failed_rank=None if first is None or first.child.called else first.child.rank,
             signal=name_signal(-code) if code < 0 else None,
         )  # fmt: skip
 
@@ -198,17 +201,17 @@ class Milestones:
         figures = agent.read_timings() or {}
         error = agent.restarter.error
         now = time.monotonic()
-        self._note(
-            "end", error or f"the job has ended with status {status} here", now, seconds=now - LOADED_S,
-            status=status, cause=agent.restarter.cause, attempts=figures.get("attempts"),
+        self._note_moment(
+            error or f"the job has ended with status {status} here", "end", now, seconds=now - LOADED_S,
+            status=status, cause=agent.restarter.cause if status else None, attempts=figures.get("attempts"),
             work_s=figures.get("work_s"), lost_s=figures.get("lost_s"), goodput=figures.get("goodput"),
         )  # fmt: skip
         self._guard(self._finish_traces)
         if self._file is not None:
             self._guard(lambda: self._close_file(now))
 
-    def _guard(self, action: Callable[[], None]) -> None:
-        self._agent.loop.guard(action)
+    def _guard(self, action: Callable[[], None]) -> bool:
+        return self._agent.loop.guard(action)
 
     def _finish_traces(self) -> None:
         if self._traces is not None:

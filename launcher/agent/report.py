@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.process.spawn import Process
 
-FIRST_FAILURE = "first-failure"
 SURVIVORS_SHOWN = 20
 ABOVE_BYTES = 4096
 """Output after the failed process's last errors that still fits on one page of a terminal."""
@@ -143,9 +142,9 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     output = agent.output
     if shown:
         text = render_text(verdict, output.has_colour, above=stands_above(agent, verdict))
-        output.say_as_is(text, FIRST_FAILURE, **summarize(verdict))
+        output.say_as_is(text, "first-failure", **summarize(verdict))
     else:
-        output.tell(verdict.summary, FIRST_FAILURE, summarize(verdict))
+        output.pass_on(verdict.summary, "first-failure", summarize(verdict))
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is None:
         return None

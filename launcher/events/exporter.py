@@ -78,9 +78,9 @@ class Complaints(logging.Handler):
         """Pass it on as a line; the SDK's text has neither headers nor spans."""
         text = record.getMessage()
         found = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
-        self.say(f"{self._endpoint}: {text if found is None else found[1]}")
+        self.pass_on(f"{self._endpoint}: {text if found is None else found[1]}")
 
-    def say(self, what: str) -> None:
+    def pass_on(self, what: str) -> None:
         """Pass on why there are no traces, once."""
         fd, self._fd = self._fd, None
         if fd is not None:
@@ -330,4 +330,4 @@ def export(fd: int, environ: Mapping[str, str], own: str) -> None:
     try:
         follow(fd, environ, own, make_exporter(environ))
     except Exception as error:  # nothing of this may reach the job
-        complaints.say(f"{type(error).__name__}: {error}")
+        complaints.pass_on(f"{type(error).__name__}: {error}")

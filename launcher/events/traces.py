@@ -185,17 +185,17 @@ class Traces:
             self._server = self._helpers.serve(work, ours.fileno(), fd, name=PROCESS_NAME, nice=NICE)
         except OSError as error:
             ours.detach()  # closed already
-            self._say(f"no traces: {error.strerror}; the job goes on")
+            self._report(f"no traces: {error.strerror}; the job goes on")
             return
         self._socket = ours
         self._loop.add(ours.fileno(), self._hear)
         self._writing = os.dup(ours.fileno())  # the loop has one handler for each descriptor
         console = Console(self._writing, "the process of the traces")
-        self._sink = Sink(console, self._loop, self._say)
+        self._sink = Sink(console, self._loop, self._report)
         self._sink.add(bytes(self._waiting))
         self._waiting.clear()
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if not self._has_complained:
             self._has_complained = True
             self._complain(text)
@@ -212,12 +212,12 @@ class Traces:
         self._text = (self._text + data)[:LINE_BYTES]
         line, newline, _ = self._text.partition(b"\n")
         if newline:
-            self._say(line.decode("utf-8", "replace"))
+            self._report(line.decode("utf-8", "replace"))
         if not data:
             self._is_over = True
             self._loop.remove(self._socket.fileno())
             if not self._is_finishing:
-                self._say("no more traces: their process was killed; the job goes on")
+                self._report("no more traces: their process was killed; the job goes on")
 
     def finish(self) -> None:
         """Have the process send the rest, for a limited time."""
@@ -247,6 +247,6 @@ class Traces:
                 deadline = min(deadline, time.monotonic() + FAILED_S)
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not gate.poll(left_s * 1000):
-                self._say(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
+                self._report(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
                 return
             self._hear()

@@ -74,20 +74,20 @@ def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -
 def summarize(verdict: Verdict) -> dict[str, object]:
     """Return the fields of the event of a failure, see docs/events.md: those of the record that are short."""
     end, codes = _describe(verdict.first), [cause.code for cause in verdict.causes]
-    return {
+    facts = {
         "summary": verdict.summary,
         "cause": codes[0] if codes else None,
         "causes": codes,
         "retryable": verdict.retryable,
         "failed_rank": end["rank"],
-        **{name: end[name] for name in ("local_rank", "signal")},
-        "pid": end["pid"] or None,  # a node that is lost has none
-        "status": end["exit_status"],
         "failed_node": verdict.node_rank,
-        "host": verdict.host_name,
+        "failed_host": verdict.host_name,
+        "status": end["exit_status"],
+        "signal": end["signal"],
         "exception": verdict.exception or None,
         "ended": _iso(verdict.ended_ns),
     }
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _describe(end: End) -> dict[str, object]:

@@ -301,19 +301,19 @@ class OutputRouter:
         """Write a message of the launcher; see `Say`."""
         self._release()
         self.screen.notice(text, event, {"attempt": self._attempt, **fields})
-        self.tell(text, event, fields)
+        self.pass_on(text, event, fields)
 
     def say_as_is(self, text: str, event: str, **fields: object) -> None:
         """Write a message of the launcher that has prefixes already, and needs no escaping."""
-        plain = "\n".join(line.removeprefix(PREFIX) for line in text.splitlines())
+        bare = "\n".join(line.removeprefix(PREFIX) for line in text.splitlines())
         if self._makes_lines:
-            self.say(plain, event, **fields)
+            self.say(bare, event, **fields)
         else:
             self._release()
             self.screen.put(None, b"", text.encode("utf-8", "replace"))
-            self.tell(plain, event, fields)
+            self.pass_on(bare, event, fields)
 
-    def tell(self, text: str, event: str, fields: Mapping[str, object]) -> None:
+    def pass_on(self, text: str, event: str, fields: Mapping[str, object]) -> None:
         """Pass on an event: of a message that was written, or of one that is not shown here."""
         if self.listener is not None:
             self.listener(event, text, fields)

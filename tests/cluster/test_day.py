@@ -26,7 +26,7 @@ DEADLINE_S = 100.0
 QUICK = {
     "SPARES": "0",
     "LAUNCHER_LOG_FORMAT": "json",
-    "LAUNCHER_EVENTS": "events.jsonl",
+    "LAUNCHER_EVENTS": "events-%n.jsonl",
     "LAUNCHER_NPROC_PER_NODE": "2",
     "LAUNCHER_LOST_AFTER": "5",
     "LAUNCHER_GRACE": "1",

@@ -31,8 +31,8 @@ if "LAUNCHER_ATTEMPT" not in os.environ:
 FLAGS = ("--restarts", "1", "--restart-on", "any", "--restart-delay", "0")
 WHY = """
     SELECT DISTINCT
-        json_extract(line, '$.cause'), json_extract(line, '$.failed_node'),
-        json_extract(line, '$.failed_rank')
+        json_extract(line, '$.cause'),
+        json_extract(line, '$.failed_node'), json_extract(line, '$.failed_rank')
     FROM events
     WHERE json_extract(line, '$.event') = 'first-failure' AND json_extract(line, '$.attempt') = 0
 """

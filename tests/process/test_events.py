@@ -85,8 +85,8 @@ def test_every_line_is_an_event_and_a_failure_has_its_cause(tmp_path: Path) -> N
     assert str(failure["exception"]).startswith("RuntimeError: refused: <redacted>")
     assert failure["retryable"] is False or failure["retryable"] is None
     first, second = [event for event in events if event["event"] == "attempt-ended"]
-    assert (first["attempt"], first["status"], first["rank"]) == (0, 1, 1)
-    assert (second["attempt"], second["status"]) == (1, 0) and "rank" not in second
+    assert (first["attempt"], first["status"], first["failed_rank"]) == (0, 1, 1)
+    assert (second["attempt"], second["status"]) == (1, 0) and "failed_rank" not in second
     said = [
         line.removeprefix("launcher: ") for line in done.stderr.splitlines() if line.startswith("launcher: ")
     ]

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "launcher"
-SAYS = {"say", "_say", "_notice", "notice", "say_as_is"}
-"""What prints a message: a text, and the name of its event."""
+SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment"}
+"""What prints a message or writes an event without one: a text, and the name of the event."""
 OTHERS = {"servers", "hook", "guest"}
 """Programs and modules that run inside of other processes; what they print is output of these."""
 ROW = re.compile(r"^\| `([a-z][a-z-]*)` \|", re.MULTILINE)
@@ -20,8 +20,9 @@ CODE = re.compile(r'"([a-z][a-z-]*)"')
 
 
 def rows(page: str) -> list[str]:
-    """Return the first column of the tables of a page."""
-    return ROW.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    """Return the first column of the tables of a page, but for tables of keys."""
+    parts = (ROOT / "docs" / page).read_text(encoding="utf-8").split("\n\n")
+    return [name for part in parts if not part.startswith("| key |") for name in ROW.findall(part)]
 
 
 def find_calls(
