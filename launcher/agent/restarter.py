@@ -333,4 +333,5 @@ class Restarter:
             agent.attempt + 1, began_ns, agent.started_ns, now_ns, status, is_alone=is_alone
         )
         if said:
-            agent.say(said, "attempts")
+            bad = [node.own_name for node in recovery.history.find_bad(is_alone=is_alone)]
+            agent.say(said, "attempts", bad_nodes=bad)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.core.log import Say
+    from launcher.recovery.nodes import BadNode
     from launcher.recovery.policy import Decision, FailedAttempt
 
 SCHEMA = 1
@@ -115,8 +116,11 @@ class History:
         lines = []
         if count > 1 and self.failed:
             lines = list(self._list_attempts(count, began_ns, started_ns, ended_ns, status))
-        bad = find_bad((*self.failed, *self.noted), is_alone=is_alone, shared=self.shared_hosts)
-        return "\n".join((*lines, *render_bad(bad)))
+        return "\n".join((*lines, *render_bad(self.find_bad(is_alone=is_alone))))
+
+    def find_bad(self, *, is_alone: bool) -> list[BadNode]:
+        """Return the nodes that the next job should avoid, the worst first; see `nodes.find_bad`."""
+        return find_bad((*self.failed, *self.noted), is_alone=is_alone, shared=self.shared_hosts)
 
     def _list_attempts(
         self, count: int, began_ns: int, started_ns: int, ended_ns: int, status: int

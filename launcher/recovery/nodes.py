@@ -50,6 +50,11 @@ class BadNode:
     causes: tuple[tuple[str, int], ...]
 
     @property
+    def own_name(self) -> str:
+        """The platform's name of it, or its host name."""
+        return self.machine.partition(":")[2] or self.name
+
+    @property
     def count(self) -> int:
         """How often something pointed at it."""
         return sum(number for _, number in self.causes)

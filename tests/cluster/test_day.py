@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import sqlite3
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +25,8 @@ RANKS = 8
 DEADLINE_S = 100.0
 QUICK = {
     "SPARES": "0",
+    "LAUNCHER_LOG_FORMAT": "json",
+    "LAUNCHER_EVENTS": "events-%n.jsonl",
     "LAUNCHER_NPROC_PER_NODE": "2",
     "LAUNCHER_LOST_AFTER": "5",
     "LAUNCHER_GRACE": "1",
@@ -28,11 +35,11 @@ QUICK = {
 TRAIN = """
 import os, sys, time
 rank, folder = os.environ["RANK"], sys.argv[1]
+print(f"step 1 of rank {rank} of {os.environ['WORLD_SIZE']}", flush=True)
 run, attempt = os.environ.get("SLURM_RESTART_COUNT", "0"), os.environ.get("LAUNCHER_ATTEMPT", "0")
 with open(f"{folder}/new-{rank}", "w") as file:
     file.write(f"{os.uname().nodename} {os.getpid()}")
 os.rename(file.name, f"{folder}/up-{run}-{attempt}-{rank}")
-print(f"step 1 of rank {rank} of {os.environ['WORLD_SIZE']}", flush=True)
 while not os.path.exists(f"{folder}/go"):
     time.sleep(0.02)
 """
@@ -42,13 +49,13 @@ class Day:
     """A job of four nodes out of five, each with two ranks."""
 
     def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
-        self.slurm, self.folder, self.log = slurm, folder, folder / "train.log"
+        self.slurm, self.folder, self.log = slurm, folder, folder / "train-1.log"
 
     def submit(self, script: Path) -> None:
         """Submit the job."""
         (self.folder / "train.py").write_text(TRAIN)
         # Not in the checkout, where srun takes the folder of the package for the command.
-        options = ("--nodes=4", "--gpus-per-node=2", f"--output={self.log}", f"--chdir={self.folder}")
+        options = ("--nodes=4", "--gpus-per-node=2", f"--chdir={self.folder}")
         path = os.pathsep.join((os.path.dirname(sys.executable), self.slurm.environ()["PATH"]))
         words = (sys.executable, str(self.folder / "train.py"), str(self.folder))
         done = self.slurm.run("sbatch", *options, str(script), *words, PATH=path, **QUICK)
@@ -107,3 +114,32 @@ def test_a_day_in_the_life(day: Day) -> None:
     day.wait_for(day.has_ended, "the job has ended")
     shown = day.show()
     assert "JobState=COMPLETED" in shown and "ExitCode=0:0" in shown and "ExcNodeList=node2" in shown, shown
+    require_answers(day)
+
+
+def require_answers(day: Day) -> None:
+    """Load the log as the page says, and compare the answers to its questions with those on the page."""
+    page = Path(ROOT, "docs", "day.md").read_text()
+    load, ask = (find_blocks(page, title) for title in ("Load the log", "Ask"))
+    subprocess.run([sys.executable, "-c", "\n".join(load)], cwd=day.folder, check=True)
+    queries, answers = ask[::2], ask[1::2]
+    assert len(queries) == len(answers) == page.count(";\n\n    ") >= 7
+    with contextlib.closing(sqlite3.connect(day.folder / "job.db")) as db:
+        given = [render_rows(db.execute(query)) for query in queries]
+    assert [without_numbers(one) for one in given] == [without_numbers(one) for one in answers], given
+
+
+def find_blocks(page: str, title: str) -> list[str]:
+    """Return the blocks of code below a title."""
+    section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return [textwrap.dedent(block) for block in re.findall(r"^(?:    .*\n)+", section, re.MULTILINE)]
+
+
+def render_rows(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as the program sqlite3 prints them."""
+    return "".join("|".join("" if cell is None else str(cell) for cell in row) + "\n" for row in rows)
+
+
+def without_numbers(text: str) -> str:
+    """Return an answer without what differs from day to day: seconds, and the names of runs."""
+    return re.sub(r"\b[0-9a-f]{16}\b", "RUN", re.sub(r"\b\d+\.\d+", "SECONDS", text))
