@@ -6,6 +6,7 @@ No API server runs here: Debian and the package indexes have none. kubectl sends
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from launcher.core import errors
 from tests.deploy.schemas import DEPLOY, Json, changed, documents, problems
 from tests.mpis import find_mpi
 from tests.process.starting import clean_environ, launch
@@ -105,7 +105,14 @@ def jobs() -> dict[str, Json]:
     }
 
 
-HOPELESS = [errors.EXIT_USAGE, errors.EXIT_BUG, errors.EXIT_UNTRUSTED, 126, 127]
+def statuses(helps: str) -> list[int]:
+    """Return the statuses of docs/errors.md that starting the job again helps ("yes") or does not ("no")."""
+    text = (DEPLOY.parent / "docs" / "errors.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.*\| (\w+)[^|]*\|$", text, flags=re.MULTILINE)
+    return sorted(int(status) for status, word in rows if word == helps)
+
+
+HOPELESS = statuses("no")
 
 
 @pytest.mark.parametrize("name", ["Job", "JobSet", "runtime"])
@@ -114,11 +121,11 @@ def test_the_policy_is_that_of_our_statuses(name: str) -> None:
     spec = jobs()[name]
     rules = spec["podFailurePolicy"]["rules"]
     assert spec["template"]["spec"]["restartPolicy"] == "Never"  # the API server's own condition
-    assert rules[0] == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": sorted(HOPELESS)}}
+    assert rules[0] == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": HOPELESS}}
     actions = {rule["action"]: rule for rule in rules if "onExitCodes" in rule}
     assert set(actions) <= {"FailJob", "Ignore", "Count", "FailIndex"}
     if name == "Job":
-        assert actions["Ignore"]["onExitCodes"]["values"] == [errors.EXIT_NOT_READY]
+        assert actions["Ignore"]["onExitCodes"]["values"] == statuses("yes")
         run = spec["template"]["spec"]["containers"][0]["command"]
         nodes, spares = (int(run[run.index(flag) + 1]) for flag in ("--nnodes", "--spares"))
         assert spec["completions"] == spec["parallelism"] == nodes + spares
@@ -133,7 +140,7 @@ def test_restarts_in_place_are_as_jobset_wants_them() -> None:
     (container,) = spec["template"]["spec"]["containers"]
     (rule,) = container["restartPolicyRules"]
     assert container["restartPolicy"] == "Never", "rules need it"
-    assert rule["exitCodes"] == {"operator": "NotIn", "values": [0, *sorted(HOPELESS)]}
+    assert rule["exitCodes"] == {"operator": "NotIn", "values": [0, *HOPELESS]}
     environ = {one["name"]: one for one in container["env"]}
     words = shlex.split(environ["WORKER_COMMAND"]["value"])
     assert words[:3] == ["exec", "launcher", "run"]
