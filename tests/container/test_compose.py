@@ -37,6 +37,7 @@ def test_two_nodes_of_the_compose_file_do_an_allreduce(podman: Podman) -> None:
     said = json.loads(line)
     assert said["sum"] == said["expected"] == 3
     assert [process["hostname"] for process in said["processes"]] == ["node0", "node1"]
+    assert done.stdout.count('"problems": 0,') == 2, "each node was checked first"
 
 
 def test_compose_ends_with_the_status_of_the_job(podman: Podman) -> None:
