@@ -35,6 +35,8 @@ BATCH = "types.json"
 """generated/batch/microsoft.batch/2025-06-01 in Azure/bicep-types-az."""
 SKYPILOT = "skypilot.json"
 """``{"task": get_task_schema(), "resources": get_resources_schema()}`` of sky.utils.schemas, on a server."""
+COMPOSE = "compose-spec.json"
+"""schema/compose-spec.json in compose-spec/compose-spec, 170098b."""
 UNUSED = ("description", "default", "title", "$schema", "format")
 SHARED_MIN = 120
 """A part that is as long as this in JSON, and there twice, is written once."""
@@ -52,12 +54,20 @@ def main(folder: Path) -> None:
     write("azure-batch-2025-06-01", {"pools": pools})
     sky = json.loads((folder / SKYPILOT).read_text())
     write("skypilot-0.14.1", {name: clean(schema) for name, schema in sky.items()})
+    compose = (folder / COMPOSE).read_text().replace("#/definitions/", "#/$defs/")
+    file: Json = clean(json.loads(compose))
+    definitions = file.pop("definitions")
+    save("compose-2026-06", {"file": file, "$defs": definitions})
 
 
 def write(name: str, kinds: Json) -> None:
     """Write schemas with equal parts once."""
     shared, definitions = share(kinds)
-    whole = {**shared, "$defs": definitions}
+    save(name, {**shared, "$defs": definitions})
+
+
+def save(name: str, whole: Json) -> None:
+    """Write a file."""
     (TARGET / f"{name}.json").write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
 
 
