@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, Screen
+from launcher.output.formats import Text
 from launcher.output.streams import Stream, make_prefix
 
 PROMISE_MIB_S = 500.0
@@ -77,7 +78,9 @@ def measure(
         console = Console(target, "benchmark")
         screen = Screen(console)
         streams = {
-            fd: Stream(fd, screen, make_prefix(f"rank {rank}", rank, colour=False) if prefix else b"", None)
+            fd: Stream(
+                fd, screen, Text(make_prefix(f"rank {rank}", rank, colour=False) if prefix else b""), None
+            )
             for rank, fd in enumerate(readers)
         }
         started = time.perf_counter()

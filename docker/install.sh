@@ -98,6 +98,8 @@ install_launcher
 mv "$dir/lib/share" "$dir/share"
 # A program and a metadata file, both with paths of this build stage.
 rm -rf "$dir/lib/bin" "$dir"/lib/*.dist-info/direct_url.json
+# They leave the packages' lists, too: their hashes differ from build to build.
+sed -i '/direct_url\.json/d; /^\.\.\//d' "$dir"/lib/*.dist-info/RECORD
 # The extra observe, which has wheels for these processors. The launcher finds its program, py-spy, in lib/bin.
 case $(uname -m) in
 x86_64 | aarch64)
@@ -108,7 +110,9 @@ sed "s|@DIR@|$dir|" "$source/docker/launcher.py" >"$dir/launcher.py"
 sed "s|@DIR@|$dir|; s|@PYTHON@|$python|g" "$source/docker/launcher.sh" >"$dir/bin/launcher"
 chmod 755 "$dir/bin/launcher"
 # Python never compares it with the sources: these do not change in an image, but some tools change their times.
-"$python" -IS -m compileall -q --invalidation-mode unchecked-hash "$dir/lib"
+for name in "$python" ${LAUNCHER_PYTHONS:-}; do
+  "$name" -IS -m compileall -q --invalidation-mode unchecked-hash "$dir/lib"
+done
 sh "$source/docker/describe.sh" "$python" "$work/tools" "$dir/lib" "$dir/share/launcher"
 # Describe the packages that docker/environments have installed in the base, too.
 for packages in /opt/env/lib/python3*/site-packages; do

@@ -21,8 +21,8 @@ case ${LAUNCHER_DISABLE:-} in
     fi
     ;;
 esac
-echo "launcher: error: [no-python] @PYTHON@ is not in this image any more, and no other Python 3.10 or newer is on PATH" >&2
+echo "launcher: error: [no-python] @PYTHON@ is not in this image, and no other Python 3.10 or newer is on PATH" >&2
 echo "launcher:   from: $0, which was built to run with it" >&2
-echo "launcher:   fix:  put the launcher into the image last, after whatever has removed that Python" >&2
+echo "launcher:   fix:  take an image with Python 3.10 or newer; put the launcher into it last, after whatever removes a Python" >&2
 echo "launcher: note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher" >&2
 exit 69

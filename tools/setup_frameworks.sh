@@ -4,7 +4,7 @@
 
 # The launchers that are measured beside ours, in one environment that also has the packages that ours needs.
 PEERS=("$ACCELERATE" "$DEEPSPEED" "$HOROVOD")
-BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
+BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535")
 HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
 
 setup_frameworks() {

@@ -30,7 +30,7 @@ needs_of() {
 # jobs in a tmux window and close it. DeepSpeed's autotuner reaches nodes by pdsh.
 setup_programs() {
   setup_tools "${REHEARSAL_TOOLS[@]}" slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
-    iptables:iptables tmux:tmux sshd:openssh-server ssh:openssh-client pdsh:pdsh
+    iptables:iptables tmux:tmux sshd:openssh-server ssh:openssh-client pdsh:pdsh gcc:g++
 }
 
 needs=()

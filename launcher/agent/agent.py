@@ -165,7 +165,12 @@ class Agent:
         self.folder = RunFolder(watch.log_dir, log_id or self.run_id, place.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = OutputRouter(
-            watch, self.loop, environ, several=not single, shares_terminal=self.shares_terminal
+            watch,
+            self.loop,
+            environ,
+            several=not single,
+            shares_terminal=self.shares_terminal,
+            node=place.node_rank,
         )
         self.group = ProcessGroup(
             self, self.loop, signals, self.say,
@@ -217,9 +222,9 @@ class Agent:
         template.start(children, paths[-1], {MARK: mark_of(self.run_id, self.environ)})
         self.template = group.template = template
 
-    def say(self, text: str) -> None:
-        """Print a message on standard error, between the lines of the processes."""
-        self.output.say(text)
+    def say(self, text: str, event: str, **fields: object) -> None:
+        """Print a message on standard error, between the lines of the processes; see `Say`."""
+        self.output.say(text, event, **fields)
         self.said.append((time.monotonic(), text))
         del self.said[:-EVENTS_MAX]
 
@@ -266,7 +271,7 @@ class Agent:
             if not self.coordination.has_work:
                 return self._finish()
             if self.coordination.has_others:
-                self.timings.note_together()
+                self.observers.note_together()
             self._run_attempt()
             while self.coordination.restarts():
                 self._run_attempt()
@@ -447,13 +452,14 @@ class Agent:
     def _act(self, action: Action, process: Process) -> None:
         others = len(self.group.running)
         if action is Action.STOP:
-            self.say(f"{process.name} {process.end}; stopping the other {others}")
+            self.say(f"{process.name} {process.end}; stopping the other {others}", "stopping")
             self.stop_rest()
         elif action is Action.SETTLE:
             self._settles = True
             self.say(
                 f"{process.name} {process.end}: it lost another process, which gets {SETTLE_S:g} s to exit "
-                "and report why"
+                "and report why",
+                "settling",
             )
             self.loop.timers.append(Later(time.monotonic() + SETTLE_S, lambda: self._stop_settled(process)))
         elif action is Action.STOP_COMPANIONS:
@@ -468,7 +474,7 @@ class Agent:
         """Stop the others, because the rank that this process lost has not exited by itself."""
         others = len(self.group.running)
         if others and not self.is_ending:
-            self.say(f"{process.name} {process.end}; stopping the other {others}")
+            self.say(f"{process.name} {process.end}; stopping the other {others}", "stopping")
             self.stop_rest()
 
     def stop_rest(self) -> None:
@@ -481,7 +487,7 @@ class Agent:
         if running and not self.is_ending:
             names = ", ".join(process.name for process in running)
             after = f"{self.watch.grace_s:g} s after the last rank ended"
-            self.say(f"{names}: still running {after}; sending SIGTERM")
+            self.say(f"{names}: still running {after}; sending SIGTERM", "companions-late")
             self.group.stopper.begin(signal.SIGTERM)
 
     def end_for(self, reason: Reason) -> None:
@@ -533,17 +539,17 @@ class Agent:
     def _finish(self) -> int:
         """Report how the job ended, and return its status."""
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
-            self.say(f"logs: {self.folder.path}")
+            self.say(f"logs: {self.folder.path}", "logs")
         status = self.coordination.finish()
         if not status:
             self.loop.guard(self.restarter.withdraw)
         self.loop.guard(lambda: self.restarter.summarize(status))
         if self.watch.timings and self.timings.attempts:
-            self.loop.guard(lambda: self.say("\n".join(self.timings.describe())))
+            self.loop.guard(lambda: self.say("\n".join(self.timings.describe()), "timings"))
         return status
 
 
-def _say_nothing(text: str) -> None:
+def _say_nothing(text: str, event: str, **fields: object) -> None:
     """Print nothing: not every one of a thousand ranks needs to report the same."""
 
 

@@ -89,6 +89,11 @@ class Coordination:
         self.agent = agent
         return None
 
+    @property
+    def run(self) -> str:
+        """Name of this run, the same on all nodes; empty until node 0 has told it."""
+        return self.agent.run_id
+
     def gather(self) -> None:
         """Wait for the other nodes, and give the agent its processes; return early if told to stop.
 

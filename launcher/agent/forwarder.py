@@ -11,9 +11,9 @@ from launcher.process.signals import ENDING, name_signal, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Protocol
 
+    from launcher.core.log import Say
     from launcher.core.model import Supervision
     from launcher.process.group import ProcessGroup
 
@@ -61,9 +61,7 @@ class SignalForwarder:
         due: When `fire` checks the effect of two Ctrl-C.
     """
 
-    def __init__(
-        self, target: Target, watch: Supervision, say: Callable[[str], None], *, shares_terminal: bool
-    ) -> None:
+    def __init__(self, target: Target, watch: Supervision, say: Say, *, shares_terminal: bool) -> None:
         self.told: int | None = None
         self.due: float | None = None
         self._target, self._watch, self._say = target, watch, say
@@ -114,7 +112,9 @@ class SignalForwarder:
             to = "" if sent == number else f" as {name_signal(sent)}"
             grace = f"{self._watch.grace_s:g} s until SIGKILL"
             now = "; press Ctrl-C again to kill them now" if number == signal.SIGINT and typed else ""
-            self._say(f"{name_signal(number)}: passed on{to} to {self._target.describe()}, {grace}{now}")
+            self._say(
+                f"{name_signal(number)}: passed on{to} to {self._target.describe()}, {grace}{now}", "signal"
+            )
         self.told = self.told or number
         self._target.stop(sent, to_group=typed)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.agent.agent import Agent, Checks, Serve, Server
+    from launcher.agent.milestones import Milestones
     from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
@@ -48,6 +49,7 @@ class Observers:
         unmet: Message that the attempt's processes have not met, if it was reported while they ran.
         server: Answers questions; None before it exists, and if there is none.
         recorder: The processes' flight recorders; None before the first process.
+        milestones: Writes the events of this node; None if nothing takes them.
     """
 
     def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
@@ -66,12 +68,21 @@ class Observers:
         self._preemption: Watch | None = None
         self._response: Response | None = None
         self._answering: Timer | None = None
+        self.milestones: Milestones | None = None
+        if agent.watch.events is not None or agent.watch.traces:
+            agent.loop.guard(self._open_milestones)
+
+    def _open_milestones(self) -> None:
+        from launcher.agent.milestones import Milestones
+
+        self.milestones = Milestones(self._agent)
 
     # --- one attempt
 
     def plan(self, child: Child) -> dict[str, str]:
         """Return the variables for a process by which it can be observed."""
-        return {**self._plan_recorder(child), **self._plan_nccl_log(child)}
+        traced = {} if self.milestones is None else self.milestones.plan(child)
+        return {**self._plan_recorder(child), **self._plan_nccl_log(child), **traced}
 
     def _plan_recorder(self, child: Child) -> dict[str, str]:
         """Return the variables that switch on PyTorch's flight recorder, unless the user has decided."""
@@ -92,7 +103,7 @@ class Observers:
             return {}
         self._nccl_path = agent.folder.make_file(agent.attempt, child.folder, "nccl.log")
         if self._nccl_path is None:
-            agent.say("the fabric is not verified: no folder for NCCL's debug output")
+            agent.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
             return {}
         return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
 
@@ -101,12 +112,16 @@ class Observers:
         agent = self._agent
         self.counters_after, self.unmet = None, None
         self.answer()
+        if self.milestones is not None:
+            agent.loop.guard(self.milestones.begin_attempt)
         begins = (self._read_counters, self._plan_progress, self._check, self._watch_preemption)
         for begin in (*begins, self._listen_to_nccl, self._watch_meeting):
             agent.loop.guard(begin)
 
     def end_attempt(self) -> None:
         """Close the observers of an attempt whose processes have ended."""
+        if self.milestones is not None:  # while the parts still tell what they have seen
+            self._agent.loop.guard(self.milestones.end_attempt)
         self._agent.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
@@ -130,6 +145,12 @@ class Observers:
     def connected_s(self) -> float | None:
         """When all processes were seen connected, monotonic seconds; None if they were not yet."""
         return None if self._meeting is None else self._meeting.together_at
+
+    def note_together(self) -> None:
+        """Note that the nodes have come together."""
+        self._agent.timings.note_together()
+        if self.milestones is not None:
+            self._agent.loop.guard(self.milestones.note_together)
 
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""
@@ -171,7 +192,7 @@ class Observers:
         if not answers:
             helper.close()
         elif any(answers[0]):
-            agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}")
+            agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}", "dumps-analysed")
 
     def _look_at_loss(self) -> None:
         """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
@@ -189,7 +210,7 @@ class Observers:
 
             note = describe_loss(tails)
             if note is not None:
-                agent.say(note)
+                agent.say(note, "loss-nan")
 
     # --- our children
 
@@ -203,6 +224,8 @@ class Observers:
             self._preemption.close()
         if self.server is not None:
             self._agent.loop.guard(self.server.close)
+        if self.milestones is not None:
+            self._agent.loop.guard(self.milestones.close)
 
     # --- counters, progress, stalls
 
@@ -270,7 +293,9 @@ class Observers:
         def end(what: str, fix: str) -> None:
             from launcher.failure.reason import UNPROVEN, Reason
 
-            agent.say(f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}")
+            agent.say(
+                f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}", "other-fabric"
+            )
             agent.end_for(Reason(UNPROVEN, what, fix))
 
         self._nccl = NcclLogWatcher(
@@ -317,13 +342,13 @@ class Observers:
             from launcher.failure.reason import NEVER_MET_FIX
 
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
-            agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}")
+            agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
 
     def _end_unmet(self, what: str) -> None:
         """End the job, because its processes do not meet and must."""
         from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
 
-        self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}")
+        self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
         self._agent.end_for(Reason(UNMET, what, NEVER_MET_FIX))
 
     # --- checks and preemption of this node
@@ -347,7 +372,7 @@ class Observers:
 
     def _say_lines(self, lines: Sequence[str]) -> None:
         if lines:
-            self._agent.say("\n".join(lines))
+            self._agent.say("\n".join(lines), "node-check")
 
     def _watch_preemption(self) -> None:
         """Watch for preemption of this node, if that is planned."""

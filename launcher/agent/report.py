@@ -11,7 +11,7 @@ from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import ProcessExit, Verdict
 from launcher.failure.reason import STALLED_STATUS
-from launcher.failure.record import default_failure_file, render_json, write_verdict
+from launcher.failure.record import default_failure_file, render_json, summarize, write_verdict
 from launcher.failure.report import render_text
 from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_words_of
 from launcher.failure.symptoms import find_symptoms
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.process.spawn import Process
 
+FIRST_FAILURE = "first-failure"
 SURVIVORS_SHOWN = 20
 ABOVE_BYTES = 4096
 """Output after the failed process's last errors that still fits on one page of a terminal."""
@@ -94,7 +95,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     ends = [describe_exit(agent, first)]
     ends += [describe_exit(agent, one) for one in agent.group.ended if one is not first]
     if first.child.called and not first.child.companion:
-        agent.say(f"{first.name} {first.end}")
+        agent.say(f"{first.name} {first.end}", "starter-ended")
         if agent.told_before is not None and first.passed_on is not None:
             return None  # the agent's traceback only reports the signal; nothing has failed
         ends = [read_root_cause(ends[0]) or ends[0]]
@@ -141,13 +142,19 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     """Print the verdict at the end of the log, and write the failure record; return its path if written."""
     output = agent.output
     if shown:
-        output.write(render_text(verdict, output.has_colour, above=stands_above(agent, verdict)))
+        text = render_text(verdict, output.has_colour, above=stands_above(agent, verdict))
+        output.say_as_is(text, FIRST_FAILURE, **summarize(verdict))
+    else:
+        output.tell(verdict.summary, FIRST_FAILURE, summarize(verdict))
     path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is None:
         return None
     complaint = write_verdict(render_json(verdict, agent.read_timings()), path)
-    output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
-    return path if complaint is None else None
+    if complaint is not None:
+        output.say(f"no failure record: {complaint}", "no-failure-record")
+        return None
+    output.say(f"the failure record: {path}", "failure-record", path=path)
+    return path
 
 
 def stands_above(agent: Agent, verdict: Verdict) -> bool:

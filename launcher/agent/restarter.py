@@ -42,11 +42,17 @@ class Restarter:
     Attributes:
         progress: Watches for progress; None if the user named no file and no pattern, or nothing asks for it.
         starts_at: When the next attempt starts, monotonic seconds; None if none is decided.
+        status: Status of the job; None before its end.
+        cause: Code of what ended the last attempt that failed; None if unknown.
+        error: The error of ours that ended the job; empty for none.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.progress: ProgressGate | None = None
         self.starts_at: float | None = None
+        self.status: int | None = None
+        self.cause: str | None = None
+        self.error = ""
         self._agent = agent
         self._outcome: Outcome | None = None
         self._has_reported = False
@@ -159,11 +165,13 @@ class Restarter:
         if not self._has_reported:
             self._has_reported = True
             if outcome.line:
-                self._agent.say(outcome.line)
+                self._agent.say(outcome.line, "survivors")
             if outcome.verdict is not None:
                 self._agent.coordination.publish(outcome.verdict, shown=outcome.shown)
             if self._decision is not None:
-                self._agent.say(self.recovery.describe())
+                self._agent.say(
+                    self.recovery.describe(), "restart" if self._decision.restarts else "no-restart"
+                )
         return outcome.status
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
@@ -171,6 +179,7 @@ class Restarter:
         from launcher.agent.report import publish
 
         verdict = replace(verdict, evidence=self._agent.evidence.groups or verdict.evidence)
+        self.cause = verdict.causes[0].code if verdict.causes else None
 
         def write() -> None:
             self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
@@ -185,7 +194,9 @@ class Restarter:
 
         complaint = remove_verdict(self._failure_file)
         if complaint is not None:
-            self._agent.say(f"the failure record of an earlier attempt stays: {complaint}")
+            self._agent.say(
+                f"the failure record of an earlier attempt stays: {complaint}", "failure-record-stays"
+            )
 
     # --- restarts
 
@@ -229,18 +240,21 @@ class Restarter:
         """Report that the attempt that was to follow does not take place."""
         self.starts_at = None
         self.recovery.give_up(why)
-        self._agent.say(self.recovery.describe())
+        self._agent.say(self.recovery.describe(), "no-restart")
 
     def note_error(self, error: Exception) -> None:
         """Tell what an error has ended: not only the attempt that it kept from starting."""
-        recovery = self._recovery
+        self.status = error.exit_status if isinstance(error, LauncherError) else EXIT_BUG
+        self.error, recovery = describe(error), self._recovery
+        if isinstance(error, LauncherError) and error.problems:
+            self.cause = error.problems[0].code
         if recovery is None or recovery.decision is None:
             return
         if recovery.decision.restarts:
             self.give_up(
                 f"attempt {recovery.history.failed[-1].number + 1} could not start: {describe(error)}"
             )
-        self.summarize(error.exit_status if isinstance(error, LauncherError) else EXIT_BUG)
+        self.summarize(self.status)
 
     def restart_alone(self) -> bool:
         """Whether the processes of this node start again by themselves; returns when it is time."""
@@ -285,7 +299,9 @@ class Restarter:
         ask_health(argv, self._agent.group.helpers, answers.append)
         self._agent.loop.turn_until(lambda: bool(answers) or self.is_told, LIMIT_S + MARGIN_S)
         if answers and answers[0]:
-            self._agent.say(f"this node is unhealthy ({answers[0]}), and starts again: there is no other")
+            self._agent.say(
+                f"this node is unhealthy ({answers[0]}), and starts again: there is no other", "unhealthy"
+            )
 
     def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
@@ -302,8 +318,12 @@ class Restarter:
     def summarize(self, status: int) -> None:
         """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
         agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
+        self.status = status
         if count:
-            agent.say(f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}")
+            agent.say(
+                f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}",
+                "torchrun-restarts",
+            )
         if recovery is None:
             return
         now_ns = time.time_ns()
@@ -313,4 +333,4 @@ class Restarter:
             agent.attempt + 1, began_ns, agent.started_ns, now_ns, status, is_alone=is_alone
         )
         if said:
-            agent.say(said)
+            agent.say(said, "attempts")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
+from launcher.core.log import say
 from launcher.core.model import Agent, Mode, Plan
 from launcher.engines.choice import TORCHRUN
 from launcher.planning.settings import apply_settings
@@ -66,18 +65,15 @@ def read_status(status: int) -> int:
     number = 256 - status
     if number not in ENDING_SIGNALS:
         return status
-    sys.stderr.write(f"launcher: deepspeed exited with {status}: signal {number} ended a rank\n")
+    say(f"deepspeed exited with {status}: signal {number} ended a rank", "starter-status")
     return 128 + number
 
 
 def say_agent(plan: Plan, agent: Agent) -> None:
     """Print that torchrun's agent starts the processes, and why."""
     if agent.engine == TORCHRUN:
-        from launcher.core.redact import printable, redact
-
         note = next((note for note in plan.notes if note.startswith("engine ")), "")
-        why = printable(redact(note.partition(": ")[2]))  # it can quote a variable
-        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why})\n")
+        say(f"torchrun's agent starts the processes ({note.partition(': ')[2]})", "starter")
 
 
 def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:

@@ -176,7 +176,7 @@ class Template:
             self._loop.remove(self._channel.fileno())
         self.is_settled = self._is_ready = True
         took_s = time.monotonic() - self._began_s
-        self._say(f"preload: {describe(self._preload)}: {took_s:.1f} s, {size_mib} MiB")
+        self._say(f"preload: {describe(self._preload)}: {took_s:.1f} s, {size_mib} MiB", "preloaded")
 
     def _leave_out(self, package: str, why: str) -> None:
         """Begin again without a package that cannot be imported for all ranks."""
@@ -185,7 +185,7 @@ class Template:
         if not left:
             self._give_up(why)
             return
-        self._say(f"preload: without {package}: {printable(redact(why))}")
+        self._say(f"preload: without {package}: {printable(redact(why))}", "preload-without")
         self.is_settled = False
         self._preload = replace(self._preload, modules=tuple(left))
         self._spawn()
@@ -251,12 +251,14 @@ class Template:
         if self._server is not None:
             self._server.close()
 
-    def _say(self, text: str) -> None:
-        self._output.say(text)
+    def _say(self, text: str, event: str) -> None:
+        self._output.say(text, event)
 
     def _give_up(self, why: str) -> None:
         """Say why the ranks start as ever."""
-        self._say(f"preload: not used, the processes start as without it: {printable(redact(why))}")
+        self._say(
+            f"preload: not used, the processes start as without it: {printable(redact(why))}", "no-preload"
+        )
         self.close()
 
     # --- the channel

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from launcher.core.log import Say
     from launcher.process.loop import Loop
 
 Message = dict[str, object]
@@ -60,7 +61,7 @@ class Acceptor:
         listening: socket.socket,
         key: bytes,
         loop: Loop,
-        say: Callable[[str], None],
+        say: Say,
         admit: Callable[[Connection, str, Message], None],
     ) -> None:
         """Start to listen.

@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.core.log import Say
     from launcher.process.loop import Loop
 
 BACKLOG = 4096
@@ -33,7 +34,7 @@ class Listener:
         loop: Loop,
         take: Callable[[socket.socket, str], None],
         has_room: Callable[[], bool] = lambda: True,
-        say: Callable[[str], None] = lambda what: None,
+        say: Say = lambda what, event: None,
     ) -> None:
         """Start to accept connections.
 
@@ -74,7 +75,9 @@ class Listener:
     def _say_full(self, error: OSError) -> None:
         if not self._has_said:
             self._has_said = True
-            self._say(f"cannot accept more connections: {error.strerror} (ulimit -n); trying again")
+            self._say(
+                f"cannot accept more connections: {error.strerror} (ulimit -n); trying again", "accept-paused"
+            )
 
     def _pause(self) -> None:
         self._resume_at = time.monotonic() + PAUSE_S

@@ -8,7 +8,7 @@ from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from launcher.core.log import Say
 
 NAMED_MAX = 20
 """Maximum number of pairs of address and reason that are kept; others are only counted."""
@@ -17,7 +17,7 @@ NAMED_MAX = 20
 class TurnedAway:
     """The clients that were turned away, and why."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.total = 0
         self._say = say
@@ -36,7 +36,7 @@ class TurnedAway:
             self.counts[pair] += 1
             if self.counts[pair] == 1:
                 shown = quote(colon + detail, 160)
-                self._say(f"turned away {pair[0]}: {pair[1]}{shown}")
+                self._say(f"turned away {pair[0]}: {pair[1]}{shown}", "turned-away")
 
     def summary(self) -> str:
         """Return how many connections were turned away; empty if each of them was reported already."""
@@ -54,7 +54,7 @@ class TurnedAway:
         """Print the summary, if it is not empty."""
         said = self.summary()
         if said:
-            self._say(said)
+            self._say(said, "turned-away")
 
     def reasons(self) -> dict[str, str]:
         """Return the reason by address; of several reasons, the last new one."""

@@ -28,11 +28,11 @@ def look(case: Case) -> list[Finding]:
     if not copies:
         return []
     first, version = copies[0]
-    found = _say(first, version)
+    found = _name(first, version)
     others = [(path, other) for path, other in copies[1:] if other and version and other != version]
     if not others:
         return [ok("nccl", NAME, found)]
-    found += "; also " + ", ".join(_say(path, other) for path, other in others)
+    found += "; also " + ", ".join(_name(path, other) for path, other in others)
     fix = f"remove the other copy, or make all load one: LD_PRELOAD={first}"
     return [Finding("nccl", WARNING, NAME, "copies of one version", found, fix)]
 
@@ -59,5 +59,5 @@ def _describe(copies: list[Library]) -> list[tuple[str, str]]:
     return [(copy.path, copy.version) for copy in copies]
 
 
-def _say(path: str, version: str) -> str:
+def _name(path: str, version: str) -> str:
     return f"{version or 'unknown version'} ({path})"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
 from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError
+from launcher.core.log import say
 from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
@@ -112,4 +112,4 @@ def find_problems(
 def say_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> None:
     """Print the problems of the quick checks to standard error."""
     for line in find_problems(plan, environ, command):
-        sys.stderr.write(f"launcher: {line}\n")
+        say(line, "node-check")

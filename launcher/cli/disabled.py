@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from launcher.command.line import add_python
 from launcher.core.environ import Malformed
 from launcher.core.errors import Problem, UsageError
+from launcher.core.log import guess_style, say
 from launcher.guest.marker import DISABLE
 from launcher.options.quick import read_quickly
 from launcher.options.reading import Given, Options, is_on
@@ -47,5 +46,6 @@ def leave_alone(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     from launcher.process.execute import execute
 
     kinds = Options({dest: Given(True, dest) for dest in KINDS if typed.get(dest)})
-    sys.stderr.write(f"launcher: {DISABLE}={environ[DISABLE]}: the command runs as it is\n")
+    guess_style(argv, environ)
+    say(f"{DISABLE}={environ[DISABLE]}: the command runs as it is", "disabled")
     execute(add_python(command, kinds, environ), environ)

@@ -6,14 +6,12 @@ import gc
 import os
 import sys
 
-from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, Problem, Unavailable, print_problems
+from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, print_problems
+from launcher.core.log import STYLE, guess_style
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-DEPENDENCY = "rich"
-"""Our only dependency; it renders tables in a terminal."""
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -27,10 +25,13 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         _open_closed_descriptors()
     from launcher.cli.main import dispatch
 
+    words = sys.argv[1:] if argv is None else argv
+    given = dict(os.environ) if environ is None else environ  # each os.environ lookup encodes the name
     try:
-        given = dict(os.environ) if environ is None else environ  # each os.environ lookup encodes the name
-        return dispatch(sys.argv[1:] if argv is None else argv, given)
+        return dispatch(words, given)
     except LauncherError as error:
+        if not STYLE.as_json:
+            guess_style(words, given)
         print_problems(error)
         return error.exit_status
     except BrokenPipeError:
@@ -39,13 +40,6 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != DEPENDENCY:
-            _print_bug()
-            return EXIT_BUG
-        missing = _miss_dependency()
-        print_problems(missing)
-        return missing.exit_status
     except Exception as error:
         known = _explain(error)
         if known is None:
@@ -72,18 +66,6 @@ def _explain(error: Exception) -> LauncherError | None:
     return explain(error)
 
 
-def _miss_dependency() -> LauncherError:
-    """Return the error for a missing dependency: pip did not install our files, e.g. on PYTHONPATH."""
-    return Unavailable(
-        Problem(
-            "no-rich",
-            f"the launcher's own Python, {sys.executable}, does not have {DEPENDENCY}, which tables need",
-            "this installation",
-            f"pip install {DEPENDENCY}; launcher plan --format json and launcher env do without",
-        )
-    )
-
-
 def _open_closed_descriptors() -> None:
     """Open /dev/null at each of 0, 1 and 2 that is closed, so that no later file gets that number."""
     for number in range(3):
@@ -98,15 +80,20 @@ def _open_closed_descriptors() -> None:
 def _print_bug() -> None:
     import traceback
 
+    from launcher.core.log import say
     from launcher.core.redact import printable, redact
 
-    for line in redact(traceback.format_exc()).splitlines():
-        sys.stderr.write(f"{printable(line)}\n")
-    sys.stderr.write(
-        "launcher: error: [bug] the launcher itself failed; nothing was started\n"
-        "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"
-        "launcher: note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher\n"
+    lines = redact(traceback.format_exc()).splitlines()
+    if STYLE.as_json:
+        say("\n".join(lines), "bug")
+    else:
+        sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+    say(
+        "error: [bug] the launcher itself failed; nothing was started\n"
+        "  fix:  report the lines above with the output of: launcher snapshot",
+        "bug",
     )
+    say("note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher", "note")
 
 
 def run_and_exit() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from launcher.cli import run as running
 from launcher.core.errors import Problem, UsageError
-from launcher.core.version import __version__
 from launcher.options.quick import ABOUT_RUN
 from launcher.options.reading import read_options
 
@@ -56,7 +55,10 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         write(_overview() + "\n")
         return 0
     if name == "--version":
-        print(f"launcher {__version__}")
+        from launcher.cli.stdout import write
+        from launcher.cli.version import describe_version
+
+        write(f"{describe_version()}\n")
         return 0
     from launcher.options.unknown import mend_command
 

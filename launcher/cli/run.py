@@ -6,9 +6,9 @@ Modules that only some jobs need are imported where they are used: a command mus
 from __future__ import annotations
 
 import os
-import sys
 
 from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
+from launcher.core.log import say, use_style
 from launcher.core.model import Mode, Plan, Process, Scope
 from launcher.machine.host import Host
 from launcher.options.quick import read_quickly
@@ -57,6 +57,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
         options = read_options(typed, environ, host)
+        use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
         plan, met = _plan_start(options, environ, command, host)
     except EnvironmentUntrusted as error:
         from launcher.cli.disabled import LAST_RESORT
@@ -137,10 +138,8 @@ def is_first_here(plan: Plan) -> bool:
 
 def _warn(sentences: Sequence[str]) -> None:
     if sentences:
-        from launcher.core.redact import printable
-
         for sentence in sentences:
-            sys.stderr.write(f"launcher: warning: {printable(sentence)}\n")
+            say(f"warning: {sentence}", "warning")
 
 
 def _plan_checks(

@@ -180,11 +180,9 @@ def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str])
     from launcher.views.plan import render_text
 
     try:
-        sys.stderr.write(render_text(*plan_here(typed, environ, ())))
+        sys.stderr.write(render_text(*plan_here(typed, environ, ()), fd=2))
     except LauncherError as error:
         print_problems(error)
-    except ImportError:
-        pass  # without rich the plan cannot be shown as text; the error below still is
     raise UsageError(no_command())
 
 

@@ -23,6 +23,7 @@ from launcher.control.table import (
 from launcher.core.errors import EXIT_NOT_READY, NotReady, UsageError
 from launcher.options.parser import Parser, make_parser
 from launcher.output.progress import duration
+from launcher.output.tables import find_paper
 
 WATCH_S = 2.0
 LEAST_S, MOST_S = 0.5, 3600.0
@@ -120,11 +121,8 @@ def render_launchers(launchers: Sequence[Launcher]) -> str:
 def _render(view: View, as_json: bool) -> str:
     if as_json:
         return render_json(view)
-    if not os.isatty(1):
-        return render_text(view)
-    from rich.console import Console
-
-    return render_terminal(view, Console())
+    paper = find_paper(os.environ)
+    return render_terminal(view, paper) if paper.width else render_text(view)
 
 
 def _status_of(view: View) -> int:
@@ -134,8 +132,8 @@ def _status_of(view: View) -> int:
 
 def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write: Write) -> int:
     """Show the job periodically until its launcher has exited."""
-    if os.isatty(1) and not options.json:
-        return _watch_screen(launcher, before, options.watch)
+    if find_paper(os.environ).has_styles and not options.json:
+        return _watch_screen(launcher, before, options.watch, write)
     while True:
         time.sleep(options.watch)
         view = _ask_again(launcher)
@@ -145,17 +143,15 @@ def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write:
         before = view
 
 
-def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
-    from rich.console import Console
-
+def _watch_screen(launcher: Launcher, before: View, every_s: float, write: Write) -> int:
     from launcher.control.watch import watch
 
     def ask(last: View) -> View | None:
         view = _ask_again(launcher)
         return None if view is None else with_cpu(last, view)
 
-    view, has_ended = watch(before, every_s, ask)
-    sys.stdout.write(render_terminal(view, Console()))
+    view, has_ended = watch(before, every_s, ask, write)
+    write(render_terminal(view, find_paper(os.environ)))
     if has_ended:
         sys.stderr.write("launcher: the job has ended\n")
     return 0

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 from errno import ECONNREFUSED
 from os import strerror
@@ -28,6 +27,7 @@ from launcher.cluster.connect import NOT_YET, ConnectAttempt, ConnectOutcome, an
 from launcher.cluster.reach import find_address, resolve
 from launcher.core.environ import Malformed, each_once
 from launcher.core.errors import NotReady, Problem
+from launcher.core.log import say
 from launcher.core.messages import Garbled, message, pack, unpack
 from launcher.core.model import HOSTS_AT_ONCE
 from launcher.machine.host import Host
@@ -377,8 +377,8 @@ class OtherLauncher:
                 one.close()
 
 
-def _say(what: str) -> None:
-    sys.stderr.write(f"launcher: address exchange: {what}\n")
+def _say(text: str, event: str) -> None:
+    say(f"address exchange: {text}", event)
 
 
 def _problem(meeting: Meeting, what: str) -> Problem:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.cluster.join import Join
+    from launcher.core.log import Say
     from launcher.process.helper import Helper, Helpers
     from launcher.process.loop import Loop
 
@@ -81,7 +82,7 @@ class CoordinatorClient:
         join: Join,
         loop: Loop,
         helpers: Helpers,
-        say: Callable[[str], None],
+        say: Say,
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
         on_heard: Callable[[], None] = lambda: None,
@@ -249,7 +250,7 @@ class CoordinatorClient:
                         self._connection.send(pack(kept))
             case Waiting():
                 self.connect_status.reason = f"it waits for other {self._shape.member}s: {message.what}"
-                self._say(f"{self._shape.member} 0 is {message.what}")
+                self._say(f"{self._shape.member} 0 is {message.what}", "waiting")
             case Busy():
                 self._is_refused(message.why)
             case _:
@@ -299,7 +300,9 @@ class CoordinatorClient:
                 self._look(self._give_up)
             elif now >= self._say_at and not self.is_connected:
                 self._say_at = now + SAY_EVERY_S
-                self._look(lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}"))
+                self._look(
+                    lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}", "waiting")
+                )
         self._set_due(now)
 
     @property

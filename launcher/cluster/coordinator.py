@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from launcher.cluster.offset import Offset
     from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
+    from launcher.core.log import Say
     from launcher.process.loop import Loop
 
     MakeRegroup = Callable[[Membership, Callable[["Start"], None]], Regroup]
@@ -90,7 +91,7 @@ class Coordinator:
         shape: Shape,
         join: Join,
         loop: Loop,
-        say: Callable[[str], None],
+        say: Say,
         deliver: Callable[[object], None],
         agree: Callable[[], Message],
         find_reasons: FindReasons,
@@ -113,7 +114,7 @@ class Coordinator:
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {}
         self.acceptor = acceptor = Acceptor(
-            listener, key, loop, lambda what: say(f"control channel: {what}"), self._admit
+            listener, key, loop, lambda what, event: say(f"control channel: {what}", event), self._admit
         )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
@@ -268,7 +269,7 @@ class Coordinator:
             if refusal is not None:
                 connection.send(pack(refusal))
                 return
-            self._say(f"{member.name} is here as a spare {member.kind}")
+            self._say(f"{member.name} is here as a spare {member.kind}", "spare-joined")
         spares[index] = member
         connection.redirect(
             lambda message: self._on_message(member, message),
@@ -401,7 +402,7 @@ class Coordinator:
         member.hang_up()
         if is_spare and self.ending.over is None:
             del self.membership.spares[member.rank]
-            self._say(f"{member.name}, a spare {member.kind}, has left")
+            self._say(f"{member.name}, a spare {member.kind}, has left", "spare-left")
 
     def _end_restarts(self, why: str) -> None:
         """Note that the job was told to end: no attempt follows."""
@@ -523,7 +524,9 @@ class Coordinator:
         after = self._shape.lost_after_s
         for index, spare in list(self.membership.spares.items()):
             if _since(spare) < now - after:
-                self._say(f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}")
+                self._say(
+                    f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}", "spare-lost"
+                )
                 spare.hang_up()
                 del self.membership.spares[index]
         between = self.regroup if self._is_between else None
@@ -547,7 +550,7 @@ class Coordinator:
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue
-            self._say(f"{member.name} has left again: {_describe_loss(member)}")
+            self._say(f"{member.name} has left again: {_describe_loss(member)}", "node-left")
             member.hang_up()
             del self.members[member.rank]
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from launcher.cluster.messages import Again, Over, Refuse, Start, Stop
     from launcher.cluster.settings import Shape
 
+RUN = "run"
+"""In the values of the start signal: the name of the run."""
+RUN_LENGTH = 64
+
 
 class Attempt:
     """One attempt of the job on this node, from the moment when it is awaited.
@@ -96,6 +100,12 @@ class JobView:
             return None
         self.shape = replace(shape, node_rank=rank, is_spare=False)
         return Place(rank, shape.world_size)
+
+
+def name_run(agreed: Mapping[str, object]) -> str:
+    """Return the name of the run, as the start signal has it; empty from a node 0 that does not tell it."""
+    told = agreed.get(RUN)
+    return told if isinstance(told, str) and len(told) <= RUN_LENGTH and told.isalnum() else ""
 
 
 def read_seats(agreed: Mapping[str, object], shape: Shape) -> dict[int, int]:

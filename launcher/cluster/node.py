@@ -8,7 +8,7 @@ from collections.abc import Callable
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.job_view import JobView
+from launcher.cluster.job_view import JobView, name_run
 from launcher.cluster.messages import Again, Hung, Look, News, Over, Refuse, Seen, Start, Stop
 from launcher.cluster.node_ending import NodeEnding
 from launcher.cluster.node_rendezvous import NodeRendezvous
@@ -79,10 +79,17 @@ class ClusterNode(Coordination):
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
         if self.speaks:
-            self.agent.say(text)
+            self.agent.say(text, event, **fields)
+
+    @property
+    def run(self) -> str:
+        """Name of this run: node 0's own, which the start signal tells the others."""
+        if self.view.shape.index == 0:
+            return self.agent.run_id
+        return name_run(self.view.attempt.agreed or self.view.agreed_last or {})
 
     # --- the start
 
@@ -130,6 +137,7 @@ class ClusterNode(Coordination):
         match message:
             case Start():
                 self.agent.place = view.take_start(message) or self.agent.place
+                self.agent.output.set_node(self.agent.place.node_rank)
             case Refuse():
                 view.refusal = view.refusal or message
             case Stop() if message.attempt == attempt.number:
@@ -142,7 +150,7 @@ class ClusterNode(Coordination):
             case Again():
                 pass  # it came twice
             case News() if message.by != view.shape.node_rank:
-                self.say(f"{message.what} (--keep-going: this node goes on)")
+                self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
             case Look():
                 number, tell = message.number, self.reporter.tell_look
                 self.agent.loop.guard(
@@ -252,7 +260,7 @@ class ClusterNode(Coordination):
         if again is None:
             return False
         self.ending.report(again.over)
-        self.say(again.why)
+        self.say(again.why, "restart")
         return self.rendezvous.await_attempt(again.attempt)
 
     def finish(self) -> int:

@@ -13,8 +13,6 @@ from launcher.core.errors import EXIT_NOT_READY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from launcher.agent.agent import Agent
     from launcher.cluster.client import CoordinatorClient
     from launcher.cluster.job_view import JobView
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.cluster.reporter import Reporter
     from launcher.cluster.stopper import JobStopper
     from launcher.core.errors import LauncherError
+    from launcher.core.log import Say
     from launcher.failure.model import Verdict
 
 LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
@@ -43,7 +42,7 @@ class NodeEnding:
         view: JobView,
         reporter: Reporter,
         stopper: JobStopper,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._agent, self._channel, self._view = agent, channel, view
         self._reporter, self._stopper, self._say = reporter, stopper, say
@@ -53,7 +52,7 @@ class NodeEnding:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
         view, outcome = self._view, self._agent.restarter.find_outcome()
         if outcome.line:
-            self._say(outcome.line)
+            self._say(outcome.line, "survivors")
         has_given_up = self._channel.is_lost and not view.shape.keep_going
         status = outcome.status or (EXIT_NOT_READY if has_given_up else 0)
         self._reporter.tell_end(status, outcome.verdict)
@@ -63,7 +62,10 @@ class NodeEnding:
             nonlocal say_at
             if time.monotonic() > say_at and not outcome.status and view.attempt.stop is None:
                 say_at = float("inf")
-                self._say("the processes of this node have succeeded; waiting for those of the other nodes")
+                self._say(
+                    "the processes of this node have succeeded; waiting for those of the other nodes",
+                    "node-done",
+                )
             return not view.is_attempt_over
 
         self._stopper.turn_while(is_waiting)
@@ -93,7 +95,7 @@ class NodeEnding:
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         self.report(over)
         if over.why:
-            self._say(over.why)
+            self._say(over.why, "no-restart")
         return over.status
 
     def leave_unstarted(self, error: LauncherError) -> None:

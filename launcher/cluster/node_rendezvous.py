@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.cluster.node_ending import NodeEnding
     from launcher.cluster.reporter import Reporter
     from launcher.cluster.stopper import JobStopper
+    from launcher.core.log import Say
     from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Mapping[str, object]], Sequence[Child]]
@@ -47,7 +48,7 @@ class NodeRendezvous:
         reporter: Reporter,
         stopper: JobStopper,
         ending: NodeEnding,
-        say: Callable[[str], None],
+        say: Say,
         make_children: MakeChildren,
     ) -> None:
         self._agent, self._channel, self._view = agent, channel, view
@@ -121,11 +122,11 @@ class NodeRendezvous:
             return
         error = read_refusal(refusal)
         for line in refusal.lines:
-            self._say(line)
+            self._say(line, "nodes-differ")
         if isinstance(channel, Coordinator) and channel.membership.missing():
             for problem in error.problems:
-                self._say(f"the job does not start: [{problem.code}] {problem.what}")
-            self._say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes")
+                self._say(f"the job does not start: [{problem.code}] {problem.what}", "not-started")
+            self._say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes", "late-nodes")
             self._agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
         else:
             self._ending.leave()

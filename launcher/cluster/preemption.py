@@ -52,6 +52,6 @@ def hear(node: ClusterNode, noticed: NodeNotice) -> None:
         return  # it is our own notice
     what = f"{node.view.shape.member} {by}: {notice.what[:WORDS_LENGTH]}"
     if node.view.shape.keep_going:
-        node.agent.say(f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)")
+        node.agent.say(f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)", "elsewhere")
     elif notice.kind in (ANNOUNCED, WITHDRAWN) and node.view.attempt.has_begun:
         node.agent.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from launcher.cluster.messages import ReadyAgain
     from launcher.cluster.outcome import Ending
     from launcher.cluster.settings import Shape
+    from launcher.core.log import Say
     from launcher.core.model import Restarts
     from launcher.recovery.recovery import Recovery
 
@@ -72,7 +73,7 @@ class Regroup:
         recovery: Recovery,
         shape: Shape,
         membership: Membership,
-        say: Callable[[str], None],
+        say: Say,
         agree: Callable[[], Mapping[str, object]],
         begin: Callable[[Start], None],
     ) -> None:
@@ -103,7 +104,7 @@ class Regroup:
         self._ending: Ending | None = None
         self._started_mono_ns = time.monotonic_ns()
         self._not_before = self._give_up_at = self._say_at = self._report_by = 0.0
-        self._unsaid: list[str] | None = None
+        self._unsaid: list[tuple[str, str]] | None = None
         """Lines for the log after the report of the attempt that has failed; None if it is there."""
 
     # --- the decision
@@ -164,17 +165,17 @@ class Regroup:
 
     # --- the log
 
-    def _tell(self, text: str) -> None:
+    def _notice(self, text: str, event: str) -> None:
         """Print a line; the report of the attempt that has failed comes first."""
         if self._unsaid is None:
-            self._say(text)
+            self._say(text, event)
         else:
-            self._unsaid.append(text)
+            self._unsaid.append((text, event))
 
     def _tell_unsaid(self) -> None:
         """Print what has waited for the report."""
-        for line in self._unsaid or ():
-            self._say(line)
+        for text, event in self._unsaid or ():
+            self._say(text, event)
         self._unsaid = None
 
     # --- the nodes
@@ -229,16 +230,16 @@ class Regroup:
         self._sessions[rank] = member.facts["session"]
         self._ready.add(rank)
         if why:
-            self._tell(why)
+            self._notice(why, "unhealthy")
         index = next((index for index, taken in self._membership.seats.items() if taken == rank), rank)
         kind = member.kind
-        self._tell(f"spare {kind} {index} ({member.host}) takes the place of {kind} {rank}")
+        self._notice(f"spare {kind} {index} ({member.host}) takes the place of {kind} {rank}", "spare-taken")
         return True
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost between two attempts."""
         other = suspect_own(member, self._shape)
-        self._tell(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}")
+        self._notice(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}", "node-lost")
         self._note(member, "node-lost", how)
         self._drop(member, time.monotonic())
         self.fill()
@@ -267,7 +268,7 @@ class Regroup:
         self._membership.members[member.rank] = member
         before, session = self._sessions.get(member.rank), member.facts["session"]
         if session != before or session in self.gone:
-            self._tell(f"{member.name} is back")
+            self._notice(f"{member.name} is back", "node-back")
         self.gone.discard(session)
         self._sessions[member.rank] = session
         if session not in self.parts and not self._rule.health_argv:
@@ -294,7 +295,7 @@ class Regroup:
         self._note(member, "unhealthy", ready.unhealthy)
         if self._membership.is_spare(member):
             del self._membership.spares[member.rank]
-            self._tell(f"{member.name}, a spare {member.kind}, is unhealthy: {member.health}")
+            self._notice(f"{member.name}, a spare {member.kind}, is unhealthy: {member.health}", "unhealthy")
             self._dismiss(member, "")
         else:
             self._unhealthy[member.rank] = now + SPARES_S
@@ -329,7 +330,9 @@ class Regroup:
                 if member.facts["session"] in self._held:
                     self.end(f"{found}; no spare {member.kind} can take its place")
                 else:
-                    self._tell(f"{found}; no spare {member.kind} can take its place, so it takes part")
+                    self._notice(
+                        f"{found}; no spare {member.kind} can take its place, so it takes part", "unhealthy"
+                    )
             else:
                 continue
             del self._unhealthy[rank]
@@ -397,7 +400,9 @@ class Regroup:
             self._say_at = now + SAY_EVERY_S
             left = f"at most {max(self._give_up_at, self._not_before) - now:.0f} s more (--rejoin-timeout)"
             self._tell_unsaid()
-            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}")
+            self._say(
+                f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}", "waiting"
+            )
 
     def _name(self, ranks: list[int]) -> str:
         kind = self._shape.member

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.cluster.membership import Member, Membership
     from launcher.cluster.settings import Shape
     from launcher.core.errors import Problem
+    from launcher.core.log import Say
 
     Reasons = Mapping[int, str]
     FindReasons = Callable[[list[int], Callable[[Reasons], None]], None]
@@ -71,7 +72,7 @@ class Rendezvous:
         shape: Shape,
         membership: Membership,
         seen: Seen,
-        say: Callable[[str], None],
+        say: Say,
         tell_all: Callable[[object], None],
     ) -> None:
         now = time.monotonic()
@@ -128,15 +129,17 @@ class Rendezvous:
         lines = render_table(self._compare_all({**self._membership.members, member.rank: member}))
         if lines != render_table(self._compare()):
             for line in lines:
-                self._say(line)
+                self._say(line, "nodes-differ")
 
     def _begin(self, found: list[Disagreement]) -> None:
         for line in render_table(found):
-            self._say(line)
+            self._say(line, "nodes-differ")
         self.start = Start(self._seen.agree())
         seconds = time.monotonic() - self._began
         spares = f" and {len(self._membership.spares)} spare" if self._membership.spares else ""
-        self._say(f"all {self._shape.node_count} {self._kind}s{spares} are here, after {seconds:.1f} s")
+        self._say(
+            f"all {self._shape.node_count} {self._kind}s{spares} are here, after {seconds:.1f} s", "roll-call"
+        )
         self._tell_all(self.start)
 
     def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:
@@ -196,7 +199,7 @@ class Rendezvous:
         missing = len(self._membership.missing())
         count = f"{self._shape.node_count} {self._kind}s"
         what = f"waiting for {missing} of {count}: {self._describe_missing(reasons)}"
-        self._say(what)
+        self._say(what, "waiting")
         self._tell_all(Waiting(what[:WAITING_LENGTH]))
 
     def _describe_missing(self, reasons: Reasons) -> str:

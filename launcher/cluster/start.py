@@ -11,7 +11,7 @@ from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
-from launcher.cluster.job_view import read_seats
+from launcher.cluster.job_view import RUN, read_seats
 from launcher.cluster.join import Join
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from launcher.cluster.membership import Membership
     from launcher.cluster.messages import Start
     from launcher.cluster.regroup import Regroup
+    from launcher.core.log import Say
     from launcher.core.model import Peers, Plan
     from launcher.process.helper import Helpers
     from launcher.process.spawn import Child
@@ -84,7 +85,7 @@ def run_together(
 
     def make_client(
         node: ClusterNode,
-        say: Callable[[str], None],
+        say: Say,
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
         on_heard: Callable[[], None] = lambda: None,
@@ -99,7 +100,9 @@ def run_together(
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        return make_client(node, lambda _: None, node.rendezvous.on_twin, lambda: None) if has_twin else None
+        if not has_twin:
+            return None
+        return make_client(node, lambda text, event: None, node.rendezvous.on_twin, lambda: None)
 
     place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
@@ -173,7 +176,9 @@ def make_coordinator(
     """
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape)
-    node.agent.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
+    node.agent.say(
+        describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token), "control-channel"
+    )
     return Coordinator(
         listener,
         key,
@@ -182,7 +187,7 @@ def make_coordinator(
         node.agent.loop,
         node.agent.say,
         node.deliver,
-        lambda: agree(plan, node.agent.say),
+        lambda: {**agree(plan, node.agent.say), RUN: node.agent.run_id},
         lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
         plan_regroup(plan, shape, node, replan),
     )
@@ -197,7 +202,8 @@ def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) ->
 
     def agree_again() -> dict[str, object]:
         agreed = node.view.agreed_last or {}
-        return {"master_port": find_next_port(plan, agreed.get("master_port"), replan)}
+        port = find_next_port(plan, agreed.get("master_port"), replan)
+        return {"master_port": port, RUN: node.agent.run_id}
 
     def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
         recovery = node.agent.restarter.recovery
@@ -301,13 +307,13 @@ def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
         ) from error
 
 
-def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
+def agree(plan: Plan, say: Say) -> dict[str, object]:
     """Return the values that all nodes are told at the start: a free port for the rendezvous."""
     asked = plan.topology.master_port
     if plan.allocation.ranks_at_start or not find_taken(plan):
         return {"master_port": asked}
     port = find_free_port(asked) or Host().free_port()
-    say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead")
+    say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead", "port-moved")
     return {"master_port": port}
 
 

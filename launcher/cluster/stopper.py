@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.cluster.coordinator import Coordinator
     from launcher.cluster.job_view import JobView
     from launcher.cluster.reporter import Reporter
+    from launcher.core.log import Say
 
 
 class JobStopper:
@@ -31,7 +32,7 @@ class JobStopper:
         channel: Coordinator | CoordinatorClient,
         view: JobView,
         reporter: Reporter,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._agent, self._channel, self._view = agent, channel, view
         self._reporter, self._say = reporter, say
@@ -51,14 +52,14 @@ class JobStopper:
             agent.observers.respond(DUE, stop.what, preemption.read_left_s(stop.left_ms), stop.by)
         elif stop.told is not None:
             if not is_ours:
-                self._say(f"{stop.what}: passing it on to all {shape.member}s")
+                self._say(f"{stop.what}: passing it on to all {shape.member}s", "signal")
                 self._is_told = True
                 self._pass_on_for_job(stop.told)
         else:
             if not is_ours:
                 count = len(agent.group.running)
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
-                self._say(f"{stop.what}{stopping}")
+                self._say(f"{stop.what}{stopping}", "stopping")
             if attempt.has_begun and not agent.is_ending:
                 agent.stop_rest()
 
@@ -90,7 +91,7 @@ class JobStopper:
         if number == self._still_to_come:
             self._still_to_come = None
             others = f"the other {self._view.shape.member}s"
-            self._say(f"{name_signal(number)}: already forwarded to the processes, as on {others}")
+            self._say(f"{name_signal(number)}: already forwarded to the processes, as on {others}", "signal")
             return True
         return False
 
@@ -130,7 +131,7 @@ class JobStopper:
             return
         what, view.over = lose_coordinator(view.shape)
         if view.shape.keep_going:
-            self._say(f"{what} (--keep-going: this node goes on)")
+            self._say(f"{what} (--keep-going: this node goes on)", "elsewhere")
             self.end_companions()
         else:
             self.on_stop(Stop(what, -1))

@@ -77,18 +77,18 @@ def start_exporter(agent: Agent, path: str) -> None:
     def hear(lines: Sequence[str]) -> None:
         said.extend(lines)
         for line in lines:
-            agent.say(line)
+            agent.say(line, "no-metrics" if line.startswith("no metrics") else "metrics")
 
     def note_end() -> None:
         if not any(line.startswith("no metrics") for line in said):
-            agent.say(ENDED)
+            agent.say(ENDED, "no-metrics")
 
     try:
         agent.group.helpers.ask(
             exporter.open, hear, OPEN_S, name=PROCESS_NAME, nice=NICE, then=exporter.serve, on_end=note_end
         )
     except OSError as error:
-        agent.say(refuse(f"port {agent.watch.metrics_port}", error))
+        agent.say(refuse(f"port {agent.watch.metrics_port}", error), "no-metrics")
 
 
 def refuse(place: str, error: OSError) -> str:

@@ -62,7 +62,9 @@ class StatusServer:
         if not self._agent.watch.metrics_port:
             return
         if self.path is None:
-            self._agent.say("no metrics: there is no folder for the status socket that they need")
+            self._agent.say(
+                "no metrics: there is no folder for the status socket that they need", "no-metrics"
+            )
             return
         from launcher.control.metrics import start_exporter
 

@@ -6,19 +6,18 @@ reach a terminal.
 
 from __future__ import annotations
 
-import io
 import json
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
 from launcher.output.progress import clock, duration, gib
+from launcher.output.tables import BOLD, DIM, RED, REVERSE, YELLOW, cut, lay_out, measure, paint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+    from launcher.output.tables import Paper
 
 Message = dict[str, object]
 
@@ -71,12 +70,12 @@ class Shown:
     """A table for a screen.
 
     Attributes:
-        whole: The renderable that `rich` prints.
+        lines: The lines, with the codes of their styles.
         rows: Number of rows.
         page: Number of rows that fit on the screen.
     """
 
-    whole: RenderableType
+    lines: tuple[str, ...]
     rows: int
     page: int
 
@@ -287,68 +286,56 @@ def render_columns(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list
     ]
 
 
-def render_rich(view: View, height: int | None = None, order: Order | None = None) -> Shown:
+def render_screen(view: View, paper: Paper, order: Order | None = None) -> Shown:
     """Return a view for a terminal.
 
     Args:
         view: The job.
-        height: Number of lines of the terminal; None for no limit.
-        order: The user's order, if keys can change it; a line then lists the keys.
+        paper: The terminal.
+        order: The user's order, if the table fills the screen and keys change it: then it has one line for
+            each row, as many as there is room for, and a line that lists the keys.
     """
-    from functools import partial
-
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     by, skip = (order.by, order.skip) if order is not None else ("node", 0)
     rows, events = make_rows(view, by), make_events(view)
     tail = [*events, *([view.note] if view.note else [])]
-    around = FRAME_LINES + len(tail) + (0 if order is None else SCREEN_LINES)
-    page = len(rows) if height is None else max(1, height - around)
+    around = FRAME_LINES + len(tail) + SCREEN_LINES
+    page = len(rows) if order is None else max(1, paper.height - around)
     shown = rows[skip : skip + page]
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for title in HEAD:
-        header = Text(f"{title} ▾", style="reverse") if order is not None and title == by else title
-        table.add_column(header, justify="right" if title in RIGHT else "left", no_wrap=title != "state")
-    for row in shown:
-        table.add_row(*(Text(cell) for cell in row), style="" if row[STATE] == "running" else "bold red")
+    table = lay_out(
+        *(paper, HEAD, shown),
+        folds=() if order is not None else ("state",),
+        right=RIGHT,
+        marked=by if order is not None else "",
+        styles=[() if row[STATE] == "running" else (BOLD, RED) for row in shown],
+    )
     left = f"rows {skip + 1} to {skip + len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
     bad = sum(row[STATE] != "running" for row in rows) - sum(row[STATE] != "running" for row in shown)
     left += f", {bad} not running among the others" if left and bad else ""
-    one_line = partial(Text, no_wrap=True, overflow="ellipsis")
-    parts: list[RenderableType] = [Text(headline(view), style="bold")]
+    lines = [paint(paper, headline(view), BOLD)]
     if order is not None:  # two lines, however long the command is
-        parts = [one_line(summarize(view), style="bold"), one_line(command_of(view), style="dim")]
-    parts += [table, *([Text(left, style="yellow")] if left else [])]
-    parts += [one_line(line, style="dim") for line in tail]
-    parts += [] if order is None else [Text(), _render_keys()]
-    return Shown(Group(*parts), len(rows), page)
+        lines = [
+            paint(paper, cut(summarize(view), paper.width), BOLD),
+            paint(paper, cut(command_of(view), paper.width), DIM),
+        ]
+    lines += ["", *table, "", *([paint(paper, left, YELLOW)] if left else [])]
+    lines += [paint(paper, cut(line, paper.width), DIM) for line in tail]
+    lines += [] if order is None else ["", _render_keys(paper)]
+    return Shown(tuple(lines), len(rows), page)
 
 
-def _render_keys() -> Text:
-    """Return the line that lists the keys."""
-    from rich.text import Text
-
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for key, what in (
-        *((key, title) for key, title in SORTS.items()),
-        ("↑ ↓ PgUp PgDn", "scroll"),
-        ("q", "quit"),
-    ):
-        line.append(f" {key} ", style="reverse").append(f" {what}  ")
-    return line
+def _render_keys(paper: Paper) -> str:
+    """Return the line that lists the keys, as many as there is room for."""
+    line, room = "", paper.width
+    for key, what in (*SORTS.items(), ("↑ ↓ PgUp PgDn", "scroll"), ("q", "quit")):
+        room -= measure(key) + measure(what) + 5
+        if room >= -2:  # nothing follows the last one
+            line += f"{paint(paper, f' {key} ', REVERSE)} {what}  "
+    return line.rstrip()
 
 
-def render_terminal(view: View, console: Console) -> str:
-    """Return a view with terminal colours, in the width of a console."""
-    from rich.console import Console
-
-    inner = Console(file=io.StringIO(), force_terminal=True, width=console.width, highlight=False)
-    inner.print(render_rich(view).whole)
-    assert isinstance(inner.file, io.StringIO)  # noqa: S101 - made above
-    return inner.file.getvalue()
+def render_terminal(view: View, paper: Paper) -> str:
+    """Return a view with the styles of a terminal, in its width."""
+    return "".join(f"{line}\n" for line in render_screen(view, paper).lines)
 
 
 def rows_of(answer: Mapping[str, object]) -> list[Message]:

@@ -8,12 +8,13 @@ import sys
 import time
 from contextlib import contextmanager
 
-from launcher.control.table import SORTS, Order, render_rich
+from launcher.control.table import SORTS, Order, render_screen
 from launcher.core.frozen import frozen, replace
+from launcher.output.tables import find_paper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.control.table import View
 
@@ -22,6 +23,9 @@ UP, DOWN, PAGE_UP, PAGE_DOWN, FIRST, LAST = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b
 STEPS = {UP: -1, "k": -1, DOWN: 1, "j": 1}
 PAGES = {PAGE_UP: -1, PAGE_DOWN: 1, " ": 1}
 KEYS_LENGTH = 64
+OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""To the terminal's other screen, without a cursor, and back."""
+HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 RESIZE_S = 0.25
 """Seconds between two checks of the terminal's size."""
 
@@ -64,29 +68,29 @@ def split_keys(text: str) -> list[str]:
     return keys
 
 
-def watch(first: View, every_s: float, ask: Callable[[View], View | None]) -> tuple[View, bool]:
+def watch(
+    first: View, every_s: float, ask: Callable[[View], View | None], write: Callable[[str], None]
+) -> tuple[View, bool]:
     """Show a job on the whole screen until it has ended, or the user quits.
 
     Args:
         first: The first view of the job.
         every_s: Seconds between two questions.
         ask: Returns a new view, given the last one; None once the job's launcher is gone.
+        write: Writes to standard output, which is a terminal.
 
     Returns:
         The last view, and whether the job has ended.
     """
-    from rich.console import Console
-    from rich.live import Live
-
-    console, view, screen = Console(), first, Screen()
-    with _read_keys() as read, Live(console=console, auto_refresh=False, screen=True) as live:
+    view, screen = first, Screen()
+    with _read_keys() as read, _fill_screen(write) as show:
         due = time.monotonic() + every_s
         while not screen.has_quit:
-            shown = render_rich(view, console.height, screen.order)
-            live.update(shown.whole, refresh=True)
-            size = console.size
+            paper = find_paper(os.environ)
+            shown = render_screen(view, paper, screen.order)
+            show(shown.lines[: paper.height])
             keys: list[str] = []
-            while not keys and console.size == size and time.monotonic() < due:
+            while not keys and find_paper(os.environ) == paper and time.monotonic() < due:
                 keys = split_keys(read(min(RESIZE_S, max(0.0, due - time.monotonic()))))
             for key in keys:
                 screen = press(screen, key, shown.rows, shown.page)
@@ -96,6 +100,22 @@ def watch(first: View, every_s: float, ask: Callable[[View], View | None]) -> tu
                     return view, True
                 view, due = after, time.monotonic() + every_s
     return view, False
+
+
+@contextmanager
+def _fill_screen(write: Callable[[str], None]) -> Iterator[Callable[[Sequence[str]], None]]:
+    """Yield a function that replaces what the screen shows; the terminal's own content returns at the end."""
+
+    def show(lines: Sequence[str]) -> None:
+        # Line by line over the last frame: a screen that was cleared first would flicker.
+        text = "\r\n".join(f"{line}{END_OF_LINE}" for line in lines)
+        write(f"{HOME}{text}{END_OF_SCREEN}")
+
+    write(OPEN)
+    try:
+        yield show
+    finally:
+        write(CLOSE)
 
 
 @contextmanager

@@ -7,8 +7,6 @@ them and exits. docs/errors.md lists the exit statuses (those of sysexits.h wher
 
 from __future__ import annotations
 
-import sys
-
 from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
@@ -107,16 +105,14 @@ class CommandNotExecutable(LauncherError):
 
 def print_problems(error: LauncherError) -> None:
     """Print each problem to standard error: what is wrong, where, and the fix; then the notes."""
+    from launcher.core.log import say
     from launcher.core.redact import printable, redact
 
     for problem in error.problems:
-        sys.stderr.write(
-            f"launcher: error: [{problem.code}] {printable(redact(problem.what))}\n"
-            f"launcher:   from: {printable(redact(problem.where))}\n"
-            f"launcher:   fix:  {printable(redact(problem.fix))}\n"
-        )
+        what, where, fix = (printable(redact(text)) for text in (problem.what, problem.where, problem.fix))
+        say(f"error: [{problem.code}] {what}\n  from: {where}\n  fix:  {fix}", problem.code)
     for note in error.notes:
-        sys.stderr.write(f"launcher: note: {printable(redact(note))}\n")
+        say(f"note: {printable(redact(note))}", "note")
 
 
 def say_size(count: int) -> str:

@@ -541,6 +541,23 @@ class Preload:
 
 
 @frozen
+class LogStyle:
+    """How the log looks.
+
+    Attributes:
+        as_json: Whether each line is a JSON object.
+        timestamps: Whether the time stands before each line.
+        dedupe: Whether a line of several processes is shown once.
+        rotate_bytes: Size at which a new log file begins; 0 for never.
+    """
+
+    as_json: bool = False
+    timestamps: bool = False
+    dedupe: bool = False
+    rotate_bytes: int = 0
+
+
+@frozen
 class Supervision:
     """How the launcher watches, stops and reports processes if it stays.
 
@@ -568,6 +585,9 @@ class Supervision:
         contact: The check that the processes connect; None for no check.
         timings: Whether the last lines say where the time went.
         preload: What is imported once, before the processes are forked; None to start each by itself.
+        events: Path of the file of events, with ``%n`` for the node's rank; None for no file.
+        traces: Whether OpenTelemetry gets spans of the job.
+        log: How the log looks.
     """
 
     grace_s: float = 30.0
@@ -591,6 +611,9 @@ class Supervision:
     contact: Contact | None = None
     timings: bool = False
     preload: Preload | None = None
+    events: str | None = None
+    traces: bool = False
+    log: LogStyle = LogStyle()
 
 
 @frozen

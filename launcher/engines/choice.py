@@ -35,6 +35,7 @@ ONLY_PROCESS = (
     "signal_to",
     "signal_map",
     "failure_file",
+    "events",
     "prefix",
     "progress",
     "stall_timeout",

@@ -43,6 +43,7 @@ PASSED = (
     "log_dir",
     "redirects",
     "tee",
+    "log_rotate",
     "local_ranks_filter",
     "fabric",
     "require_fabric",

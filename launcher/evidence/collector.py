@@ -156,7 +156,7 @@ class Collector:
 
             self.groups = (*group_records(self.records, self._agent.place.world_size), *self.groups)
         if request.paths:
-            self._agent.say(f"dumps of the flight recorders: {os.path.dirname(request.paths[-1])}")
+            self._agent.say(f"dumps of the flight recorders: {os.path.dirname(request.paths[-1])}", "dumps")
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help here and are not processes of the job."""

@@ -177,7 +177,7 @@ class HangHandler:
         """Print the report, and write all stacks of this node to a file."""
         agent = self._agent
         lines = [*self._write(hang.headline), *self._name_dumps()]
-        agent.output.say("\n  ".join([hang.headline, *hang.lines, *lines]))
+        agent.output.say("\n  ".join([hang.headline, *hang.lines, *lines]), "stall")
         if agent.watch.nccl_ras and not agent.place.node_rank and not agent.is_ending:
             from launcher.evidence.ras import RasReport
 

@@ -31,7 +31,7 @@ class RasReport:
         version = find_nccl(find_python(first.argv), first.environ)
         why, known = refuse(version, first.environ), warn(version)
         if why or known:
-            agent.say(why or f"warning: {known}")
+            agent.say(why or f"warning: {known}", "nccl-ras")
         if not why:
             self._question, self.due = RasQuestion(first.environ), time.monotonic()
 
@@ -46,7 +46,7 @@ class RasReport:
         if question.complete:
             self.close()
             lines = shorten_status(question.text) or [f"no answer: {question.problem}"]
-            self._agent.say("\n  ".join(["NCCL's RAS says:", *lines]))
+            self._agent.say("\n  ".join(["NCCL's RAS says:", *lines]), "nccl-ras")
 
     def close(self) -> None:
         """Stop asking."""

@@ -71,6 +71,24 @@ def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
 
+def summarize(verdict: Verdict) -> dict[str, object]:
+    """Return the fields of the event of a failure, see docs/events.md: those of the record that are short."""
+    end, codes = _describe(verdict.first), [cause.code for cause in verdict.causes]
+    return {
+        "summary": verdict.summary,
+        "cause": codes[0] if codes else None,
+        "causes": codes,
+        "retryable": verdict.retryable,
+        "failed_rank": end["rank"],
+        **{name: end[name] for name in ("local_rank", "pid", "signal")},
+        "status": end["exit_status"],
+        "failed_node": verdict.node_rank,
+        "host": verdict.host_name,
+        "exception": verdict.exception or None,
+        "ended": _iso(verdict.ended_ns),
+    }
+
+
 def _describe(end: End) -> dict[str, object]:
     return {
         "called": end.called or None,

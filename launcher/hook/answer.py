@@ -67,7 +67,7 @@ def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) ->
     try:
         scope, plan, result = _plan(platforms, host, tuple(words))
     except LauncherError as error:
-        return {"refused": _say(error)}
+        return {"refused": _explain(error)}
     files = dict(plan.network.files) if plan.network else {}
     changed = {name: value for name, value in result.items() if environ.get(name) != value}
     return {
@@ -135,7 +135,7 @@ def _choose_cpus(plan: Plan, scope: str) -> tuple[int, ...]:
     return (plan.processes[0].cpus or ()) if scope == PROCESS and plan.processes else ()
 
 
-def _say(error: LauncherError) -> str:
+def _explain(error: LauncherError) -> str:
     """Return the first problem and the number of others, as one printable line."""
     from launcher.core.redact import printable, redact
 

@@ -330,7 +330,10 @@ class Host:
         """Whether the launcher's own Python can find a module; does not import it."""
         from importlib.util import find_spec
 
-        return find_spec(name) is not None
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:  # the package that it would be in
+            return False
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         """Return the packages of a Python that matter to a job, None if unknown.

@@ -65,7 +65,7 @@ class Channel:
             NotReady: There was no answer within `ANSWER_TIMEOUT_S`, or an invalid one.
             SystemExit: We were told to end.
         """
-        self.say(Attached())
+        self.send(Attached())
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         try:
             while self._wait(deadline) and (data := self.socket.recv(wire.READ_BYTES)):
@@ -79,7 +79,7 @@ class Channel:
     def _read(self, data: bytes) -> Iterator[object]:
         return (unpack(packed, TO_RANK) for packed in self._lines.feed(data))
 
-    def say(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send the session a message; if that fails the session is gone, and we need not wait for it."""
         try:
             self.socket.sendall(wire.pack(pack(message)))
@@ -114,7 +114,7 @@ class Channel:
             SystemExit: We were told to end.
         """
         status = error.exit_status
-        self.say(RankEnded(place.rank, place.local_rank, status, status, why=str(error)))
+        self.send(RankEnded(place.rank, place.local_rank, status, status, why=str(error)))
         deadline = time.monotonic() + wait_s
         while not self.released and self._wait(deadline) and self.hear():
             pass

@@ -103,7 +103,9 @@ class RanksTarget:
         else:
             count = self._head.ranks_running()
             ranks = "1 rank still runs" if count == 1 else f"{count} ranks still run"
-            self._head.agent.say(f"{ranks} after {self._head.agent.watch.grace_s:g} s: sending SIGKILL")
+            self._head.agent.say(
+                f"{ranks} after {self._head.agent.watch.grace_s:g} s: sending SIGKILL", "grace-over"
+            )
             self.kill()
 
     def _release(self) -> None:

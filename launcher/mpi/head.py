@@ -178,7 +178,7 @@ class Head(Lead):
                 self.on_orphaned(node, message.daemon)
             case NodeTold():
                 name = name_signal(message.number)
-                self.agent.say(f"{node.name_in_full} received {name}: passing it on to all ranks")
+                self.agent.say(f"{node.name_in_full} received {name}: passing it on to all ranks", "signal")
                 self.agent.on_signal(message.number, from_terminal=False)
 
     def note_end(self, node: Node, end: RankEnded) -> None:
@@ -227,7 +227,7 @@ class Head(Lead):
         self.events.append(event)
         if not self.ending.begun:
             others = self.ranks_running()
-            self.agent.say(f"{what}; stopping the other {others}" if others else what)
+            self.agent.say(f"{what}; stopping the other {others}" if others else what, "stopping")
             self.ending.stop(signal.SIGTERM)
 
     def end_mpirun(self) -> None:
@@ -291,7 +291,7 @@ class Head(Lead):
     def end_ranks(self) -> None:
         """Stop the ranks if mpirun has ended before them, and wait for their end, with their grace."""
         if self.ranks_running() and not self.ending.begun:
-            self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}")
+            self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}", "stopping")
             self.ending.stop(signal.SIGTERM)
         limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
         self.wait_for(self.ranks_ended, limit_s)

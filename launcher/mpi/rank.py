@@ -27,6 +27,7 @@ from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
+from launcher.core.log import say
 from launcher.core.messages import RANKS_MAX
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
@@ -96,7 +97,7 @@ class RankSession(Coordination):
     def _on_abandoned(self) -> None:
         """Report that mpirun has ended our placeholder; the head then ends the job, with the grace."""
         self.agent.loop.remove(self._channel.placeholder)
-        self._channel.say(Abandoned())
+        self._channel.send(Abandoned())
         self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
 
     def _on_unheard(self) -> None:
@@ -136,7 +137,7 @@ class RankSession(Coordination):
 
             verdict = fit(replace(self._verdict, others=()))
         place = self._place
-        self._channel.say(RankEnded(place.rank, place.local_rank, status, code, asked, verdict=verdict))
+        self._channel.send(RankEnded(place.rank, place.local_rank, status, code, asked, verdict=verdict))
         self._holds = True
         while status and not self._channel.released:
             agent.loop.turn()
@@ -159,7 +160,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
     briefing = channel.attach()
     place = read_place(environ)
     take_stdin(briefing.stdin if place.rank == 0 else os.devnull)
-    channel.say(place)
+    channel.send(place)
     try:
         change_folder(briefing.cwd)
         return prepare(words, environ, briefing, channel, place).run()
@@ -196,7 +197,7 @@ def take_stdin(path: str | None) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for a named pipe's writer
     except OSError as error:
-        print(f"launcher: standard input of the head cannot be read: {error}", file=sys.stderr)
+        say(f"standard input of the head cannot be read: {error}", "no-input")
         return
     os.set_blocking(fd, True)
     try:
@@ -229,6 +230,7 @@ def prepare(
     """
     from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
+    from launcher.core.model import LogStyle
     from launcher.process.execute import find_program
 
     inherited = apply_briefing(environ, briefing)
@@ -247,7 +249,9 @@ def prepare(
     # All ranks of a node write their logs below one folder
     log_id = channel.job if plan.supervision.log_dir else ""
     session = RankSession(channel, put, briefing.grace_s)
-    agent = Agent(plan.supervision, place, told, session, log_id=log_id)
+    # The head makes the lines; a variable that it has forwarded to us asks for them, too
+    watch = replace(plan.supervision, log=LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes))
+    agent = Agent(watch, place, told, session, log_id=log_id)
     agent.attempt = briefing.attempt
     agent.take([child], [path])
     return agent

@@ -105,7 +105,8 @@ class Serving(Coordination):
                 self._end(128 + number)
             elif is_first:
                 self.agent.say(
-                    f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes"
+                    f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes",
+                    "signal",
                 )
                 self._wake.due = time.monotonic() + self.agent.watch.grace_s + PATIENCE_S
         return True  # our signals are not for sshd
@@ -131,7 +132,7 @@ class Serving(Coordination):
         *lines, self._words = (self._words + data).split(b"\n")
         for line in (line.decode("utf-8", "replace").strip() for line in lines):
             if line and not is_routine(line):
-                self.agent.say(f"sshd: {printable(line)}")
+                self.agent.say(f"sshd: {printable(line)}", "sshd")
 
     def _take(self, connected: socket.socket, _: str) -> None:
         """Take the connection of the session: the head has started it, so the head has come."""
@@ -177,12 +178,14 @@ class Serving(Coordination):
         if self._rejoin_s and self.agent.forwarder.told is None:
             self.agent.say(
                 "the head of the job is gone, or its session here: waiting "
-                f"{self._rejoin_s:g} s for it to come back (--rejoin-timeout)"
+                f"{self._rejoin_s:g} s for it to come back (--rejoin-timeout)",
+                "head-lost",
             )
             self._has_come, self._wake.due = True, time.monotonic() + self._rejoin_s
         else:
             self.agent.say(
-                "the head of the job or its session here is gone: ending what it left on this node"
+                "the head of the job or its session here is gone: ending what it left on this node",
+                "head-lost",
             )
             self._end(GONE)
 
@@ -192,10 +195,12 @@ class Serving(Coordination):
         """End this node's part: the head has not come, or was told to end the job and has not done so."""
         told = self.agent.forwarder.told
         if told is not None:
-            self.agent.say("the head did not end the job in time: giving up")
+            self.agent.say("the head did not end the job in time: giving up", "gave-up")
             self._end(128 + told)
         elif self._has_come:
-            self.agent.say(f"the head of the job has not come back within {self._rejoin_s:g} s: giving up")
+            self.agent.say(
+                f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
+            )
             self._end(GONE)
         else:
             self._is_late = True
@@ -257,7 +262,7 @@ def serve(
     child = Child(0, 0, argv, dict(environ), called="sshd")
     agent = Agent(watch, Place(), environ, Serving(listener, timeout_s, folder, rejoin_s), checks=checks)
     agent.take([child], [argv[0]])
-    agent.say(f"serving on {address} port {port} until the head reports that the job is over")
+    agent.say(f"serving on {address} port {port} until the head reports that the job is over", "serving")
     return agent.run()
 
 

@@ -27,6 +27,7 @@ from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.errors import print_problems
 from launcher.core.frozen import replace
+from launcher.core.log import say
 from launcher.core.messages import pack, unpack
 from launcher.core.version import __version__
 from launcher.mpi.daemons import Daemons, find_daemon, stop_daemon
@@ -87,7 +88,7 @@ class Rank:
         self.waits = self.started = self.ended = False
         self.connection: Connection
 
-    def say(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send it a message, now or once it reads: a stopped wrapper must not block us."""
         self.connection.send(pack(message))
 
@@ -117,7 +118,7 @@ class Session:
         self.status: int | None = None
         self.due: float | None = None
         """End of the ranks' grace, once the head is gone (monotonic seconds); None before."""
-        self._loop = Loop(lambda what: print(what, file=sys.stderr))
+        self._loop = Loop(say)
         self._loop.timers.append(self)
         for fd in (0, 1):
             os.set_blocking(fd, False)
@@ -273,13 +274,13 @@ class Session:
 
     def _tell_ranks(self, message: object) -> None:
         for rank in self.ranks:
-            rank.say(message)
+            rank.send(message)
 
     def _brief(self, rank: Rank) -> None:
         """Send a waiting rank the head's `Briefing`, if that has arrived."""
         if rank.waits and self.briefing is not None:
             rank.waits = False
-            rank.say(self.briefing)
+            rank.send(self.briefing)
 
     def _lose_rank(self, rank: Rank) -> None:
         self.ranks.remove(rank)
@@ -307,7 +308,7 @@ class Session:
                 rank.ended = True
                 self.tell(replace(message, pid=rank.pid))
                 if self.released:
-                    rank.say(Release())
+                    rank.send(Release())
 
     # --- serve
 

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.core.log import Say
     from launcher.mpi.messages import Briefing
     from launcher.process.loop import Loop
     from launcher.process.signals import SignalFile
@@ -54,7 +55,7 @@ class Sessions:
         loop: Loop,
         watched: SignalFile,
         environ: Mapping[str, str],
-        say: Callable[[str], None],
+        say: Say,
         hear: Callable[[Node, object], None],
         lose: Callable[[Node], None],
     ) -> None:
@@ -110,7 +111,9 @@ class Sessions:
         missing = self.missing()
         if missing and not self._closing and now >= self._said_at + SAY_EVERY_S:
             self._said_at = now
-            self._say(f"waiting for {len(missing)} of {len(self.nodes)} nodes: {describe_nodes(missing)}")
+            self._say(
+                f"waiting for {len(missing)} of {len(self.nodes)} nodes: {describe_nodes(missing)}", "waiting"
+            )
         retries = [node.retry_at for node in self.nodes if node.retry_at is not None]
         words = [self._said_at + SAY_EVERY_S] if missing and not self._closing else []
         self.due = min([*retries, *words], default=None)
@@ -206,7 +209,7 @@ class Sessions:
             self.refused = self.refused or EnvironmentUntrusted(other_version(node, ready.launcher))
             return
         if node.is_gone:
-            self._say(f"{node.name_in_full} is back")
+            self._say(f"{node.name_in_full} is back", "node-back")
         node.is_ready, node.is_gone, node.reason, node.name = True, False, "", ready.node
         self._send_briefing(node)
 
@@ -239,7 +242,7 @@ class Sessions:
             node.retry_at = None
             self._lose(node)
         else:
-            self._say(f"{node.name_in_full} is lost: {node.reason}")
+            self._say(f"{node.name_in_full} is lost: {node.reason}", "node-lost")
 
     def _note_failure(self, node: Node) -> None:
         """Record why a node is not ready, and schedule another try."""

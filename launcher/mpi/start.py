@@ -35,6 +35,7 @@ from launcher.mpi.serve import serve
 from launcher.mpi.session_folder import FOLDERS
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings
+from launcher.planning.supervision import plan_log
 from launcher.process.execute import find_program
 from launcher.process.limits import raise_limit
 from launcher.process.spawn import Child
@@ -110,7 +111,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
             has_key=key is not None,
             timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
         )
-        watch = Supervision(grace_s=options.grace_s)
+        watch = Supervision(grace_s=options.grace_s, log=plan_log(options))
     else:
         plan = plan_job(environ, Host(), options, ())
         if plan.agent is None or plan.agent.fleet is None or not plan.agent.fleet.address:
@@ -177,7 +178,9 @@ def _serve(
     # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
     unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
-    own = Supervision(grace_s=watch.grace_s)  # the rest is for ranks: a silent sshd is no stall
+    own = Supervision(
+        grace_s=watch.grace_s, log=watch.log
+    )  # the rest is for ranks: a silent sshd is no stall
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
     return serve(
         keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, rejoin_s, checks

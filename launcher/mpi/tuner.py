@@ -89,13 +89,13 @@ class Tuner(Lead):
         """Pass on a signal that a serving node has received: it is for the whole job."""
         if isinstance(message, NodeTold):
             name = name_signal(message.number)
-            self.agent.say(f"{node.name_in_full} received {name}: ending the whole job")
+            self.agent.say(f"{node.name_in_full} received {name}: ending the whole job", "signal")
             self.agent.on_signal(message.number, from_terminal=False)
 
     def on_lost(self, node: Node) -> None:
         """End the job, because experiments on a lost node would not end."""
         self.lost = True
-        self.agent.say(f"{node.name_in_full} is lost: {node.reason}; ending the job")
+        self.agent.say(f"{node.name_in_full} is lost: {node.reason}; ending the job", "node-lost")
         self.agent.target.stop(signal.SIGTERM)
 
     def finish(self) -> int:

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from launcher.core.log import Say
     from launcher.core.model import Contact as Planned
     from launcher.observers.connections import Ends, Table
     from launcher.observers.watched import Watched
@@ -56,7 +57,7 @@ class MeetingWatch:
         self,
         planned: Planned,
         processes: Sequence[Process],
-        say: Callable[[str], None],
+        say: Say,
         end: Callable[[str], None],
         is_ending: Callable[[], bool],
         started: float,
@@ -189,7 +190,7 @@ class MeetingWatch:
         self.due = None
         if self.unmet is not None:
             self.unmet = None
-            self._say(f"the processes have met, {age:.0f} s after their start")
+            self._say(f"the processes have met, {age:.0f} s after their start", "met")
 
     def _warn(self, age: float) -> None:
         self._has_said = True
@@ -199,7 +200,7 @@ class MeetingWatch:
         else:
             from launcher.failure.reason import NEVER_MET_FIX
 
-            self._say(f"warning: [never-met] {self.unmet}; fix: {NEVER_MET_FIX}")
+            self._say(f"warning: [never-met] {self.unmet}; fix: {NEVER_MET_FIX}", "never-met")
 
     def _describe(self, age: float) -> str:
         """Return a message about what was not seen."""

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.core.log import Say
     from launcher.core.model import Proof
     from launcher.process.loop import Loop
 
@@ -35,7 +36,7 @@ class NcclLogWatcher:
         proof: Proof,
         path: str,
         loop: Loop,
-        say: Callable[[str], None],
+        say: Say,
         end: Callable[[str, str], None],
         *,
         keeps: bool,
@@ -65,7 +66,9 @@ class NcclLogWatcher:
         """Read the rest of the output, after the processes have ended, and stop watching."""
         self._listen()
         if not self._spoken.network:
-            self._say("the fabric is not verified: NCCL on rank 0 did not report its network")
+            self._say(
+                "the fabric is not verified: NCCL on rank 0 did not report its network", "fabric-unverified"
+            )
         if self._watch is not None:
             self._loop.remove(self._watch)
             os.close(self._watch)
@@ -101,10 +104,10 @@ class NcclLogWatcher:
     def _judge(self) -> None:
         found = compare(self._proof.network, self._spoken)
         if found.holds:
-            self._say(f"fabric {self._proof.network.fabric} verified: {found.text}")
+            self._say(f"fabric {self._proof.network.fabric} verified: {found.text}", "fabric-verified")
         elif found.holds is None:
-            self._say(f"the fabric is not verified: {found.text}")
+            self._say(f"the fabric is not verified: {found.text}", "fabric-unverified")
         elif self._proof.required:
             self._end(found.text, found.fix)
         else:
-            self._say(f"warning: not the planned fabric: {found.text}; fix: {found.fix}")
+            self._say(f"warning: not the planned fabric: {found.text}; fix: {found.fix}", "other-fabric")

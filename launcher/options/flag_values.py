@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ROLES = ("chief", "worker", "ps", "evaluator")
 """The roles of TensorFlow's tasks, in TensorFlow's order."""
 LOST_AFTER_LEAST_S = 5.0
+SIZE_MIN, SIZE_UNITS = 1 << 16, {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 PROCESS_LIMIT = 4096
 """Limit of processes on one node: more than any node has GPUs or cores."""
 UNCATCHABLE = ("KILL", "STOP")
@@ -190,6 +191,18 @@ def parse_streams(text: str) -> tuple[tuple[int | None, int], ...]:
         return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
     except Malformed:
         raise Malformed(shape) from None
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes: ``65536``, ``100M``, ``1G``; units of 1024."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        found = parse_int(number, 1, 1 << 60) * SIZE_UNITS[unit]
+    except (Malformed, KeyError):
+        found = 0
+    if not SIZE_MIN <= found < 1 << 60:
+        raise Malformed("a size of at least 64K, such as 65536, 100M or 1G")
+    return found
 
 
 def parse_words(text: str) -> tuple[str, ...]:

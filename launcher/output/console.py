@@ -16,8 +16,12 @@ import stat
 import time
 from errno import EBADF, ECONNRESET, EINVAL, ENOTCONN, EPIPE
 
+from launcher.core.log import render
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     Bytes = bytes | bytearray | memoryview
 
 BACKLOG_LIMIT_BYTES = 1 << 20
@@ -29,6 +33,10 @@ _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLO
 _FOREVER = frozenset((EPIPE, EBADF, ECONNRESET, EINVAL, ENOTCONN))
 """Permanent errors. Others can pass: a disk gets free space, a quota is raised."""
 _FLUSH_BYTES = 1 << 16
+ROTATED_MAX = 5
+"""Number of files of a log beside the one that is written: ``FILE.1`` is the newest of them."""
+LINE_LIMIT_BYTES = 1 << 16
+"""A line that begins at the end of a file makes it so much larger before it is torn."""
 _WHOLE = 1 << 30
 _PIPE_STEP_BYTES = 4096
 """A pipe or socket that polls as writable accepts PIPE_BUF bytes without blocking, pipe(7)."""
@@ -184,13 +192,64 @@ class LogFile(Console):
         OSError: It cannot be opened.
     """
 
-    def __init__(self, path: str) -> None:
-        """Open or create the file."""
+    def __init__(self, path: str, rotate_bytes: int = 0) -> None:
+        """Open or create the file.
+
+        Args:
+            path: Its path.
+            rotate_bytes: Size at which it gets another name, and a new file begins; 0 for never.
+        """
         fd = os.open(path, _LOG_FLAGS, 0o666)
         super().__init__(fd, path)
         if self._own_fd >= 0:  # a fifo or a terminal
             os.close(fd)
         self._own_fd = self._fd
+        status = os.fstat(self._fd)
+        self._size, self._refused = status.st_size, ""
+        self._limit = rotate_bytes if stat.S_ISREG(status.st_mode) else 0
+
+    def write(self, data: Bytes) -> None:
+        """Write to the file; a new one begins between two lines if possible."""
+        while self._limit and self._size + len(data) > self._limit and not self._backlog:
+            count = self._find_cut(bytes(data))
+            if count == len(data):
+                break
+            if count:
+                super().write(data[:count])
+            data = data[count:]
+            self._rotate()
+        self._size += len(data)
+        super().write(data)
+
+    def take_complaint(self) -> str | None:
+        """Return the first error as a message, only once; None without an error."""
+        refused, self._refused = self._refused, ""
+        return refused or super().take_complaint()
+
+    def _find_cut(self, data: bytes) -> int:
+        """Return how many bytes still belong into this file."""
+        room = max(0, self._limit - self._size)
+        end = data.rfind(b"\n", 0, room) + 1
+        if end or (self._size and not self._ends_inside):
+            return end
+        end = data.find(b"\n") + 1  # a line has begun here, or is longer than a whole file
+        is_long = self._size + (end or len(data)) > self._limit + LINE_LIMIT_BYTES
+        return room if is_long else end or len(data)
+
+    def _rotate(self) -> None:
+        """Rename the file, the older ones and the last of them away; go on in it if that fails."""
+        names = [self.name, *(f"{self.name}.{number}" for number in range(1, ROTATED_MAX + 1))]
+        try:
+            for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
+                if os.path.lexists(newer):
+                    os.rename(newer, older)
+            fd = os.open(self.name, _LOG_FLAGS | os.O_EXCL, 0o666)
+        except OSError as error:
+            self._refused, self._limit = f"{self.name}: no new file: {error.strerror}; this one grows on", 0
+            return
+        os.close(self._fd)
+        self._fd = self._own_fd = fd
+        self._size, self._ends_inside = 0, False
 
 
 def _can_wait(fd: int) -> bool:
@@ -255,17 +314,9 @@ class Screen:
         self._writer, self._line = writer, _STATE_AFTER.get(text[-1], _OPEN)
         self._send(lead, text)
 
-    def notice(self, text: str) -> None:
-        """Write a message of the launcher.
-
-        Args:
-            text: One or more lines; each gets the prefix ``launcher: `` and is made safe for a terminal. The
-                caller must redact secrets (`launcher.core.redact.redact`).
-        """
-        from launcher.core.redact import printable
-
-        lines = [f"launcher: {printable(line)}\n".encode() for line in text.split("\n")]
-        self.put(None, b"", b"".join(lines))
+    def notice(self, text: str, event: str, fields: Mapping[str, object] | None = None) -> None:
+        """Write a message of the launcher; see `launcher.core.log.render`."""
+        self.put(None, b"", render(text, event, fields))
 
     def status(self, text: bytes) -> None:
         """Show a status line below all output, on a terminal; an empty text removes it.

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
+    from launcher.core.log import Say
+
     class GpuGauge(Protocol):
         """A source of the GPUs' utilization."""
 
@@ -52,7 +54,7 @@ class Progress:
         count_up: Callable[[], int],
         last_output: Callable[[], float],
         show: Callable[[str], None],
-        notice: Callable[[str], None],
+        notice: Say,
         gpus: GpuGauge | None = None,
     ) -> None:
         """Start; nothing is shown before a second has passed.
@@ -92,7 +94,7 @@ class Progress:
             self._draw(self._describe(now))
             self.due = next_tick(self._started, now, REDRAW_S)
         elif self._always:
-            self._notice(self._describe(now))
+            self._notice(self._describe(now), "progress")
             self.due = next_tick(self._started, now, LOG_S)
         else:
             self._break_silence(now)
@@ -108,7 +110,7 @@ class Progress:
             self._silent_since, self._distance_s = last, LOG_S
             self._speak_at = last + LOG_S
         if now >= self._speak_at:
-            self._notice(self._describe(now))
+            self._notice(self._describe(now), "progress")
             self._distance_s = min(2 * self._distance_s, LOG_LIMIT_S)
             self._speak_at = now + self._distance_s
         self.due = min(self._speak_at, now + LOG_S)  # output and another silence may come before

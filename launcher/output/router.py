@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.log import CLOCK, PREFIX, STYLE, use_style
 from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder, cannot_write
+from launcher.output.formats import Json, Text
 from launcher.output.streams import Stream, fill_template, make_prefix
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from launcher.output.dedupe import Deduped, Waiting
     from launcher.process.loop import Loop
     from launcher.recovery.progress import ProgressGate
 
@@ -37,6 +40,7 @@ class OutputRouter:
         sees_all: Whether we see everything that is written.
         has_colour: Whether our own messages may have colours.
         first_s: Monotonic time in seconds of the first output since this was set to None.
+        listener: Gets each message of the launcher as an event: its name, its text, its fields.
     """
 
     def __init__(
@@ -47,14 +51,18 @@ class OutputRouter:
         *,
         several: bool,
         shares_terminal: bool,
+        node: int | None = None,
     ) -> None:
-        self._watch, self._loop = watch, loop
+        self._watch, self._loop, self._log = watch, loop, watch.log
+        self.set_node(node)
         self._consoles = (Console(1, "standard output"), Console(2, "standard error"))
-        escapes = environ.get("TERM") != "dumb"
+        escapes = environ.get("TERM") != "dumb" and not watch.log.as_json
         self._screens = dict(
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
         self._template = environ.get(TEMPLATE, "")
+        self._waiting: dict[Screen, Waiting] = {}
+        self._attempt, self._bars_of = 0, -1
         # mpirun gives its ranks a terminal for standard output only, although the output may end in a file
         both = all(console.is_terminal for console in self._consoles)
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
@@ -64,6 +72,7 @@ class OutputRouter:
         self._typed_in = not shares_terminal and os.isatty(0)
         self.progress: ProgressGate | None = None
         self.first_s: float | None = None
+        self.listener: Callable[[str, str, Mapping[str, object]], None] | None = None
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
@@ -79,7 +88,9 @@ class OutputRouter:
     def expect(self, *, several: bool) -> None:
         """Set whether there will be several processes; before the first one is started."""
         self._several = several
-        self._merges = not several and self._screens[STDOUT] is self._screens[STDERR]
+        self._merges = (
+            not several and not self._log.as_json and self._screens[STDOUT] is self._screens[STDERR]
+        )
         self.sees_all = self._needs_pipe(STDOUT)
 
     def open(self, index: int, child: Child, folder: RunFolder, attempt: int) -> Streams:
@@ -90,6 +101,7 @@ class OutputRouter:
         """
         fds: dict[int, int | None] = {}
         self._written[index] = []
+        self._attempt = attempt
         for bit in (STDERR, STDOUT):
             path = folder.log_path(attempt, child.folder, NAMES[bit]) if child.route.to_file & bit else None
             fds[bit] = self._open_one(index, child, bit, path, fds)
@@ -113,7 +125,7 @@ class OutputRouter:
     def _needs_pipe(self, bit: int) -> bool:
         """Whether the output of a single process to this stream needs work by us."""
         watch = self._watch
-        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress:
+        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress or self._makes_lines:
             return True
         if watch.restarts.progress_pattern:
             return True
@@ -124,20 +136,51 @@ class OutputRouter:
     def _open_pipe(self, index: int, child: Child, bit: int, path: str | None, *, shown: bool) -> int:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
-        prefix = make_prefix(self._label(child), child.rank, self.has_colour) if self._watch.prefix else b""
-        file = None if path is None else _log_file(path)
+        file = None if path is None else _log_file(path, self._log.rotate_bytes)
         if file is not None:
             self._files.append(file)
         search = None if self.progress is None else self.progress.follow()
-        stream = Stream(
-            reading, screen if shown else None, prefix, file, lines=self._several or None, search=search
-        )
+        form = self._plan_form(child, bit, screen)
+        lines = self._several or self._watch.prefix or self._makes_lines
+        stream = Stream(reading, screen if shown else None, form, file, lines=lines, search=search)
         self._streams[reading] = stream
         self._written[index].append(stream)
         if bit == STDERR:
             self._errors[index] = stream
         self._loop.add(reading, lambda: self._read(stream))
         return self._keep(writing)
+
+    @property
+    def _makes_lines(self) -> bool:
+        """Whether each line of a process changes on its way, even if there is only one process."""
+        return self._log.as_json or self._log.timestamps
+
+    def _plan_form(self, child: Child, bit: int, screen: Screen) -> Text | Json | Deduped:
+        """Return how the lines of a stream look on its screen."""
+        form: Text | Json
+        if self._log.as_json:
+            facts = {"node": STYLE.node, "rank": None if child.called else child.rank}
+            named = {"process": child.called} if child.called else {}
+            form = Json(CLOCK, {**facts, "attempt": self._attempt, "stream": NAMES[bit], **named})
+        else:
+            prefix = b""
+            if self._watch.prefix:
+                prefix = make_prefix(self._label(child), child.rank, self.has_colour)
+            has_bars = not self._several or not screen.console.is_terminal or self._has_bars(child)
+            form = Text(prefix, CLOCK if self._log.timestamps else None, bars=has_bars)
+        if not self._log.dedupe or child.called or not self._several:
+            return form
+        from launcher.output.dedupe import Deduped, Waiting
+
+        count = sum(bool(route.to_console & bit) for route in self._watch.routes)
+        waiting = self._waiting.setdefault(screen, Waiting(screen, count))
+        return Deduped(form, waiting, child.rank, bit)
+
+    def _has_bars(self, child: Child) -> bool:
+        """Whether the progress bars of a process are shown where several share a terminal: the first's."""
+        if self._bars_of < 0 and not child.called and child.route.to_console:
+            self._bars_of = child.rank
+        return self._bars_of == child.rank and not child.called
 
     def _label(self, child: Child) -> str:
         """Return the prefix of a process's lines; the user's template is only for processes with a rank."""
@@ -159,7 +202,8 @@ class OutputRouter:
     @property
     def due(self) -> float | None:
         """When to call `fire`."""
-        holds = (stream.hold_until_s for stream in self._holding)
+        holds = [stream.hold_until_s for stream in self._holding]
+        holds += [waiting.due for waiting in self._waiting.values()]
         return min((hold for hold in holds if hold is not None), default=None)
 
     def fire(self, now: float) -> None:
@@ -167,6 +211,8 @@ class OutputRouter:
         for stream in tuple(self._holding):
             stream.flush_partial(now)
             self._note_hold(stream)
+        for waiting in self._waiting.values():
+            waiting.release(now)
         self._watch_backlog()
 
     @property
@@ -230,7 +276,7 @@ class OutputRouter:
             reason = isinstance(place, LogFile), None if place.error is None else place.error.errno
             if complaint is not None and reason not in self._complaints:
                 self._complaints.add(reason)
-                self.say(complaint)
+                self.say(complaint, "output-lost")
 
     def _flush(self, console: Console) -> None:
         console.flush()
@@ -247,13 +293,35 @@ class OutputRouter:
         """The screen for our messages: standard error."""
         return self._screens[STDERR]
 
-    def say(self, text: str) -> None:
-        """Write a message of the launcher."""
-        self.screen.notice(text)
+    def set_node(self, node: int | None) -> None:
+        """Set the rank of this node, for JSON; None if unknown."""
+        use_style(as_json=self._log.as_json, timestamps=self._log.timestamps, node=node)
 
-    def write(self, text: str) -> None:
-        """Write lines of ours that need no prefix or escaping."""
-        self.screen.put(None, b"", text.encode("utf-8", "replace"))
+    def say(self, text: str, event: str, **fields: object) -> None:
+        """Write a message of the launcher; see `Say`."""
+        self._release()
+        self.screen.notice(text, event, {"attempt": self._attempt, **fields})
+        self.tell(text, event, fields)
+
+    def say_as_is(self, text: str, event: str, **fields: object) -> None:
+        """Write a message of the launcher that has prefixes already, and needs no escaping."""
+        plain = "\n".join(line.removeprefix(PREFIX) for line in text.splitlines())
+        if self._makes_lines:
+            self.say(plain, event, **fields)
+        else:
+            self._release()
+            self.screen.put(None, b"", text.encode("utf-8", "replace"))
+            self.tell(plain, event, fields)
+
+    def tell(self, text: str, event: str, fields: Mapping[str, object]) -> None:
+        """Pass on an event: of a message that was written, or of one that is not shown here."""
+        if self.listener is not None:
+            self.listener(event, text, fields)
+
+    def _release(self) -> None:
+        """Show the lines that wait for others: what is written now stands below them."""
+        for waiting in self._waiting.values():
+            waiting.release()
 
     def show(self, text: str) -> None:
         """Show a status line; an empty text removes it."""
@@ -287,6 +355,7 @@ class OutputRouter:
         """Forward the rest of all pipes, because all processes have ended."""
         for stream in tuple(self._streams.values()):
             self._end(stream)
+        self._release()
         self._watch_backlog()
         deadline = time.monotonic() + DRAIN_S
         for file in self._files:  # a restart opens others, and the number of open files is limited
@@ -296,22 +365,23 @@ class OutputRouter:
 
     def close(self) -> None:
         """Give readers of our output time to read the rest, and report the number of bytes that they miss."""
+        self._release()
         self.screen.clear()
         deadline = time.monotonic() + DRAIN_S
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]
         if lost:
             files = f"{len(lost)} of {len(self._files)} log files"
-            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}")
+            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}", "output-lost")
         for console in self._consoles:
             console.drain(deadline)
         for console in self._consoles:
             console.close()
             if console.lost_bytes and console is not self.screen.console:
-                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost")
+                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost", "output-lost")
 
 
-def _log_file(path: str) -> LogFile:
+def _log_file(path: str, rotate_bytes: int) -> LogFile:
     try:
-        return LogFile(path)
+        return LogFile(path, rotate_bytes)
     except OSError as error:
         raise cannot_write(path, error) from error

@@ -1,8 +1,8 @@
 """Merges the output of several processes on one terminal or log without mixing their lines.
 
-A `Stream` reads one pipe and forwards whole lines to a `Screen`, each with the prefix of its process. It does
-not change bytes: without the prefixes, and the newlines that `Screen.inserted_newlines` counts, the output is
-what each process wrote.
+A `Stream` reads one pipe and forwards whole lines to a `Screen`, in the format that its process has there
+(`launcher.output.formats`). As text it does not change bytes: without the prefixes, and the newlines that
+`Screen.inserted_newlines` counts, the output is what each process wrote.
 
 Nothing here loops over lines: a chunk of output takes a few operations on bytes, however many lines it has.
 """
@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from launcher.output.console import Bytes, LogFile, Screen
+    from launcher.output.console import LogFile, Screen
+    from launcher.output.dedupe import Deduped
+    from launcher.output.formats import Json, Text
 
     class Search(Protocol):
         """Searches the output of one stream: `launcher.recovery.progress.Lines`."""
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
             """Note that the output has ended."""
 
 
-HOLD_S = 0.2
-"""Seconds that an unfinished line (a prompt, a progress bar) waits for its end."""
 PARTIAL_LIMIT_BYTES = 1 << 16
 """A longer line is forwarded in pieces."""
 TAIL_BYTES = 1 << 15
@@ -96,10 +96,10 @@ class Stream:
         self,
         fd: int,
         screen: Screen | None,
-        prefix: bytes,
+        form: Text | Json | Deduped,
         file: LogFile | None,
         *,
-        lines: bool | None = None,
+        lines: bool = True,
         search: Search | None = None,
     ) -> None:
         """Read from a pipe.
@@ -107,20 +107,20 @@ class Stream:
         Args:
             fd: Reading end of the pipe, with no other reader.
             screen: Destination of its lines; None for none.
-            prefix: Prefix of each line, without a line end.
+            form: How its lines look there.
             file: Destination of its unchanged bytes; None for none.
-            lines: Whether to keep lines whole; by default only with a prefix. Otherwise bytes are forwarded
-                at once and unchanged, and streams that share a screen can tear each other's lines.
+            lines: Whether to keep lines whole. Otherwise bytes are forwarded at once and unchanged, and
+                streams that share a screen can tear each other's lines.
             search: Takes its unchanged bytes too, and learns of their end; None for none.
         """
         self.fd = fd
         self.last_ns = time.monotonic_ns()
         self.hold_until_s: float | None = None
         self._screen = screen
-        self._prefix = prefix
+        self._form = form
         self._file = file
         self._search = search
-        self._lines = bool(prefix) if lines is None else lines
+        self._lines = lines
         self._partial = bytearray()
         self._recent = bytearray()
         self._ended = False
@@ -139,8 +139,11 @@ class Stream:
             return None
         return self._screen.written - self._shown_at
 
-    def _show(self, screen: Screen, writer: object, text: Bytes) -> None:
-        screen.put(writer, self._prefix, text)
+    def _show(self, screen: Screen, text: bytes) -> None:
+        if self._lines:
+            self._form.show(screen, self, text)
+        else:
+            screen.put(_UNTOUCHED, b"", text)
         self._shown_at = screen.written
 
     def read(self) -> bool:
@@ -189,7 +192,7 @@ class Stream:
             if self._lines:
                 self._pass_on_lines(self._screen, data)
             else:
-                self._show(self._screen, _UNTOUCHED, data)
+                self._show(self._screen, data)
         return len(data)
 
     def _remember(self, data: bytes) -> None:
@@ -199,38 +202,28 @@ class Stream:
 
     def _pass_on_lines(self, screen: Screen, data: bytes) -> None:
         """Forward the finished lines; hold the beginning of the next one, or forward it if possible."""
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        end = self._form.find_end(data)
         if end:
             lines = b"".join((self._partial, data[:end])) if self._partial else data[:end]
             self._partial.clear()
             self.hold_until_s = None
-            self._show(screen, self, self._with_prefixes(lines))
+            self._show(screen, lines)
         self._partial += data[end:]
         if not self._partial:
             return
-        if len(self._partial) > PARTIAL_LIMIT_BYTES or screen.is_open_for(self):
+        hold_s = self._form.hold_s(self._partial)
+        if len(self._partial) > PARTIAL_LIMIT_BYTES or (hold_s and screen.is_open_for(self)):
             self._pass_on_partial(_whole_characters(self._partial))
+        elif hold_s is None:
+            self.hold_until_s = None
         elif self.hold_until_s is None:
-            self.hold_until_s = self.last_ns / 1e9 + HOLD_S
-
-    def _with_prefixes(self, lines: bytes) -> Bytes:
-        """Return the lines with the prefix after each line end but the last."""
-        prefix = self._prefix
-        if not prefix:
-            return lines
-        text = lines.replace(b"\n", b"\n" + prefix)
-        if b"\r" in lines:
-            # Now there is a prefix after every \r and \n; remove the one inside each \r\n again.
-            # The process's own text cannot match, because we have put a prefix after each of its \r.
-            text = text.replace(b"\r", b"\r" + prefix)
-            text = text.replace(b"\r" + prefix + b"\n", b"\r\n")
-        return memoryview(text)[: -len(prefix)]
+            self.hold_until_s = self.last_ns / 1e9 + hold_s
 
     def _pass_on_partial(self, count: int) -> None:
         """Forward the first bytes of an unfinished line."""
         self.hold_until_s = None
         if count and self._screen is not None:
-            self._show(self._screen, self, bytes(self._partial[:count]))
+            self._show(self._screen, bytes(self._partial[:count]))
             del self._partial[:count]
 
 

@@ -210,6 +210,8 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
 OF_PARENT = (
     "metrics_port",
     "prefix",
+    "log_format",
+    "timestamps",
     "progress",
     "redirects",
     "tee",
@@ -218,6 +220,7 @@ OF_PARENT = (
     "stall_timeout",
     "failure_file",
     "evidence_dir",
+    "events",
     "timings",
 )
 """Flags that need a launcher that stays with the job."""

@@ -33,7 +33,13 @@ from launcher.planning.notes import note_gone, note_job, warn_gone, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
-from launcher.planning.supervision import plan_supervision, refuse_rules, require_metrics
+from launcher.planning.supervision import (
+    has_traces,
+    note_traces,
+    plan_supervision,
+    refuse_rules,
+    require_metrics,
+)
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -176,6 +182,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         blind=_find_blindness(parts, stays=stays),
         has_channel=parts.peers is not None,
         starts_again=parts.agent is not None and parts.agent.fleet is not None,
+        traces=stays and has_traces(parts.case.environ, host),
     )
 
 
@@ -226,6 +233,7 @@ def _gather_notes(
         *warnings,
         *note_job(parts.case, shape.request, parts.choice, parts.agent, shape.ledger, host),
         *note_gone(parts.case, parts.agent, stays=stays),
+        *(note_traces(parts.case.environ, host) if stays else ()),
     )
     return tuple(dict.fromkeys(notes))
 

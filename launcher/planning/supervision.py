@@ -7,6 +7,7 @@ from launcher.core.model import (
     STDERR,
     STDOUT,
     Contact,
+    LogStyle,
     Preemption,
     Proof,
     Restarts,
@@ -19,6 +20,8 @@ from launcher.options.flags import RESTART_RULES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.core.model import Agent
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -27,6 +30,9 @@ BOTH = STDOUT | STDERR
 MEETING_TIMEOUT_S = 300.0
 IDLE_TIMEOUT_S = 600.0
 """Without ``--stall-timeout``."""
+OTEL_EXPORTER, OTEL_DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
+OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+OTEL_MODULE = "opentelemetry.sdk"
 
 
 def plan_supervision(
@@ -43,6 +49,7 @@ def plan_supervision(
     blind: str = "",
     has_channel: bool = False,
     starts_again: bool = False,
+    traces: bool = False,
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
@@ -52,7 +59,7 @@ def plan_supervision(
     restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
     for a single node. ``blind``: why we cannot see whether the processes connect; empty if we can.
     ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
-    which the launcher starts again for all nodes.
+    which the launcher starts again for all nodes. ``traces``: OpenTelemetry gets spans of the job.
 
     Raises:
         UsageError: Options exclude each other, or cannot be honoured here.
@@ -78,6 +85,8 @@ def plan_supervision(
         restarts=Restarts() if of_agent and not starts_again else restarts,
         failure_file=options.text("failure_file") or None,
         evidence_dir=options.text("evidence_dir") or None,
+        events=options.text("events") or None,
+        traces=traces,
         nccl_ras=options.switch("nccl_ras"),
         timings=options.switch("timings"),
         proof=proof,
@@ -85,6 +94,17 @@ def plan_supervision(
         metrics_port=int(options.number("metrics_port", 0)),
         metrics_towards=towards,
         contact=_plan_contact(options, topology, blind, of_agent=of_agent),
+        log=plan_log(options),
+    )
+
+
+def plan_log(options: Options) -> LogStyle:
+    """Return how the log looks."""
+    return LogStyle(
+        as_json=options.text("log_format") == "json",
+        timestamps=options.switch("timestamps"),
+        dedupe=options.switch("dedupe"),
+        rotate_bytes=int(options.number("log_rotate", 0)),
     )
 
 
@@ -119,6 +139,34 @@ def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:
         "command line and environment",
         f"{leave}{other}",
     )
+
+
+def find_tracing(environ: Mapping[str, str]) -> str:
+    """Return the variable that asks for OpenTelemetry's traces; empty for none, or if one refuses them.
+
+    Source:
+        OpenTelemetry, "General SDK Configuration" and "OpenTelemetry Protocol Exporter".
+    """
+    exporters = [word.strip().lower() for word in environ.get(OTEL_EXPORTER, "").split(",")]
+    if environ.get(OTEL_DISABLED, "").strip().lower() == "true":
+        return ""
+    if any(exporters):
+        return OTEL_EXPORTER if "otlp" in exporters else ""
+    return next((name for name in OTEL_ENDPOINTS if environ.get(name, "").strip()), "")
+
+
+def has_traces(environ: Mapping[str, str], host: Host) -> bool:
+    """Whether OpenTelemetry gets spans of the job: the environment asks for it, and the SDK is here."""
+    return bool(find_tracing(environ)) and host.has_module(OTEL_MODULE)
+
+
+def note_traces(environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
+    """Return a note that traces are asked for, and that the SDK is missing."""
+    name = find_tracing(environ)
+    if not name or host.has_module(OTEL_MODULE):
+        return ()
+    fix = "pip install cluster-launcher[otel]"
+    return (f"{name}: no traces of the job, the launcher's own Python has no opentelemetry-sdk ({fix})",)
 
 
 def require_metrics(host: Host) -> None:

@@ -77,7 +77,10 @@ class Response:
         """Note a preemption: from now on the processes can read its time."""
         self._note(what, left_s, node)
         wait_s = max(0.0, left_s - self._agent.watch.grace_s - MARGIN_S)
-        self._say(f"{what}; {_when(left_s)}: {self._signal_name} in {wait_s:.0f} s unless it is withdrawn")
+        self._say(
+            f"{what}; {_when(left_s)}: {self._signal_name} in {wait_s:.0f} s unless it is withdrawn",
+            "preemption-announced",
+        )
 
     def withdraw(self, what: str, node: int | None) -> None:
         """Forget the notice of this node; the notices of other nodes stay."""
@@ -87,7 +90,7 @@ class Response:
             self._write()
         elif path is not None and os.path.exists(path):
             os.unlink(path)
-        self._say(f"withdrawn: {what}; the job continues")
+        self._say(f"withdrawn: {what}; the job continues", "preemption-withdrawn")
 
     def begin(self, what: str, left_s: float, node: int | None) -> bool:
         """Send the signal to the processes; return whether it was sent.
@@ -98,13 +101,13 @@ class Response:
         running = len(agent.group.running)
         if not running or agent.group.stopper.begun:
             why = "the processes are ending already" if running else "nothing runs here any more"
-            self._say(f"{what}; {_when(left_s)}: {why}")
+            self._say(f"{what}; {_when(left_s)}: {why}", "preempted")
             return False
         self._note(what, left_s, node)
         self.has_begun, self._what, self._begun_ns = True, what, time.time_ns()
         grace_s = plan_grace(agent.watch.grace_s, left_s)
         to = f"{self._signal_name} to {running} process{'es' if running > 1 else ''}"
-        self._say(f"{what}; {_when(left_s)}: {to}, SIGKILL after {grace_s:.0f} s")
+        self._say(f"{what}; {_when(left_s)}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
         agent.group.stopper.grace_s = grace_s
         agent.group.stopper.begin(self._number)
         return True
@@ -137,8 +140,8 @@ class Response:
     def _signal_name(self) -> str:
         return name_signal(self._number)
 
-    def _say(self, text: str) -> None:
-        self._agent.say(f"preemption: {text}")
+    def _say(self, text: str, event: str) -> None:
+        self._agent.say(f"preemption: {text}", event)
 
     def _note(self, what: str, left_s: float, node: int | None) -> None:
         self._notices[node] = (time.time() + left_s, what)
@@ -153,7 +156,10 @@ class Response:
         try:
             replace_file(render_deadline(what, deadline), path)
         except OSError as error:
-            self._say(f"no file for LAUNCHER_DEADLINE ({error.strerror}): the processes get only the signal")
+            self._say(
+                f"no file for LAUNCHER_DEADLINE ({error.strerror}): the processes get only the signal",
+                "no-deadline-file",
+            )
 
 
 def _when(left_s: float) -> str:

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.core.log import Say
     from launcher.core.model import Preemption
     from launcher.process.loop import Loop
 
@@ -38,7 +39,7 @@ class Watch:
         planned: Preemption,
         grace_s: float,
         loop: Loop,
-        say: Callable[[str], None],
+        say: Say,
         tell: Callable[[str, str, float], object],
     ) -> None:
         """Begin to ask at the next `fire`.
@@ -59,7 +60,10 @@ class Watch:
         self._complaint = ""
         self._notice: Notice | None = None
         self._deadline = 0.0  # of the notice, in seconds since 1970
-        say(f"preemption: {self._service.title} is asked every {self._service.every_s:g} s ({planned.why})")
+        say(
+            f"preemption: {self._service.title} is asked every {self._service.every_s:g} s ({planned.why})",
+            "preemption-watch",
+        )
 
     def fire(self, now: float) -> None:
         """Ask, give up an answer that is late, or report that the preemption is due."""
@@ -113,13 +117,14 @@ class Watch:
             self._complaint = why
             self._say(
                 f"preemption: {self._service.title}'s metadata service gives no usable answer ({why}); "
-                "the job continues, and the launcher asks again"
+                "the job continues, and the launcher asks again",
+                "preemption-unclear",
             )
 
     def _praise(self) -> None:
         if self._complaint:
             self._complaint = ""
-            self._say(f"preemption: {self._service.title}'s metadata service answers now")
+            self._say(f"preemption: {self._service.title}'s metadata service answers now", "preemption-clear")
         self._failures = 0
 
     def _take(self, found: list[Notice]) -> None:

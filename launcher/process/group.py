@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
 
+    from launcher.core.log import Say
     from launcher.process.loop import Loop
     from launcher.process.signals import SignalFile
     from launcher.process.spawn import Child, Streams
@@ -85,7 +86,7 @@ class ProcessGroup:
         owner: Owner,
         loop: Loop,
         signals: SignalFile,
-        say: Callable[[str], None],
+        say: Say,
         *,
         grace_s: float,
         to_group: bool,
@@ -235,7 +236,7 @@ class ProcessGroup:
             for process in self.processes:
                 self.watchdog.tell(process.pid)
         except OSError as error:
-            self._say(f"no watchdog ({error.strerror}): {UNGUARDED}")
+            self._say(f"no watchdog ({error.strerror}): {UNGUARDED}", "no-watchdog")
 
     def _on_exec_errors(self, errors: ExecErrors) -> None:
         """Handle errors of exec: if one process cannot exec, none of them may run."""
@@ -321,13 +322,13 @@ class ProcessGroup:
         self.inherited.discard(pid)
         if self.watchdog is not None and pid == self.watchdog.pid:
             self.watchdog.lose()
-            self._say(f"the launcher's watchdog was killed: {UNGUARDED}")
+            self._say(f"the launcher's watchdog was killed: {UNGUARDED}", "watchdog-killed")
         self.helpers.forget(pid)
 
     def _note_lost(self) -> None:
         """Report the processes that still seem to run although no child is left: their status is lost."""
         for process in list(self.running.values()):
-            self._say(f"{process.name}: another program has collected its exit status")
+            self._say(f"{process.name}: another program has collected its exit status", "status-lost")
             process.code, process.ended_ns = EXIT_BUG, time.time_ns()
             self._forget(process)
             self._owner.on_exit(process)

@@ -153,7 +153,7 @@ class Helpers:
         self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end)
         return helper
 
-    def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str) -> Server:
+    def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0) -> Server:
         """Run a function in a fork that talks with us as long as it runs.
 
         Args:
@@ -161,11 +161,12 @@ class Helpers:
             ours: Our end of a connection; non-blocking from now on, and the caller's to close.
             theirs: The end of the fork, which is closed here. Both are closed if there is no fork.
             name: The name that ps shows.
+            nice: Niceness, as for `ask`.
 
         Raises:
             OSError: No more processes.
         """
-        pid = self._fork(work, ours, theirs, name, 0)
+        pid = self._fork(work, ours, theirs, name, nice)
         self._running[pid] = server = Server(pid)
         return server
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from launcher.core.log import Say
+
     class Timer(Protocol):
         """An action at a time, in monotonic seconds; None for never."""
 
@@ -73,7 +75,7 @@ class Loop:
         timers: Actions at a time; may be added and removed at any moment.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         self._epoll = select.epoll()
         self._epoll.poll(0)  # if the kernel refuses this call, fail before there is anything to wait for
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -195,9 +197,11 @@ class Loop:
         self._faults += 1
         now = time.monotonic()
         if self._faults <= FAULTS_SAID:
-            self._say(f"internal launcher error, the job continues: {what}")
+            self._say(f"internal launcher error, the job continues: {what}", "internal-error")
         elif now >= self._said_at + SAY_AGAIN_S:
-            self._say(f"{self._faults} internal launcher errors so far, the job continues: {what}")
+            self._say(
+                f"{self._faults} internal launcher errors so far, the job continues: {what}", "internal-error"
+            )
         else:
             return
         self._said_at = now

@@ -6,9 +6,8 @@ On a single node this also settles the port of the rendezvous; for several nodes
 
 from __future__ import annotations
 
-import sys
-
 from launcher.core.errors import NotReady, Problem
+from launcher.core.log import say
 from launcher.core.model import Fact, Scope
 from launcher.engines.choice import PROCESS, TORCHRUN
 from launcher.guest.marker import LAUNCHED, is_worker
@@ -101,10 +100,13 @@ def settle_rendezvous(
         raise NotReady(port_taken(port, "this node", f"the rendezvous ({claim.origin})", holder, fix))
     named = f"port {port} ({claim.origin}) is taken on this node by {holder or 'another process'}"
     if plan.allocation.scope is Scope.PROCESS:
-        _say(f"warning: {named}: processes that meet at MASTER_PORT will fail (fix: --master-port N)")
+        say(
+            f"warning: {named}: processes that meet at MASTER_PORT will fail (fix: --master-port N)",
+            "port-taken",
+        )
         return plan
     found = replan(host.free_port())
-    _say(f"{named}: the job meets at {found.topology.master_port} instead")
+    say(f"{named}: the job meets at {found.topology.master_port} instead", "port-moved")
     return found
 
 
@@ -117,9 +119,3 @@ def _listens_here(plan: Plan, claim: Claim, environ: Mapping[str, str]) -> bool:
         return allocation.node_count == 1
     # An outer process may listen there already: this job's own rank 0, or an agent
     return allocation.rank == 0 and not environ.get(LAUNCHED) and not is_worker(environ)
-
-
-def _say(sentence: str) -> None:
-    from launcher.core.redact import printable, redact
-
-    sys.stderr.write(f"launcher: {printable(redact(sentence))}\n")

@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from launcher.core.log import Say
     from launcher.process.loop import Loop
     from launcher.process.torch_agent import TorchAgent
 
@@ -59,7 +60,7 @@ class Stopper:
         *,
         to_group: bool,
         spare: Callable[[], Iterable[int]],
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._loop = loop
         self.grace_s = grace_s
@@ -178,7 +179,7 @@ class Stopper:
         left = len(self.leaders())
         count = "1 process still runs" if left == 1 else f"{left} processes still run"
         if left:  # there may be none while the launcher waits for other nodes
-            self._say(f"{count} after {self.grace_s:g} s: sending SIGKILL")
+            self._say(f"{count} after {self.grace_s:g} s: sending SIGKILL", "grace-over")
         self.kill()
 
     def _end_lingering(self, now: float) -> None:
@@ -188,7 +189,9 @@ class Stopper:
         self.number = signal.SIGTERM
         leaders = self.leaders()
         if any(map(is_alive, leaders)):
-            self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({_names(leaders)})")
+            self._say(
+                f"{len(leaders)} left behind by the job: sending SIGTERM ({_names(leaders)})", "left-behind"
+            )
         self._tell(leaders)
 
     def _start_clock(self, now: float, grace_s: float) -> None:

@@ -15,6 +15,7 @@ import os
 import select
 import time
 
+from launcher.core.log import render
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, list_pids, read_file, read_name
 from launcher.process.kernel import set_name
@@ -122,14 +123,17 @@ def _guard(fd: int, run_id: bytes | None) -> None:
             orders.lease_until = None
             _kill(run_id, orders.groups)
             if orders.groups:  # between two attempts, or at the end, nothing runs
-                _say(b"the launcher stood still, and another node may take over: its processes were killed")
+                _say(
+                    "the launcher stood still, and another node may take over: its processes were killed",
+                    "launcher-stalled",
+                )
         elif data := os.read(fd, 4096):
             orders.take(data)
         else:
             break
     if run_id is not None:
         _kill(run_id, orders.groups)
-        _say(b"the launcher was killed; its processes were killed with it")
+        _say("the launcher was killed; its processes were killed with it", "launcher-killed")
 
 
 class _Orders:
@@ -168,9 +172,9 @@ def _kill(run_id: bytes | None, groups: Iterable[int]) -> None:
             break
 
 
-def _say(text: bytes) -> None:
+def _say(text: str, event: str) -> None:
     try:  # noqa: SIM105
-        os.write(2, b"launcher: %b\n" % text)
+        os.write(2, render(text, event))
     except OSError:
         pass  # the reader of our stderr was killed, too
 

@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from launcher.core.log import Say
     from launcher.process.helper import Helpers
     from launcher.process.loop import Loop
 
@@ -45,7 +46,7 @@ class Before:
 class GpuGate:
     """Waits for the GPU memory of the last attempt on this node."""
 
-    def __init__(self, helpers: Helpers, loop: Loop, say: Callable[[str], None]) -> None:
+    def __init__(self, helpers: Helpers, loop: Loop, say: Say) -> None:
         self._helpers, self._loop, self._say = helpers, loop, say
         self._before: dict[int, Before] = {}
 
@@ -73,7 +74,7 @@ class GpuGate:
                 is_waiting = False
                 if FREE not in lines:
                     what = lines[0] if lines else "NVML does not tell whether the last attempt has GPU memory"
-                    self._say(f"{what}; the next attempt does not wait longer")
+                    self._say(f"{what}; the next attempt does not wait longer", "gpus-in-use")
                 then()
 
         before = dict(self._before)

@@ -13,8 +13,9 @@ from launcher.recovery.nodes import find_bad, render_bad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from launcher.core.log import Say
     from launcher.recovery.policy import Decision, FailedAttempt
 
 SCHEMA = 1
@@ -37,7 +38,7 @@ class History:
         shared_hosts: Host names that several nodes have.
     """
 
-    def __init__(self, path: str, say: Callable[[str], None], run: str = "") -> None:
+    def __init__(self, path: str, say: Say, run: str = "") -> None:
         """Begin without an attempt.
 
         Args:
@@ -92,7 +93,10 @@ class History:
             replace_file("".join(self._lines), self._path, makes_folders=True)
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None)
-            self._say(f"no record of attempts: {self._path}{f': {what}' if what else f' {error}'}")
+            self._say(
+                f"no record of attempts: {self._path}{f': {what}' if what else f' {error}'}",
+                "no-attempts-file",
+            )
             self._path = ""
 
     def summarize(

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.core.log import Say
     from launcher.core.model import Restarts
 
 
@@ -29,7 +30,7 @@ class Recovery:
         decision: The latest decision; None before the first.
     """
 
-    def __init__(self, rule: Restarts, say: Callable[[str], None], run: str = "") -> None:
+    def __init__(self, rule: Restarts, say: Say, run: str = "") -> None:
         self.history = History(rule.attempts_file, say, run)
         self.decision: Decision | None = None
         self._rule = rule

@@ -16,8 +16,7 @@ from launcher.core.signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from launcher.core.log import Say
     from launcher.process.helper import Helpers, Server
     from launcher.process.loop import Loop
 
@@ -41,7 +40,7 @@ class Search:
         is_given_up: Whether not all of the output was searched.
     """
 
-    def __init__(self, pattern: str, helpers: Helpers, loop: Loop, say: Callable[[str], None]) -> None:
+    def __init__(self, pattern: str, helpers: Helpers, loop: Loop, say: Say) -> None:
         self._pattern = re.compile(os.fsencode(pattern), re.MULTILINE)
         self._helpers, self._loop, self._say = helpers, loop, say
         self._socket: socket.socket | None = None
@@ -120,7 +119,10 @@ class Search:
 
     def _give_up(self, why: str) -> None:
         self.is_given_up = True
-        self._say(f"--progress-pattern {why}; the rest of this attempt is not searched for progress")
+        self._say(
+            f"--progress-pattern {why}; the rest of this attempt is not searched for progress",
+            "progress-unsearched",
+        )
         self._end()
 
     def _end(self) -> None:

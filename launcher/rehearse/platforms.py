@@ -225,4 +225,4 @@ def _usage(what: str, fix: str) -> Problem:
 
 def _no_torch() -> Problem:
     what = f"torch is not installed for {sys.executable}"
-    return Problem("no-torch", what, "rehearsal", "pip install 'cluster-launcher[torch]'")
+    return Problem("no-torch", what, "rehearsal", "pip install torch")

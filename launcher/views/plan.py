@@ -1,13 +1,15 @@
-"""Renders a plan as text for people, with rich; `launcher.views.plan_json` renders it for tools.
+"""Renders a plan as text for people; `launcher.views.plan_json` renders it for tools.
 
 The output is always cleaned: secrets are redacted, and control characters are shown as escapes.
 """
 
 from __future__ import annotations
 
-import io
+import os
 import shlex
 
+from launcher.core.errors import say_size
+from launcher.core.frozen import replace
 from launcher.core.model import Fact, Fleet, Mode, Plan, Process, Setting
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact, redact_argv
@@ -15,6 +17,7 @@ from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
 from launcher.machine.cpus import render_cpu_list
 from launcher.options.flags import PREFIX
+from launcher.output.tables import find_paper, lay_out
 from launcher.process.signals import name_signal
 from launcher.views.folding import fold
 from launcher.views.plan_json import describe_setting
@@ -23,39 +26,35 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.table import Table
-
     from launcher.core.model import Claim, Preload, Restarts
+    from launcher.output.tables import Paper
 
     Row = tuple[str, str, str]
 
+LOG_WIDTH = 160
+"""A log has no width; wrapped at 80 columns the origins would be hard to read."""
 
-def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
-    """Return the plan as text: the facts and their sources, the variables, the commands."""
-    from rich.console import Console  # here, because it takes 50 ms and JSON does not need it
 
-    terminal = Console()
-    console = Console(
-        file=io.StringIO(),
-        force_terminal=terminal.is_terminal,
-        # a log has no width; wrapped at 80 the origins would be unreadable
-        width=terminal.width if terminal.is_terminal else 160,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    console.print(_headline(plan))
-    console.print(_facts_table(plan))
-    console.print(_settings_table(plan, environ))
+def render_text(plan: Plan, environ: Mapping[str, str], fd: int = 1) -> str:
+    """Return the plan as text: the facts and their sources, the variables, the commands.
+
+    Args:
+        plan: The plan.
+        environ: The environment that it starts from.
+        fd: Where the text goes: if that is a terminal, the tables have its width.
+    """
+    paper = find_paper(os.environ, fd)
+    if not paper.width:
+        paper = replace(paper, width=LOG_WIDTH)
+    lines = [
+        *(_headline(plan), "", *_facts_table(plan, paper), "", ""),
+        *(*_settings_table(plan, environ, paper), ""),
+    ]
     if plan.unset:
-        console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
-    for line in [
-        *(*_commands(plan), *_ports(plan), *_nodes(plan, environ), *_fabric(plan), *_channel(plan)),
-        *(*_watch(plan), *_notes(plan)),
-    ]:
-        console.print(line, soft_wrap=True)
-    assert isinstance(console.file, io.StringIO)  # noqa: S101 - made above
-    return console.file.getvalue()
+        lines.append(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
+    lines += [*_commands(plan), *_ports(plan), *_nodes(plan, environ), *_fabric(plan), *_channel(plan)]
+    lines += [*_watch(plan), *_notes(plan)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _headline(plan: Plan) -> str:
@@ -76,7 +75,7 @@ def _headline(plan: Plan) -> str:
     return f"{processes} on {nodes}; this is {place}; {started}"
 
 
-def _facts_table(plan: Plan) -> Table:
+def _facts_table(plan: Plan, paper: Paper) -> list[str]:
     rows = []
     for finding in plan.findings:
         claim = finding.claim
@@ -87,10 +86,10 @@ def _facts_table(plan: Plan) -> Table:
         for lost in finding.lost:
             rows.append(("", f"not {_show_fact(lost.claim)}" if lost.why != "agrees" else "",
                          f"{lost.claim.origin}  ({lost.claim.source}): {lost.why}"))  # fmt: skip
-    return _table(("fact", "value", "from"), rows)
+    return _table(paper, ("fact", "value", "from"), rows)
 
 
-def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
+def _settings_table(plan: Plan, environ: Mapping[str, str], paper: Paper) -> list[str]:
     rows = [_setting_row(setting, environ) for setting in plan.settings]
     if plan.agent is not None and plan.agent.settings:
         own = [_setting_row(setting, environ) for setting in plan.agent.settings]
@@ -103,7 +102,7 @@ def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
     for ranks, own in _fold_rows(own_rows):
         rows += [(f"-- {name_ranks(ranks)} --", "", "")] if several else []
         rows += own
-    return _table(("variable", "value", "from"), rows)
+    return _table(paper, ("variable", "value", "from"), rows)
 
 
 def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[tuple[list[int], list[Row]]]:
@@ -138,17 +137,9 @@ def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str
     return setting.name, setting.value, setting.origin + replaced
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for title in head:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(redact(cell))) for cell in row))
-    return table
+def _table(paper: Paper, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[printable(redact(cell)) for cell in row] for row in rows]
+    return lay_out(paper, head, cells, folds=head)
 
 
 def _show_fact(claim: Claim) -> str:
@@ -251,8 +242,12 @@ def _watch(plan: Plan) -> list[str]:
     parts = [f"to end them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
     parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
     parts += ["lines begin with their rank"] if watch.prefix else []
+    parts += ["the log is JSON"] if watch.log.as_json else []
+    parts += ["lines begin with the time"] if watch.log.timestamps and not watch.log.as_json else []
+    parts += ["a line of several ranks is shown once"] if watch.log.dedupe else []
     if any(route.to_file for route in watch.routes):
-        parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}")
+        size = f", a new one at {say_size(watch.log.rotate_bytes)}" if watch.log.rotate_bytes else ""
+        parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}{size}")
     parts += _restarts(watch.restarts) if watch.restarts.most else []
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
@@ -268,6 +263,8 @@ def _watch(plan: Plan) -> list[str]:
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []
+    parts += [f"events in {watch.events}"] if watch.events else []
+    parts += ["traces by OpenTelemetry"] if watch.traces else []
     return [f"watch: {printable(redact('; '.join(parts)))}"]
 
 

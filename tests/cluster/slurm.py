@@ -28,6 +28,7 @@ from types import TracebackType
 import pytest
 
 from launcher.rehearse.cluster import Cluster, Node
+from tests.cluster.pyxis import install_pyxis
 from tests.process.starting import clean_environ
 
 START_TIMEOUT_S = 30.0
@@ -47,7 +48,8 @@ SYSTEM_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 """Where daemons are, on the PATH of few users."""
 
 # task/none and config_overrides: the CPUs need not exist. Job ids begin at 1 in every cluster. A job that is
-# requeued waits until the credentials of its steps have expired: 2 minutes by default.
+# requeued waits until the credentials of its steps have expired, by default 2 minutes, and for a scheduler,
+# which by default looks each 30 or 60 s.
 SLURM_CONF = """\
 ClusterName=simulated
 SlurmctldHost={head}
@@ -69,7 +71,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
-SchedulerParameters=batch_sched_delay=0
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 AuthInfo=cred_expire=20
 KillWait=5
 GresTypes=gpu
@@ -115,12 +117,19 @@ class SlurmCluster:
         folder: Configuration, key and logs, gone after the block.
     """
 
-    def __init__(self, node_count: int, *, device_files: int = 0) -> None:
-        """Describe a cluster, or fail the test if Slurm is not installed; nothing is started yet."""
+    def __init__(self, node_count: int, *, device_files: int = 0, pyxis: bool = False) -> None:
+        """Describe a cluster, or fail the test if Slurm is not installed; nothing is started yet.
+
+        Args:
+            node_count: How many nodes.
+            device_files: How many files of NVIDIA's GPUs each node shows.
+            pyxis: Whether the stand-in for pyxis is installed (`tests.cluster.pyxis`).
+        """
         require_packages()
         self.cluster = Cluster(node_count)
         self.folder = Path()
         self._device_files = " ".join(str(number) for number in range(device_files))
+        self._has_pyxis = pyxis
         self._stack = contextlib.ExitStack()
 
     @property
@@ -160,6 +169,20 @@ class SlurmCluster:
     def crash(self, node: Node) -> None:
         """End a node with all that runs on it, and tell Slurm, which would notice after SlurmdTimeout."""
         self.cluster.crash(node)
+        self._tell_down(node)
+
+    def lose(self, node: Node) -> None:
+        """Cut a node's network and kill all that runs on it, as a machine that dies; tell Slurm."""
+        self.cluster.disconnect(node)
+        self._check(node, ("sh", "-c", "kill -9 -1"))
+        self._tell_down(node)
+
+    def boot(self, node: Node) -> None:
+        """Start a lost node again; Slurm takes it as soon as it reports for work."""
+        self.cluster.reconnect(node)
+        self._start_daemons(node)
+
+    def _tell_down(self, node: Node) -> None:
         done = self.run("scontrol", "update", f"nodename={node.name}", "state=down", "reason=crash")
         assert done.returncode == 0, done.stderr
 
@@ -202,7 +225,10 @@ class SlurmCluster:
     def _write_configuration(self) -> None:
         names = ",".join(node.name for node in self.cluster.nodes)
         values = {"folder": self.folder, "head": self.head.name, "names": names, "cpus": CPUS_PER_NODE}
-        (self.folder / "slurm.conf").write_text(SLURM_CONF.format(**values))
+        text = SLURM_CONF.format(**values)
+        if self._has_pyxis:
+            text += install_pyxis(self.folder)
+        (self.folder / "slurm.conf").write_text(text)
         (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
         (self.folder / "gres.conf").write_text(GRES_CONF.format(**values))
         key = self.folder / "munge.key"
@@ -212,15 +238,18 @@ class SlurmCluster:
     def _start(self) -> None:
         """Start all daemons, and wait until every node has reported for work."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        words = ("sh", "-c", NODE, "sh", str(self.folder), self.head.name, self._device_files)
         for node in self.cluster.nodes:
-            self._check(node, words)
+            self._start_daemons(node)
         ready = ["idle"] * len(self.cluster.nodes)
         states = None
         while states != ready:
             if time.monotonic() > deadline:
                 pytest.fail(f"Slurm's nodes are {states} after {START_TIMEOUT_S} s\n{self.logs()}")
             states = self._check(self.head, ("sinfo", "--noheader", "--Node", "--format=%T")).split()
+
+    def _start_daemons(self, node: Node) -> None:
+        words = ("sh", "-c", NODE, "sh", str(self.folder), self.head.name, self._device_files)
+        self._check(node, words)
 
     def _check(self, node: Node, argv: tuple[str, ...]) -> str:
         try:

@@ -50,7 +50,7 @@ WRONG_OPTIONS = {
 def slurm() -> Iterator[SlurmCluster]:
     """Return nodes that run one script after another."""
     need_namespaces()
-    with SlurmCluster(2) as cluster:
+    with SlurmCluster(2, pyxis=True) as cluster:
         yield cluster
 
 
@@ -88,7 +88,7 @@ def test_shellcheck_finds_a_missing_quote(tmp_path: Path) -> None:
     assert "SC2086" in shellcheck(script)
 
 
-def submit(slurm: SlurmCluster, script: str, folder: Path, *words: str, **variables: str) -> Path:
+def submit(slurm: SlurmCluster, script: str | Path, folder: Path, *words: str, **variables: str) -> Path:
     """Submit a script in a folder; return the file of its output."""
     path = folder / "train.py"
     path.write_text(LIVES)
@@ -116,13 +116,24 @@ def wait_end(slurm: SlurmCluster) -> None:
 
 @pytest.mark.parametrize("script", ["srun.sbatch", "pyxis.sbatch"])
 def test_a_script_trains_on_all_nodes_after_a_check(script: str, slurm: SlurmCluster, tmp_path: Path) -> None:
-    """Each node has a file with the result of its check. Without pyxis its variables mean nothing."""
+    """Each node has a file with the result of its check. pyxis is a stand-in."""
     log = submit(slurm, script, tmp_path)
     assert wait_up(tmp_path, 0, log) == {"node0", "node1"}
     (tmp_path / "go").touch()
     wait_end(slurm)
     checks = [path.read_text() for path in sorted(tmp_path.glob("check-*-node[01].json"))]
     assert len(checks) == 2 and all('"problems": 0' in text for text in checks), log.read_text()
+
+
+def test_srun_refuses_a_wrong_option_of_pyxis(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """So the test above can fail."""
+    text = (HERE / "pyxis.sbatch").read_text()
+    assert text.count("--container-workdir=") == 1
+    script = tmp_path / "wrong.sbatch"
+    script.write_text(text.replace("--container-workdir=", "--container-folder="))
+    log = submit(slurm, script, tmp_path)
+    wait_end(slurm)
+    assert "srun: unrecognized option '--container-folder=" in log.read_text(), log.read_text()
 
 
 def test_a_node_with_a_problem_stops_the_job_before_it_starts(slurm: SlurmCluster, tmp_path: Path) -> None:

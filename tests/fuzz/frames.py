@@ -27,6 +27,7 @@ from launcher.control.responder import QUESTION_LIMIT_BYTES, Asking
 from launcher.process.loop import Loop
 from tests.fuzz.engine import pattern_of
 from tests.fuzz.mutate import mutate_bytes, mutate_json
+from tests.saying import keep
 
 if TYPE_CHECKING:
     from launcher.channel.connection import Framing
@@ -101,7 +102,7 @@ def read(name: bytes, pieces: Sequence[bytes]) -> Recorder:
     faults: list[str] = []
     recorder = Recorder()
     # Nonces of zeros: a case has the whole of a handshake
-    with closing(Loop(faults.append)) as loop, patch.object(os, "urandom", bytes):
+    with closing(Loop(keep(faults))) as loop, patch.object(os, "urandom", bytes):
         (_read_accepted if name == b"acceptor" else _read_opened)(name, pieces, loop, recorder)
     assert not faults, faults
     return recorder
@@ -121,7 +122,7 @@ def _read_accepted(name: bytes, pieces: Sequence[bytes], loop: Loop, recorder: R
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)  # what the acceptor does not take is a fault, and nothing to wait for
-    acceptor = Acceptor(listening, KEY, loop, lambda what: None, admit)
+    acceptor = Acceptor(listening, KEY, loop, keep([]), admit)
     acceptor._take(ours, "10.0.0.4")
     with theirs, closing(acceptor):
         for piece in pieces:

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import rich
-
 import launcher
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
@@ -53,8 +51,8 @@ COMMANDS = (
 EXPECTED = (0, EXIT_USAGE, EXIT_HARDWARE, EXIT_UNTRUSTED)
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ERROR = re.compile(r"launcher: error: \[([a-z-]+)\] ")
-MODULES = (str(Path(launcher.__file__).parent), str(Path(rich.__file__).parents[1]))
-READ_FREELY = (sys.prefix, sys.base_prefix, *MODULES, "/nonexistent")
+MODULES = str(Path(launcher.__file__).parent)
+READ_FREELY = (sys.prefix, sys.base_prefix, MODULES, "/nonexistent")
 WATCHED = {"open", "os.listdir", "os.scandir", "subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec"}
 WATCHED |= {"socket.connect", "socket.bind", "socket.getaddrinfo", "os.system"}
 

@@ -23,6 +23,7 @@ from launcher.core.messages import Garbled, pack, parse
 from launcher.core.model import Restarts
 from launcher.process.loop import Loop
 from launcher.recovery.recovery import Recovery
+from tests.saying import keep
 
 ADDRESS = "127.0.0.1"
 KEY = make_key(b"a token of sixteen", "1")
@@ -53,13 +54,13 @@ class LiveHub:
         self.needs_health = rule is not None and bool(rule.health_argv)
         listener, self.port = listen(ADDRESS, (0,))
         self.port = listener.getsockname()[1]
-        self.loop = Loop(self.said.append)
+        self.loop = Loop(keep(self.said))
         timing = {"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         shape = Shape(0, count, count, ADDRESS, (self.port,), **timing)
 
         def make_regroup(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
             assert rule is not None
-            self.recovery, say = Recovery(rule, self.said.append), self.said.append
+            self.recovery, say = Recovery(rule, keep(self.said)), keep(self.said)
             return Regroup(rule, self.recovery, shape, membership, say, lambda: {"master_port": 6200}, begin)
 
         self.hub = Coordinator(
@@ -68,7 +69,7 @@ class LiveHub:
             shape,
             parse(Join, make_join(0, count, host="node0")),
             self.loop,
-            self.said.append,
+            keep(self.said),
             lambda message: self.told.append(pack(message)),
             lambda: {"master_port": 6105},
             lambda ranks, take: take({}),

@@ -12,6 +12,7 @@ import pytest
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.looking import is_gone, wait_for
+from tests.saying import keep
 
 WAIT_S = 20.0
 
@@ -20,7 +21,7 @@ WAIT_S = 20.0
 def loop() -> Iterator[Loop]:
     """Return a loop that says no fault."""
     said: list[str] = []
-    yield (one := Loop(said.append))
+    yield (one := Loop(keep(said)))
     one.close()
     assert said == []
 

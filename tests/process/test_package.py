@@ -85,7 +85,9 @@ def test_the_wheel_has_the_program_alone(built: Path) -> None:
 def test_the_wheel_works(built: Path, tmp_path: Path) -> None:
     """Installed into an environment of its own: the command, the module, the version from one place."""
     python = install(built / f"{NAME}-py3-none-any.whl", tmp_path)
-    assert call(python.with_name("launcher"), "--version", cwd=tmp_path) == f"launcher {__version__}\n"
+    assert call(python.with_name("launcher"), "--version", cwd=tmp_path) == (
+        f"launcher {__version__} (commit unknown, from a wheel)\n"
+    )
     assert "usage: launcher COMMAND" in call(python, "-m", "launcher", "--help", cwd=tmp_path)
     assert call(python.with_name("launcher"), "run", "--", "echo", "hi", cwd=tmp_path) == "hi\n"
     assert f"Version: {__version__}" in call(python, "-m", "pip", "show", "cluster-launcher", cwd=tmp_path)

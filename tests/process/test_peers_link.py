@@ -24,6 +24,7 @@ from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, RANK
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_join
+from tests.saying import keep
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
     """The name of node 0 has an address of IPv6 as well: it is the other one's turn then."""
     monkeypatch.setattr(calling, "resolve", has_two(("::1", ADDRESS)))
     said: list[str] = []
-    loop = Loop(said.append)
+    loop = Loop(keep(said))
     with live_hub(2) as hub:
         shape = Shape(1, 2, 2, "node0", (hub.port,))
         link = CoordinatorClient(
@@ -60,7 +61,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
             parse(Join, make_join(1, 2)),
             loop,
             Helpers(loop),
-            said.append,
+            keep(said),
             lambda message: None,
             lambda: None,
         )
@@ -74,12 +75,12 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
 
 def test_the_end_is_told_again_however_many_ranks_have_failed() -> None:
     """The connection is gone while forty ranks fail; node 0 hears the first of them, and the end."""
-    loop = Loop(print)
+    loop = Loop(keep([]))
     with live_hub(2, keep_going=True) as hub:
         shape = Shape(1, 2, 41, ADDRESS, (hub.port,), keep_going=True)
         join = parse(Join, make_join(1, 2))
         link = CoordinatorClient(
-            KEY, shape, join, loop, Helpers(loop), print, lambda message: None, lambda: None
+            KEY, shape, join, loop, Helpers(loop), keep([]), lambda message: None, lambda: None
         )
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)
@@ -117,7 +118,7 @@ class ScriptedNode0:
         self.port = listener.getsockname()[1]
         self.connections: list[Connection] = []
         self.ends_heard = 0
-        self.acceptor = Acceptor(listener, KEY, loop, said.append, self._admit)
+        self.acceptor = Acceptor(listener, KEY, loop, keep(said), self._admit)
 
     def _admit(self, connection: Connection, address: str, message: dict[str, object]) -> None:
         self.connections.append(connection)
@@ -137,12 +138,12 @@ class ScriptedNode0:
 def test_the_end_of_an_attempt_is_sent_until_the_next_one_starts() -> None:
     """Each connection may end before it has delivered it, and node 0 tells of the running attempt on each."""
     said: list[str] = []
-    loop = Loop(said.append)
+    loop = Loop(keep(said))
     node_0 = ScriptedNode0(loop, said)
     shape = Shape(1, 2, 2, ADDRESS, (node_0.port,))
     join, helpers = parse(Join, make_join(1, 2)), Helpers(loop)
     link = CoordinatorClient(
-        KEY, shape, join, loop, helpers, said.append, lambda message: None, lambda: None
+        KEY, shape, join, loop, helpers, keep(said), lambda message: None, lambda: None
     )  # fmt: skip
     loop.timers.append(link)
     loop.turn_until(lambda: link.has_started, WAIT_S)

@@ -62,7 +62,7 @@ def installed(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed") / "launcher"
     done = install(context, folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"launcher {__version__}\n"
+    assert done.stdout.startswith(f"launcher {__version__} (commit ")
     return folder
 
 
@@ -110,7 +110,7 @@ def read_sbom(path: Path) -> dict[str, Any]:
 def test_the_sbom_lists_what_is_installed(installed: Path) -> None:
     """Every package with its version, its licence and a package URL, and the launcher with what it needs."""
     packages = metadata(installed / "lib")
-    assert {"cluster-launcher", "rich", "nvidia-ml-py"} <= packages.keys()
+    assert packages.keys() == {"cluster-launcher", "nvidia-ml-py", "prometheus_client", "psutil", "py-spy"}
     listed = read_sbom(installed / "share" / "launcher.cdx.json")
     assert {name: one["version"] for name, one in listed.items()} == {
         name: one["Version"] for name, one in packages.items()
@@ -151,7 +151,7 @@ def test_the_licences_are_there_word_for_word(installed: Path) -> None:
     assert "Redistributions of source code must retain" in by_name["nvidia-ml-py"]
 
 
-@pytest.mark.parametrize("name", ["mdurl", "setuptools"])
+@pytest.mark.parametrize("name", ["nvidia_ml_py", "setuptools"])
 def test_a_changed_file_is_refused(context: Path, tmp_path: Path, name: str) -> None:
     """One file more in a wheel of the launcher's packages, or of the tools that build it, and pip stops."""
     source = tmp_path / "source"
@@ -169,7 +169,7 @@ def test_a_changed_file_is_refused(context: Path, tmp_path: Path, name: str) -> 
 def test_a_mirror_does(installed: Path, mirror: str, tmp_path: Path) -> None:
     """From a checkout, with an index of one's own and NVIDIA's PIP_CONSTRAINT: the same packages and SBOM."""
     constraint = tmp_path / "constraint.txt"
-    constraint.write_text("rich==13.0.0\nsetuptools==70.0.0\n")
+    constraint.write_text("psutil==5.9.0\nsetuptools==70.0.0\n")
     ours = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": mirror, "PIP_CONSTRAINT": str(constraint)}
     done = install(Path(ROOT), tmp_path / "launcher", **ours)
     assert done.returncode == 0, done.stderr
@@ -198,20 +198,3 @@ def test_the_locks_are_complete_for(context: Path, python: str) -> None:
             if wanted and canonicalize_name(required.name) not in have:
                 missing.append(f"{wheel.name}: {line}")
     assert missing == []
-
-
-def test_what_is_published_says_what_it_brings(installed: Path, tmp_path: Path) -> None:
-    """tools/dist.sh: the source archive, the wheel with our licence, beside it the SBOM and the licences."""
-    done = call("bash", Path(ROOT, "tools", "dist.sh"), tmp_path / "dist", PYTHON=sys.executable)
-    assert done.returncode == 0, done.stderr
-    name = f"cluster_launcher-{__version__}"
-    wheel = f"{name}-py3-none-any"
-    assert {path.name for path in (tmp_path / "dist").iterdir()} == {
-        *(f"{name}.tar.gz", f"{wheel}.whl", f"{wheel}.cdx.json", f"{wheel}.licenses.txt")
-    }
-    assert read_sbom(tmp_path / "dist" / f"{wheel}.cdx.json") == read_sbom(
-        installed / "share" / "launcher.cdx.json"
-    )
-    with zipfile.ZipFile(tmp_path / "dist" / f"{wheel}.whl") as archive:
-        licence = archive.read(f"{name}.dist-info/licenses/LICENSE").decode()
-    assert licence == Path(ROOT, "LICENSE").read_text()

@@ -114,6 +114,7 @@ def test_every_other_flag_can() -> None:
         "source": "slurm",
         "lost_after": "9",
         "preload": "auto",
+        "log_rotate": "1M",
     }
     for flag in FLAGS:
         if flag.dest in OF_ONE_JOB:

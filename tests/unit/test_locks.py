@@ -14,14 +14,10 @@ from tests.process.starting import ROOT
 
 DOCKER = Path(ROOT, "docker")
 LOCKS = sorted(DOCKER.rglob("*.lock"))
-EXTRAS = {
-    "torch": "pytorch",
-    "tensorflow": "tensorflow",
-    "mpi": "mpi",
-    "deepspeed": "deepspeed",
-    "horovod": "horovod",
-}
-"""Extras of setup.cfg, and the environment that has the same version."""
+PINS = {"torch": "pytorch", "tensorflow": "tensorflow", "deepspeed": "deepspeed", "horovod": "horovod"}
+"""Frameworks whose version the tests pin in tools/setup.sh, and the environment that has them."""
+FRAMEWORKS = {*PINS, "mpi4py", "jax", "lightning", "accelerate", "transformers"}
+USER_EXTRAS = {"metrics", "observe"}
 
 
 def read_lock(path: Path) -> list[tuple[Requirement, int]]:
@@ -88,11 +84,29 @@ def test_the_locks_of_the_launcher_are_for_every_python(name: str) -> None:
     assert [str(line) for line in locked(DOCKER / f"{name}.lock").values() if line.marker] == []
 
 
-@pytest.mark.parametrize(("extra", "environment"), EXTRAS.items())
-def test_environments_have_the_versions_of_the_extras(extra: str, environment: str) -> None:
-    """What ``pip install cluster-launcher[torch]`` brings is what the image has."""
-    wanted = setup_cfg()["options.extras_require"][extra].replace("tensorflow-cpu", "tensorflow")
-    assert covers(DOCKER / "environments" / f"{environment}.lock", wanted)
+@pytest.mark.parametrize(("framework", "environment"), PINS.items())
+def test_environments_have_the_versions_that_tests_use(framework: str, environment: str) -> None:
+    """What the images bring is what the tests have trained with."""
+    pins = Path(ROOT, "tools", "setup.sh").read_text()
+    (version,) = set(
+        re.findall(rf'\b(?<!_){framework}(?:-cpu)?==([0-9.]+)[ )"\n]', pins.replace("TORCH=", "torch=="))
+    )
+    assert covers(DOCKER / "environments" / f"{environment}.lock", f"{framework}=={version}")
+
+
+def test_no_extra_replaces_what_the_user_has() -> None:
+    """An extra that names a framework, or an upper bound, would replace a build of the user's image."""
+    extras = {name: text.split("\n") for name, text in setup_cfg()["options.extras_require"].items()}
+    extras["install_requires"] = setup_cfg()["options"]["install_requires"].split("\n")
+    assert extras.keys() == {*USER_EXTRAS, "test", "install_requires"}
+    del extras["test"]  # of the developers
+    for name, lines in extras.items():
+        for requirement in map(Requirement, filter(None, lines)):
+            assert {clause.operator for clause in requirement.specifier} <= {">="}, (name, requirement)
+            assert requirement.name not in FRAMEWORKS and "tensorflow" not in requirement.name, (
+                name,
+                requirement,
+            )
 
 
 def test_every_lock_is_installed_with_its_hashes() -> None:

@@ -26,8 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
+from launcher.output.formats import HOLD_S, Text
 from launcher.output.streams import (
-    HOLD_S,
     PALETTE,
     PARTIAL_LIMIT_BYTES,
     READ_BYTES,
@@ -88,7 +88,9 @@ class Source:
     ) -> None:
         reader, self.writer = os.pipe()
         os.set_blocking(self.writer, False)
-        self.stream = Stream(reader, screen, prefix, file, lines=lines)
+        self.stream = Stream(
+            reader, screen, Text(prefix), file, lines=bool(prefix) if lines is None else lines
+        )
 
     def write(self, data: bytes, read: Callable[[], object] | None = None) -> None:
         """Write and let the stream read until all has been passed on."""
@@ -226,7 +228,7 @@ def test_taking_prefixes_away_gives_back_every_stream(
 
     for index, chunk in steps:
         if index == 3:
-            watch(lambda: output.screen.notice("a message"))
+            watch(lambda: output.screen.notice("a message", "message"))
         elif chunk is None:
             watch(lambda index=index: sources[index].stream.flush_partial(LATE_S))  # type: ignore[misc]
         else:
@@ -387,7 +389,7 @@ def test_messages_stand_on_lines_of_their_own(output: Output) -> None:
     """A notice ends whatever line is open, says who speaks, and obeys no control characters."""
     source = Source(output.screen, b"")
     source.write(b"no end")
-    output.screen.notice("first\nsecond \x1b[31mred\r")
+    output.screen.notice("first\nsecond \x1b[31mred\r", "message")
     source.write(b"more\n")
     expected = b"no end\nlauncher: first\nlauncher: second \\x1b[31mred\\r\nmore\n"
     assert expected == output.bytes
@@ -438,13 +440,14 @@ def test_finishing_ends_while_somebody_goes_on_writing() -> None:
     endless = os.open("/dev/zero", os.O_RDONLY)
     null = os.open("/dev/null", os.O_WRONLY)
     with closing(endless, null):
-        stream = Stream(endless, Screen(Console(null, "standard output")), b"[rank 0] ", None)
+        stream = Stream(endless, Screen(Console(null, "standard output")), Text(b"[rank 0] "), None)
         stream.finish()
         assert stream.tail == bytes(TAIL_BYTES)
 
 
 MEMORY = """
 import os, sys
+from launcher.output.formats import Text
 from launcher.output.console import Console
 from launcher.output.console import Screen
 from launcher.output.streams import Stream
@@ -461,7 +464,7 @@ if os.fork() == 0:
         os.write(writer, piece)
     os._exit(0)
 os.close(writer)
-stream = Stream(reader, Screen(Console(1, "standard output")), b"[rank 0] ", None)
+stream = Stream(reader, Screen(Console(1, "standard output")), Text(b"[rank 0] "), None)
 gate, before = __import__("select").poll(), peak()
 gate.register(reader)
 while gate.poll() and stream.read():
@@ -540,7 +543,7 @@ def test_progress_bars_of_two_processes_share_a_terminal() -> None:
     first.write(b" 10%|#         |\r 20%|##        |\r")
     second.write(b"epoch\n")
     first.write(b" 30%|###       |\r")
-    terminal.screen.notice("hello")
+    terminal.screen.notice("hello", "message")
     first.write(b"100%|##########|\ndone\n")
     first.close()
     second.close()
@@ -559,7 +562,7 @@ def test_files_and_pipes_get_no_escape_codes(output: Output) -> None:
     output.screen.status(b"2 processes")
     first.write(b" 10%\r")
     second.write(b"x\r")
-    output.screen.notice("hello")
+    output.screen.notice("hello", "message")
     output.screen.clear()
     assert output.bytes == b"[rank 0]  10%\r[rank 1] x\rlauncher: hello\n"
     first.close()
@@ -587,7 +590,7 @@ def test_the_status_line_stays_below_the_output() -> None:
     source.write(b"one\n")
     terminal.screen.status(b"2 up, 2 s")
     source.write(b"two\nthree\n")
-    terminal.screen.notice("hello")
+    terminal.screen.notice("hello", "message")
     source.close()
     expected = ["[rank 0] one", "[rank 0] two", "[rank 0] three", "launcher: hello", "2 up, 2 s"]
     assert expected == terminal.lines()

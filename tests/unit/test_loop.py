@@ -7,6 +7,7 @@ import time
 
 from launcher.process import loop as loops
 from launcher.process.loop import Later, Loop
+from tests.saying import keep
 
 
 class Broken:
@@ -35,7 +36,7 @@ def turn_for(loop: Loop, seconds: float) -> int:
 def test_a_handler_that_always_fails_rests() -> None:
     """Its descriptor stays ready: without a rest the loop would take a whole CPU, in silence."""
     said: list[str] = []
-    loop = Loop(said.append)
+    loop = Loop(keep(said))
     reading, writing = os.pipe()
     os.write(writing, b".")
     loop.add(reading, lambda: 1 / 0)  # type: ignore[arg-type]
@@ -46,7 +47,7 @@ def test_a_handler_that_always_fails_rests() -> None:
 
 def test_a_handler_that_is_mended_is_called_at_once() -> None:
     """One success, and the next event does not wait."""
-    loop = Loop(lambda _: None)
+    loop = Loop(keep([]))
     reading, writing = os.pipe()
     seen: list[bytes] = []
 
@@ -68,7 +69,7 @@ def test_a_handler_that_is_mended_is_called_at_once() -> None:
 def test_a_timer_that_cannot_say_when_ends_nothing() -> None:
     """The others are called all the same."""
     said: list[str] = []
-    loop = Loop(said.append)
+    loop = Loop(keep(said))
     loop.timers.append(Broken())
     assert turn_for(loop, 0.5) < 20
     assert said and "no time" in said[0]
@@ -77,7 +78,7 @@ def test_a_timer_that_cannot_say_when_ends_nothing() -> None:
 def test_faults_are_counted_aloud() -> None:
     """After the first ones, from time to time: a job that goes on for weeks tells that it is not well."""
     said: list[str] = []
-    loop = Loop(said.append)
+    loop = Loop(keep(said))
     for _ in range(10):
         loop.guard(lambda: 1 / 0)  # type: ignore[arg-type]
     assert len(said) == loops.FAULTS_SAID

@@ -67,10 +67,13 @@ SAMPLE = {
     "health_command": ("dcgmi diag -r 1", "'/opt/check node' --quick"),
     "failure_file": ("failure.json", "/tmp/failure.json"),
     "evidence_dir": ("evidence", "/data/evidence"),
+    "events": ("events.jsonl", "/data/events-%n.jsonl"),
     "log_dir": ("logs", "/tmp/logs"),
     "redirects": ("3", "0:1,1:2"),
     "tee": ("1", "0:3"),
     "local_ranks_filter": ("0", "0,1,2"),
+    "log_format": ("json", "text"),
+    "log_rotate": ("100M", "65536"),
     "preload": ("auto", "torch,transformers.models"),
     "stall_timeout": ("60", "0"),
     "meeting_timeout": ("60", "0"),
@@ -143,6 +146,8 @@ MALFORMED = {
     "redirects": ["4", "-1", "0:4", "0:1,", "stdout", ""],
     "tee": ["0:1:2", "x:1"],
     "local_ranks_filter": ["0,", "-1", "all"],
+    "log_format": ["JSON", "xml", ""],
+    "log_rotate": ["0", "63K", "-1G", "1T", "1.5G", "G", ""],
     "preload": ["auto,torch", "a b", "../x"],
     "stall_timeout": ["-1", "soon"],
     "meeting_timeout": ["-1", "soon"],
@@ -354,7 +359,8 @@ def test_a_flag_can_be_abbreviated(words: list[str], wanted: dict[str, str | boo
 
 
 @pytest.mark.parametrize(
-    ("word", "named"), [("--log", "--log-dir or --logs-specs"), ("--st", "--start-method")]
+    ("word", "named"),
+    [("--log", "--log-dir or --log-format or --log-rotate or --logs-specs"), ("--st", "--start-method")],
 )
 def test_an_ambiguous_abbreviation_names_what_it_may_be(word: str, named: str) -> None:
     """Each candidate once, in its usual spelling; torchrun would refuse it, too."""

@@ -48,6 +48,7 @@ from launcher.planning.recorded import RecordedHost
 from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
+from tests.saying import keep
 from tests.unit.test_verdict import OOM, dead, judge
 
 OOM_WORDS = "RuntimeError: CUDA out of memory\n"
@@ -554,7 +555,7 @@ def test_where_torchrun_gives_out_the_ranks_it_decides() -> None:
 def test_strangers_are_named_once_and_counted_in_bounded_memory() -> None:
     """A flood fills no log."""
     said: list[str] = []
-    strangers = TurnedAway(said.append)
+    strangers = TurnedAway(keep(said))
     for index in range(1000):
         strangers.note(f"10.0.0.{index % 100}", "noise\x1b")
     assert len(said) == len(strangers.counts) == NAMED_MAX
@@ -655,8 +656,8 @@ def test_what_is_of_a_node_or_a_device_is_compared_with_nobodys() -> None:
 def test_a_grace_that_ends_when_nobody_is_left_is_no_news() -> None:
     """The launcher of a node whose processes have ended waits for the other nodes meanwhile."""
     said: list[str] = []
-    loop = Loop(said.append)
-    stopper = Stopper(0.0, loop, to_group=False, spare=lambda: find_children(os.getpid()), say=said.append)
+    loop = Loop(keep(said))
+    stopper = Stopper(0.0, loop, to_group=False, spare=lambda: find_children(os.getpid()), say=keep(said))
     stopper.begin(signal.SIGTERM)
     for _ in range(3):
         stopper.fire(time.monotonic())

@@ -302,7 +302,7 @@ class Announced:
         self.deadline_file = deadline_file
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, event: str) -> None:
         """Remember it."""
         self.said.append(text)
 

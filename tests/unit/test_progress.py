@@ -45,7 +45,7 @@ class Watch:
             count_up=lambda: 2,
             last_output=lambda: self.output,
             show=lambda text: self.shown.append((self.now - 1000, text)),
-            notice=lambda text: self.said.append((self.now - 1000, text)),
+            notice=lambda text, event: self.said.append((self.now - 1000, text)),
         )
 
     def run_until(self, end: float, writes: Callable[[float], bool] = lambda _: False) -> None:

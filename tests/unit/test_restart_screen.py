@@ -13,6 +13,7 @@ from launcher.recovery.history import SHOWN_MAX, History
 from launcher.recovery.nodes import find_bad, render_bad
 from launcher.recovery.policy import Decision, FailedAttempt, decide
 from launcher.recovery.recovery import Recovery
+from tests.saying import keep
 
 S = 10**9
 
@@ -28,7 +29,7 @@ def failed(number: int = 0, *, start_s: float | None = None, lasted_s: float = 1
 
 
 def screen(*attempts: FailedAttempt, count: int, began_s: float = -1.0, end_s: float = 100.0) -> list[str]:
-    history = History("", print)
+    history = History("", keep([]))
     for one in attempts:
         history.add(one)
     last = int(2.0 * (count - 1) * S)
@@ -64,7 +65,7 @@ def test_a_stop_for_want_of_progress_names_the_flag(flag: str) -> None:
 
 
 def test_restarts_that_are_given_back_are_said() -> None:
-    recovery = Recovery(Restarts(most=1, reset_after_s=5), print)
+    recovery = Recovery(Restarts(most=1, reset_after_s=5), keep([]))
     said = []
     for number in range(2):
         recovery.decide(failed(number, lasted_s=70, start_s=100 * number))
@@ -118,14 +119,14 @@ def test_one_attempt_has_no_summary_but_its_bad_node() -> None:
 
 
 def test_a_job_that_succeeds_at_once_names_its_unhealthy_node() -> None:
-    history = History("", print)
+    history = History("", keep([]))
     history.noted.append(failed(cause="unhealthy", machine="slurm:gpu-3"))
     lines = history.summarize(1, 0, 0, S, 0, is_alone=False).splitlines()
     assert lines == ["bad nodes: vm (1 x unhealthy)", "  to avoid them: sbatch --exclude=gpu-3"]
 
 
 def test_nothing_to_tell_is_nothing() -> None:
-    assert History("", print).summarize(1, 0, 0, S, 0, is_alone=False) == ""
+    assert History("", keep([])).summarize(1, 0, 0, S, 0, is_alone=False) == ""
 
 
 # --- bad nodes
@@ -156,7 +157,7 @@ def test_a_node_that_has_changed_its_rank_is_one_node() -> None:
 
 
 def write(path: Path, run: str, *, said: list[str]) -> None:
-    history = History(str(path), said.append, run)
+    history = History(str(path), keep(said), run)
     history.add(failed())
     history.record(Decision(True, "restart 1 of 9"))
 

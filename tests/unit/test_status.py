@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.cluster.coordinator import Coordinator
@@ -27,7 +25,8 @@ from launcher.control.table import (
     make_rows,
     make_view,
     render_json,
-    render_rich,
+    render_screen,
+    render_terminal,
     render_text,
     with_cpu,
 )
@@ -35,6 +34,7 @@ from launcher.control.watch import Screen, press, split_keys
 from launcher.core.messages import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
+from launcher.output.tables import Paper, measure
 from launcher.planning.recorded import RecordedHost
 from launcher.process.families import Table
 from launcher.stacks.answer import Answer, Frame, Thread
@@ -118,14 +118,31 @@ def test_what_a_screen_cannot_hold_is_scrolled_to() -> None:
     """The page is what fits, and what is beyond is counted, with what does not run there."""
     many = [{**RANKS[1 if rank == 39 else 0], "rank": rank} for rank in range(40)]
     view = make_view([{"node": 0, "answer": {**NODE, "ranks": many}}])
-    shown = render_rich(view, 20, Order())
-    file = io.StringIO()
-    console = Console(width=120, height=20, file=file)
-    console.print(shown.whole)
-    lines = file.getvalue().splitlines()
+    shown = render_screen(view, Paper(120, 20), Order())
+    lines = shown.lines
     assert len(lines) <= 20 and shown.rows == 40
     assert f"rows 1 to {shown.page} of 40, 1 not running among the others" in lines[-4]
     assert "q  quit" in lines[-1]
+
+
+def test_no_line_of_a_screen_is_wider_than_it() -> None:
+    """The terminal would wrap it, and the screen would scroll; the longest state, command and event."""
+    long: Message = {**NODE, "command": "python " + "x" * 400, "events": [{"ago_s": 1.0, "what": "y" * 400}]}
+    long["ranks"] = [{**RANK, "state": "waits " * 40, "rank": rank} for rank in range(40)]
+    for width, height in ((80, 24), (40, 10), (200, 30)):
+        shown = render_screen(make_view([{"node": 0, "answer": long}]), Paper(width, height), Order())
+        assert max(map(measure, shown.lines)) <= max(width, 70), width
+        assert height < 20 or len(shown.lines) <= height
+
+
+def test_a_rank_that_does_not_run_is_red() -> None:
+    """Bold stays without colours (NO_COLOR), and the state is not cut where the table may be long."""
+    states = {**NODE, "ranks": [{**RANK, "state": "stopped by a debugger that somebody has started"}]}
+    view = make_view([{"node": 0, "answer": states}])
+    for has_colours, code in ((True, "\x1b[1;31m"), (False, "\x1b[1m")):
+        row = render_terminal(view, Paper(90, 24, True, has_colours)).splitlines()[4:-2]
+        assert all(line.startswith(code) for line in row[:2]), row
+        assert "debugger" in " ".join(row)
 
 
 def test_keys_scroll_sort_and_leave() -> None:

@@ -13,6 +13,7 @@ from launcher.core.model import Network, Proof
 from launcher.observers import nccl_log as witness
 from launcher.observers.nccl_log import KEPT_BYTES, LINE_BYTES, NcclLogWatcher
 from launcher.process.loop import Loop
+from tests.saying import keep
 
 SOCKETS = (
     "h:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.4<0>\nh:1:1 [0] NCCL INFO Using network Socket\n"
@@ -28,10 +29,10 @@ class Listening:
         path.touch()
         self.said: list[str] = []
         self.ended: list[tuple[str, str]] = []
-        self.loop = Loop(self.said.append)
+        self.loop = Loop(keep(self.said))
         proof = Proof(Network(fabric, "", 8 if fabric == "ib" else None), (), required)
         self.witness = NcclLogWatcher(
-            proof, str(path), self.loop, self.said.append, lambda *why: self.ended.append(why), keeps=keeps
+            proof, str(path), self.loop, keep(self.said), lambda *why: self.ended.append(why), keeps=keeps
         )
         self.file: IO[str] = path.open("w", buffering=1)  # as NCCL opens it
 

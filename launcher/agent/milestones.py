@@ -1,0 +1,226 @@
+"""Milestones of a job on one node: events that print no line, beside the launcher's own lines.
+
+An observer: it reads the state of the agent, and changes nothing. The loop asks it at each turn whether
+something has happened, which costs a few comparisons; without ``--events`` and OpenTelemetry it is not
+loaded.
+"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.core import LOADED_S
+from launcher.core.version import __version__
+from launcher.events.writer import name_file, open_file, render_event
+from launcher.process.loop import Later
+from launcher.process.signals import name_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.agent.agent import Agent
+    from launcher.events.traces import Traces
+    from launcher.events.writer import Sink
+    from launcher.process.spawn import Child
+
+TRACE_AFTER_S = 0.2
+"""Seconds until the process of the traces starts: until then the processes of the job need the CPU."""
+DRAIN_S = 1.0
+"""Seconds at the end in which a pipe can take the last events."""
+BY = ("output", "connection", "progress")
+"""What shows that the work has begun, the best last."""
+
+
+class Milestones:
+    """The events of one agent, and where they go."""
+
+    def __init__(self, agent: Agent) -> None:
+        """Open the destinations, and tell that the launcher has started."""
+        from launcher.core.environ import find_job_id
+        from launcher.machine.host import Host
+
+        self._agent, self._job = agent, find_job_id(agent.environ)
+        self._file: Sink | None = None
+        self._traces: Traces | None = None
+        self._has_traces = agent.watch.traces and agent.coordination.speaks
+        self._runs = False
+        self._told: tuple[float | None, ...] = (None,) * len(BY)
+        self._has_told_stop = self._is_closing = False
+        self._run = ""
+        if agent.watch.events is not None:
+            path = name_file(agent.watch.events, agent.place.node_rank)
+            try:
+                self._file = open_file(path, agent.loop, self._complain)
+            except OSError as error:
+                agent.output.say(f"no events in {path}: {error.strerror}; the job goes on", "no-events")
+        if self._has_traces:
+            from launcher.events.traces import Traces
+
+            self._traces = Traces(
+                agent.environ, agent.run_id, agent.loop, agent.group.helpers, self._complain
+            )
+        agent.output.listener = self.take
+        self._note(
+            "start", "the launcher has started", agent.began_s, seconds=agent.began_s - LOADED_S,
+            host=Host().hostname(), pid=_pid(), version=__version__, world_size=agent.place.world_size,
+        )  # fmt: skip
+
+    # --- events
+
+    def take(self, event: str, text: str, fields: Mapping[str, object]) -> None:
+        """Take an event of now: a line of the launcher's own, or one that prints none."""
+        self._write(event, text, fields, time.time())
+
+    def _note(self, event: str, text: str, moment_s: float, **fields: object) -> None:
+        """Take a milestone of a moment, monotonic seconds."""
+        seconds = fields.get("seconds")
+        if isinstance(seconds, float):
+            fields["seconds"] = round(max(0.0, seconds), 6)
+        self._write(event, text, fields, time.time() - (time.monotonic() - moment_s))
+
+    def _write(self, event: str, text: str, fields: Mapping[str, object], now_s: float) -> None:
+        agent = self._agent
+        self._run = self._run or agent.coordination.run
+        place = {
+            "job": self._job or self._run or None,
+            "run": self._run or None,
+            "node": agent.place.node_rank,
+            "attempt": agent.attempt,
+        }
+        line = render_event(event, text, place, fields, now_s)
+        if self._file is not None:
+            self._file.add(line)
+        if self._traces is not None:
+            self._traces.add(line)
+
+    def _complain(self, text: str) -> None:
+        """Say that a destination of events fails; the other one, if any, gets this as an event."""
+        self._agent.output.say(text, "events-lost")
+
+    # --- what happens
+
+    def note_together(self) -> None:
+        """Note that the nodes have come together."""
+        agent = self._agent
+        nodes = agent.coordination.describe_nodes() or {}
+        now = time.monotonic()
+        self._note(
+            "gathered", "all nodes are here", now, seconds=now - agent.began_s,
+            nodes=nodes.get("count"), world_size=agent.place.world_size,
+        )  # fmt: skip
+
+    def plan(self, child: Child) -> dict[str, str]:
+        """Return the variable by which the spans of a process nest in that of its attempt."""
+        if self._traces is None or child.companion:
+            return {}
+        from launcher.events.traces import TRACEPARENT, find_ids, plan_parent
+
+        agent = self._agent
+        run = agent.coordination.run or agent.run_id
+        ids = find_ids(agent.environ, self._job or run, run, agent.run_id)
+        parent = plan_parent(agent.environ, ids, agent.attempt)
+        return {} if parent is None else {TRACEPARENT: parent}
+
+    def begin_attempt(self) -> None:
+        """Tell that the processes of an attempt have been started, and watch them."""
+        agent = self._agent
+        moments = agent.timings.attempts[-1]
+        ranks = [one.child.rank for one in agent.group.processes if not one.child.companion]
+        self._told, self._has_told_stop, self._runs = (None,) * len(BY), False, True
+        started = moments.started or time.monotonic()
+        self._note(
+            "attempt-started", f"attempt {agent.attempt}: {len(ranks)} processes have started", started,
+            seconds=started - moments.began, ranks=ranks, world_size=agent.place.world_size,
+        )  # fmt: skip
+        agent.loop.timers.append(self)
+        if self._traces is not None:
+            agent.loop.timers.append(Later(time.monotonic() + TRACE_AFTER_S, self._traces.open))
+
+    @property
+    def due(self) -> float | None:
+        """When `fire` has something to tell: now, or not yet."""
+        return 0.0 if self._runs and self._has_news() else None
+
+    def _has_news(self) -> bool:
+        return self._look() != self._told or (self._agent.is_ending and not self._has_told_stop)
+
+    def _look(self) -> tuple[float | None, ...]:
+        """Return when each sign of work was seen first; one that was seen stays."""
+        agent = self._agent
+        progress = agent.restarter.progress
+        progressed = None if progress is None else progress.first_s
+        seen = (agent.output.first_s, agent.observers.connected_s, progressed)
+        return tuple(told or now for told, now in zip(self._told, seen, strict=True))
+
+    def fire(self, now: float) -> None:
+        """Tell what has happened."""
+        agent, before, self._told = self._agent, self._told, self._look()
+        for by, told, moment in zip(BY, before, self._told, strict=True):
+            if told is None and moment is not None:
+                self._note("training", f"the work has begun: the first {by}", moment, by=by)
+        if agent.is_ending and not self._has_told_stop:
+            self._has_told_stop = True
+            number = agent.group.stopper.number
+            reason = agent.reason.cause.code if agent.reason is not None else None
+            self._note(
+                "stop", "the processes are being stopped", now,
+                signal=None if number is None else name_signal(number), cause=reason,
+            )  # fmt: skip
+
+    def end_attempt(self) -> None:
+        """Tell how the processes of an attempt have ended here; the cause is found after that."""
+        agent = self._agent
+        if not self._runs:
+            return
+        moments, first = agent.timings.attempts[-1], agent.first
+        if self._has_news():
+            self.fire(time.monotonic())
+        self._runs = False
+        ended = moments.ended or time.monotonic()
+        how = "all processes have succeeded" if first is None else f"{first.name} {first.end}"
+        code = 0 if first is None else first.code or 0
+        self._note(
+            "attempt-ended", f"attempt {agent.attempt}: {how}", ended, seconds=ended - moments.began,
+            status=0 if first is None else first.status,
+            rank=None if first is None or first.child.called else first.child.rank,
+            signal=name_signal(-code) if code < 0 else None,
+        )  # fmt: skip
+
+    # --- the end
+
+    def close(self) -> None:
+        """Tell the status of the job here, and close the destinations; wait for them for a limited time."""
+        agent = self._agent
+        status, told = agent.restarter.status, agent.forwarder.told
+        if status is None and told is not None:
+            status = 128 + told
+        figures = agent.read_timings() or {}
+        error = agent.restarter.error
+        now = time.monotonic()
+        self._note(
+            "end", error or f"the job has ended with status {status} here", now, seconds=now - LOADED_S,
+            status=status, cause=agent.restarter.cause, attempts=figures.get("attempts"),
+            work_s=figures.get("work_s"), lost_s=figures.get("lost_s"), goodput=figures.get("goodput"),
+        )  # fmt: skip
+        self._guard(self._finish_traces)
+        if self._file is not None:
+            self._guard(lambda: self._close_file(now))
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        self._agent.loop.guard(action)
+
+    def _finish_traces(self) -> None:
+        if self._traces is not None:
+            self._traces.finish()
+
+    def _close_file(self, now: float) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close(now + DRAIN_S)
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()

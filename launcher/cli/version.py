@@ -1,0 +1,79 @@
+"""``launcher --version``: the version, the commit that it was built from, and the form in which it came.
+
+A build writes the commit into ``launcher/commit.txt`` (setup.py). In a checkout that file is a form that git
+archive fills in, and the commit is read from the checkout's ``.git``, without git.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.core.version import __version__
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FILE = "commit.txt"
+WHEEL, CHECKOUT = "a wheel", "a checkout"
+SHOWN = 12
+"""Digits of a commit."""
+DIGITS = frozenset("0123456789abcdef")
+
+
+def describe_version(package: str = PACKAGE) -> str:
+    """Return the line of ``--version``: version, commit with its day, form.
+
+    Args:
+        package: The folder of the launcher's package.
+    """
+    commit, time_s, form = _read_build(os.path.join(package, FILE))
+    if not commit:
+        commit = read_head(os.path.join(os.path.dirname(package), ".git"))
+        form = CHECKOUT if commit else WHEEL
+    day = f" of {_day(int(time_s))}" if time_s.isdigit() else ""
+    return f"launcher {__version__} (commit {commit[:SHOWN] or 'unknown'}{day}, from {form})"
+
+
+def _day(time_s: int) -> str:
+    from datetime import datetime, timezone
+
+    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d")
+
+
+def _read_build(path: str) -> tuple[str, str, str]:
+    """Return commit, time and form that a build has written; empty texts if none has."""
+    commit, _, rest = _read(path).partition(" ")
+    time_s, _, form = rest.partition(" ")
+    return (commit, time_s, form or WHEEL) if _is_commit(commit) else ("", "", "")
+
+
+def read_head(git: str) -> str:
+    """Return the commit of a checkout; empty if it is none, or if its files are not as expected.
+
+    Args:
+        git: ``.git`` of the checkout: a folder, or a file that names that of a linked worktree.
+    """
+    link = _read(git)
+    if link.startswith("gitdir: "):
+        git = os.path.join(os.path.dirname(git), link.removeprefix("gitdir: "))
+    head = _read(os.path.join(git, "HEAD"))
+    if _is_commit(head):
+        return head
+    name = head.removeprefix("ref: ")
+    common = os.path.join(
+        git, _read(os.path.join(git, "commondir"))
+    )  # the same folder if there is no such file
+    own = _read(os.path.join(common, name)) if name != head and ".." not in name else ""
+    packed = (line.split(" ") for line in _read(os.path.join(common, "packed-refs")).splitlines())
+    found = own or next((line[0] for line in packed if line[1:] == [name]), "")
+    return found if _is_commit(found) else ""
+
+
+def _is_commit(text: str) -> bool:
+    return len(text) in (40, 64) and DIGITS.issuperset(text)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,252 @@
+"""OpenTelemetry: which traces a job belongs to, and the process that makes spans of its events.
+
+The SDK takes 0.1 s to load, and threads. So it runs in a helper (`launcher.process.helper`) that is forked
+after the processes of the job have started, and reads the launcher's events from a socket.
+`launcher.events.exporter` is what runs in it. Whatever becomes of it, the job goes on.
+
+Source: OpenTelemetry, "Tracing SDK";
+W3C Trace Context (traceparent).
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+import time
+from hashlib import sha256
+
+from launcher.core.frozen import frozen
+from launcher.events.writer import Sink
+from launcher.output.console import Console
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.process.helper import Helpers, Server
+    from launcher.process.loop import Loop
+
+SAMPLER = "OTEL_TRACES_SAMPLER"
+ALWAYS = ("", "always_on", "parentbased_always_on")
+"""Samplers with which a trace that the launcher begins is sampled."""
+TRACEPARENT = "TRACEPARENT"
+PROCESS_NAME = "launcher-trace"
+NICE = 19
+FLUSH_S = 5.0
+"""Seconds at the end in which the spans can leave."""
+FAILED_S = 1.0
+"""The same if the destination has failed already: one more try."""
+WAITING_MAX_BYTES = 1 << 20
+LINE_BYTES = 4096
+
+
+@frozen
+class Parent:
+    """A span that others nest in, as ``TRACEPARENT`` has it.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        span_id: 16 hex digits.
+        flags: 2 hex digits; the lowest bit: whether the trace is recorded.
+    """
+
+    trace_id: str
+    span_id: str
+    flags: str = "01"
+
+    def render(self) -> str:
+        """Return it as ``TRACEPARENT``."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+
+def parse_parent(text: str) -> Parent | None:
+    """Return the span of a ``TRACEPARENT``; None if it is missing or malformed, as W3C asks for."""
+    parts = text.strip().split("-")
+    if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2]:
+        return None
+    version, trace_id, span_id, flags = parts[:4]
+    if version == "ff" or (version == "00" and len(parts) > 4):
+        return None
+    if not all(set(part) <= set("0123456789abcdef") for part in parts[:4]):
+        return None
+    return Parent(trace_id, span_id, flags) if int(trace_id, 16) and int(span_id, 16) else None
+
+
+def make_id(digits: int, *words: str) -> str:
+    """Return an id that follows from words: the same on every node."""
+    return sha256("\0".join(("launcher", *words)).encode("utf-8", "replace")).hexdigest()[:digits]
+
+
+@frozen
+class Ids:
+    """Ids of the spans of one launcher.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        root_id: Span of the whole job, which the launcher of the first node makes.
+        own_id: Span of this launcher; the same as ``root_id`` there.
+        above: The span in which the root nests; None for none.
+        own: Id of this launcher's own run.
+    """
+
+    trace_id: str
+    root_id: str
+    own_id: str
+    above: Parent | None
+    own: str
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this launcher makes the span of the job."""
+        return self.own_id == self.root_id
+
+    def name_attempt(self, attempt: int) -> str:
+        """Return the id of the span of an attempt."""
+        return make_id(16, self.own, "attempt", str(attempt))
+
+
+def find_ids(environ: Mapping[str, str], job: str, run: str, own: str) -> Ids:
+    """Return the ids of the spans of this launcher.
+
+    Args:
+        environ: The launcher's environment, for ``TRACEPARENT``.
+        job: The job, the same on all nodes.
+        run: The run of the job, the same on all nodes.
+        own: This launcher's own run; that of the first node is the job's.
+    """
+    above = parse_parent(environ.get(TRACEPARENT, ""))
+    trace_id = make_id(32, "trace", job) if above is None else above.trace_id
+    root = make_id(16, run, "job")
+    return Ids(trace_id, root, root if own == run else make_id(16, own, "node"), above, own)
+
+
+def plan_parent(environ: Mapping[str, str], ids: Ids, attempt: int) -> str | None:
+    """Return ``TRACEPARENT`` for the processes of an attempt; None if only a sampler can tell its flags."""
+    if ids.above is None and environ.get(SAMPLER, "").strip().lower() not in ALWAYS:
+        return None
+    flags = "01" if ids.above is None else ids.above.flags
+    return Parent(ids.trace_id, ids.name_attempt(attempt), flags).render()
+
+
+class Traces:
+    """The process that makes spans of events, and our end of the socket to it."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        own: str,
+        loop: Loop,
+        helpers: Helpers,
+        complain: Callable[[str], None],
+    ) -> None:
+        """Keep events until `open` starts the process.
+
+        Args:
+            environ: The launcher's environment.
+            own: This launcher's own run.
+            loop: The loop that watches the socket.
+            helpers: Starts the process.
+            complain: Reports once that there will be no traces, or only a part.
+        """
+        self._environ, self._own, self._loop, self._helpers = environ, own, loop, helpers
+        self._complain = complain
+        self._waiting = bytearray()
+        self._socket: _socket.socket | None = None
+        self._sink: Sink | None = None
+        self._server: Server | None = None
+        self._text, self._writing = b"", -1
+        self._is_over = self._has_complained = self._has_begun = self._is_finishing = False
+
+    def add(self, line: bytes) -> None:
+        """Take one event."""
+        if self._sink is not None:
+            self._sink.add(line)
+        elif not self._has_begun and len(self._waiting) < WAITING_MAX_BYTES:
+            self._waiting += line
+
+    def open(self) -> None:
+        """Start the process, once."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        ours, theirs = _socket.socketpair()
+        fd = theirs.detach()
+
+        def work() -> None:
+            try:
+                from launcher.events.exporter import export
+            except Exception as error:  # an installation in pieces
+                os.write(fd, f"no traces: {type(error).__name__}: {error}; the job goes on\n".encode())
+            else:
+                export(fd, self._environ, self._own)
+
+        try:
+            self._server = self._helpers.serve(work, ours.fileno(), fd, name=PROCESS_NAME, nice=NICE)
+        except OSError as error:
+            ours.detach()  # closed already
+            self._say(f"no traces: {error.strerror}; the job goes on")
+            return
+        self._socket = ours
+        self._loop.add(ours.fileno(), self._hear)
+        self._writing = os.dup(ours.fileno())  # the loop has one handler for each descriptor
+        console = Console(self._writing, "the process of the traces")
+        self._sink = Sink(console, self._loop, self._say)
+        self._sink.add(bytes(self._waiting))
+        self._waiting.clear()
+
+    def _say(self, text: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            self._complain(text)
+
+    def _hear(self) -> None:
+        """Read what the process says: a line if the spans do not leave; its end."""
+        assert self._socket is not None  # noqa: S101 - the loop watches it
+        try:
+            data = os.read(self._socket.fileno(), LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # killed before it has read everything
+            data = b""
+        self._text = (self._text + data)[:LINE_BYTES]
+        line, newline, _ = self._text.partition(b"\n")
+        if newline:
+            self._say(line.decode("utf-8", "replace"))
+        if not data:
+            self._is_over = True
+            self._loop.remove(self._socket.fileno())
+            if not self._is_finishing:
+                self._say("no more traces: their process was killed; the job goes on")
+
+    def finish(self) -> None:
+        """Have the process send the rest, for a limited time."""
+        self.open()
+        if self._socket is None or self._sink is None or self._server is None:
+            return
+        deadline, self._is_finishing = time.monotonic() + FLUSH_S, True
+        self._loop.remove(self._socket.fileno())
+        self._sink.close(deadline)
+        if not self._is_over:
+            self._wait(deadline)
+        os.close(self._writing)
+        self._socket.close()
+        self._server.close()
+
+    def _wait(self, deadline: float) -> None:
+        """Wait for the end of the process: nothing else is left to do, and no loop is needed for it."""
+        assert self._socket is not None  # noqa: S101 - `finish` has seen it
+        try:
+            self._socket.shutdown(_socket.SHUT_WR)
+        except OSError:
+            return  # it was killed
+        gate = select.poll()
+        gate.register(self._socket.fileno(), select.POLLIN)
+        while not self._is_over:
+            if self._has_complained:
+                deadline = min(deadline, time.monotonic() + FAILED_S)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not gate.poll(left_s * 1000):
+                self._say(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
+                return
+            self._hear()

@@ -1,0 +1,134 @@
+"""Writes events as JSON lines, see docs/events.md. Never raises, never blocks, never writes a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from launcher.core.redact import redact
+from launcher.output.console import BACKLOG_LIMIT_BYTES, LogFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.output.console import Console
+    from launcher.process.loop import Loop
+
+SCHEMA = 1
+NODE_MARK = "%n"
+"""In a file's name: the rank of the node."""
+TEXT_LIMIT = 1 << 16
+"""Characters of a text that are kept. A line longer than this is no message of ours."""
+ESCAPE = "\x1b["
+
+
+def render_event(
+    event: str, text: str, place: Mapping[str, object], fields: Mapping[str, object], now_s: float
+) -> bytes:
+    """Return one event as a line of JSON: ASCII without control characters, for any reader and terminal.
+
+    Args:
+        event: Name of the event.
+        text: Its message; secrets and colours are removed.
+        place: Which job, run, node and attempt it belongs to.
+        fields: What else is known; fields that are None are left out.
+        now_s: Its time, seconds since 1970.
+    """
+    fixed = {"schema": SCHEMA, "time": render_time(now_s), **place, "event": event, "text": _clean(text)}
+    more = {name: _clean(value) for name, value in fields.items() if value is not None and name not in fixed}
+    return f"{json.dumps({**fixed, **more}, default=str)}\n".encode()
+
+
+def render_time(now_s: float) -> str:
+    """Return a time as RFC 3339 in UTC, with microseconds."""
+    whole = int(now_s)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((now_s - whole) * 1e6):06d}Z"
+
+
+def _clean(value: object) -> object:
+    """Return a value without secrets, colours, and halves of characters that are no UTF-8."""
+    if isinstance(value, str):
+        text = redact(_without_colours(value)[:TEXT_LIMIT])
+        return text.encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [_clean(one) for one in value]
+    return value
+
+
+def _without_colours(text: str) -> str:
+    if ESCAPE not in text:
+        return text
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def name_file(path: str, node_rank: int | None) -> str:
+    """Return the absolute path of the file of events: ``%n`` is the rank of the node, 0 if it has none."""
+    return os.path.abspath(path.replace(NODE_MARK, str(node_rank or 0)))
+
+
+class Sink:
+    """One destination of events, a file or a socket. Each event is one write, and a whole line.
+
+    What a slow destination does not take yet waits in a queue. Events that do not fit, or that a full disk
+    refuses, are dropped and counted, and this is reported once.
+    """
+
+    def __init__(self, console: Console, loop: Loop, complain: Callable[[str], None]) -> None:
+        self.console = console
+        self._loop, self._complain = loop, complain
+        self._lost = 0
+
+    def add(self, line: bytes) -> None:
+        """Write one event, or queue it."""
+        console = self.console
+        console.flush()
+        if console.backlog_bytes > BACKLOG_LIMIT_BYTES:
+            self._lost += 1
+        else:
+            console.write(b"\n" + line if console.torn else line)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Wait for the destination if events are queued, and report the first error."""
+        console = self.console
+        if console.poll_fd is not None and console.backlog_bytes and not self._loop.watches(console.poll_fd):
+            self._loop.add(console.poll_fd, self._flush, writable=True)
+        complaint = console.take_complaint()
+        if complaint is not None:
+            self._complain(complaint)
+
+    def _flush(self) -> None:
+        console = self.console
+        console.flush()
+        if not console.backlog_bytes and console.poll_fd is not None:
+            self._loop.remove(console.poll_fd)
+        self._watch()
+
+    def close(self, deadline_s: float) -> None:
+        """Write the queue until a time (monotonic seconds), and report how many events were dropped."""
+        console = self.console
+        if console.backlog_bytes:
+            console.drain(deadline_s)
+        if console.poll_fd is not None:
+            self._loop.remove(console.poll_fd)
+        left = console.backlog_bytes
+        console.close()
+        if self._lost or left:
+            what = f"{self._lost} events" if self._lost else f"{left} bytes of events"
+            self._complain(f"{console.name}: {what} were lost: it does not take them fast enough")
+
+
+def open_file(path: str, loop: Loop, complain: Callable[[str], None]) -> Sink:
+    """Open a file for events, to append to it.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        os.makedirs(folder, exist_ok=True)
+    return Sink(LogFile(path), loop, complain)
