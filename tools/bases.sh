@@ -9,7 +9,7 @@ command -v skopeo >/dev/null || {
   exit 69
 }
 
-files=(docker/Dockerfile docker/compose.yaml docker/azureml/Dockerfile docker/environments/*.Dockerfile)
+files=(docker/Dockerfile deploy/compose/compose.yaml docker/azureml/Dockerfile docker/environments/*.Dockerfile)
 names=$(sed -n -e 's/^ARG BASE_IMAGE=//p' -e 's/.*{BASE_IMAGE:-\(.*\)}$/\1/p' "${files[@]}" | sort -u)
 for name in $names; do
   tag=${name%@*}

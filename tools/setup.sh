@@ -189,7 +189,7 @@ unpack_oracles() {
   done
 }
 
-# Azure's own clients, with which tests read the files of docker/azureml and docker/batch, without a connection. They
+# Azure's own clients, with which tests read the files of docker/azureml, docker/batch and deploy/azure, without a connection. They
 # have their own environment because of their many dependencies. The list is the same as in tests/azure/folder.py.
 AZURE=(azure-ai-ml==1.35.2 azure-batch==15.1.0)
 

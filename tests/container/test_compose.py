@@ -1,4 +1,4 @@
-"""docker/compose.yaml: read by podman-compose as docker compose would, and run for real."""
+"""deploy/compose/compose.yaml: read by podman-compose as docker compose would, and run for real."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def test_two_nodes_of_the_compose_file_do_an_allreduce(podman: Podman) -> None:
     said = json.loads(line)
     assert said["sum"] == said["expected"] == 3
     assert [process["hostname"] for process in said["processes"]] == ["node0", "node1"]
+    assert done.stdout.count('"problems": 0,') == 2, "each node was checked first"
 
 
 def test_compose_ends_with_the_status_of_the_job(podman: Podman) -> None:
@@ -50,7 +51,7 @@ def compose(podman: Podman, **variables: str) -> subprocess.CompletedProcess[str
     """Run the two nodes of the file until they have ended."""
     if importlib.util.find_spec("podman_compose") is None:
         pytest.fail("no podman-compose: run bash tools/test.sh", pytrace=False)
-    file = f"{ROOT}/docker/compose.yaml"
+    file = f"{ROOT}/deploy/compose/compose.yaml"
     argv = (sys.executable, "-m", "podman_compose", "--project-name", "two", "--file", file)
     return subprocess.run(
         ["unshare", "--net", "sh", "-c", UP, "sh", *argv],

@@ -156,16 +156,6 @@ def test_commands_are_ones_that_the_program_takes(page: str) -> None:
         find_parser(words[1]).parse_args(words[2:end])
 
 
-def test_the_policy_for_pods_is_that_of_the_table_of_statuses() -> None:
-    """What no retry helps fails the Job, and what one helps is not counted; in order, as the API wants it."""
-    helps = dict(re.findall(r"^\| (\d+) \|.*\| (\w+)[^|]*\|$", read("errors.md"), flags=re.MULTILINE))
-    rule = r"action: (\w+), onExitCodes: \{operator: In, values: \[([\d, ]+)\]\}"
-    told = dict(re.findall(rule, read("restarts.md")))
-    for action, word in (("FailJob", "no"), ("Ignore", "yes")):
-        expected = sorted((status for status, helped in helps.items() if helped == word), key=int)
-        assert told[action] == ", ".join(expected)
-
-
 def anchors(page: str) -> set[str]:
     """Return what headings are called in links, as GitHub makes it."""
     headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)

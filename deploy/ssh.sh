@@ -1,0 +1,46 @@
+#!/bin/bash
+# Plain machines, by ssh: the same command on each, in the folder that this one is started in.
+#
+#     HOSTS="10.0.0.4 10.0.0.5" deploy/ssh.sh python train.py --epochs 3
+#
+# Node 0 comes first. All nodes have the folder, and ssh needs no password. These variables change the rest:
+#
+#   FLAGS     of `launcher run`, such as "--restarts 20 --spares 1"
+#   LAUNCHER  where it is on the nodes (launcher)
+#   SSH       another ssh, or more options for it
+#   CHECK=0   starts without the check of the nodes
+#
+# The status is 75 if a node says that trying again can help, else that of the first node in the list that failed.
+set -u
+read -ra hosts <<<"${HOSTS:?the nodes, node 0 first}"
+read -ra ssh <<<"${SSH:-ssh -o BatchMode=yes}"
+launcher=${LAUNCHER:-launcher}
+list=$(IFS=,; echo "${hosts[*]}")
+words=$(printf '%q ' "$@")
+# The token is that of this job. It goes through a pipe: a command line can be read by all users of a machine.
+token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+
+# on_all COMMAND: runs it on all nodes, each with the token in LAUNCHER_TOKEN.
+on_all() {
+  local host pids=() status=0 ended
+  for host in "${hosts[@]}"; do
+    "${ssh[@]}" "$host" "IFS= read -r LAUNCHER_TOKEN; export LAUNCHER_TOKEN; cd $(printf %q "$PWD") && $1" <<<"$token" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do
+    wait "$pid"
+    ended=$?
+    if ((ended == 75 || (status == 0 && ended != 0))); then status=$ended; fi
+  done
+  return "$status"
+}
+
+# A JSON object for each node in check-HOST.json. A node with a problem ends all with 69 before the job starts.
+if [[ ${CHECK:-1} != 0 ]]; then
+  on_all "$launcher check --strict --format json --hosts $list -- $words >check-\$(hostname).json" || {
+    status=$?
+    echo "launcher check: see check-*.json in $PWD on the nodes (or CHECK=0)" >&2
+    exit "$status"
+  }
+fi
+on_all "exec $launcher run --hosts $list ${FLAGS:-} -- $words"

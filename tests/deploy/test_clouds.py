@@ -1,0 +1,209 @@
+"""deploy/azure, deploy/sagemaker, deploy/skypilot: each file by its reader, and a wrong field in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+
+from tests.azure import folder
+from tests.azure.commands import Shell, plan_run, ranks
+from tests.deploy import bicep
+from tests.deploy.schemas import DEPLOY, Json, changed, documents, problems
+from tests.deploy.shell import shellcheck
+from tests.process.starting import launch
+
+POOLS = "Microsoft.Batch/batchAccounts/pools@2025-06-01"
+POOL = DEPLOY / "azure" / "batch-pool.bicep"
+SPOT = DEPLOY / "azure" / "azureml-spot.yml"
+TRAINING = DEPLOY / "sagemaker" / "training-job.json"
+SKY = DEPLOY / "skypilot" / "train.yaml"
+
+
+# Azure Batch: a pool
+
+
+def pool_problems(text: str) -> list[str]:
+    """Return what the published type has against the pool of a file."""
+    body = bicep.read(text)[POOLS]
+    assert body.pop("parent") == "batch"  # Bicep's own way to name the account
+    return problems("azure-batch-2025-06-01", "pools", body)
+
+
+WRONG_POOL = {
+    "vmSize: size": ("vmsize: size", "'vmsize' was unexpected"),
+    "interNodeCommunication: 'Enabled'": ("interNodeCommunication: true", "'Enabled' was expected"),
+    "taskSlotsPerNode: 1": ("taskSlotsPerNode: '1'", "'1' is not of type 'integer'"),
+    "        imageReference: {": ("        image: {", "'imageReference' is a required property"),
+    "    nodeAgentSkuId: 'batch.node.ubuntu 22.04'\n": ("\n", "'nodeAgentSkuId' is a required property"),
+    "scope: 'Pool'": ("scope: 'Node'", "'Pool' was expected"),
+    "waitForSuccess: true": ("waitForSuccess: 'true'", "'true' is not of type 'boolean'"),
+}
+
+
+def test_the_pool_is_one_of_the_published_type() -> None:
+    assert pool_problems(POOL.read_text()) == []
+
+
+@pytest.mark.parametrize("right", WRONG_POOL)
+def test_a_wrong_pool_is_refused(right: str) -> None:
+    wrong, says = WRONG_POOL[right]
+    text = POOL.read_text()
+    assert text.count(right) == 1
+    found = pool_problems(text.replace(right, wrong))
+    assert any(says in one for one in found), found
+
+
+def test_what_is_not_bicep_is_refused() -> None:
+    with pytest.raises(SyntaxError):
+        bicep.read(POOL.read_text().replace("properties: {", "properties {"))
+
+
+def test_a_pool_is_as_multi_instance_tasks_need_it() -> None:
+    """docs/platforms.md: inter-node communication, one slot, containers; the start task checks one node."""
+    properties = bicep.read(POOL.read_text())[POOLS]["properties"]
+    assert properties["interNodeCommunication"] == "Enabled" and properties["taskSlotsPerNode"] == 1
+    start = properties["startTask"]
+    assert start["waitForSuccess"] is True
+    assert launch(*shlex.split(start["commandLine"])[1:], environ={"AZ_BATCH_NODE_ID": "n"}).returncode == 0
+
+
+# Azure ML: spot
+
+WRONG_SPOT = {
+    "job_tier: spot": ("job_tier: cheap", "cheap"),
+    "queue_settings:": ("queue:", "Unknown field"),
+    "instance_count: 2": ("instance_count: two", "Not a valid integer"),
+    "process_count_per_instance: 1": ("process_count: 1", "Unknown field"),
+}
+
+
+def load_spot(folder_: Path, text: str, name: str) -> Path:
+    """Write a job where its code is found."""
+    (folder_ / "examples").mkdir(exist_ok=True)
+    place = folder_ / "deploy" / "azure"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / name).write_text(text)
+    return place / name
+
+
+def test_azures_client_takes_the_spot_job_and_no_wrong_one(tmp_path: Path) -> None:
+    """azure-ai-ml, as for the jobs in docker/azureml."""
+    text = SPOT.read_text()
+    files = [load_spot(tmp_path, text, "right.yml")]
+    for number, (right, (wrong, _)) in enumerate(WRONG_SPOT.items()):
+        assert text.count(right) == 1
+        files.append(load_spot(tmp_path, text.replace(right, wrong), f"{number}.yml"))
+    accepted, *refused = folder.load("job", files)
+    assert accepted["error"] is None
+    assert accepted["sent"]["properties"]["queueSettings"] == {"jobTier": "Spot"}
+    for (wrong, says), answer in zip(WRONG_SPOT.values(), refused, strict=True):
+        assert answer["error"] and says in answer["error"], f"{wrong}: {answer['error']}"
+
+
+def test_the_spot_job_plans_a_process_for_each_gpu(tmp_path: Path) -> None:
+    """On the variables of a recorded job of two nodes; the check comes first."""
+    (job,) = documents(SPOT)
+    check, run = job["command"].split(" && ")
+    assert shlex.split(check)[:4] == ["launcher", "check", "--strict", "--format"]
+    shell = Shell(tmp_path)
+    assert shell.run(["bash", "-c", run], {}, tmp_path) == ""
+    plans = plan_run(shell.call()["words"], "azureml_pytorch_per_node_gpus4", tmp_path)
+    assert ranks(plans) == list(range(8))
+
+
+# SageMaker
+
+
+def training_problems(request: Json) -> str:
+    """Return what boto's own validator has against a request, as `aws sagemaker create-training-job` has."""
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    shape = model.operation_model("CreateTrainingJob").input_shape
+    report: str = ParamValidator().validate(request, shape).generate_report()
+    return report
+
+
+WRONG_TRAINING: list[tuple[str, Any, str]] = [
+    ("RoleArn", None, 'Missing required parameter in input: "RoleArn"'),
+    ("Role", "arn", 'Unknown parameter in input: "Role"'),
+    ("ResourceConfig.InstanceCount", "2", "Invalid type for parameter ResourceConfig.InstanceCount"),
+    ("ResourceConfig.Nodes", 2, 'Unknown parameter in ResourceConfig: "Nodes"'),
+    ("RetryStrategy.MaximumRetryAttempts", None, "MaximumRetryAttempts"),
+    ("CheckpointConfig.S3Uri", None, 'Missing required parameter in CheckpointConfig: "S3Uri"'),
+    ("HyperParameters.epochs", 3, "Invalid type for parameter HyperParameters.epochs"),
+    ("EnableManagedSpotTraining", "yes", "Invalid type for parameter EnableManagedSpotTraining"),
+]
+
+
+def test_boto_takes_the_request() -> None:
+    request = json.loads(TRAINING.read_text())
+    assert training_problems(request) == ""
+    stopping = request["StoppingCondition"]  # SageMaker's own condition for spot
+    assert stopping["MaxWaitTimeInSeconds"] >= stopping["MaxRuntimeInSeconds"]
+
+
+@pytest.mark.parametrize(("path", "value", "says"), WRONG_TRAINING, ids=[row[0] for row in WRONG_TRAINING])
+def test_boto_refuses_a_wrong_request(path: str, value: Any, says: str) -> None:
+    found = training_problems(changed(json.loads(TRAINING.read_text()), path, value))
+    assert says in found, found
+
+
+def test_the_entry_point_checks_and_runs(tmp_path: Path) -> None:
+    """It is the program of the request; the toolkit starts it as `./train.sh`, so it must be executable."""
+    script = TRAINING.parent / "train.sh"
+    assert json.loads(json.loads(TRAINING.read_text())["HyperParameters"]["sagemaker_program"]) == script.name
+    assert os.access(script, os.X_OK) and shellcheck(script) == ""
+    shell = Shell(tmp_path)
+    assert shell.run([str(script)], {}, tmp_path) == ""
+    assert shell.call()["words"] == ["run", "--restarts", "3", "--", "python", "train.py"]
+
+
+# SkyPilot
+
+WRONG_SKY: list[tuple[str, Any, str]] = [
+    ("nodes", 4, "'nodes' was unexpected"),
+    ("num_nodes", "4", "'4' is not of type 'integer'"),
+    ("run", ["launcher"], "is not of type 'string'"),
+    ("resources.accelerator", "H100:8", "'accelerator' was unexpected"),
+    ("resources.use_spot", "true", "'true' is not of type 'boolean'"),
+    ("resources.job_recovery.recover_on_exit_codes", [256], "256 is greater than the maximum of 255"),
+    ("resources.job_recovery.recover_on_exit_codes", ["75"], "'75' is not of type 'integer'"),
+    ("resources.job_recovery.max_restarts", 3, "'max_restarts' was unexpected"),
+]
+
+
+def sky_problems(task: Json) -> list[str]:
+    """Return what SkyPilot's schemas have against a task: it reads the resources by a schema of their own."""
+    schema = "skypilot-0.14.1"
+    return problems(schema, "task", task) + problems(schema, "resources", task.get("resources", {}))
+
+
+def test_the_task_is_one_for_skypilot() -> None:
+    (task,) = documents(SKY)
+    assert sky_problems(task) == []
+    assert task["resources"]["job_recovery"]["recover_on_exit_codes"] == [75]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"), WRONG_SKY, ids=[f"{row[0]}={row[1]}" for row in WRONG_SKY]
+)
+def test_skypilot_refuses_a_wrong_task(path: str, value: Any, says: str) -> None:
+    (task,) = documents(SKY)
+    found = sky_problems(changed(task, path, value))
+    assert any(says in one for one in found), found
+
+
+def test_the_commands_of_the_task_check_and_run(tmp_path: Path) -> None:
+    (task,) = documents(SKY)
+    shell = Shell(tmp_path)
+    assert shell.run(["bash", "-c", task["run"]], {}, tmp_path) == ""
+    assert shell.call()["words"] == ["run", "--restarts", "3", "--", "python", "train.py"]
+    script = tmp_path / "run.sh"
+    script.write_text(f"#!/bin/bash\n{task['run']}")
+    assert shellcheck(script) == ""

@@ -1,0 +1,250 @@
+"""deploy/kubernetes: every object against the schema of its release, and what no schema says.
+
+No API server runs here: Debian and the package indexes have none. kubectl sends what these tests read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.schemas import DEPLOY, Json, changed, documents, problems
+from tests.mpis import find_mpi
+from tests.process.starting import clean_environ, launch
+
+HERE = DEPLOY / "kubernetes"
+FILES = sorted(HERE.glob("*.yaml"))
+CORE = "kubernetes-1.37"
+SCHEMA_OF = {
+    "JobSet": "jobset-0.12.0",
+    "TrainJob": "kubeflow-trainer-2.3.0",
+    "ClusterTrainingRuntime": "kubeflow-trainer-2.3.0",
+    "MPIJob": "mpi-operator-0.8.0",
+}
+OBJECTS = [(path, document) for path in FILES for document in documents(path)]
+POD = "spec.template.spec"
+NODE = "spec.replicatedJobs.0.template.spec"
+RUNTIME = "spec.template.spec.replicatedJobs.0.template.spec"
+MPI = "spec.mpiReplicaSpecs"
+WRONG: list[tuple[str, str, object, str]] = [
+    ("Service", "spec.publishNotReady", True, "'publishNotReady' was unexpected"),
+    ("Service", "spec.clusterIP", 0, "is not of type 'string'"),
+    ("Job", "spec.completion", 5, "'completion' was unexpected"),
+    ("Job", "spec.podFailurePolicy.rules.0.onExitCodes.values", ["75"], "'75' is not of type 'integer'"),
+    ("Job", "spec.podFailurePolicy.rules.0.action", None, "'action' is a required property"),
+    ("Job", f"{POD}.initContainer", [], "'initContainer' was unexpected"),
+    ("Job", f"{POD}.containers.0.command", "launcher run", "is not of type 'array'"),
+    ("Job", f"{POD}.volumes.0.emptyDir.size", "1Gi", "'size' was unexpected"),
+    ("ServiceAccount", "name", "train", "'name' was unexpected"),
+    ("Role", "rules.0.verbs", "patch", "is not of type 'array'"),
+    ("RoleBinding", "roleRef.name", None, "'name' is a required property"),
+    ("JobSet", "spec.failurePolicy.restartStrategy", "InPlace", "'InPlace' is not one of"),
+    ("JobSet", "spec.failurePolicy.rules.0.action", "FailJob", "'FailJob' is not one of"),
+    ("JobSet", "spec.replicatedJobs.0.name", None, "'name' is a required property"),
+    ("JobSet", f"{NODE}.podReplacement", "Failed", "'podReplacement' was unexpected"),
+    (
+        "JobSet",
+        f"{NODE}.template.spec.containers.0.restartPolicyRules.0.codes",
+        [0],
+        "'codes' was unexpected",
+    ),
+    ("ClusterTrainingRuntime", "spec.mlPolicy.pytorch", {}, "'pytorch' was unexpected"),
+    ("ClusterTrainingRuntime", f"{RUNTIME}.template.spec.containers.0.cmd", [], "'cmd' was unexpected"),
+    ("TrainJob", "spec.trainer.args", "python train.py", "is not of type 'array'"),
+    ("TrainJob", "spec.trainer.nodes", 4, "'nodes' was unexpected"),
+    ("TrainJob", "spec.runtimeRef", None, "'runtimeRef' is a required property"),
+    ("MPIJob", "spec.slotsPerWorker", "8", "'8' is not of type 'integer'"),
+    ("MPIJob", "spec.mpiImplementation", "OpenMPI5", "'OpenMPI5' is not one of"),
+    ("MPIJob", f"{MPI}.Worker.template.spec.containers.0.images", [], "'images' was unexpected"),
+]
+"""A kind, a path in it, a wrong value (None: nothing is there), and what its schema says of that."""
+
+
+def find(kind: str) -> Json:
+    """Return the object of a kind."""
+    (found,) = (document for _, document in OBJECTS if document["kind"] == kind)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "document"), OBJECTS, ids=[f"{path.stem}-{one['kind']}" for path, one in OBJECTS]
+)
+def test_an_object_is_one_of_its_release(path: Path, document: Json) -> None:
+    """Every field is one of the schema, of its type, and what is required is there."""
+    assert problems(SCHEMA_OF.get(document["kind"], CORE), document["kind"], document) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "says"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG]
+)
+def test_a_wrong_field_is_refused(kind: str, path: str, value: object, says: str) -> None:
+    """So the test above can fail."""
+    found = problems(SCHEMA_OF.get(kind, CORE), kind, changed(find(kind), path, value))
+    assert any(says in one for one in found), found
+
+
+def test_every_object_has_a_wrong_field() -> None:
+    assert {document["kind"] for _, document in OBJECTS} == {kind for kind, *_ in WRONG}
+
+
+def jobs() -> dict[str, Json]:
+    """Return the specs of Jobs, whatever makes them, by the kind of the object they stand in."""
+    inner = {
+        "JobSet": find("JobSet")["spec"],
+        "runtime": find("ClusterTrainingRuntime")["spec"]["template"]["spec"],
+    }
+    return {
+        "Job": find("Job")["spec"],
+        **{name: spec["replicatedJobs"][0]["template"]["spec"] for name, spec in inner.items()},
+    }
+
+
+def statuses(helps: str) -> list[int]:
+    """Return the statuses of docs/errors.md that starting the job again helps ("yes") or does not ("no")."""
+    text = (DEPLOY.parent / "docs" / "errors.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.*\| (\w+)[^|]*\|$", text, flags=re.MULTILINE)
+    return sorted(int(status) for status, word in rows if word == helps)
+
+
+HOPELESS = statuses("no")
+
+
+@pytest.mark.parametrize("name", ["Job", "JobSet", "runtime"])
+def test_the_policy_is_that_of_our_statuses(name: str) -> None:
+    """What no retry helps fails the Job; 75 counts nothing. Kubernetes wants the values sorted and no 0."""
+    spec = jobs()[name]
+    rules = spec["podFailurePolicy"]["rules"]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # the API server's own condition
+    assert rules[0] == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": HOPELESS}}
+    actions = {rule["action"]: rule for rule in rules if "onExitCodes" in rule}
+    assert set(actions) <= {"FailJob", "Ignore", "Count", "FailIndex"}
+    if name == "Job":
+        assert actions["Ignore"]["onExitCodes"]["values"] == statuses("yes")
+        run = spec["template"]["spec"]["containers"][0]["command"]
+        nodes, spares = (int(run[run.index(flag) + 1]) for flag in ("--nnodes", "--spares"))
+        assert spec["completions"] == spec["parallelism"] == nodes + spares
+
+
+def test_restarts_in_place_are_as_jobset_wants_them() -> None:
+    """Its webhook (pkg/webhooks/jobset_webhook.go, v0.12.0) refuses anything else."""
+    spec = jobs()["JobSet"]
+    assert spec["backoffLimit"] == 2**31 - 1
+    assert spec["podReplacementPolicy"] == "Failed"
+    assert spec["completions"] == spec["parallelism"]
+    (container,) = spec["template"]["spec"]["containers"]
+    (rule,) = container["restartPolicyRules"]
+    assert container["restartPolicy"] == "Never", "rules need it"
+    assert rule["exitCodes"] == {"operator": "NotIn", "values": [0, *HOPELESS]}
+    environ = {one["name"]: one for one in container["env"]}
+    words = shlex.split(environ["WORKER_COMMAND"]["value"])
+    assert words[:3] == ["exec", "launcher", "run"]
+    assert int(words[words.index("--nnodes") + 1]) == spec["completions"]
+    # What the agent reads (cmd/in-place-restart-agent/main.go).
+    assert {"JOBSET_NAME", "POD_NAME"} <= set(environ)
+
+
+def containers() -> list[tuple[str, Json, list[Json]]]:
+    """Return the pods that train: where, the container, and its init containers."""
+    pods = {name: spec["template"]["spec"] for name, spec in jobs().items()}
+    pods["MPIJob"] = find("MPIJob")["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    return [(name, pod["containers"][0], pod["initContainers"]) for name, pod in pods.items()]
+
+
+@pytest.mark.parametrize(("name", "container", "inits"), containers(), ids=[row[0] for row in containers()])
+def test_a_node_is_checked_first(name: str, container: Json, inits: list[Json], tmp_path: Path) -> None:
+    """With the image, the GPUs and the shared memory of the job; its plan is that of one node."""
+    (init,) = inits
+    for field in ("image", "resources", "volumeMounts"):
+        assert init[field] == container[field]
+    word, *words = init["command"]
+    assert word == "launcher" and words[:4] == ["check", "--strict", "--format", "json"]
+    (tmp_path / "train.py").touch()
+    words = [str(tmp_path / "train.py") if one == "train.py" else one for one in words]
+    pod = {"JOB_COMPLETION_INDEX": "3", "K_MPI_JOB_ROLE": "worker", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    done = launch(*words[:1], *words[2:], environ=pod)
+    assert done.returncode == 0 and '"check": "plan"' not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_command_of_the_runtime_and_the_trainjob_plan(rank: int, tmp_path: Path) -> None:
+    """As the Trainer puts them together (pkg/runtime/framework/plugins/torch, v2.3.0)."""
+    runtime = jobs()["runtime"]["template"]["spec"]["containers"][0]
+    trainer = find("TrainJob")["spec"]["trainer"]
+    assert "command" not in trainer and runtime["name"] == "node"
+    (tmp_path / "train.py").touch()
+    words = [*runtime["command"][2:], *trainer["args"][:-1], str(tmp_path / "train.py")]
+    environ = {
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": "8",
+        "PET_NODE_RANK": str(rank),
+        "PET_MASTER_ADDR": "train-node-0-0.train",
+        "PET_MASTER_PORT": "29400",
+    }
+    done = launch("plan", "--format", "json", *words, environ=environ)
+    assert done.returncode == 0 and '"world_size": 32' in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("given", "hosts"), [(True, 4), (False, 1)])
+def test_open_mpi_5_takes_the_hostfile_of_the_operator(given: bool, hosts: int, tmp_path: Path) -> None:
+    """Through the names in the manifest; with those that the operator sets, all ranks are in one pod."""
+    (container,) = find("MPIJob")["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("".join(f"train-worker-{n}.train.default.svc slots=8\n" for n in range(4)))
+    own = {one["name"]: one["value"].replace("/etc/mpi/hostfile", str(hostfile)) for one in container["env"]}
+    # pkg/controller/mpi_job_controller.go, v0.8.0: ompiEnvVars.
+    operators = {
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+        "OMPI_MCA_orte_default_hostfile": str(hostfile),
+        "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+    }
+    mpi = find_mpi("openmpi5")
+    mpirun, *options = container["command"]
+    done = subprocess.run(
+        [
+            mpi.mpirun,
+            *options,
+            "--display",
+            "alloc",
+            "--do-not-launch",
+            "--oversubscribe",
+            *container["args"],
+        ],
+        env=clean_environ(**mpi.environ, **operators, **(own if given else {})),
+        cwd=os.fspath(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert mpirun == "mpirun"
+    job = done.stdout.partition("ALLOCATED NODES FOR JOB")[2].partition("=====\n")[2].partition("=====")[0]
+    names = [line.split(":")[0].strip() for line in job.splitlines() if "slots=" in line]
+    expected = [f"train-worker-{n}.train.default.svc" for n in range(4)]
+    assert len(names) == hosts and (names == expected) is given, done.stdout
+
+
+def numbers(document: Any) -> dict[str, int]:
+    """Return the numbers of an MPIJob that belong together."""
+    spec = document["spec"]
+    command = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["command"]
+    per_node = command[command.index("--map-by") + 1].split(":")[1]
+    return {
+        "ranks": int(command[command.index("-n") + 1]),
+        "workers": spec["mpiReplicaSpecs"]["Worker"]["replicas"],
+        "slots": spec["slotsPerWorker"],
+        "mapped": int(per_node),
+    }
+
+
+def test_the_numbers_of_the_mpijob_belong_together() -> None:
+    found = numbers(find("MPIJob"))
+    assert found["ranks"] == found["workers"] * found["slots"] and found["mapped"] == found["slots"]

@@ -1,0 +1,79 @@
+"""deploy/ssh.sh: shellcheck, and two nodes with a real sshd."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import StartSshd
+from tests.deploy.schemas import DEPLOY
+from tests.deploy.shell import shellcheck
+from tests.process.starting import clean_environ
+
+SCRIPT = DEPLOY / "ssh.sh"
+SHOW = """
+import os, sys
+print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.uname().nodename, *sys.argv[1:])
+sys.exit(int(os.environ["RANK"]) * int(sys.argv[2]))
+"""
+
+
+def run(
+    cluster: Cluster, config: str, folder: Path, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the script on the first node, as a user does, in a folder that both nodes have."""
+    environ = clean_environ(
+        HOSTS="node0 node1",
+        SSH=f"ssh -F {config} -o ConnectionAttempts=30",
+        LAUNCHER=f"{sys.executable} -m launcher",
+        **variables,
+    )
+    return subprocess.run(
+        cluster.argv(cluster.nodes[0], ["env", f"--chdir={folder}", "bash", str(SCRIPT), *words]),
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_two_nodes_by_ssh(status: int, cluster: Cluster, sshd_on_nodes: StartSshd, tmp_path: Path) -> None:
+    """Words with spaces arrive whole; the status is the job's; each node has the result of its check."""
+    (tmp_path / "show.py").write_text(SHOW)
+    done = run(cluster, sshd_on_nodes(cluster), tmp_path, sys.executable, "show.py", "a  $b", str(status))
+    assert done.returncode == status, done.stderr
+    shown = sorted(line.partition("] ")[2] or line for line in done.stdout.splitlines())
+    assert shown == [f"{rank} of 2 on node{rank} a  $b {status}" for rank in (0, 1)]
+    assert "not authenticated" not in done.stderr, "they have a token"
+    checks = [json.loads((tmp_path / f"check-node{rank}.json").read_text()) for rank in (0, 1)]
+    assert [check["hostname"] for check in checks] == ["node0", "node1"]
+
+
+def test_a_node_with_a_problem_stops_the_job(
+    cluster: Cluster, sshd_on_nodes: StartSshd, tmp_path: Path
+) -> None:
+    """Before it starts, with 69: here no node has the script."""
+    done = run(cluster, sshd_on_nodes(cluster), tmp_path, sys.executable, "no-such-script.py")
+    assert done.returncode == 69 and "see check-*.json" in done.stderr, done.stderr
+    assert "command-not-found" in (tmp_path / "check-node1.json").read_text()
+
+
+def test_shellcheck_finds_nothing() -> None:
+    assert shellcheck(SCRIPT) == ""
+
+
+def test_shellcheck_finds_a_missing_quote(tmp_path: Path) -> None:
+    """So the test above can fail."""
+    wrong = tmp_path / "ssh.sh"
+    wrong.write_text(
+        SCRIPT.read_text().replace('exit "$status"', "exit $status").replace('wait "$pid"', "wait $pid")
+    )
+    assert "SC2086" in shellcheck(wrong)
