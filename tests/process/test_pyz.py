@@ -173,6 +173,13 @@ def test_the_commands_that_show_work(file: File) -> None:
     assert file.run("plna")[0] == 64
 
 
+def test_no_hook_names_its_folder(file: File) -> None:
+    """A clean-up would take the hook's code away from every Python of that environment."""
+    status, _, errors = file.run("hook", "install", "--target", str(file.home))
+    assert status == 64 and "[hook-of-one-file]" in errors, errors
+    assert not (file.home / "sitecustomize.py").exists()
+
+
 def test_simulated_nodes_run_it(file: File) -> None:
     """`launcher rehearse` starts itself on each of them."""
     words = ("rehearse", "--like", "slurm", "--nodes", "2", "--loopback", "--", sys.executable)
