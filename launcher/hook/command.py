@@ -106,7 +106,7 @@ def _refuse_managed(place: Place, admitted: bool) -> None:
 
 
 def _refuse_unpacked() -> None:
-    """Refuse a hook into the folder of launcher.pyz: a clean-up removes it, and other users cannot enter it."""
+    """Refuse a hook into the folder of launcher.pyz: a clean-up may remove it."""
     if f"/{UNPACKED}" in enter_file():
         raise UsageError(
             Problem(
