@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NOT_AS_IT_SHOULD = 1
+UNPACKED = "launcher-pyz-"
+"""How the folder begins in which launcher.pyz unpacks itself (tools/pyz/__main__.py)."""
 
 
 def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -31,6 +33,7 @@ def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
         todo.append((path, render_shell(path), f"for bash scripts: BASH_ENV={path}"))
     if words.action == "install":
         _refuse_managed(place, words.managed)
+        _refuse_unpacked()
         _warn_closed()
     well = True
     for path, text, what in todo:
@@ -99,6 +102,19 @@ def _refuse_managed(place: Place, admitted: bool) -> None:
                 f"{place.prefix} belongs to the distribution: {place.managed}",
                 "command line",
                 "a virtual environment, --user, or --break-system-packages if this is an image of your own",
+            )
+        )
+
+
+def _refuse_unpacked() -> None:
+    """Refuse a hook into the folder of launcher.pyz: a clean-up may remove it."""
+    if f"/{UNPACKED}" in enter_file():
+        raise UsageError(
+            Problem(
+                "hook-of-one-file",
+                f"the hook would name {enter_file()!r}, which may be cleaned up",
+                "launcher.pyz",
+                "install the launcher by pip, or take an image that has it, for a hook",
             )
         )
 

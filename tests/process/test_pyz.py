@@ -118,10 +118,10 @@ def test_a_running_job_is_looked_at(file: File) -> None:
     job = file.open(*words)
     try:
         wait_for(lambda: len(list(file.home.glob("up-*"))) == 2, "both ranks are up")
-        status, out, errors = file.run("status", "--json")
+        status, out, errors = file.run("status", "--json", "--job", str(job.pid))
         assert status == 0, errors
         assert [rank["rank"] for rank in json.loads(out)["nodes"][0]["ranks"]] == [0, 1]
-        status, out, errors = file.run("stacks")
+        status, out, errors = file.run("stacks", "--job", str(job.pid))
         assert status == 0 and "in wait_for_data" in out, out + errors
     finally:
         job.terminate()
@@ -171,6 +171,13 @@ def test_the_commands_that_show_work(file: File) -> None:
     assert status == 0 and "WORLD_SIZE" in out, errors
     assert file.run("--version")[1].startswith(f"launcher {__version__} (commit ")
     assert file.run("plna")[0] == 64
+
+
+def test_no_hook_names_its_folder(file: File) -> None:
+    """A clean-up would take the hook's code away from every Python of that environment."""
+    status, _, errors = file.run("hook", "install", "--target", str(file.home))
+    assert status == 64 and "[hook-of-one-file]" in errors, errors
+    assert not (file.home / "sitecustomize.py").exists()
 
 
 def test_simulated_nodes_run_it(file: File) -> None:
