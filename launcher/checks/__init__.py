@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from launcher.checks.finding import LEVELS, WARNING, Finding
+from launcher.checks.finding import LEVELS, OK, WARNING, Finding
 from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
@@ -66,6 +66,7 @@ TABLE = (
         is_quick=False,
     ),
     Row("stale", "processes that hold memory of the GPUs", is_quick=False, is_live=True),
+    Row("site", "checks of your own: `--health-command`", is_quick=False, is_live=True),
 )
 """In this order: what the node has, what we may use of it, what surrounds it."""
 
@@ -76,6 +77,11 @@ class Result:
 
     findings: tuple[Finding, ...]
     silent: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The level of the worst finding; ``"ok"`` if there is none."""
+        return max((finding.level for finding in self.findings), key=LEVELS.index, default=OK)
 
     def count(self, level: str) -> int:
         """Return the number of findings of a level."""

@@ -46,6 +46,7 @@ class Case:
         planned: Names of the variables that the launcher sets for processes on this node.
         log_dir: Folder of log files; None without one.
         vm: The VM that we run in, by variables, a snapshot or Azure's metadata service; None if unknown.
+        health_commands: The site's own checks.
     """
 
     host: Host
@@ -66,6 +67,7 @@ class Case:
     planned: frozenset[str] = frozenset()
     log_dir: str | None = None
     vm: Vm | None = None
+    health_commands: tuple[tuple[str, ...], ...] = ()
 
     @property
     def vm_gpu_count(self) -> int | None:
@@ -105,6 +107,7 @@ def read_case(
     command: Sequence[str],
     *,
     asks: bool = False,
+    health_commands: tuple[tuple[str, ...], ...] = (),
 ) -> Case:
     """Read the facts that several checks need.
 
@@ -114,6 +117,7 @@ def read_case(
         plan: Plan of the job; None if none could be made.
         command: Command line of the job, which names its Python; may be empty.
         asks: Whether Azure's metadata service may be asked for the size of the VM, if this is an Azure VM.
+        health_commands: The site's own checks.
     """
     exposed = host.gpu_count()
     return Case(
@@ -125,6 +129,7 @@ def read_case(
         ports=host.hca_ports(),
         packages=_read_packages(host, environ, command),
         vm=_find_vm(host, environ, asks),
+        health_commands=health_commands,
         **(_read_job(plan, environ) if plan else {}),
     )
 

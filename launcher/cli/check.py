@@ -7,17 +7,21 @@ import os
 from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
-from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError
+from launcher.core.environ import Malformed, shorten
+from launcher.core.errors import EXIT_HARDWARE, LauncherError, Problem, UsageError
 from launcher.core.log import say
 from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
+from launcher.options.flags import FLAGS
 from launcher.options.reading import read_options
 from launcher.views.check import render_finding, render_json, render_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+HEALTH = "health_command"
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> tuple[int, str]:
@@ -31,8 +35,11 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     parser = make_parser("check", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--strict", action="store_true", help="exit with status 69 if there is a problem")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
+    text = "a check of your own, a finding like the others; can be repeated [LAUNCHER_HEALTH_COMMAND]"
+    parser.add_argument("--health-command", action="append", metavar="CMD", dest="health_commands", help=text)
     add_replay(parser, environ)
-    add_flags(parser)
+    add_flags(parser, {flag.dest for flag in FLAGS} - {HEALTH})
     add_command(parser)
     words = parser.parse_args(argv)
     host = Host()
@@ -42,12 +49,38 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
         recorded = read_snapshot(words.replay)
         host, environ = recorded, recorded.environ
     command = strip_dashes(words.command)
+    health_commands = _read_health_commands(words.health_commands or (), environ, host)
     plan, refused = _plan(vars(words), environ, host, command)
-    case = read_case(host, environ, plan, command, asks=True)
+    case = read_case(host, environ, plan, command, asks=True, health_commands=health_commands)
     result = run_checks(case, more=refused)
     colours = os.isatty(1) and not environ.get("NO_COLOR")
     text = render_json(result, case) if words.format == "json" else render_text(result, case, colours=colours)
     return EXIT_HARDWARE if words.strict and result.count(PROBLEM) else 0, text
+
+
+def _read_health_commands(
+    typed: Sequence[str], environ: Mapping[str, str], host: Host
+) -> tuple[tuple[str, ...], ...]:
+    """Return the site's own checks: those that were typed, else the one of the variable or of a file.
+
+    Raises:
+        LauncherError: A command is malformed or cannot be started, which is no fault of the node.
+    """
+    from launcher.options.flag_values import parse_command
+    from launcher.recovery.health import require_command
+
+    commands = []
+    for text in typed:
+        try:
+            commands.append(parse_command(text))
+        except Malformed as error:
+            what, fix = f"--health-command {shorten(text)}: expected {error}", "correct --health-command"
+            raise UsageError(Problem("malformed-flag", what, "command line", fix)) from error
+    if not typed:
+        commands += filter(None, [read_options({}, environ, host).words(HEALTH)])
+    for argv in () if host.is_recorded() else commands:
+        require_command(argv, environ)
+    return tuple(commands)
 
 
 def _plan(

@@ -43,7 +43,6 @@ class Rule:
 IMAGE = "the same image, and the same way to start it, on all nodes"
 COMMAND = "the same command line and variables on all nodes"
 RULES = (
-    Rule("launcher", "launcher", PROBLEM, "launchers of two versions may use incompatible messages", IMAGE),
     Rule("node_count", "number of nodes", PROBLEM, "some would wait for nodes that do not exist", COMMAND),
     Rule(
         "local_size",
@@ -70,6 +69,13 @@ RULES = (
     ),
     Rule("torch", "torch", PROBLEM, "the messages of its process groups differ between versions", IMAGE),
     Rule("nccl", "NCCL", PROBLEM, "NCCL refuses, or crashes with, a peer of another version", IMAGE),
+    Rule(
+        "launcher",
+        "launcher",
+        WARNING,
+        "these versions understand each other, but each plans its own processes, and node 0 decides",
+        IMAGE,
+    ),
     Rule(
         "restart_rules",
         "rules of restarts",

@@ -9,6 +9,7 @@ import shlex
 import time
 from collections import Counter
 
+from launcher.channel.version import CHANNEL, OLDEST
 from launcher.core.environ import is_loopback
 from launcher.core.model import Restarts
 from launcher.core.redact import printable, redact, redact_argv
@@ -16,6 +17,7 @@ from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import NCCLS
 from launcher.recovery.nodes import read_machine
+from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ def read_facts(
         "machine": read_machine(environ) or None,
         "addresses": _find_addresses(host),
         "launcher": __version__,
+        "channel": CHANNEL,
+        "oldest": OLDEST,
         "python": platform.python_version(),
         "driver": read_driver_version(host),
         **_find_libraries(plan, host, environ),
@@ -164,7 +168,8 @@ def _find_settings(settings: tuple[Setting, ...]) -> dict[str, str]:
     common = {
         item.name: redact(item.value)
         for item in settings
-        if not _OF_NODE.search(item.name)
+        if item.name != MARKER  # the version of the launcher, which is compared itself
+        and not _OF_NODE.search(item.name)
         and not item.name.startswith(NODE_PREFIXES)
         and not is_loopback(item.value.rpartition(":")[0] or item.value)  # node 0 may call itself so
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.channel.lines import encode
+from launcher.channel.version import Spoken, read_spoken
 from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.identity.seats import find_rank
@@ -63,6 +64,12 @@ class Member:
     def host(self) -> str:
         """Its hostname, or its address if unknown."""
         return str(self.facts["host"] or self.address)
+
+    @property
+    def spoken(self) -> Spoken:
+        """Its launcher, and the channels that it understands."""
+        facts = self.facts
+        return read_spoken(facts.get("launcher"), facts.get("channel"), facts.get("oldest"))
 
     @property
     def name(self) -> str:

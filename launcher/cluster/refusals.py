@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from launcher.channel.frames import OTHER_KEY
+from launcher.channel.version import SAME_VERSION, Spoken
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.core.model import NODE
 
@@ -25,6 +26,7 @@ NO_NODE = (
     "security group may drop their packets"
 )
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
+OTHERS_NAMED = 8
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
 """Limits of each text of a problem and of the table, as JSON: four and one fit into a frame of 64 KiB."""
 
@@ -59,6 +61,19 @@ def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
     what = f"the {kind}s cannot work together, they differ in: {names} (see the table above)"
     fix = f"{rules[0].fix} (or --no-peers on all nodes: nothing is compared then)"
     return Problem("nodes-differ", what, ROLL_CALL, fix)
+
+
+def other_versions(first: str, others: Mapping[str, Spoken]) -> Problem:
+    """Return the problem that nodes have launchers whose messages do not fit ours.
+
+    Args:
+        first: Name of node 0, which is this one.
+        others: The launchers of these nodes, by name.
+    """
+    found = [f"{name} has {spoken.describe()}" for name, spoken in others.items()]
+    more = f" and {len(found) - OTHERS_NAMED} more" if len(found) > OTHERS_NAMED else ""
+    what = f"{', '.join(found[:OTHERS_NAMED])}{more}; {first} has {Spoken().describe()}"
+    return Problem("other-version", what, ROLL_CALL, SAME_VERSION)
 
 
 def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:

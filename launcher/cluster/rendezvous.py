@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from launcher.channel.version import Spoken
 from launcher.cluster import refusals
 from launcher.cluster.consistency import compare, name_nodes, render_table
 from launcher.cluster.messages import Refuse, Start, Waiting
@@ -34,6 +35,7 @@ NAMED_MAX = 20
 """Maximum number of nodes that are named in one message, and probed."""
 LINES_MAX = 200
 WAITING_LENGTH = 800
+OURS = Spoken()
 
 
 class Seen:
@@ -85,6 +87,8 @@ class Rendezvous:
         self._say, self._tell_all = say, tell_all
         self._began, self._say_at = now, now + SAY_EVERY_S
         self._is_miscounted = self._is_looking = False
+        self._strangers: dict[str, Spoken] = {}
+        """Launchers that do not understand ours, or we not theirs, by the name of their node."""
 
     @property
     def is_open(self) -> bool:
@@ -96,12 +100,17 @@ class Rendezvous:
         count = self._shape.node_count
         if member.rank >= count or member.facts["node_count"] != count:
             self._is_miscounted = True
+        if not member.spoken.fits(OURS):
+            self._strangers[member.name] = member.spoken
 
     def check(self) -> None:
         """Start the job if all nodes are here; refuse to if they cannot work together."""
         members, count = self._membership.members, self._shape.node_count
-        if not self.is_open or (len(members) < count and not self._is_miscounted):
+        if not self.is_open or (len(members) < count and not self._is_miscounted and not self._strangers):
             return  # runs for each node that joins, so it must not list all nodes before this
+        if self._strangers:
+            self._refuse(EXIT_UNTRUSTED, refusals.other_versions(members[0].name, self._strangers), [])
+            return
         beyond = [member.name for rank, member in members.items() if rank >= count]
         found = self._compare()
         if any(item.is_problem for item in found):
@@ -119,6 +128,10 @@ class Rendezvous:
 
     def compare_with(self, member: Member) -> Refuse | None:
         """Return why a node that comes back cannot work with the others; None if it can."""
+        if not member.spoken.fits(OURS):
+            first = self._membership.members[0].name
+            problem = refusals.other_versions(first, {member.name: member.spoken})
+            return _make_refusal(EXIT_UNTRUSTED, problem, [])
         found = self._compare_all({**self._membership.members, member.rank: member})
         if not any(item.is_problem for item in found):
             return None

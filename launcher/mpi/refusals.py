@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.channel.version import SAME_VERSION, Spoken
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
-from launcher.core.version import __version__
 from launcher.mpi.node import Node, describe_nodes
 
 TYPE_CHECKING = False
@@ -26,13 +26,9 @@ def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
     )
 
 
-def other_version(node: Node, theirs: str) -> Problem:
-    return Problem(
-        "other-version",
-        f"{node.host} has launcher {printable(theirs)[:40]}, this node {__version__}",
-        "session",
-        "use the same image on all nodes",
-    )
+def other_version(node: Node, theirs: Spoken, ours: Spoken) -> Problem:
+    what = f"{node.host} has {theirs.describe()}, this node {ours.describe()}"
+    return Problem("other-version", what, "session", SAME_VERSION)
 
 
 def same_node(one: Node, other: Node) -> Problem:

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from launcher.process.helper import Helpers
+    from launcher.process.helper import Helper, Helpers
 
 LIMIT_S = 120.0
 """Seconds that the command may take; NVIDIA's quick diagnosis (``dcgmi diag -r 1``) takes some ten."""
@@ -49,13 +49,16 @@ def require_command(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         raise type(error)(replace(problem, where="--health-command")) from None
 
 
-def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None]) -> None:
+def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None]) -> Helper | None:
     """Run the command beside the loop, and pass on what is wrong with this node; empty if nothing is.
 
     Args:
         argv: The command.
         helpers: Run slow work in a fork.
-        take: Called once, later.
+        take: Called once: later, or at once if there is no fork.
+
+    Returns:
+        The fork; None if there is none.
     """
 
     def read(lines: Sequence[str]) -> None:
@@ -64,9 +67,10 @@ def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None
 
     try:
         name = "launcher-health"
-        helpers.ask(lambda: answer_health(argv), read, LIMIT_S + MARGIN_S, name=name, then=end_group)
+        return helpers.ask(lambda: answer_health(argv), read, LIMIT_S + MARGIN_S, name=name, then=end_group)
     except OSError as error:
         take(printable(redact(f"{argv[0]} could not be started: {error.strerror}")))
+        return None
 
 
 def answer_health(argv: Sequence[str]) -> Iterator[str]:

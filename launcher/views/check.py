@@ -54,6 +54,7 @@ def render_json(result: Result, case: Case) -> str:
         "launcher": __version__,
         "hostname": case.host.hostname(),
         "runtime": case.runtime,
+        "verdict": result.verdict,
         "problems": result.count(PROBLEM),
         "warnings": result.count(WARNING),
         "findings": [

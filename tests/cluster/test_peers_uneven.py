@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher import __version__
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.together import Job, assert_one_truth, own_environ
@@ -120,21 +118,6 @@ def test_a_node_0_without_the_channel_is_named(pair: Job) -> None:
     assert late.status == 75
     assert "but a process listens at MASTER_PORT 6105: node 0 may have begun without the others" in late.err
     pair.signal(0, 15)
-
-
-def test_another_version_of_the_launcher_is_named(pair: Job) -> None:
-    """On both nodes, before anything has started."""
-    shutil.copytree(Path(ROOT) / "launcher", pair.folder / "other" / "launcher")
-    init = pair.folder / "other" / "launcher" / "core" / "version.py"
-    init.write_text(init.read_text().replace(__version__, "0.0.7"))
-    pair.start(0, "--", "touch", str(pair.folder / "started"))
-    pair.start(1, "--", "touch", str(pair.folder / "started"), cwd=str(pair.folder / "other"))
-    done = pair.wait()
-    assert {one.status for one in done.values()} == {78}
-    for one in done.values():
-        assert "[nodes-differ] the nodes cannot work together, they differ in: launcher" in one.err
-        assert "0.0.7" in one.err and "fix:  the same image" in one.err
-    assert not (pair.folder / "started").exists()
 
 
 # --- who has no way to it

@@ -114,7 +114,17 @@ def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--format", "json", "--replay", replay(tmp_path, RECORDED)], {}) == 0
     document = json.loads(capfd.readouterr().out)
     assert set(document) == {
-        *("version", "launcher", "hostname", "runtime", "problems", "warnings", "findings", "silent")
+        *(
+            "version",
+            "launcher",
+            "hostname",
+            "runtime",
+            "verdict",
+            "problems",
+            "warnings",
+            "findings",
+            "silent",
+        )
     }
     assert document["problems"] == 1 and {item["level"] for item in document["findings"]} <= set(LEVELS)
     assert set(document["findings"][0]) == set(Finding.__annotations__)

@@ -1,0 +1,54 @@
+"""Runs the site's own checks: health commands, as `launcher run` runs one before each attempt.
+
+Exit status 0 means healthy. Otherwise the first line of the output is the reason: `launcher.recovery.health`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from launcher.checks.finding import PROBLEM, Finding, ok
+from launcher.core.redact import quote, redact_argv
+from launcher.process.helper import Helpers
+from launcher.process.loop import Loop
+from launcher.recovery.health import ask_health
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.checks.case import Case
+
+COMMAND_LENGTH = 120
+
+
+def look(case: Case) -> list[Finding]:
+    """Run each command, one after the other."""
+    return [_judge(argv) for argv in case.health_commands]
+
+
+def _judge(argv: Sequence[str]) -> Finding:
+    shown = quote(shlex.join(redact_argv(argv)), COMMAND_LENGTH)
+    what, found = f"the health command, {shown}", _ask(argv)
+    if not found:
+        return ok("site", what, "healthy")
+    return Finding("site", PROBLEM, what, "status 0", found, f"use another node, and run this here: {shown}")
+
+
+def _ask(argv: Sequence[str]) -> str:
+    """Run a command, and return what is wrong with this node; empty if nothing is."""
+    faults: list[str] = []
+    loop = Loop(lambda text, event: faults.append(text))
+    helpers, answers = Helpers(loop), list[str]()
+    helper = ask_health(argv, helpers, answers.append)
+    try:
+        while not answers:
+            loop.turn()  # the helper has a time limit
+    except BaseException:
+        if helper is not None:
+            helper.close()  # Ctrl-C: what the command has started ends with it
+        raise
+    if helper is not None and helper.pid is not None:
+        os.waitpid(helper.pid, 0)
+    return answers[0]
