@@ -101,6 +101,7 @@ def _add_group(parser: Parser, title: str, flags: Sequence[Flag]) -> argparse._A
 
 
 def _add(group: argparse._ArgumentGroup, flag: Flag, names: list[str], text: str) -> None:
+    text = text.replace("%", "%%")  # argparse fills in its own names
     if flag.parse is None:
         group.add_argument(*names, dest=flag.dest, action="store_true", default=None, help=text)
     else:
