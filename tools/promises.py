@@ -25,6 +25,7 @@ from launcher.control import node as node_status  # noqa: E402
 from launcher.control import render as stacks  # noqa: E402
 from launcher.control import table as status  # noqa: E402
 from launcher.core import errors, messages  # noqa: E402
+from launcher.events import writer  # noqa: E402
 from launcher.failure import record  # noqa: E402
 from launcher.failure.signals import SIGNALS  # noqa: E402
 from launcher.failure.symptoms import SYMPTOMS  # noqa: E402
@@ -33,6 +34,7 @@ from launcher.planning import recorded  # noqa: E402
 from launcher.recovery import history  # noqa: E402
 from launcher.views import check, plan_json, topology_json  # noqa: E402
 from tests.unit.test_docs import blocks, codes  # noqa: E402
+from tests.unit.test_events import rows as event_rows  # noqa: E402
 from tests.unit.test_failure_docs import causes_in_code, rows  # noqa: E402
 from tools.parsers import find_parser  # noqa: E402
 from tools.reference import variable_rows  # noqa: E402
@@ -52,6 +54,7 @@ DOCUMENTS = {
     "launcher snapshot": ("version", recorded.VERSION),
     "--failure-file": ("schema", record.SCHEMA),
     "--attempts-file": ("schema", history.SCHEMA),
+    "--events": ("schema", writer.SCHEMA),
 }
 """The JSON documents for tools: the key of their number, and the number."""
 SENT = {
@@ -91,6 +94,7 @@ def names() -> Iterator[str]:
     yield from (f"cause {cause.code}" for cause in SIGNALS.values())
     yield from (f"cause {code}" for code, _ in causes_in_code())
     yield from (f"error {code}" for code, _ in codes())
+    yield from (f"event {name}" for name in event_rows("events.md"))
 
 
 def documents() -> Iterator[str]:
