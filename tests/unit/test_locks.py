@@ -17,7 +17,7 @@ LOCKS = sorted(DOCKER.rglob("*.lock"))
 PINS = {"torch": "pytorch", "tensorflow": "tensorflow", "deepspeed": "deepspeed", "horovod": "horovod"}
 """Frameworks whose version the tests pin in tools/setup.sh, and the environment that has them."""
 FRAMEWORKS = {*PINS, "mpi4py", "jax", "lightning", "accelerate", "transformers"}
-USER_EXTRAS = {"metrics", "observe"}
+USER_EXTRAS = {"metrics", "observe", "otel"}
 
 
 def read_lock(path: Path) -> list[tuple[Requirement, int]]:
