@@ -58,9 +58,8 @@ def read_head(git: str) -> str:
     if _is_commit(head):
         return head
     name = head.removeprefix("ref: ")
-    common = os.path.join(
-        git, _read(os.path.join(git, "commondir"))
-    )  # the same folder if there is no such file
+    # Without this file, git's own folder
+    common = os.path.join(git, _read(os.path.join(git, "commondir")))
     own = _read(os.path.join(common, name)) if name != head and ".." not in name else ""
     packed = (line.split(" ") for line in _read(os.path.join(common, "packed-refs")).splitlines())
     found = own or next((line[0] for line in packed if line[1:] == [name]), "")

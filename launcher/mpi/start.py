@@ -178,9 +178,8 @@ def _serve(
     # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
     unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
-    own = Supervision(
-        grace_s=watch.grace_s, log=watch.log
-    )  # the rest is for ranks: a silent sshd is no stall
+    # The rest is for ranks: a silent sshd is no stall
+    own = Supervision(grace_s=watch.grace_s, log=watch.log)
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
     return serve(
         keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, rejoin_s, checks
