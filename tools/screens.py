@@ -148,7 +148,7 @@ def type_line(line: str, folder: str) -> str:
     os.close(main)
     if shown.count(HOME) > FRAMES:
         shown = shown.split(HOME)[FRAMES]
-    return shown.decode("utf-8", "replace").replace("\r\n", "\n")
+    return re.sub(r"\r+\n", "\n", shown.decode("utf-8", "replace"))
 
 
 def draw(screen: Screen) -> str:
