@@ -26,10 +26,10 @@ lock:
 bases:
 	bash tools/bases.sh
 
+# The others use the environment that demo or test have made.
 dist:
 	bash tools/dist.sh
 
-# The others use the environment that demo or test have made.
 lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

@@ -16,7 +16,11 @@ dir=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../dist}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1
-python=$(command -v "${PYTHON:-.venv/bin/python}")
+python=$(command -v "${PYTHON:-.venv/bin/python}") || python=
+if [[ -z $python ]] || ! "$python" -c 'import build.__main__' 2>/dev/null; then
+  echo "dist.sh: ${PYTHON:-.venv/bin/python} with the package build is needed: bash tools/demo.sh makes one" >&2
+  exit 1
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.events.traces import Traces
     from launcher.events.writer import Sink
-    from launcher.process.spawn import Child
+    from launcher.process.spawn import Child, Process
 
 TRACE_AFTER_S = 0.2
 """Seconds until the process of the traces starts: until then the processes of the job need the CPU."""
@@ -46,7 +46,7 @@ class Milestones:
         self._has_traces = agent.watch.traces and agent.coordination.speaks
         self._runs = False
         self._told: tuple[float | None, ...] = (None,) * len(BY)
-        self._has_told_stop = self._is_closing = False
+        self._has_told_stop = self._is_innocent = False
         self._run = ""
         if agent.watch.events is not None:
             path = name_file(agent.watch.events, agent.place.node_rank)
@@ -134,6 +134,7 @@ class Milestones:
         ranks = None if starter else [child.rank for child in children]
         what = f"{starter} has" if starter else f"{len(children)} processes have"
         self._told, self._has_told_stop, self._runs = (None,) * len(BY), False, True
+        self._is_innocent = False
         started = moments.started or time.monotonic()
         self._note_moment(
             f"attempt {agent.attempt}: {what} started", "attempt-started", started,
@@ -166,7 +167,7 @@ class Milestones:
             if told is None and moment is not None:
                 self._note_moment(f"the work has begun: the first {by}", "training", moment, by=by)
         if agent.is_ending and not self._has_told_stop:
-            self._has_told_stop = True
+            self._has_told_stop, self._is_innocent = True, agent.first is None
             number = agent.group.stopper.number
             reason = agent.reason.cause.code if agent.reason is not None else None
             self._note_moment(
@@ -179,16 +180,19 @@ class Milestones:
         agent = self._agent
         if not self._runs:
             return
-        moments, first = agent.timings.attempts[-1], agent.first
         if self._has_news():
             self.fire(time.monotonic())
+        # Of processes that were stopped for a failure elsewhere, none has failed.
+        moments, first = agent.timings.attempts[-1], None if self._is_innocent else agent.first
         self._runs = False
         ended = moments.ended or time.monotonic()
-        how = "all processes have succeeded" if first is None else f"{first.name} {first.end}"
+        how = "the processes were stopped" if self._is_innocent else "all processes have succeeded"
+        if first is not None:
+            how = f"{first.name} {first.end}"
         code = 0 if first is None else first.code or 0
         self._note_moment(
             f"attempt {agent.attempt}: {how}", "attempt-ended", ended, seconds=ended - moments.began,
-            status=0 if first is None else first.status,
+            status=_status_of(agent.first),
             failed_rank=None if first is None or first.child.called else first.child.rank,
             signal=name_signal(-code) if code < 0 else None,
         )  # fmt: skip
@@ -224,6 +228,10 @@ class Milestones:
         file, self._file = self._file, None
         if file is not None:
             file.close(now + DRAIN_S)
+
+
+def _status_of(first: Process | None) -> int:
+    return 0 if first is None else first.status
 
 
 def _pid() -> int:

@@ -38,7 +38,8 @@ def render_event(
     """
     fixed = {"schema": SCHEMA, "time": render_time(now_s), **place, "event": event, "text": _clean(text)}
     more = {name: _clean(value) for name, value in fields.items() if value is not None and name not in fixed}
-    return f"{json.dumps({**fixed, **more}, default=str)}\n".encode()
+    line = json.dumps({**fixed, **more}, default=str, separators=(",", ":"))
+    return f"{line}\n".encode()
 
 
 def render_time(now_s: float) -> str:

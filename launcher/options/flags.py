@@ -558,7 +558,7 @@ FLAGS = (
     Flag(
         "log_rotate",
         "SIZE",
-        "begin a new log file at this size, 100M or 1G, and keep the last 5 beside it (one file)",
+        "begin a new file of --redirects and --tee at this size (64K at least), keep the last 5 beside it (one file)",
         parse_size,
         group="output",
     ),

@@ -78,6 +78,8 @@ def test_the_nodes_of_a_job_tell_one_story(two: Job, receiver: Path, tmp_path: P
     assert {event["run"] for event in events if event["node"] == 0} == {run}
     started = [event for event in events if event["event"] == "attempt-started"]
     assert sorted((event["node"], event["attempt"]) for event in started) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    ended = [event for event in events if event["event"] == "attempt-ended" and event["attempt"] == 0]
+    assert {event["node"]: event.get("failed_rank") for event in ended} == {0: None, 1: 1}, ended
     assert {event["event"] for event in events} >= {"roll-call", "gathered", "stop", "first-failure", "end"}
 
     assert [event["nodes"] for event in events if event["event"] == "gathered"] == [2, 2]
