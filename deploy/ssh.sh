@@ -10,28 +10,55 @@
 #   SSH       another ssh, or more options for it
 #   CHECK=0   starts without the check of the nodes
 #
+# Ctrl-C and SIGTERM end the job on all nodes.
 # The status is 75 if a node says that trying again can help, else that of the first node in the list that failed.
 set -u
-read -ra hosts <<<"${HOSTS:?the nodes, node 0 first}"
+read -rd '' -a hosts <<<"${HOSTS:?the nodes, node 0 first}"
 read -ra ssh <<<"${SSH:-ssh -o BatchMode=yes}"
+if ((${#hosts[@]} == 0)); then
+  echo "ssh.sh: HOSTS is empty: expected the nodes, node 0 first" >&2
+  exit 64
+fi
 launcher=${LAUNCHER:-launcher}
 list=$(IFS=,; echo "${hosts[*]}")
 words=$(printf '%q ' "$@")
 # The token is that of this job. It goes through a pipe: a command line can be read by all users of a machine.
 token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# The pipes stay open while the nodes work: a node whose pipe ends stops what it runs.
+pipes=()
+stop() {
+  local pipe
+  for pipe in "${pipes[@]}"; do exec {pipe}>&-; done
+  pipes=()
+}
+trap stop INT TERM HUP
 
 # on_all COMMAND: runs it on all nodes, each with the token in LAUNCHER_TOKEN.
 on_all() {
-  local host pids=() status=0 ended
+  local host pid pipe pids=() status=0 ended
   for host in "${hosts[@]}"; do
-    "${ssh[@]}" "$host" "IFS= read -r LAUNCHER_TOKEN; export LAUNCHER_TOKEN; cd $(printf %q "$PWD") && $1" <<<"$token" &
+    mkfifo "$folder/pipe"
+    "${ssh[@]}" "$host" "IFS= read -r LAUNCHER_TOKEN; export LAUNCHER_TOKEN; cd $(printf %q "$PWD") || exit
+      exec 3<&0; $1 & job=\$!; { read -r end <&3; kill \$job; } 2>/dev/null & reader=\$!
+      wait \$job; status=\$?; kill \$reader; exit \$status" <"$folder/pipe" &
     pids+=($!)
+    exec {pipe}>"$folder/pipe"
+    pipes+=("$pipe")
+    rm "$folder/pipe"
+    echo "$token" >&"$pipe"
   done
   for pid in "${pids[@]}"; do
-    wait "$pid"
-    ended=$?
+    while # a signal interrupts wait
+      wait "$pid"
+      ended=$?
+      kill -0 "$pid" 2>/dev/null
+    do :; done
     if ((ended == 75 || (status == 0 && ended != 0))); then status=$ended; fi
   done
+  stop
   return "$status"
 }
 
@@ -43,4 +70,4 @@ if [[ ${CHECK:-1} != 0 ]]; then
     exit "$status"
   }
 fi
-on_all "exec $launcher run --hosts $list ${FLAGS:-} -- $words"
+on_all "$launcher run --hosts $list ${FLAGS:-} -- $words"

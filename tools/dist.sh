@@ -25,30 +25,34 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 source=$work/source
+if [[ -n $(ls -A "$dir" 2>/dev/null) ]]; then
+  [[ -e $dir/SHA256SUMS ]] || { echo "dist.sh: $dir has other files than a release: empty it, or name another folder" >&2; exit 1; }
+  rm -rf "$dir"
+fi
 mkdir -p "$source" "$dir" "$work/built"
 git archive HEAD | tar -x --no-same-owner --no-same-permissions -C "$source"
 pip() { "$python" -m pip "$@" --quiet; }
 
 # With the versions and hashes of an image.
-pip install --target "$work/tools" --no-deps --only-binary :all: --require-hashes -r docker/tools.lock
+pip install --target "$work/tools" --no-deps --only-binary :all: --require-hashes -r "$source/docker/tools.lock"
 PYTHONPATH=$work/tools "$python" -m build --no-isolation --outdir "$work/built" "$source"
-"$python" tools/repack.py "$work"/built/*.tar.gz
+"$python" "$source/tools/repack.py" "$work"/built/*.tar.gz
 wheel=$(basename "$work"/built/*.whl)
-sh docker/install.sh "$source" "$work/launcher"
+sh "$source/docker/install.sh" "$source" "$work/launcher"
 for end in cdx.json licenses.txt; do
   cp "$work/launcher/share/launcher.$end" "$work/built/${wheel%.whl}.$end"
 done
 
 house=$work/built/wheelhouse
-pip download --dest "$house" --no-deps --only-binary :all: --require-hashes -r docker/requirements.lock
+pip download --dest "$house" --no-deps --only-binary :all: --require-hashes -r "$source/docker/requirements.lock"
 cp "$work/built/$wheel" "$house"
-"$python" tools/make_pyz.py "$work/built/cluster-launcher.pyz" "$house"/*.whl
+"$python" "$source/tools/make_pyz.py" "$work/built/cluster-launcher.pyz" "$house"/*.whl
 (cd "$house" && for file in *.whl; do
   printf '%s --hash=sha256:%s\n' "$(sed 's/^\([^-]*\)-\([^-]*\)-.*/\1==\2/; s/_/-/g' <<<"$file")" \
     "$(sha256sum "$file" | cut -d ' ' -f 1)"
 done >requirements.txt)
 "$python" -m zipfile -e "$work/built/cluster-launcher.pyz" "$work/pyz"
 "$python" -m zipfile -e "$work/pyz/payload.zip" "$work/pyz"
-sh docker/describe.sh "$python" "$work/tools" "$work/pyz/lib" "$work/built/cluster-launcher.pyz"
+sh "$source/docker/describe.sh" "$python" "$work/tools" "$work/pyz/lib" "$work/built/cluster-launcher.pyz"
 (cd "$work/built" && find . -type f -printf '%P\n' | sort | xargs sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
 cp -R "$work"/built/. "$dir"

@@ -22,6 +22,8 @@ TIME = (1980, 1, 1, 0, 0, 0)
 HASH_LENGTH = 32
 COMMIT = "lib/launcher/commit.txt"
 LIST = "files.txt"
+EXAMPLE = "example.py"
+"""A script of nvidia-ml-py; images do not have it either."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     listed = [f"{len(data)} {name}\n" for name, data in sorted(files.items())]
     payload = pack({**files, LIST: "".join(listed).encode()}, zipfile.ZIP_DEFLATED)
     text = MAIN.read_bytes().replace(b"@HASH@", hashlib.sha256(payload).hexdigest()[:HASH_LENGTH].encode())
+    text = text.replace(b"@FILES@", str(len(listed)).encode())
     Path(out).write_bytes(SHEBANG + pack({"__main__.py": text, "payload.zip": payload}, zipfile.ZIP_STORED))
     Path(out).chmod(0o755)
     return 0
@@ -42,7 +45,7 @@ def read_wheel(wheel: Path) -> dict[str, bytes]:
     """Return the files that a wheel puts among the packages: no programs, no man pages."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/") and ".data/" not in name]
-        return {name: archive.read(name) for name in names}
+        return {name: archive.read(name) for name in names if name != EXAMPLE}
 
 
 def pack(files: Mapping[str, bytes], method: int) -> bytes:

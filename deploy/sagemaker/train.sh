@@ -2,7 +2,7 @@
 # The entry point of training-job.json, in sourcedir.tar.gz beside train.py. SageMaker's training toolkit, which is the
 # image's own entry point, starts it once on each host, and says the hosts in SM_HOSTS.
 #
-#     tar -czf sourcedir.tar.gz -C YOUR_CODE . -C ../deploy/sagemaker train.sh
+#     tar -czf sourcedir.tar.gz -C "$PWD/deploy/sagemaker" train.sh -C "$PWD/YOUR_CODE" .
 #     aws s3 cp sourcedir.tar.gz s3://YOUR_BUCKET/code/
 #     aws sagemaker create-training-job --cli-input-json file://deploy/sagemaker/training-job.json
 #

@@ -222,7 +222,7 @@ class Milestones:
 
     def _finish_traces(self) -> None:
         if self._traces is not None:
-            self._traces.finish()
+            self._traces.finish(self._agent.signals.fd)
 
     def _close_file(self, now: float) -> None:
         file, self._file = self._file, None

@@ -47,6 +47,8 @@ SERVICE = "launcher"
 OF_EVERY_EVENT = ("schema", "time", "job", "run", "node", "attempt", "event", "text")
 SIMPLE = (str, bool, int, float)
 COMPLAINT_LENGTH = 300
+RETRIES = "Transient error"
+"""In the SDK's warnings that it could not send. Its other warnings are about settings."""
 SENDS = ("opentelemetry.exporter", "opentelemetry.sdk.trace.export", "opentelemetry.sdk._shared_internal")
 """Loggers of what sends spans."""
 
@@ -78,10 +80,11 @@ class Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass it on as a line; the SDK's text has neither headers nor spans."""
-        if not record.name.startswith(SENDS):
+        text = record.getMessage()
+        if not record.name.startswith(SENDS) or (record.levelno < logging.ERROR and RETRIES not in text):
             return
         error = record.exc_info[1] if record.exc_info else None  # older exporters raise, and the SDK logs it
-        text = record.getMessage() if error is None else f"{type(error).__name__}: {error}"
+        text = text if error is None else f"{type(error).__name__}: {error}"
         found = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
         self.pass_on(f"{self._endpoint}: {text if found is None else found[1]}")
 

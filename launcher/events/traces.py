@@ -19,6 +19,8 @@ from hashlib import sha256
 from launcher.core.frozen import frozen
 from launcher.events.writer import Sink
 from launcher.output.console import Console
+from launcher.process.kernel import read_signals
+from launcher.process.signals import ENDING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -219,8 +221,12 @@ class Traces:
             if not self._is_finishing:
                 self._report("no more traces: their process was killed; the job goes on")
 
-    def finish(self) -> None:
-        """Have the process send the rest, for a limited time."""
+    def finish(self, signals_fd: int) -> None:
+        """Have the process send the rest, for a limited time.
+
+        Args:
+            signals_fd: The launcher's signals: one that ends programs ends the wait.
+        """
         self.open(nice=0)  # no process of the job is left that needs the CPU more
         if self._socket is None or self._sink is None or self._server is None:
             return
@@ -228,12 +234,12 @@ class Traces:
         self._loop.remove(self._socket.fileno())
         self._sink.close(deadline)
         if not self._is_over:
-            self._wait(deadline)
+            self._wait(deadline, signals_fd)
         os.close(self._writing)
         self._socket.close()
         self._server.close()
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, deadline: float, signals_fd: int) -> None:
         """Wait for the end of the process: nothing else is left to do, and no loop is needed for it."""
         assert self._socket is not None  # noqa: S101 - `finish` has seen it
         try:
@@ -241,12 +247,18 @@ class Traces:
         except OSError:
             return  # it was killed
         gate = select.poll()
-        gate.register(self._socket.fileno(), select.POLLIN)
+        for fd in (self._socket.fileno(), signals_fd):
+            gate.register(fd, select.POLLIN)
         while not self._is_over:
             if self._has_complained:
                 deadline = min(deadline, time.monotonic() + FAILED_S)
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not gate.poll(left_s * 1000):
+            ready = [fd for fd, _ in gate.poll(left_s * 1000)] if left_s > 0 else []
+            if not ready:
                 self._report(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
                 return
-            self._hear()
+            if any(number in ENDING for number, *_ in read_signals(signals_fd)):
+                self._report("the traces are not complete: a signal came before they were sent")
+                return
+            if self._socket.fileno() in ready:
+                self._hear()

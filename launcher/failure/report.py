@@ -181,6 +181,8 @@ def _when(ends: Sequence[End]) -> str:
     earliest, latest = min(end.after_ns for end in ends), max(end.after_ns for end in ends)
     if latest < 0:
         earliest, latest, word = -latest, -earliest, "earlier"
+    elif earliest < 0:
+        return f"from {_seconds(-earliest)} s earlier to {_seconds(latest)} s later"
     else:
         word = "later"
     if _seconds(earliest) == _seconds(latest):

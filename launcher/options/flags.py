@@ -558,7 +558,7 @@ FLAGS = (
     Flag(
         "log_rotate",
         "SIZE",
-        "begin a new file of --redirects and --tee at this size (64K at least), keep the last 5 beside it (one file)",
+        "begin a new file of --redirects or --tee at this size, 64K or more; keep the last 5 (one file)",
         parse_size,
         group="output",
     ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from launcher.core.frozen import frozen
 from launcher.core.log import CLOCK
 from launcher.output.formats import split
 
@@ -106,21 +105,19 @@ class SharedLines:
             batch.show(self._screen)
 
 
-@frozen
 class Deduped:
     """The format of a stream whose lines are shown once.
 
     Attributes:
         format: How they look.
-        waiting: The lines of all processes on the screen.
         rank: The process.
         bit: ``STDOUT`` or ``STDERR``: only lines of the same stream are the same.
     """
 
-    format: PlainLines | JsonLines
-    waiting: SharedLines
-    rank: int
-    bit: int
+    def __init__(self, form: PlainLines | JsonLines, waiting: SharedLines, rank: int, bit: int) -> None:
+        """Share the lines in ``waiting`` with the other processes on the screen."""
+        self.format, self.rank, self.bit = form, rank, bit
+        self._waiting, self._goes_on = waiting, False
 
     def find_end(self, data: bytes) -> int:
         """Return the number of bytes up to the end of the last finished line."""
@@ -132,12 +129,14 @@ class Deduped:
 
     def show(self, screen: Screen, writer: object, text: bytes) -> None:
         """Take lines, or show a piece of one."""
-        if screen.is_open_for(writer):  # the rest of a line whose beginning is shown
+        if self._goes_on:  # the rest of a line whose beginning is shown
             first, end, text = text.partition(b"\n")
+            self._goes_on = not end
             self.format.show(screen, writer, first + end)
         lines = split(text, b"\n")
         rest = lines.pop() if lines and lines[-1][-1:] not in (b"\n", b"\r") else b""
-        self.waiting.add(self, writer, lines)
+        self._waiting.add(self, writer, lines)
         if rest:
-            self.waiting.release()
+            self._goes_on = True
+            self._waiting.release()
             self.format.show(screen, writer, rest)

@@ -221,6 +221,7 @@ OF_PARENT = (
     "failure_file",
     "evidence_dir",
     "events",
+    "log_rotate",
     "timings",
 )
 """Flags that need a launcher that stays with the job."""

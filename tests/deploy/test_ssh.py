@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import StartSshd
 from tests.deploy.schemas import DEPLOY
 from tests.deploy.shell import shellcheck
+from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
 SCRIPT = DEPLOY / "ssh.sh"
@@ -27,21 +30,55 @@ def run(
     cluster: Cluster, config: str, folder: Path, *words: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the script on the first node, as a user does, in a folder that both nodes have."""
-    environ = clean_environ(
-        HOSTS="node0 node1",
-        SSH=f"ssh -F {config} -o ConnectionAttempts=30",
-        LAUNCHER=f"{sys.executable} -m launcher",
-        **variables,
-    )
     return subprocess.run(
-        cluster.argv(cluster.nodes[0], ["env", f"--chdir={folder}", "bash", str(SCRIPT), *words]),
-        env=environ,
+        start(cluster, config, folder, *words, **variables),
+        env=clean_environ(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+STAYS = """
+import os, sys, time
+open(f"pid-{os.environ['RANK']}", "w").write(str(os.getpid()))
+while True:
+    time.sleep(0.1)
+"""
+
+
+def start(cluster: Cluster, config: str, folder: Path, *words: str, **variables: str) -> list[str]:
+    """Return the command that runs the script on the first node, in a folder that both nodes have."""
+    given = {
+        "HOSTS": "node0 node1",
+        "SSH": f"ssh -F {config} -o ConnectionAttempts=30",
+        "LAUNCHER": f"{sys.executable} -m launcher",
+        **variables,
+    }
+    settings = [f"{name}={value}" for name, value in given.items()]
+    return cluster.argv(
+        cluster.nodes[0], ["env", f"--chdir={folder}", *settings, "bash", str(SCRIPT), *words]
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_job_ends_with_the_script(
+    number: int, cluster: Cluster, sshd_on_nodes: StartSshd, tmp_path: Path
+) -> None:
+    """On all nodes; and nodes may stand on lines of their own."""
+    (tmp_path / "stays.py").write_text(STAYS)
+    words = (sys.executable, "stays.py")
+    line = start(cluster, sshd_on_nodes(cluster), tmp_path, *words, HOSTS="node0\nnode1\n", CHECK="0")
+    with subprocess.Popen(line, env=clean_environ(), stdin=subprocess.DEVNULL) as process:
+        pids = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+        wait_for(lambda: all(path.exists() and path.read_text() for path in pids), "both ranks run", 60)
+        os.kill(process.pid, number)
+        wait_for(
+            lambda: not any(Path("/proc", path.read_text()).exists() for path in pids), "no rank is left", 60
+        )
+    assert process.returncode in (143, 128 + number, -number)
 
 
 @pytest.mark.parametrize("status", [0, 7])
@@ -55,6 +92,13 @@ def test_two_nodes_by_ssh(status: int, cluster: Cluster, sshd_on_nodes: StartSsh
     assert "not authenticated" not in done.stderr, "they have a token"
     checks = [json.loads((tmp_path / f"check-node{rank}.json").read_text()) for rank in (0, 1)]
     assert [check["hostname"] for check in checks] == ["node0", "node1"]
+
+
+def test_an_empty_list_of_nodes_is_an_error() -> None:
+    """It would do nothing, with status 0."""
+    environ = {**clean_environ(), "HOSTS": " \n"}
+    done = subprocess.run(["bash", str(SCRIPT), "true"], env=environ, capture_output=True, text=True)
+    assert done.returncode == 64 and "HOSTS is empty" in done.stderr
 
 
 def test_a_node_with_a_problem_stops_the_job(

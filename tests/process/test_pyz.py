@@ -250,6 +250,9 @@ def test_what_was_cleaned_up_is_mended(file: File) -> None:
     (package / "core" / "model.py").write_text("")
     shutil.rmtree(package / "core" / "__pycache__")
     assert file.run("run", "--", "echo", "hi") == (0, "hi\n", "")
+    shutil.rmtree(package)
+    (file.folder() / "files.txt").write_text("")
+    assert file.run("run", "--", "echo", "hi") == (0, "hi\n", "")
 
 
 def test_a_damaged_file_is_refused(file: File, tmp_path: Path) -> None:
@@ -288,19 +291,22 @@ def test_a_folder_of_another_user_is_not_used(file: File, tmp_path: Path, kind: 
     assert not theirs.is_dir() or list(theirs.iterdir()) == []
 
 
+@pytest.mark.parametrize("inside", ["", "me"], ids=["itself", "above"])
 @pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o775, 0), (0o755, OTHER)])
 def test_a_place_that_others_can_change_is_not_used(
-    file: File, tmp_path: Path, mode: int, owner: int
+    file: File, tmp_path: Path, mode: int, owner: int, inside: str
 ) -> None:
-    """Another user could rename our folder there, and put one of their own in its place."""
+    """Another user could rename our folder there, or one above it, and put one of their own in its place."""
     if os.geteuid():
         pytest.skip("only root can give a folder away")
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     os.chown(open_to_all, owner, -1)
     open_to_all.chmod(mode)
-    assert file.run("run", "--", "echo", "hi", XDG_CACHE_HOME=str(open_to_all))[1] == "hi\n"
-    assert list(open_to_all.iterdir()) == [] and file.folder().is_dir()
+    place = open_to_all / inside
+    place.mkdir(0o700, exist_ok=True)
+    assert file.run("run", "--", "echo", "hi", XDG_CACHE_HOME=str(place))[1] == "hi\n"
+    assert list(place.glob("launcher-*")) == [] and file.folder().is_dir()
 
 
 def test_without_a_home_it_uses_the_temporary_folder(file: File, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_spans_of_a_job(receiver: Receiver, tmp_path: Path) -> None:
     flags = ("--restarts", "1", "--restart-on", "any", "--restart-delay", "0")
     done = launch(*TWO, *flags, str(script), environ=receiver.environ)
     assert done.returncode == 0, done.stderr
-    assert len({span.trace_id for span in receiver.spans}) == 1
+    assert len({span.trace_id for span in receiver.spans}) == 1, done.stderr
     job, start = receiver.one("job"), receiver.one("start")
     first, second = receiver.named("attempt")
     assert not job.parent_id and job.status != ERROR and job.attributes["launcher.status"] == 0
@@ -160,6 +160,27 @@ def test_an_endpoint_that_refuses_is_said_once(tmp_path: Path) -> None:
     (line,) = [line for line in done.stderr.splitlines() if "no traces" in line]
     assert "Connection refused" in line and "127.0.0.1:1" in line
     assert SECRET not in done.stderr and SECRET not in (tmp_path / "e").read_text()
+
+
+def test_a_setting_that_the_sdk_mends_is_no_failure(receiver: Receiver) -> None:
+    """Its warning does not say that nothing was sent."""
+    done = launch(
+        *TWO, "--", "sleep", "0.4", environ={**receiver.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "abc"}
+    )
+    assert done.returncode == 0 and "no traces" not in done.stderr, done.stderr
+
+
+def test_a_signal_ends_the_wait_for_an_endpoint_that_never_answers() -> None:
+    """The job is over; a platform or a person does not wait for its traces."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        job = open_launcher(*TWO, "--", "sleep", "0.4", environ=variables)
+        server.accept()[0].recv(1)
+        began = time.monotonic()
+        job.send_signal(signal.SIGTERM)
+        _, errors = job.communicate(timeout=60)
+        assert time.monotonic() - began < 4
+    assert job.returncode == 0 and "a signal came" in errors, errors
 
 
 def test_an_endpoint_that_never_answers_costs_a_limited_time() -> None:

@@ -127,6 +127,21 @@ def test_shared_lines_count_for_each_of_their_ranks(
     assert shown == written
 
 
+def test_the_rest_of_a_long_line_follows_its_beginning() -> None:
+    """Before the lines after it, which may be those of another rank."""
+    sink = Sink()
+    shared = SharedLines(sink.screen, 2)
+    forms = [Deduped(JsonLines(CLOCK, {"rank": rank}), shared, rank, STDOUT) for rank in range(2)]
+    for rank, text in ((0, b"long 0"), (1, b"long 1"), (0, b" rest 0\nsame\n"), (1, b" rest 1\nsame\n")):
+        forms[rank].show(sink.screen, forms[rank], text)
+    shared.release()
+    shown = [json.loads(line) for line in sink.take().splitlines()]
+    assert [(one["rank"], one["text"]) for one in shown] == [
+        (0, "long 0"), (1, "long 1"), (0, " rest 0"), (1, " rest 1"), (0, "same"),
+    ]  # fmt: skip
+    assert shown[-1]["ranks"] == [0, 1]
+
+
 def test_a_flood_of_lines_waits_for_nothing() -> None:
     """More than a limit is shown at once: memory does not grow."""
     sink = Sink()

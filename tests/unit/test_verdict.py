@@ -119,6 +119,12 @@ def test_the_screen_of_an_oom_kill() -> None:
     assert render_text(judge(dead(2, -9, stderr="epoch 3\n"), others, [OOM])) == KILLED
 
 
+def test_ends_on_both_sides_of_the_failure_have_no_negative_times() -> None:
+    """A group of ranks that ended in the same way, some before the one that failed."""
+    screen = render_text(judge(dead(2, 5), [dead(0, 0, -0.597), dead(1, 0, 0.128)]))
+    assert "ranks 0-1 exited with status 0 from 0.597 s earlier to 0.128 s later" in screen
+
+
 def test_an_error_of_a_launcher_that_is_the_cause_is_not_quoted_again() -> None:
     """What it said before stays, and so does an error that is another one."""
     error = "launcher: error: [usage] no\nlauncher:   from: command line\nlauncher:   fix:  launcher --help\n"

@@ -16,6 +16,7 @@ import stat
 import sys
 
 HASH = "@HASH@"
+FILES = int("@FILES@")
 OLDEST = (3, 10)
 NEWEST_TRIED = 20
 NOT_HERE, NOT_READY = 69, 75
@@ -23,6 +24,8 @@ LIST = "files.txt"
 """In the folder: a line for each other file, with its size and its path."""
 UNMAPPED = 65534
 """How root's folders look in a container without root."""
+WHOLE = "0 4294967295"
+"""What /proc/self/uid_map ends with where all users are mapped."""
 
 
 def refuse(status, code, what, source, fix):
@@ -41,7 +44,7 @@ def refuse_python():
     names = ["python3.%d" % minor for minor in range(NEWEST_TRIED, OLDEST[1] - 1, -1)]
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     paths = [os.path.join(folder, name) for name in names for folder in folders]
-    found = [path for path in paths if os.access(path, os.X_OK)]
+    found = [path for path in paths if os.access(path, os.X_OK) and runs(path)]
     fix = (
         "%r %s ..." % (found[0], sys.argv[0])
         if found
@@ -56,6 +59,17 @@ def refuse_python():
     )
 
 
+def runs(path):
+    """Whether a Python runs: a shim of pyenv may stand for one that is not installed."""
+    import subprocess
+
+    with open(os.devnull, "w") as nothing:
+        try:
+            return subprocess.call([path, "-c", ""], stdout=nothing, stderr=nothing) == 0
+        except OSError:
+            return False
+
+
 def find_places():
     """Return the folders in which ours may be, in order of preference."""
     named = [os.environ.get("XDG_CACHE_HOME", "")]
@@ -66,11 +80,26 @@ def find_places():
 
 
 def is_safe(place):
-    """Whether no other user can replace what we make in a folder."""
+    """Whether no other user can replace what we make in a folder: it and all above it are ours or root's."""
     seen = os.stat(place)
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid not in (0, os.geteuid(), UNMAPPED):
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid not in find_trusted():
         return False
-    return not seen.st_mode & 0o022 or bool(seen.st_mode & stat.S_ISVTX)
+    if seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX:
+        return False
+    above = os.path.dirname(place)
+    return above == place or is_safe(above)
+
+
+def find_trusted():
+    """Return the users whose folders are safe: root, and ourselves."""
+    trusted = {0, os.geteuid()}
+    try:
+        with open("/proc/self/uid_map") as lines:
+            if " ".join(lines.read().split()[1:]) != WHOLE:
+                trusted.add(UNMAPPED)
+    except OSError:
+        pass
+    return trusted
 
 
 def is_ours(folder):
@@ -87,6 +116,7 @@ def use(place):
     """
     if os.path.basename(place) == ".cache" and not os.path.isdir(place):
         os.mkdir(place, 0o700)
+    place = os.path.realpath(place)  # a link cannot be changed between this look and the use
     if not is_safe(place):
         raise OSError(errno.EPERM, "other users can change it")
     own = os.path.join(place, "launcher-pyz-%d" % os.geteuid())
@@ -107,13 +137,11 @@ def is_whole(folder):
     """Whether all files are there: programs that clean up temporary folders remove some of them."""
     try:
         with open(os.path.join(folder, LIST)) as lines:
-            for line in lines:
-                size, _, name = line.rstrip("\n").partition(" ")
-                if os.stat(os.path.join(folder, name)).st_size != int(size):
-                    return False
+            listed = [line.rstrip("\n").partition(" ") for line in lines]
+        same = [os.stat(os.path.join(folder, name)).st_size == int(size) for size, _, name in listed]
     except (OSError, ValueError):
         return False
-    return True
+    return len(same) == FILES and all(same)
 
 
 def unpack(own, folder):
