@@ -35,7 +35,8 @@ ALWAYS = ("", "always_on", "parentbased_always_on")
 TRACEPARENT = "TRACEPARENT"
 PROCESS_NAME = "launcher-trace"
 NICE = 19
-FLUSH_S = 5.0
+FLUSH_S, LONGEST_FLUSH_S = 5.0, 60.0
+LIMIT = "OTEL_EXPORTER_OTLP_TIMEOUT"
 """Seconds at the end in which the spans can leave."""
 FAILED_S = 1.0
 """The same if the destination has failed already: one more try."""
@@ -131,6 +132,14 @@ def plan_parent(environ: Mapping[str, str], ids: Ids, attempt: int) -> str | Non
     return Parent(ids.trace_id, ids.name_attempt(attempt), flags).render()
 
 
+def read_limit(environ: Mapping[str, str]) -> float:
+    """Return how long the end of a job may wait for its traces: the SDK's own limit, if the user has set it."""
+    asked = environ.get(LIMIT, "").strip()
+    if asked.isascii() and asked.isdigit() and int(asked[:9]) > 0:
+        return min(float(asked[:9]), LONGEST_FLUSH_S)
+    return FLUSH_S
+
+
 class Traces:
     """The process that makes spans of events, and our end of the socket to it."""
 
@@ -152,7 +161,7 @@ class Traces:
             complain: Reports once that there will be no traces, or only a part.
         """
         self._environ, self._own, self._loop, self._helpers = environ, own, loop, helpers
-        self._complain = complain
+        self._complain, self._limit_s = complain, read_limit(environ)
         self._waiting = bytearray()
         self._socket: _socket.socket | None = None
         self._sink: Sink | None = None
@@ -230,7 +239,7 @@ class Traces:
         self.open(nice=0)  # no process of the job is left that needs the CPU more
         if self._socket is None or self._sink is None or self._server is None:
             return
-        deadline, self._is_finishing = time.monotonic() + FLUSH_S, True
+        deadline, self._is_finishing = time.monotonic() + self._limit_s, True
         self._loop.remove(self._socket.fileno())
         self._sink.close(deadline)
         if not self._is_over:
@@ -255,7 +264,9 @@ class Traces:
             left_s = deadline - time.monotonic()
             ready = [fd for fd, _ in gate.poll(left_s * 1000)] if left_s > 0 else []
             if not ready:
-                self._report(f"the traces are not complete: they could not be sent within {FLUSH_S:g} s")
+                self._report(
+                    f"the traces are not complete: they could not be sent within {self._limit_s:g} s"
+                )
                 return
             if any(number in ENDING for number, *_ in read_signals(signals_fd)):
                 self._report("the traces are not complete: a signal came before they were sent")

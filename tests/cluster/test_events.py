@@ -66,7 +66,11 @@ def test_the_nodes_of_a_job_tell_one_story(two: Job, receiver: Path, tmp_path: P
     script.write_text(FAILS_ONCE)
     endpoint = f"http://{two.cluster.nodes[0].address}:{PORT}"
     two.start_all(
-        "--events", str(path), *FLAGS, str(script), environ={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        "--events",
+        str(path),
+        *FLAGS,
+        str(script),
+        environ={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"},
     )
     done = two.wait()
     assert {one.status for one in done.values()} == {0}, two.describe()

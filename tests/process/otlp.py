@@ -44,8 +44,11 @@ class Receiver:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variable that sends spans here."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}"}
+        """The variables that send spans here, also from a busy machine."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+        }
 
     def named(self, name: str) -> list[Span]:
         """Return the spans of a name, by their beginning."""
