@@ -133,7 +133,7 @@ def plan_parent(environ: Mapping[str, str], ids: Ids, attempt: int) -> str | Non
 
 
 def read_limit(environ: Mapping[str, str]) -> float:
-    """Return how long the end of a job may wait for its traces: the SDK's own limit, if the user has set it."""
+    """Return how long the end of a job may wait for its traces: the SDK's own limit, if it is set."""
     asked = environ.get(LIMIT, "").strip()
     if asked.isascii() and asked.isdigit() and int(asked[:9]) > 0:
         return min(float(asked[:9]), LONGEST_FLUSH_S)
