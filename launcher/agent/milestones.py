@@ -117,7 +117,7 @@ class Milestones:
         """Return the variable by which the spans of a process nest in that of its attempt."""
         if self._traces is None or child.companion:
             return {}
-        from launcher.events.traces import TRACEPARENT, find_ids, plan_parent
+        from launcher.events.ids import TRACEPARENT, find_ids, plan_parent
 
         agent = self._agent
         run = agent.coordination.run or agent.run_id

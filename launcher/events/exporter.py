@@ -26,7 +26,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 
 from launcher.core.redact import printable, redact
 from launcher.core.version import __version__
-from launcher.events.traces import Ids, Parent, find_ids
+from launcher.events.ids import Ids, Parent, find_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
