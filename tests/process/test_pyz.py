@@ -118,8 +118,9 @@ def test_a_running_job_is_looked_at(file: File) -> None:
     job = file.open(*words)
     try:
         wait_for(lambda: len(list(file.home.glob("up-*"))) == 2, "both ranks are up")
-        status, out, errors = file.run("status", "--json", "--job", str(job.pid))
-        assert status == 0, errors
+        ask = ("status", "--json", "--job", str(job.pid))
+        wait_for(lambda: file.run(*ask)[0] == 0, "the launcher answers: it does so a moment after the start")
+        _, out, _ = file.run(*ask)
         assert [rank["rank"] for rank in json.loads(out)["nodes"][0]["ranks"]] == [0, 1]
         status, out, errors = file.run("stacks", "--job", str(job.pid))
         assert status == 0 and "in wait_for_data" in out, out + errors
