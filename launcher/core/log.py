@@ -28,8 +28,12 @@ class UtcClock:
         self._second, self._date = -1, ""
 
     def read(self) -> str:
-        """Return the time, e.g. ``2026-11-26T09:08:07.654321Z``."""
-        second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        """Return the time of now."""
+        return self.render(time.time_ns())
+
+    def render(self, time_ns: int) -> str:
+        """Return a time in nanoseconds since 1970, e.g. as ``2026-11-26T09:08:07.654321Z``."""
+        second, nanoseconds = divmod(time_ns, 1_000_000_000)
         if second != self._second:  # a log has many lines in a second
             self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return f"{self._date}.{nanoseconds // 1000:06d}Z"

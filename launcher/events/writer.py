@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
+from launcher.core.log import CLOCK
 from launcher.core.redact import redact
 from launcher.output.console import BACKLOG_LIMIT_BYTES, LogFile
 
@@ -36,22 +36,22 @@ def render_event(
         fields: What else is known; fields that are None are left out.
         now_s: Its time, seconds since 1970.
     """
-    fixed = {"schema": SCHEMA, "time": render_time(now_s), **place, "event": event, "text": _clean(text)}
+    fixed = {
+        "schema": SCHEMA,
+        "time": CLOCK.render(int(now_s * 1e9)),
+        **place,
+        "event": event,
+        "text": _clean(text),
+    }
     more = {name: _clean(value) for name, value in fields.items() if value is not None and name not in fixed}
     line = json.dumps({**fixed, **more}, default=str, separators=(",", ":"))
     return f"{line}\n".encode()
 
 
-def render_time(now_s: float) -> str:
-    """Return a time as RFC 3339 in UTC, with microseconds."""
-    whole = int(now_s)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((now_s - whole) * 1e6):06d}Z"
-
-
 def _clean(value: object) -> object:
     """Return a value without secrets, colours, and halves of characters that are no UTF-8."""
     if isinstance(value, str):
-        text = redact(_without_colours(value)[:TEXT_LIMIT])
+        text = redact(_without_colours(value))[:TEXT_LIMIT]  # a secret that was cut would not be found
         return text.encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):
         return [_clean(one) for one in value]

@@ -277,7 +277,7 @@ def test_only_the_first_rank_has_a_progress_bar_on_a_terminal() -> None:
 
 
 def test_json_on_a_terminal_has_no_escapes_and_no_status_line() -> None:
-    """Whoever asked for objects gets nothing else."""
+    """A reader that asked for objects gets nothing else."""
     shown = on_terminal(*TWO, *JSON, "--progress", "--", sys.executable, "-c", BAR)
     assert b"\x1b" not in shown
     assert len(objects(shown.replace(b"\r\n", b"\n"))) >= 4

@@ -25,7 +25,7 @@ __all__ = ["copy"]
 
 pytestmark = pytest.mark.xdist_group("package")
 OTHER = 65533
-"""A user that is nobody here."""
+"""A user that does not exist here."""
 OWN = f"launcher-pyz-{os.geteuid()}"
 TRAINS = """
 import os, sys, time

@@ -137,7 +137,7 @@ def test_no_line_of_a_screen_is_wider_than_it() -> None:
 
 def test_a_rank_that_does_not_run_is_red() -> None:
     """Bold stays without colours (NO_COLOR), and the state is not cut where the table may be long."""
-    states = {**NODE, "ranks": [{**RANK, "state": "stopped by a debugger that somebody has started"}]}
+    states = {**NODE, "ranks": [{**RANK, "state": "stopped by a debugger that was attached by hand"}]}
     view = make_view([{"node": 0, "answer": states}])
     for has_colours, code in ((True, "\x1b[1;31m"), (False, "\x1b[1m")):
         row = render_terminal(view, Paper(90, 24, True, has_colours)).splitlines()[4:-2]

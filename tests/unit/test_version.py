@@ -10,7 +10,7 @@ import pytest
 from launcher import __version__
 from launcher.cli.version import FILE, PACKAGE, describe_version, read_head
 
-NOBODY = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": "/usr/bin:/bin"}
+NO_SETTINGS = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": "/usr/bin:/bin"}
 COMMIT = "1a2b3c4d5e6f" + 28 * "7"
 
 
@@ -18,7 +18,7 @@ def git(folder: Path, *words: str) -> str:
     """Run git in a folder and return what it prints."""
     line = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c", *words)
     return subprocess.run(
-        line, env=NOBODY, capture_output=True, text=True, check=True, timeout=60
+        line, env=NO_SETTINGS, capture_output=True, text=True, check=True, timeout=60
     ).stdout.strip()
 
 
