@@ -1,0 +1,49 @@
+"""The tests marked ``gpu``."""
+
+from __future__ import annotations
+
+import sys
+
+from part import Part
+
+FILES = (
+    "tests/unit/test_gpu.py", "tests/unit/test_progress.py", "tests/process/test_preload_gpu.py",
+    "tests/process/test_recorder_gpu.py", "tests/process/test_native.py", "tests/cluster/test_bandwidth.py",
+)  # fmt: skip
+ALONE = "tests/process/test_restart_gpus.py"
+"""Compares the GPU's memory before and after: no other test may use it meanwhile."""
+PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rA", "-q", "--tb=short")
+
+
+def run(part: Part) -> None:
+    """Run them; each is a check."""
+    try:
+        import xdist
+    except ImportError:
+        several: tuple[str, ...] = (
+            "-o",
+            "markers=xdist_group gpu torch quick thorough mpi root horovod container",
+        )
+    else:
+        several = ("-n", "4", "--dist", "loadgroup") if xdist else ()
+    for name, words, limit_s in (("alone", (ALONE,), 35), ("tests", (*several, *FILES), 90)):
+        with part.step(name):
+            done = part.run(name, (*PYTEST, *words), limit_s)
+            rows = read_outcomes(done.out)
+            part.check(f"{name}: tests have run", True, bool(rows))
+            for test, outcome in rows.items():
+                if outcome == "SKIPPED":
+                    part.skip(test, "see the log")
+                else:
+                    part.check(test, "PASSED", outcome)
+            part.figure(name, done.out[-6000:])
+
+
+def read_outcomes(text: str) -> dict[str, str]:
+    """Return the outcome of each test in pytest's summary (``-rA``); skipped ones by place."""
+    found = {}
+    for line in text.splitlines():
+        outcome, _, rest = line.partition(" ")
+        if outcome in ("PASSED", "FAILED", "ERROR", "SKIPPED") and ("::" in rest or outcome == "SKIPPED"):
+            found[rest.partition(" - ")[0].strip()] = outcome
+    return found
