@@ -9,7 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+
+try:
+    from hypothesis import settings
+except ImportError:  # an image for GPUs, in which tools/gpu.sh runs only the tests marked gpu
+    settings = None  # type: ignore[assignment, misc]
 
 PURE = [Path(__file__).parent / name for name in ("unit", "golden", "fuzz")]
 """Folders whose tests plan and parse, and start next to no process."""
@@ -20,9 +24,10 @@ COUNTED = "truth"
 """Property of a test whose value is a row as JSON (see `tests.unit.truth_judge.Tally`)."""
 
 
-settings.register_profile("busy machine", deadline=None)  # its deadline of 200 ms is the wall's time
-settings.register_profile("quick", deadline=None, max_examples=20)
-settings.load_profile("busy machine")
+if settings is not None:
+    settings.register_profile("busy machine", deadline=None)  # its deadline of 200 ms is the wall's time
+    settings.register_profile("quick", deadline=None, max_examples=20)
+    settings.load_profile("busy machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -74,7 +74,6 @@ def main() -> int:
         return 0
     for name in ("logs", "parts"):
         os.makedirs(os.path.join(out, name), exist_ok=True)
-    os.chmod(out, 0o755)  # noqa: S103 - other users write nothing there, but start from there
     return prove(out, asked.only, asked.seconds, bool(Host().gpu_minors()) or asked.anyway)
 
 
@@ -116,20 +115,26 @@ def run_group(rows: list[Row], out: str, until: float, has_gpu: bool, parts: dic
                     env={**os.environ, MARK: f"{row.name}.part"},
                 )  # fmt: skip
             running.append((row, process, time.monotonic(), min(row.limit_s, left)))
-    for row, process, began, limit_s in running:
-        status: int | None = None
-        try:
-            status = process.wait(max(0.1, began + limit_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            kill_marked(f"{row.name}.")
-            process.wait(5)
-        found = read_json(os.path.join(out, "parts", f"{row.name}.json"))
-        part = {"result": judge(found, status), "seconds": round(time.monotonic() - began, 1), **found}
-        if part["result"] == BROKEN and status is not None:
-            with open(os.path.join(out, "logs", f"{row.name}.part.log"), errors="replace") as log:
-                part["log"] = log.read()[-2000:]
-        parts[row.name] = part
-        print(f"{row.name}: {part['result']}, {part['seconds']} s", flush=True)
+    while running:
+        time.sleep(0.05)
+        ended = [one for one in running if one[1].poll() is not None or time.monotonic() > one[2] + one[3]]
+        for one in ended:
+            running.remove(one)
+            parts[one[0].name] = finish(*one[:3], out)
+
+
+def finish(row: Row, process: subprocess.Popen[bytes], began: float, out: str) -> dict[str, Any]:
+    """Return what a part has found that has ended, or is at its limit."""
+    status = process.poll()
+    kill_marked(f"{row.name}.")
+    process.wait(5)
+    found = read_json(os.path.join(out, "parts", f"{row.name}.json"))
+    part = {"result": judge(found, status), "seconds": round(time.monotonic() - began, 1), **found}
+    if part["result"] == BROKEN and status is not None:
+        with open(os.path.join(out, "logs", f"{row.name}.part.log"), errors="replace") as log:
+            part["log"] = log.read()[-2000:]
+    print(f"{row.name}: {part['result']}, {part['seconds']} s", flush=True)
+    return part
 
 
 def judge(found: dict[str, Any], status: int | None) -> str:

@@ -82,12 +82,16 @@ def judge(record: dict[str, Any], expected: Expected) -> list[tuple[str, Any, An
     ]
 
 
-def provoke(part: Part, name: str, expected: Expected | None = None, *words: str) -> None:
+def provoke(
+    part: Part, name: str, expected: Expected | None = None, *words: str, limit_s: float = 45
+) -> None:
     """Run a case, and compare its verdict."""
     with part.step(name):
         expected = expected or CASES[name]
         flags = ("--nproc-per-node", str(expected.ranks), "--grace", "5")
-        done = part.job(name, flags, *part.program(name, *words), limit_s=45, environ=dict(expected.environ))
+        done = part.job(
+            name, flags, *part.program(name, *words), limit_s=limit_s, environ=dict(expected.environ)
+        )
         for what, right, seen in judge(done.record, expected):
             part.check(f"{name}: {what}", right, seen)
         part.figure(name, {key: done.record.get(key) for key in FIGURES} | {"seconds": done.seconds})
@@ -98,9 +102,8 @@ def faults(part: Part) -> None:
     """A kernel fails: the text of CUDA, the kernel's log, and NVML's events, as root and as nobody."""
     fd = open_kernel_log(Host())
     part.figure("kernel log can be read", fd is not None)
-    listeners = [
-        part.start(f"events-{user}", (sys.executable, "-c", XID_EVENTS), user=user) for user in (0, NOBODY)
-    ]
+    words = (sys.executable, "-c", XID_EVENTS)
+    listeners = [part.start(f"events-{user}", words, user=user) for user in (0, NOBODY)]
     began = {}
     for name in ("assert", "illegal", "misaligned"):
         began[name] = time.time()
@@ -167,7 +170,7 @@ def numbers(part: Part) -> None:
 
 def timeout(part: Part) -> None:
     """NCCL's watchdog ends a rank whose collective cannot end."""
-    provoke(part, "timeout")
+    provoke(part, "timeout", limit_s=58)
 
 
 def endless(part: Part) -> None:

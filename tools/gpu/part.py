@@ -128,16 +128,12 @@ class Part:
         variables |= {"PYTHONPATH": ROOT, MARK: mark, "PYTHONUNBUFFERED": "1"} | (environ or {})
         as_user = {"user": user, "group": user, "extra_groups": []} if user else {}
         with open(f"{base}.out", "wb") as out, open(f"{base}.err", "wb") as err:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=variables,
-                cwd=ROOT,
-                start_new_session=True,
-                **as_user,  # type: ignore[call-overload]
-            )
+            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, **as_user}
+            options |= {"env": variables, "cwd": ROOT, "start_new_session": True}
+            try:
+                process = subprocess.Popen(words, **options)
+            except OSError as error:
+                process = subprocess.Popen(("sh", "-c", 'echo "$0" >&2; exit 127', str(error)), **options)
         return Job(process, base, mark)
 
     def run(self, name: str, words: Sequence[str], limit_s: float = 60, **options: Any) -> Done:
@@ -162,8 +158,8 @@ class Part:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill the processes of a step, or of all steps of a part, that are still there."""
-    entry = f"\0{MARK}={mark}".encode()
+    """Kill what is left of a step, or of all steps of a part if the mark ends with a dot."""
+    entry = f"\0{MARK}={mark}".encode() + (b"" if mark.endswith(".") else b"\0")
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{name}/environ", "rb") as file:

@@ -12,18 +12,18 @@ FILES = (
 )  # fmt: skip
 ALONE = "tests/process/test_restart_gpus.py"
 """Compares the GPU's memory before and after: no other test may use it meanwhile."""
-PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rA", "-q", "--tb=short")
+PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rs", "-v", "--tb=short")
+
+
+OUTCOMES = ("PASSED", "FAILED", "ERROR", "SKIPPED")
 
 
 def run(part: Part) -> None:
     """Run them; each is a check."""
     try:
         import xdist
-    except ImportError:
-        several: tuple[str, ...] = (
-            "-o",
-            "markers=xdist_group gpu torch quick thorough mpi root horovod container",
-        )
+    except ImportError:  # then "xdist_group" is not a mark
+        several: tuple[str, ...] = ("-o", "addopts=")
     else:
         several = ("-n", "4", "--dist", "loadgroup") if xdist else ()
     for name, words, limit_s in (("alone", (ALONE,), 35), ("tests", (*several, *FILES), 90)):
@@ -40,10 +40,12 @@ def run(part: Part) -> None:
 
 
 def read_outcomes(text: str) -> dict[str, str]:
-    """Return the outcome of each test in pytest's summary (``-rA``); skipped ones by place."""
+    """Return the outcome of each test in the lines of ``pytest -v``, with or without xdist."""
     found = {}
     for line in text.splitlines():
-        outcome, _, rest = line.partition(" ")
-        if outcome in ("PASSED", "FAILED", "ERROR", "SKIPPED") and ("::" in rest or outcome == "SKIPPED"):
-            found[rest.partition(" - ")[0].strip()] = outcome
+        words = line.split()
+        outcome = next((word for word in words if word in OUTCOMES), "")
+        test = next((word for word in words if "::" in word), "")
+        if outcome and test:
+            found[test] = outcome
     return found

@@ -11,6 +11,7 @@ from part import LAUNCHER, Part, all_results
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--standalone")
 ONE = "--num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", *ONE.split())
+TURNS = 1
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1"}
 """For jobs beside others on one GPU: JAX would take most of its memory at once."""
 
@@ -77,7 +78,7 @@ def first(part: Part) -> None:
         "preload": ((*run, "--preload", "torch", "--", *program), {}),
         "torchrun": ((*TORCHRUN, *program[1:]), {}),
     }
-    for turn in range(2):
+    for turn in range(TURNS):
         for name, (words, environ) in ways.items():
             with part.step(f"{name}-{turn}"):
                 began = time.time()
