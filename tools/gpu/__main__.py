@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from typing import Any, NamedTuple
 
@@ -35,9 +36,9 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("machine.collect", 1, 40, needs_gpu=False),
-    Row("facts.compare", 1, 60),
+    Row("facts.compare", 1, 90),
     Row("suite.run", 2, 125),  # alone: it compares the memory in use, and waits for a GPU at rest
-    Row("failures.endless", 3, 65),  # alone but for parts that leave the GPU's memory at rest
+    Row("failures.endless", 3, 75),  # alone but for parts that leave the GPU's memory at rest
     Row("failures.timeout", 3, 65),
     Row("recorder.hang", 3, 65),
     Row("cost.start", 3, 40, needs_gpu=False),
@@ -72,29 +73,25 @@ def main() -> int:
         module, _, function = asked.part.partition(".")
         getattr(importlib.import_module(module), function)(Part(asked.part, out))
         return 0
-    for name in ("logs", "parts"):
-        os.makedirs(os.path.join(out, name), exist_ok=True)
-    return prove(out, asked.only, asked.seconds, bool(Host().gpu_minors()) or asked.anyway)
+    os.makedirs(out, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-") as work:
+        for name in ("logs", "parts"):
+            os.makedirs(os.path.join(work, name))
+        os.chmod(work, 0o755)  # noqa: S103 - one program of a part runs as nobody
+        return prove(out, work, asked.only, asked.seconds, bool(Host().gpu_minors()) or asked.anyway)
 
 
-def prove(out: str, only: list[str], seconds: float, has_gpu: bool) -> int:
-    """Run the chosen parts, and write what they have found."""
+def prove(out: str, work: str, only: list[str], seconds: float, has_gpu: bool) -> int:
+    """Run the chosen parts, and write what they have found; ``work``: their files until then."""
     began = time.monotonic()
     results: dict[str, Any] = {"launcher": describe_version(), "date": time.strftime("%Y-%m-%d"), "parts": {}}
     rows = [row for row in ROWS if not only or row.name.startswith(tuple(only))]
-    try:
-        for group in sorted({row.group for row in rows}):
-            run_group(
-                [row for row in rows if row.group == group], out, began + seconds, has_gpu, results["parts"]
-            )
-            results["seconds"] = round(time.monotonic() - began, 1)
-            write(out, results)
-    finally:
-        text = render(results)
-        with open(os.path.join(out, "table.txt"), "w") as file:
-            file.write(text)
-        pack(out)
-        print(text)
+    for group in sorted({row.group for row in rows}):
+        together = [row for row in rows if row.group == group]
+        run_group(together, work, began + seconds, has_gpu, results["parts"])
+        results["seconds"] = round(time.monotonic() - began, 1)
+        write(out, work, results)
+    print(render(results))
     return int(any(part["result"] not in (OK, SKIPPED) for part in results["parts"].values()))
 
 
@@ -147,16 +144,19 @@ def judge(found: dict[str, Any], status: int | None) -> str:
     return WRONG if WRONG in results else SKIPPED if results and set(results) == {SKIPPED} else OK
 
 
-def write(out: str, results: dict[str, Any]) -> None:
-    """Write the results so far."""
+def write(out: str, work: str, results: dict[str, Any]) -> None:
+    """Write the results so far, the table, and the logs as one file."""
     with open(os.path.join(out, "results.json"), "w") as file:
         json.dump(results, file, indent=1)
+    with open(os.path.join(out, "table.txt"), "w") as file:
+        file.write(render(results))
+    with tarfile.open(os.path.join(out, "logs.tar.gz"), "w:gz") as packed:
+        packed.add(os.path.join(work, "logs"), "logs", filter=keep)
 
 
-def pack(out: str) -> None:
-    """Put the logs into one file."""
-    with tarfile.open(os.path.join(out, "logs.tar.gz"), "w:gz") as file:
-        file.add(os.path.join(out, "logs"), "logs", filter=lambda info: info if info.size < 8 << 20 else None)
+def keep(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out what is no plain file, or too large to be a log."""
+    return info if info.isdir() or (info.isfile() and info.size < 8 << 20) else None
 
 
 def render(results: dict[str, Any]) -> str:

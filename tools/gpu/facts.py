@@ -47,6 +47,9 @@ print(json.dumps({"status": status, "count": len(uuids), "uuids": uuids}))
 """
 
 
+ASKED_OF_TORCH = ("unset", "uuid", "prefix", "empty", "beyond", "twice", "both kinds")
+
+
 def visible_cases(uuid: str) -> dict[str, str | None]:
     """Return values of CUDA_VISIBLE_DEVICES by name; None: unset."""
     return {
@@ -124,11 +127,12 @@ def compare_visible(part: Part, facts: tuple[Any, ...]) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         real = list(pool.map(lambda item: ask(item, CUDA, "cuda"), cases.items()))
-        torch = list(pool.map(lambda item: ask(item, TORCH, "torch"), cases.items()))
-    for (name, value), cuda, found in zip(cases.items(), real, torch, strict=True):
+        torch = list(pool.map(lambda name: ask((name, cases[name]), TORCH, "torch"), ASKED_OF_TORCH))
+    for name, found in zip(ASKED_OF_TORCH, torch, strict=True):
+        part.figure(f"torch's count, {name}", {key: found.get(key) for key in ("available", "count", "real")})
+    for (name, value), cuda in zip(cases.items(), real, strict=True):
         ours = 0 if value and find_doubles(value) else count_visible_gpus(len(facts), value)
         part.check(f"count, {name}: {value!r}", cuda.get("count"), ours)
-        part.figure(f"torch's count, {name}", {key: found.get(key) for key in ("available", "count", "real")})
         if cuda.get("count") == ours == 1:
             named = find_gpu(facts, name_visible_gpus(value, ours)[0])
             part.check(f"GPU, {name}", cuda["uuids"], [named and named.uuid])
