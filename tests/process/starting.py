@@ -14,8 +14,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def clean_environ(**variables: str) -> dict[str, str]:
-    """Return PATH, HOME and the variables given: nothing that the test machine happens to set."""
-    kept = ("PATH", "HOME", "TMPDIR", MARK)
+    """Return PATH, HOME and the variables given: nothing that the test machine happens to set.
+
+    Some images have the libraries of their GPU's driver in LD_LIBRARY_PATH only.
+    """
+    kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", MARK)
     base = {name: os.environ[name] for name in kept if name in os.environ}
     return {**base, "PYTHONPATH": ROOT, **variables}
 

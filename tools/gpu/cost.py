@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from statistics import median
 
-from part import LAUNCHER, Part, find_result, read
+from part import LAUNCHER, Part, find_result, read, small_environ
 
 SECONDS = 8
 STARTS = 11
@@ -25,10 +26,11 @@ def start(part: Part) -> None:
     with part.step("start"):
         for _ in range(STARTS):
             for name, words in ways.items():
-                done = part.run("start", words, 20)
-                found[name].append(1e3 * done.seconds)
-                if done.status:
-                    part.check(name, 0, done.status)
+                began = time.perf_counter()  # `Part.run` would add up to 50 ms
+                done = subprocess.run(words, env=small_environ(), capture_output=True, check=False)
+                found[name].append(1e3 * (time.perf_counter() - began))
+                if done.returncode:
+                    part.check(name, 0, done.returncode)
         part.figure("ms", {name: round(median(values), 1) for name, values in found.items()})
 
 

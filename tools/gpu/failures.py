@@ -157,7 +157,7 @@ def devices(part: Part) -> None:
 def numbers(part: Part) -> None:
     """A loss that becomes NaN: noted at the end of a job that goes on, the cause where it raises."""
     with part.step("nan"):
-        done = part.job("nan", (), *part.program("diverge", "goes-on"), limit_s=45)
+        done = part.job("nan", ("--prefix",), *part.program("diverge", "goes-on"), limit_s=45)
         part.check("nan: status", 0, done.status)
         part.holds("nan: note", "[loss-nan]", done.err)
         part.figure("nan", (done.out[-800:], done.err[-1500:]))

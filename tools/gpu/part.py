@@ -124,8 +124,7 @@ class Part:
     ) -> Job:
         """Start a program with a small environment; its output goes to files."""
         base, mark = os.path.join(self.logs, f"{self.name}.{name}"), f"{self.name}.{name}"
-        variables = {key: os.environ[key] for key in KEPT if key in os.environ}
-        variables |= {"PYTHONPATH": ROOT, MARK: mark, "PYTHONUNBUFFERED": "1"} | (environ or {})
+        variables = small_environ() | {MARK: mark} | (environ or {})
         as_user = {"user": user, "group": user, "extra_groups": []} if user else {}
         with open(f"{base}.out", "wb") as out, open(f"{base}.err", "wb") as err:
             options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, **as_user}
@@ -155,6 +154,12 @@ class Part:
     def program(self, *words: str) -> tuple[str, ...]:
         """Return the command of a rank's program."""
         return (sys.executable, RANK, *words)
+
+
+def small_environ() -> dict[str, str]:
+    """Return the variables that programs of a part get: nothing that describes a job."""
+    kept = {key: os.environ[key] for key in KEPT if key in os.environ}
+    return {**kept, "PYTHONPATH": ROOT, "PYTHONUNBUFFERED": "1"}
 
 
 def kill_marked(mark: str) -> None:
