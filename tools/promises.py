@@ -8,7 +8,6 @@ by hand.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -18,18 +17,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
 from launcher.bandwidth import views as bandwidth  # noqa: E402
-from launcher.channel import frames, keys, version  # noqa: E402
 from launcher.cli.main import COMMANDS  # noqa: E402
-from launcher.cluster import messages as cluster_messages  # noqa: E402
 from launcher.control import node as node_status  # noqa: E402
 from launcher.control import render as stacks  # noqa: E402
 from launcher.control import table as status  # noqa: E402
-from launcher.core import errors, messages  # noqa: E402
+from launcher.core import errors  # noqa: E402
 from launcher.events import writer  # noqa: E402
 from launcher.failure import record  # noqa: E402
 from launcher.failure.signals import SIGNALS  # noqa: E402
 from launcher.failure.symptoms import SYMPTOMS  # noqa: E402
-from launcher.mpi import messages as mpi_messages  # noqa: E402
 from launcher.planning import recorded  # noqa: E402
 from launcher.recovery import history  # noqa: E402
 from launcher.views import check, plan_json, topology_json  # noqa: E402
@@ -40,9 +36,6 @@ from tools.parsers import find_parser  # noqa: E402
 from tools.reference import variable_rows  # noqa: E402
 
 LIST = ROOT / "tests" / "unit" / "promises.txt"
-REQUIRED = "required"
-NUMBER = "version of the channel "
-"""The one line that may change: it says with which channel the list was made."""
 DOCUMENTS = {
     "launcher plan --format json": ("version", plan_json.VERSION),
     "launcher check --json": ("version", check.VERSION),
@@ -57,14 +50,6 @@ DOCUMENTS = {
     "--events": ("schema", writer.SCHEMA),
 }
 """The JSON documents for tools: the key of their number, and the number."""
-SENT = {
-    "from a node": cluster_messages.FROM_NODE,
-    "from node 0": cluster_messages.FROM_COORDINATOR,
-    "from a session": mpi_messages.FROM_SESSION,
-    "from a rank": mpi_messages.FROM_RANK,
-    "from the head": mpi_messages.FROM_HEAD,
-    "to a rank": mpi_messages.TO_RANK,
-}
 
 
 def read() -> set[str]:
@@ -74,7 +59,7 @@ def read() -> set[str]:
 
 def find() -> set[str]:
     """Return the promises that the program keeps."""
-    return {*names(), *documents(), *channel()}
+    return {*names(), *documents()}
 
 
 def names() -> Iterator[str]:
@@ -120,57 +105,10 @@ def find_keys(document: object, path: str = "") -> Iterator[str]:
             yield from find_keys(item, f"{path}[]")
 
 
-def channel() -> Iterator[str]:
-    """Yield the channel: its framing, its messages, and their fields."""
-    yield f"channel begins with {frames.PREAMBLE.decode()}, keys with {keys.PURPOSE.decode().strip()}"
-    yield f"{NUMBER}{version.CHANNEL}"
-    yield f"channel frames of {frames.FRAME_LIMIT_BYTES} bytes, seal {frames.SEAL_BYTES}"
-    for side, kinds in SENT.items():
-        yield from (f"message {kind.__name__} {side}" for kind in kinds)
-    for name, kind in find_kinds().items():
-        for field, annotation in kind.__annotations__.items():
-            yield f"field {name}.{field} {annotation}{'' if hasattr(kind, field) else f' {REQUIRED}'}"
-
-
-def find_kinds() -> dict[str, type]:
-    """Return all types of messages by name."""
-    for path in sorted((ROOT / "launcher").rglob("*.py")):
-        if "\n@message\n" in path.read_text(encoding="utf-8"):
-            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    return {name: kind for name, kind in messages._TYPES.items() if kind.__module__.startswith("launcher.")}
-
-
-def find_unreadable(made: set[str], kept: set[str], channel: int = version.CHANNEL) -> list[str]:
-    """Return a sentence for each new message or field that launchers of the version before cannot read.
-
-    Args:
-        made: The promises that were made.
-        kept: What the program has.
-        channel: The channel of the program; that of the list is a line of it.
-    """
-    wrong = []
-    kinds = {line.split()[1].partition(".")[0] for line in made if line.startswith("field ")}
-    for line in sorted(kept - made):
-        word, name, *rest = line.split()
-        is_new = word == "field" and name.partition(".")[0] in kinds and rest[-1] == REQUIRED
-        if is_new:
-            wrong.append(f"{line}: a new field needs a default, because the version before does not send it")
-        if word == "message" and f"{NUMBER}{channel}" in made:
-            wrong.append(
-                f"{line}: the version before ends the connection at an unknown message. Count CHANNEL of "
-                "launcher/channel/version.py up, and send it only to launchers that know it"
-            )
-    return wrong
-
-
 def main() -> int:
-    """Add what is new to the list, unless the version before could not read it."""
+    """Add what is new to the list."""
     made, kept = read() if LIST.exists() else set[str](), find()
-    wrong = find_unreadable(made, kept)
-    if wrong:
-        print("\n".join(wrong))
-        return 1
-    lines = {line for line in made if not line.startswith(NUMBER)} | kept
+    lines = made | kept
     LIST.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
     print(f"{LIST.relative_to(ROOT)}: {len(kept - made)} more; {len(lines - kept)} are gone from the program")
     return 0

@@ -70,13 +70,6 @@ RULES = (
     Rule("torch", "torch", PROBLEM, "the messages of its process groups differ between versions", IMAGE),
     Rule("nccl", "NCCL", PROBLEM, "NCCL refuses, or crashes with, a peer of another version", IMAGE),
     Rule(
-        "launcher",
-        "launcher",
-        WARNING,
-        "these versions understand each other, but each plans its own processes, and node 0 decides",
-        IMAGE,
-    ),
-    Rule(
         "restart_rules",
         "rules of restarts",
         WARNING,

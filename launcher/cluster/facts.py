@@ -9,7 +9,6 @@ import shlex
 import time
 from collections import Counter
 
-from launcher.channel.version import CHANNEL, OLDEST
 from launcher.core.environ import is_loopback
 from launcher.core.model import Restarts
 from launcher.core.redact import printable, redact, redact_argv
@@ -67,8 +66,6 @@ def read_facts(
         "machine": read_machine(environ) or None,
         "addresses": _find_addresses(host),
         "launcher": __version__,
-        "channel": CHANNEL,
-        "oldest": OLDEST,
         "python": platform.python_version(),
         "driver": read_driver_version(host),
         **_find_libraries(plan, host, environ),

@@ -31,8 +31,6 @@ class Join:
         begun: Whether it has been told that the job has started.
         mono_ns: Its monotonic clock.
         wall_ns: Its wall clock.
-        channel: Version of the messages that its launcher sends; see `launcher.channel.version`.
-        oldest: The oldest version that it understands.
     """
 
     rank: NodeRank
@@ -44,8 +42,6 @@ class Join:
     machine: Fact | None = None
     addresses: tuple[Fact, ...] = ()
     launcher: Fact | None = None
-    channel: int | None = None
-    oldest: int | None = None
     python: Fact | None = None
     driver: Fact | None = None
     torch: Fact | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from launcher.channel.lines import encode
-from launcher.channel.version import Spoken, read_spoken
 from launcher.core.messages import pack
 from launcher.core.model import NODE
+from launcher.core.redact import quote
 from launcher.identity.seats import find_rank
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ADDRESSES_MAX = 8
 """Maximum number of a node's addresses in a message."""
+VERSION_LENGTH = 40
 
 
 class Member:
@@ -66,10 +67,9 @@ class Member:
         return str(self.facts["host"] or self.address)
 
     @property
-    def spoken(self) -> Spoken:
-        """Its launcher, and the channels that it understands."""
-        facts = self.facts
-        return read_spoken(facts.get("launcher"), facts.get("channel"), facts.get("oldest"))
+    def version(self) -> str:
+        """Version of its launcher, printable."""
+        return quote(str(self.facts.get("launcher") or "of an unknown version"), VERSION_LENGTH)
 
     @property
     def name(self) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from launcher.channel.frames import OTHER_KEY
-from launcher.channel.version import SAME_VERSION, Spoken
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.core.model import NODE
+from launcher.core.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ NO_NODE = (
     "no other node has connected to the control port so far: where their launchers run, a firewall or a "
     "security group may drop their packets"
 )
+SAME_IMAGE = "the same version of the launcher, best the same image, on all nodes"
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
 OTHERS_NAMED = 8
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
@@ -63,17 +64,17 @@ def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
     return Problem("nodes-differ", what, ROLL_CALL, fix)
 
 
-def other_versions(first: str, others: Mapping[str, Spoken]) -> Problem:
-    """Return the problem that nodes have launchers whose messages do not fit ours.
+def other_versions(first: str, others: Mapping[str, str]) -> Problem:
+    """Return the problem that nodes have another version of the launcher.
 
     Args:
         first: Name of node 0, which is this one.
-        others: The launchers of these nodes, by name.
+        others: The versions of these nodes, by name.
     """
-    found = [f"{name} has {spoken.describe()}" for name, spoken in others.items()]
+    found = [f"{name} has launcher {version}" for name, version in others.items()]
     more = f" and {len(found) - OTHERS_NAMED} more" if len(found) > OTHERS_NAMED else ""
-    what = f"{', '.join(found[:OTHERS_NAMED])}{more}; {first} has {Spoken().describe()}"
-    return Problem("other-version", what, ROLL_CALL, SAME_VERSION)
+    what = f"{', '.join(found[:OTHERS_NAMED])}{more}; {first} has launcher {__version__}"
+    return Problem("other-version", what, ROLL_CALL, SAME_IMAGE)
 
 
 def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:

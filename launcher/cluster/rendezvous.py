@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from launcher.channel.version import Spoken
 from launcher.cluster import refusals
 from launcher.cluster.consistency import compare, name_nodes, render_table
 from launcher.cluster.messages import Refuse, Start, Waiting
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.redact import printable, redact
+from launcher.core.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ NAMED_MAX = 20
 """Maximum number of nodes that are named in one message, and probed."""
 LINES_MAX = 200
 WAITING_LENGTH = 800
-OURS = Spoken()
 
 
 class Seen:
@@ -87,8 +86,8 @@ class Rendezvous:
         self._say, self._tell_all = say, tell_all
         self._began, self._say_at = now, now + SAY_EVERY_S
         self._is_miscounted = self._is_looking = False
-        self._strangers: dict[str, Spoken] = {}
-        """Launchers that do not understand ours, or we not theirs, by the name of their node."""
+        self._other_versions: dict[str, str] = {}
+        """Versions that are not ours, by the name of their node."""
 
     @property
     def is_open(self) -> bool:
@@ -100,16 +99,18 @@ class Rendezvous:
         count = self._shape.node_count
         if member.rank >= count or member.facts["node_count"] != count:
             self._is_miscounted = True
-        if not member.spoken.fits(OURS):
-            self._strangers[member.name] = member.spoken
+        if member.version != __version__:
+            self._other_versions[member.name] = member.version
 
     def check(self) -> None:
         """Start the job if all nodes are here; refuse to if they cannot work together."""
         members, count = self._membership.members, self._shape.node_count
-        if not self.is_open or (len(members) < count and not self._is_miscounted and not self._strangers):
+        if not self.is_open or (
+            len(members) < count and not self._is_miscounted and not self._other_versions
+        ):
             return  # runs for each node that joins, so it must not list all nodes before this
-        if self._strangers:
-            self._refuse(EXIT_UNTRUSTED, refusals.other_versions(members[0].name, self._strangers), [])
+        if self._other_versions:
+            self._refuse(EXIT_UNTRUSTED, refusals.other_versions(members[0].name, self._other_versions), [])
             return
         beyond = [member.name for rank, member in members.items() if rank >= count]
         found = self._compare()
@@ -128,9 +129,9 @@ class Rendezvous:
 
     def compare_with(self, member: Member) -> Refuse | None:
         """Return why a node that comes back cannot work with the others; None if it can."""
-        if not member.spoken.fits(OURS):
+        if member.version != __version__:
             first = self._membership.members[0].name
-            problem = refusals.other_versions(first, {member.name: member.spoken})
+            problem = refusals.other_versions(first, {member.name: member.version})
             return _make_refusal(EXIT_UNTRUSTED, problem, [])
         found = self._compare_all({**self._membership.members, member.rank: member})
         if not any(item.is_problem for item in found):

@@ -79,12 +79,10 @@ class RankEnded:
 
 @message
 class Ready:
-    """The session has started; it names its node, its launcher, and the channels that it understands."""
+    """The session has started; it names its node and the version of its launcher."""
 
     node: Line
     launcher: Line
-    channel: int | None = None
-    oldest: int | None = None
 
 
 @message

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.channel.version import SAME_VERSION, Spoken
+from launcher.cluster.refusals import SAME_IMAGE
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
+from launcher.core.version import __version__
 from launcher.mpi.node import Node, describe_nodes
 
 TYPE_CHECKING = False
@@ -26,9 +27,9 @@ def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
     )
 
 
-def other_version(node: Node, theirs: Spoken, ours: Spoken) -> Problem:
-    what = f"{node.host} has {theirs.describe()}, this node {ours.describe()}"
-    return Problem("other-version", what, "session", SAME_VERSION)
+def other_version(node: Node, version: str) -> Problem:
+    what = f"{node.host} has launcher {printable(version)}, this node {__version__}"
+    return Problem("other-version", what, "session", SAME_IMAGE)
 
 
 def same_node(one: Node, other: Node) -> Problem:

@@ -25,7 +25,6 @@ from errno import EADDRINUSE
 from launcher.channel.connection import Connection
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
-from launcher.channel.version import CHANNEL, OLDEST
 from launcher.core.errors import print_problems
 from launcher.core.frozen import replace
 from launcher.core.log import say
@@ -154,7 +153,7 @@ class Session:
             self._serve = Connection.of_socket(
                 serving, Lines(), self._loop, self._on_served, lambda why: self._lose_serving()
             )
-        self.tell(Ready(os.uname().nodename, __version__, CHANNEL, OLDEST))
+        self.tell(Ready(os.uname().nodename, __version__))
         try:
             while self.status is None and not self._is_over():
                 self._loop.turn()

@@ -11,11 +11,11 @@ import time
 
 from launcher.channel import lines
 from launcher.channel.connection import NO_MESSAGE, READ_BYTES, Connection
-from launcher.channel.version import Spoken, read_spoken
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady
 from launcher.core.messages import pack, unpack
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
+from launcher.core.version import __version__
 from launcher.mpi.link import Link, Pipes
 from launcher.mpi.messages import FROM_SESSION, Cleared, JobOver, Leaving, NodeTold, Ready, Taken
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
@@ -205,13 +205,9 @@ class Sessions:
                 self.refused = self.refused or EnvironmentUntrusted(same_node(twin, node))
 
     def _greet(self, node: Node, ready: Ready) -> None:
-        theirs, ours = read_spoken(ready.launcher, ready.channel, ready.oldest), Spoken()
-        if not theirs.fits(ours):
-            self.refused = self.refused or EnvironmentUntrusted(other_version(node, theirs, ours))
+        if ready.launcher != __version__:
+            self.refused = self.refused or EnvironmentUntrusted(other_version(node, ready.launcher))
             return
-        if theirs.launcher != ours.launcher:
-            both = f"{node.name_in_full} has {theirs.describe()}, this node {ours.describe()}"
-            self._say(both, "nodes-differ")
         if node.is_gone:
             self._say(f"{node.name_in_full} is back", "node-back")
         node.is_ready, node.is_gone, node.reason, node.name = True, False, "", ready.node

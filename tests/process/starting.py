@@ -41,8 +41,16 @@ def launch(
     )
 
 
-def open_launcher(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start ``launcher WORDS`` with a pipe on its standard output, in a process group of its own."""
+def open_launcher(
+    *words: str, environ: Mapping[str, str] | None = None, folder: str | None = None
+) -> subprocess.Popen[str]:
+    """Start ``launcher WORDS`` with a pipe on its standard output, in a process group of its own.
+
+    Args:
+        words: Its arguments.
+        environ: Variables beside those of `clean_environ`.
+        folder: Working directory, which has the package to start if it has one of this name.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "launcher", *words],
         env=clean_environ(**(environ or {})),
@@ -50,4 +58,5 @@ def open_launcher(*words: str, environ: Mapping[str, str] | None = None) -> subp
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        cwd=folder,
     )

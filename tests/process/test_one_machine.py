@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.version import __version__
 from launcher.machine.host import Host
-from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
+from tests.process.starting import DEADLINE_S, ROOT, clean_environ, launch, open_launcher
 from tests.process.test_engines import ALLREDUCE, ONE_THREAD, TORCHRUN
 
 torch = pytest.mark.torch
@@ -195,12 +197,21 @@ SEES = "echo $RANK $NODE_RANK $MASTER_ADDR:$MASTER_PORT"
 LOOPBACKS = ("127.0.0.1", "localhost", "127.0.0.5", "0.0.0.0", "::1")
 
 
-def open_nodes(*words: str, master: str = "127.0.0.1") -> list[subprocess.Popen[str]]:
-    """Start both nodes of a job of two, each with two processes, at ports that no other test has."""
+def open_nodes(
+    *words: str, master: str = "127.0.0.1", folders: Sequence[str] = (ROOT, ROOT)
+) -> list[subprocess.Popen[str]]:
+    """Start both nodes of a job of two, each with two processes, at ports that no other test has.
+
+    Args:
+        words: Flags and command.
+        master: Address of node 0.
+        folders: Where each node's launcher is.
+    """
     ports = [str(port) for port in (Host().free_port(), Host().free_port())]
     job = ("--nnodes", "2", "--master-addr", master, "--master-port", ports[0], "--control-port", ports[1])
     return [
-        open_launcher("run", *job, *TWO, "--node-rank", rank, *words, environ=ONE_THREAD) for rank in "01"
+        open_launcher("run", *job, *TWO, "--node-rank", str(rank), *words, environ=ONE_THREAD, folder=folder)
+        for rank, folder in enumerate(folders)
     ]
 
 
@@ -251,3 +262,27 @@ def test_a_failure_on_one_of_them_has_one_verdict() -> None:
     for err in told:
         assert "rank 3 of 4 failed first: it exited with status 7" in err
         assert "local rank 1" in err and "node 1" in err
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_another_version_of_the_launcher_is_refused_by_name_on_both_nodes(newer: int, tmp_path: Path) -> None:
+    """Neither starts a process, whichever of them is node 0."""
+    copy, started = tmp_path / "newer", tmp_path / "started"
+    shutil.copytree(os.path.join(ROOT, "launcher"), copy / "launcher")
+    (copy / "launcher" / "core" / "version.py").write_text('__version__ = "7.0.0"\n')
+    folders = [ROOT, ROOT]
+    folders[newer] = str(copy)
+    jobs = open_nodes("--", "touch", str(started), folders=folders)
+    said = []
+    for job in jobs:
+        with job:
+            said.append(job.communicate(timeout=PATIENCE_S)[1])
+        assert job.returncode == 78, said[-1]
+    versions = [__version__, __version__]
+    versions[newer] = "7.0.0"
+    for text in said:
+        assert "error: [other-version] node 1 (" in text, text
+        assert (
+            f") has launcher {versions[1]}; node 0 (" in text and f") has launcher {versions[0]}" in text
+        ), text
+    assert not started.exists()

@@ -1,4 +1,4 @@
-"""The promises of docs/compatibility.md: names stay, documents have numbers, messages stay readable."""
+"""The promises of docs/compatibility.md: names stay, and documents have numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.channel.version import CHANNEL, OLDEST, Spoken, read_spoken
 from tests.unit.test_docs import read
 from tools import promises
 
@@ -25,13 +24,8 @@ def broken(made: set[str], kept: set[str]) -> list[str]:
 
 
 def test_every_promise_is_kept() -> None:
-    """Flags, variables, statuses, codes, documents and messages; a channel may be newer."""
-    assert broken({line for line in MADE if not line.startswith(promises.NUMBER)}, KEPT) == []
-
-
-def test_what_is_new_can_be_read_by_the_version_before() -> None:
-    """New fields have defaults, and new messages another channel."""
-    assert promises.find_unreadable(MADE, KEPT) == []
+    """Flags, variables, statuses, codes and documents."""
+    assert broken(MADE, KEPT) == []
 
 
 def test_what_is_new_is_promised() -> None:
@@ -41,7 +35,7 @@ def test_what_is_new_is_promised() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["flag run --restarts", "cause cuda-out-of-memory", "status 75", "field Join.rank NodeRank required"],
+    ["flag run --restarts", "cause cuda-out-of-memory", "status 75"],
 )
 def test_what_is_removed_is_seen(line: str) -> None:
     """A name that is gone or has become another one, said in a sentence with what to do."""
@@ -50,28 +44,11 @@ def test_what_is_removed_is_seen(line: str) -> None:
     assert sentence.startswith(f"{line}: this is a promise; deprecate first")
 
 
-@pytest.mark.parametrize(
-    ("line", "channel", "said"),
-    [
-        ("field Join.colour Fact required", CHANNEL, "a new field needs a default"),
-        ("field Join.colour Fact", CHANNEL, ""),
-        ("field Novel.colour Fact required", CHANNEL, ""),
-        ("message Novel from a node", CHANNEL, "Count CHANNEL"),
-        ("message Novel from a node", CHANNEL + 1, ""),
-    ],
-)
-def test_what_the_version_before_cannot_read_is_seen(line: str, channel: int, said: str) -> None:
-    """A field that it does not send; a message that it does not know."""
-    found = promises.find_unreadable(MADE, MADE | {line}, channel)
-    assert [said in sentence for sentence in found] == [True] * bool(said)
-
-
-def test_the_page_names_the_number_of_each_document_and_of_the_channel() -> None:
+def test_the_page_names_the_number_of_each_document() -> None:
     """The table has one row for each document, with the key and the number of today."""
     rows = re.findall(r"^\| ([^|]+) \| `(\w+)` (\d+) \|", read(PAGE), flags=re.MULTILINE)
     table = {re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", name).replace("`", ""): row for name, *row in rows}
     assert table == {name: [key, str(number)] for name, (key, number) in promises.DOCUMENTS.items()}
-    assert f"channel {CHANNEL}, and understands {OLDEST} and later" in read(PAGE)
 
 
 def test_the_list_is_what_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,38 +60,3 @@ def test_the_list_is_what_the_command_writes(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(promises, "ROOT", tmp_path)
     assert promises.main() == 0
     assert copy.read_text().splitlines() == sorted({*lines, *MADE})
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "fits"),
-    [((3, 2), (2, 2), True), ((3, 3), (2, 2), False), ((4, 3), (3, 2), True), ((5, 4), (3, 2), False)],
-)
-def test_two_launchers_fit_if_each_understands_the_other(
-    one: tuple[int, int], other: tuple[int, int], fits: bool
-) -> None:
-    """Whichever of them is asked."""
-    this, that = Spoken("1", *one), Spoken("2", *other)
-    assert (this.fits(that), that.fits(this)) == (fits, fits)
-
-
-@pytest.mark.parametrize(
-    ("stated", "channel"),
-    [
-        (("0.1.0", None, None), 1),
-        (("0.2.0", None, None), 2),
-        ((None, None, None), 2),
-        (("0.3.0", 4, 3), 4),
-        (("0.3.0", 4, None), 4),
-    ],
-)
-def test_a_launcher_that_states_no_channel_has_that_of_its_release(
-    stated: tuple[object, object, object], channel: int
-) -> None:
-    """Releases before the statement, and builds between."""
-    assert read_spoken(*stated).channel == channel
-
-
-def test_a_version_cannot_write_to_a_terminal() -> None:
-    """It comes from another launcher."""
-    assert "\x1b" not in read_spoken("\x1b[31m" + "9" * 900, 3, 2).describe()
-    assert len(read_spoken("9" * 900, 3, 2).describe()) < 120
