@@ -65,7 +65,18 @@ environment_recipe() {
 make_images() {
   import_system "$1" "$BASE_IMAGE" "${IMAGE_OPTIONS[@]}" && make_wheels "$1" &&
     build_image "$1" pytorch "$BASE_IMAGE" --build-arg "TORCH=torch ${WHEELS[*]}" &&
-    build_image "$1" mpi "$IMAGES/pytorch" && rm -rf "$1/run" && unmount_images "$1"
+    build_image "$1" mpi "$IMAGES/pytorch" && unmount_images "$1"
+}
+
+# on_images PROGRAM DIR ARGUMENT...: runs podman or buildah on the images of DIR. Their state has a path of its own, always
+# the same for DIR: it may have 50 characters, and that of DIR, below HOME, can be longer.
+on_images() {
+  local program=$1 dir=$2 run status=0
+  shift 2
+  run=/run/images-$(sha256sum <<<"$dir" | cut -c 1-12)
+  "$program" --root "$dir/storage" --runroot "$run" --storage-driver overlay "$@" || status=$?
+  rm -rf "$run"
+  return "$status"
 }
 
 # Needed because buildah leaves its storage mounted on itself.
@@ -118,8 +129,7 @@ derive_image() {
   local context=$1/$3 images=$2 name=$3
   shift 3
   rm -rf "$context" && mkdir "$context" && printf '%s\n' "$@" >"$context/Dockerfile" &&
-    buildah --root "$images/storage" --runroot "$images/run" --storage-driver overlay bud --pull-never --format docker \
-      --isolation chroot --tag "$IMAGES/$name" "$context"
+    on_images buildah "$images" bud --pull-never --format docker --isolation chroot --tag "$IMAGES/$name" "$context"
 }
 
 # import_system DIR NAME OPTION...: makes an image from the packages of this machine's apt sources, because there may
@@ -136,8 +146,7 @@ import_system() {
   done
   mmdebstrap --mode=root "$@" "${options[@]}" "$codename" "$dir/image.tar" "${found[@]}" &&
     IMAGE_PYTHON=$(tar -tf "$dir/image.tar" | sed -n 's,^\./usr/bin/python\(3\.[0-9]*\)$,\1,p') &&
-    podman --root "$dir/storage" --runroot "$dir/run" --storage-driver overlay --tmpdir "$dir/tmp" import \
-      "$dir/image.tar" "$name" &&
+    on_images podman "$dir" --tmpdir "$dir/tmp" import "$dir/image.tar" "$name" &&
     rm -rf "$dir/image.tar" "$dir/tmp"
 }
 
@@ -155,8 +164,8 @@ make_wheels() {
 build_image() {
   local dir=$1 environment=$2 base=$3
   shift 3
-  buildah --root "$dir/storage" --runroot "$dir/run" --storage-driver overlay bud --pull-never --format docker \
-    --isolation chroot --volume "$dir/pip:/run/pip:ro" --build-arg PIP_CONFIG_FILE=/run/pip/pip.conf \
+  on_images buildah "$dir" bud --pull-never --format docker --isolation chroot \
+    --volume "$dir/pip:/run/pip:ro" --build-arg PIP_CONFIG_FILE=/run/pip/pip.conf \
     --build-arg "BASE_IMAGE=$base" "$@" --file "$CHECKOUT/docker/environments/$environment.Dockerfile" \
     --tag "$IMAGES/$environment" "$CHECKOUT"
 }

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,16 +111,9 @@ def _forget_old(made: str) -> None:
 
 
 def _buildah(*words: str) -> subprocess.CompletedProcess[str]:
-    folder = image_folder()
-    line = (
-        "buildah",
-        "--root",
-        f"{folder}/storage",
-        "--runroot",
-        f"{folder}/run",
-        "--storage-driver",
-        "overlay",
-    )
-    return subprocess.run(
-        [*line, *words], capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
-    )
+    with tempfile.TemporaryDirectory(prefix="images-", dir="/tmp") as run:  # may have 50 characters
+        line = ("buildah", "--root", f"{image_folder()}/storage", "--runroot", run)
+        return subprocess.run(
+            [*line, "--storage-driver", "overlay", *words],
+            capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False,
+        )  # fmt: skip

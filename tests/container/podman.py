@@ -56,7 +56,7 @@ class Podman:
 
     def __init__(self) -> None:
         self.image = build_image()
-        self.folder = tempfile.mkdtemp(prefix="launcher-podman-")
+        self.folder = tempfile.mkdtemp(prefix="podman-", dir="/tmp")  # its path may have 50 characters
         values = {
             "folder": self.folder,
             "images": f"{image_folder()}/storage",
