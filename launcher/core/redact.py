@@ -182,12 +182,31 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     """
     from launcher.core.secret_arguments import PROGRAMS, find_words
 
-    shown = [_redact_argument(*pair) for pair in zip(["", *argv], argv, strict=False)]
+    shown = _redact_joined(argv)
+    shown = [_redact_argument(*pair) for pair in zip(["", *argv], shown, strict=False)]
     for place, program in enumerate(argv):
         name = program.rpartition("/")[2]
         if name in PROGRAMS:
             for index, offset in find_words(name, argv[place + 1 :]):
                 shown[place + 1 + index] = argv[place + 1 + index][:offset] + MARKER
+    for _ in range(_PASSES_MAX):
+        before, shown = shown, _redact_joined(shown)
+        if before == shown:
+            break
+    return shown
+
+
+def _redact_joined(argv: Sequence[str]) -> list[str]:
+    """Return arguments without secrets that several of them make up: ``["setenv", "DB_PASS", "X"]``."""
+    from launcher.core.secret_shapes import find_secrets
+
+    shown, spans, start = list(argv), find_secrets(" ".join(argv)), 0
+    for index, argument in enumerate(argv):
+        end = start + len(argument)
+        for first, last in reversed(spans):
+            if start <= first < end and argument[first - start : last - start] != MARKER:
+                shown[index] = shown[index][: first - start] + MARKER + shown[index][last - start :]
+        start = end + 1
     return shown
 
 

@@ -19,7 +19,7 @@ from launcher.core.secret_values import find_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     Span = tuple[int, int]
 
@@ -29,22 +29,29 @@ MARKER = "<redacted>"
 # counts: "tokenizer=gpt2", "max_tokens=8" and "SharedAccessKeyName=reader" are not secret.
 _KEYS = (
     "access|account|admin|api|app|application|auth|client|consumer|deploy|encryption|functions?|hmac"
-    "|instrumentation|license|master|private|root|secret|service|shared|signing|storage|subscription"
+    "|instrumentation|license|master|preshared|private|root|secret|service|shared|signing|storage|subscription"
+    "|anthropic|comet|kaggle|ngc|openai|wandb"
 )
+# Only lists and tables after one of these are secret: "tokens: 512", "Cookies: 3"
+_PLURALS = rf"(?:{_KEYS})[-_]?keys|(?:access|api|auth|bearer|refresh|session)[-_]?tokens|cookies|stringdata"
 _STRONG = (
-    rf"(?:{_KEYS})[-_. ]?key(?:[-_]?id)?|shared[-_ ]?access[-_ ]?signature"
-    r"|pass(?:word|wd|phrase|code)s?|secrets?|token|jwt|authorization"
+    rf"(?:{_KEYS})[-_. ]?key(?:[-_]?id)?|shared[-_ ]?access[-_ ]?signature|secret[-_]?id"
+    r"|pass(?:word|wd|phrase|code|key|wort|w)s?|pswd|pword|kennwort|secrets?|token|jwt|authorization"
+    r"|azure\.account\.key\.[\w-]{1,64}\.[\w.]{1,64}"
 )
 # The same, but only as a whole word of the name: "DB_PASS" and "dbPass", not "compass"; "PAT", not "path".
 _WORDS = (
     r"(?:admin|db|ftp|key|login|mail|my|pg|redis|require|root|smtp|ssh|store|user)?(?:pass|pwd)|psw|pw|auth|pat"
-    r"|credentials?|creds?"
+    r"|credentials?|creds?|psk|bearer|masterauth|(?<=_)headers"
 )
 # After one of these a value is secret if it looks like one: "sort_key=name" does not.
 _WEAK = r"code|cookie|key|session(?:[-_]?id)?|sas"
-_ENDING = r"(?:[_.-]?(?:value|string|base64|b64|plaintext|hash))?(?:[_-]?\d{1,3})?(?![a-z0-9])"
+_ENDING = (
+    r"(?:[_.-]?(?:value|string|base64|b64|plaintext|hash|data)"
+    r"|[_.-](?:basic|default|dev|new|old|prod|production|staging|test))?(?:[_.-]?\d{1,3}|\[\d{1,3}(?=\]))?(?![a-z0-9])"
+)
 _NAME = re.compile(
-    rf"(?:(?P<strong>{_STRONG})|(?P<word>{_WORDS})){_ENDING}"
+    rf"(?P<plural>{_PLURALS})(?![a-z0-9])|(?:(?P<strong>{_STRONG})|(?P<word>{_WORDS})){_ENDING}"
     rf"|(?:(?P<weak>{_WEAK})|(?P<sig>sig(?:nature)?))(?![a-z0-9])"
 )
 _TEXT_TOKEN = re.compile(
@@ -56,55 +63,123 @@ _TEXT_TOKEN = re.compile(
 _OPEN_KEY = re.compile(r"(?:cache|primary|foreign|public|sort)[-_ ]?\Z")
 LOOK_BACK = 80
 
-# Separators between a name and its value, in lower-case text. JSON may be quoted inside other JSON,
-# and an address may be percent-encoded inside another one.
+# Separators between a name and its value, in lower-case text. JSON may be quoted inside other JSON.
 _CLOSE = r"""(?P<close>\\{0,8}["'`])?\]{0,2}"""
 _B = r"[ \t]{0,8}"
+_GAP = r"[ \t\r\n]{0,32}"
 _Q = r"""\\{0,8}["']"""
 _VALUE = rf"(?:{_Q})?(?:parameter_?|_|string_?|secret_?)?value(?:{_Q})?{_B}[:=]{_B}"
+_TAGGED = r"(?:(?:![\w!/.:,<>-]{0,64}|&[\w-]{1,64})[ \t]{1,8}){0,2}"  # YAML: !!str, &anchor
+_ELEMENT = rf"<(?:\w{{1,16}}:)?(?:value|string|data)(?:[ \t][^<>\n]{{0,80}})?>{_GAP}(?:<!\[cdata\[)?"
+_NEW_LINE = rf"{_B}(?:#[^\r\n]{{0,120}})?\r?\n"
 _SEPARATORS = (
     (
         "named",
         rf"{_CLOSE}(?:(?:,[ \t\r\n]{{0,32}}|[ \t\r\n]{{1,32}}){_VALUE}"
         rf"|{_B}:{_B}\{{[ \t\r\n]{{0,32}}{_VALUE})",
     ),
+    ("named", rf"[ \t]{{0,8}}\n[ \t]{{1,16}}description:[^\n]{{0,120}}\n[ \t]{{1,16}}{_VALUE}"),
     (
         "equals",
         rf"{_B}:{_B}(?:str|bytes|string|secretstr|optional\[str\])(?:{_B}\|{_B}none)?{_B}={_B}",
     ),
-    ("block", rf"{_CLOSE}{_B}:[ \t]{{1,8}}[|>][+-]?{_B}\r?\n(?P<indent>[ \t]{{1,32}})"),
-    ("equals", rf"{_CLOSE}(?:{_B}(?::=|=>|->|[=!]==?|=){_B}|(?:%22)?(?:%3d|%3a)(?:%20|%22)?)"),
-    ("json", rf"(?P<close>{_Q})\]{{0,2}}{_B}:[ \t\r\n]{{0,32}}"),
-    ("equals", rf"{_B}:[ \t]{{1,8}}"),
-    ("tag", r"(?:[ \t][^<>\n]{0,80})?>"),
+    (
+        "block",
+        rf"{_CLOSE}{_B}:[ \t]{{1,8}}{_TAGGED}[|>][+\d-]{{0,2}}{_NEW_LINE}(?P<indent>[ \t]{{1,32}})",
+    ),
+    (
+        "lines",
+        rf"{_CLOSE}{_B}:{_B}{_TAGGED}{_NEW_LINE}(?:{_B}\r?\n)?(?P<indent>[ \t]{{0,32}})(?=\S)",
+    ),
+    ("section", r"\]{1,2}[ \t]{0,8}\r?\n(?P<indent>)(?=\S)"),
+    ("equals", rf"{_CLOSE}(?:{_B}(?::=|=>|->|[=!]==?|=){_B}|[ \t]{{1,8}}(?:is|was):?[ \t]{{1,8}}(?={_Q}))"),
+    ("json", rf"(?P<close>{_Q})\]{{0,2}}{_B}:{_GAP}{_TAGGED}"),
+    ("equals", rf"{_B}:[ \t]{{1,8}}{_TAGGED}"),
+    ("tag", rf"(?:{_Q})?(?:[ \t][^<>\n]{{0,80}})?>{_GAP}(?:<!\[cdata\[|{_ELEMENT})?"),
+    ("tag", rf"</[\w:]{{1,32}}>{_GAP}(?:<description>[^<]{{0,200}}</description>{_GAP})?{_ELEMENT}"),
     ("colon", r":(?![:\s]|//)"),
-    ("next", rf"(?:[ \t]{{1,8}}(?:\\\r?\n[ \t]{{0,32}})?(?!-)|{_Q},[ \t\r\n]{{0,32}}(?={_Q}(?!-)))"),
+    ("next", rf"(?:[ \t]{{1,8}}(?:\\\r?\n[ \t]{{0,32}})?(?!-|<<<|\|)|{_Q},{_GAP}(?=b?{_Q}(?!-)))"),
+    ("call", rf"\((?={_Q})"),
 )
 _SEPARATORS_OF = tuple((kind, re.compile(pattern)) for kind, pattern in _SEPARATORS)
-_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\]:=>!%,-]""")
+_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,-]""")
 
-_QUOTE = re.compile(r"""(?:[\[(][ \t\r\n]{0,8})?[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|'''|["'`])""")
+_QUOTE = re.compile(r"""[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|\'\'\'|["'`])""")
+# The beginning of a list, a table or a call; what is in it
+_OPENING = re.compile(r"[A-Za-z_][\w.]{0,48}[(\[{]|[(\[{]")
+_PIECE = re.compile(
+    r"""(?P<open>[(\[{])|(?P<close>[)\]}])|[bBfFrRuU]{0,2}(?P<slashes>\\{0,8})(?P<quote>\"\"\"|\'\'\'|["'`])"""
+    r"""|(?P<bare>[^\s"'`,:=;()\[\]{}]+)|(?P<key>[:=])|[\s,;]+"""
+)
+_PIECES_MAX = 400
+_VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z0-9]+)+\Z")
+_OPEN_FIELD = re.compile(
+    r"(?i:[\w.-]*(?:name|type|kind|user|path|file|mode|items|host|url|optional|key)|(?:[\w.-]*[_.-])?id|expir\w*"
+    r"|\$\w*|required|\w*properties|description)\Z"
+)
+"""Fields of a secret that are not secret."""
+_LINE = re.compile(
+    r"""(- {1,4})?(?:["']?([\w.-]{1,64})["']?[ \t]*(?::|=)[ \t]+|["']?([\w.-]{1,64})["']?=)?([^\r\n]*)"""
+)
 _SCHEME = re.compile(r"(?i:basic|bearer|digest|negotiate|token)[ \t]{1,8}(?=[^\s])")
 _ANY_SCHEME = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[^\s\"'])")
-_PAIR = re.compile(r"""\([ \t]{0,8}["'][^"'\n]{0,128}["'],[ \t]{0,8}["']""")
+_PARAMETERS = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[\w-]{1,40}=[^\s=])")
 # A backslash belongs to a value unless it escapes the closing quote; a quote belongs to it inside a word.
 _BARE = {
     "equals": re.compile(r"""(?:[^\s"'&;\\]|[&;](?![\w .%-]{1,40}=|\s|\Z)|["'](?=\w)|\\(?!\\{0,8}["']))+"""),
     "json": re.compile(r"""[^\s"',{}\[\]\\]+"""),
     "colon": re.compile(r"""[^\s"',;}]+"""),
-    "tag": re.compile(r"[^<>]+(?=</)"),
+    "tag": re.compile(r"[^<>]+(?=</|(?<=\]\])>)"),
     "line": re.compile(r"[^\r\n]+"),
     "blob": re.compile(r"[\w+/=-]+"),
     "signature": re.compile(r"[\w%+/=-]+"),
 }
 _PORT = re.compile(r"""\d{1,5}(?:[\s,;"'\])]|\Z)""")
-_HARMLESS = re.compile(r"(?i:true|false|none|null|nil|undefined)\Z")
+_HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
+_STATEMENTS = ("pass", "continue", "break", "return")
+_LINES_MAX = 100
+_LAST_OF_TWO = re.compile(r"""b?(\\{0,8}["'])[^"'\n]{1,400}\1[ \t\r\n]{0,8}[\])]""")
+_CONFIGURES = re.compile(
+    r"\b(?:configure|config)(?:[ \t]{1,4}(?:set|--[\w-]{1,20})){1,3}[ \t]{1,4}\Z"
+    r"|\b(?:rclone|dvc|npm|yarn|conda|git|pulumi|nmcli|poetry)\b[^\n|;&]{0,60}\b(?:config|connect|create|modify)\b"
+    r"[^\n|;&]{0,60}(?:[ \t]|//[^\s/]{0,40}/:)\Z"
+)
+_SETS = re.compile(r"\b(?:setenv|setx|set(?:-environment)?|env)(?:[ \t]{1,4}-{1,2}\w{1,10}){0,3}[ \t]{1,4}\Z")
+_COMMON_WORD = re.compile(r"[a-z]{1,6}(?![\w!-])")
+_LONE = ("requirepass", "masterauth")
+_LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")
+_HARMLESS = re.compile(r"(?i:true|false|none|null|nil|undefined|yes|no)\Z")
 _METHOD = re.compile(
     r"(?i:anonymous|auto|basic|bearer|cert|default|digest|disabled|enabled|failed|gssapi|iam|kerberos|krb5|ldap|local"
     r"|md5|munge|no|ntlm|oauth2?|off|ok|on|pam|password|peer|plain|required|saml|ssh|sys|tls|token|trust|yes)[,;.]?\Z"
 )
 _COUNT = re.compile(r"(?:\d{1,3}|\d+\.\d+|\d+/\d+|\d+(?:\.\d+)?(?:[mun]?s|%))[,;)]?\Z")
 _WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
+
+
+_LEVELS_MAX = 3
+"""So often a text may be encoded: an address inside an address inside JSON."""
+_ODD = re.compile(
+    r"(?P<gone>(?:\x1b|\x9b|\\(?:x1[bB]|u001[bB]|033|e))\[[0-?]{0,64}[ -/]{0,8}[@-~]"
+    r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
+    r"|[\x00-\x08\x0e-\x1f\x7f\xad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]|\\\r?\n(?![ \t]))"
+    r"|(?P<blank>[\x0b\x0c\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+    r"|\r(?!\n)|\\\r?\n[ \t]{1,32})"
+    r"|(?P<wide>[\uff01-\uff5e])"
+    r"|(?P<hex>(?:%|\\x|\\u00|&#[xX])[2-7][0-9A-Fa-f]);?|&#(?P<decimal>\d{2,3});"
+    r"|(?P<named>\\[nrt/]|&(?:amp|apos|gt|lt|nbsp|quot);)",
+)
+_CHARACTERS = {
+    "\\n": "\n",
+    "\\r": "\r",
+    "\\t": "\t",
+    "\\/": "/",
+    "&amp;": "&",
+    "&apos;": "'",
+    "&gt;": ">",
+    "&lt;": "<",
+    "&quot;": '"',
+}
 
 
 class _Text:
@@ -138,11 +213,9 @@ class _Text:
         kind = f"block {indent}"
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start <= last:
-            margin = "\n" + self.text[start - indent : start]
-            last = self.text.find("\n", start)
-            while last >= 0 and self.text.startswith(margin, last):
-                last = self.text.find("\n", last + 1)
-            last = len(self.text) if last < 0 else last
+            margin = re.escape(self.text[start - indent : start])
+            match = re.compile(rf"[^\n]*(?:\n{margin}[^\n]*|\n[ \t]*(?=\n{margin}))*").match(self.text, start)
+            last = match.end() if match else start
             self._ends[kind] = (start, last)
         return last
 
@@ -164,14 +237,48 @@ class _Text:
 
 def find_secrets(text: str) -> list[Span]:
     """Return the (start, end) of all secrets in a text, sorted and not overlapping."""
-    spans = sorted({*_find_named(_Text(text)), *find_values(text), *find_arguments(text)})
+    spans = {*_find_named(_Text(text)), *find_values(text), *find_arguments(text)}
+    if _ODD.search(text):
+        plain, starts, ends = _decode(text)
+        found = (*_find_named(_Text(plain)), *find_values(plain), *find_arguments(plain))
+        spans |= {(starts[start], ends[end - 1]) for start, end in found}
     merged: list[Span] = []
-    for start, end in spans:
+    for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((start, end))
     return [(start, end) for start, end in merged if text[start:end] != MARKER]
+
+
+def _decode(text: str) -> tuple[str, Sequence[int], Sequence[int]]:
+    """Return a text without escapes and odd blanks, and where each character of it starts and ends."""
+    starts: Sequence[int] = range(len(text))
+    ends: Sequence[int] = range(1, len(text) + 1)
+    for _ in range(_LEVELS_MAX):
+        parts, firsts, lasts, at = [], list[int](), list[int](), 0
+        for match in _ODD.finditer(text):
+            character = _decode_one(match)
+            parts += [text[at : match.start()], character]
+            firsts += [*starts[at : match.start()], *[starts[match.start()]] * len(character)]
+            lasts += [*ends[at : match.start()], *[ends[match.end() - 1]] * len(character)]
+            at = match.end()
+        if not at:
+            break
+        text, starts, ends = "".join([*parts, text[at:]]), [*firsts, *starts[at:]], [*lasts, *ends[at:]]
+    return text, starts, ends
+
+
+def _decode_one(match: re.Match[str]) -> str:
+    if match["gone"]:
+        return ""
+    if match["hex"]:
+        return chr(int(match["hex"][-2:], 16))
+    if match["decimal"]:
+        return chr(int(match["decimal"]))
+    if match["wide"]:
+        return chr(ord(match["wide"]) - 0xFEE0)
+    return _CHARACTERS.get(match["named"] or "", " ")
 
 
 def _find_named(seen: _Text) -> Iterator[Span]:
@@ -211,11 +318,17 @@ def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str
         found = pattern.match(seen.lower, match.end())
         if found is None:
             continue
-        if kind == "next" and not _takes_next(seen, match, before, found):
+        own = _name_start(before)
+        ahead = before[: len(before) - len(own)]
+        if kind == "next" and not _takes_next(seen, match, own, ahead, found):
             continue
-        if kind == "tag" and not re.search(r"<[\w:.-]{0,64}\Z", before):
+        if kind == "call" and not match[0].startswith(("passw", "api", "secret")):
+            continue
+        if kind == "tag" and not _takes_tag(before, found[0]):
             continue
         if kind == "colon" and not _takes_colon(seen, match, before, found.end()):
+            continue
+        if kind in ("lines", "section") and not _takes_lines(seen, kind, match, ahead, found):
             continue
         return kind, found
     return None
@@ -229,22 +342,49 @@ def _name_start(before: str) -> str:
     return before[at:]
 
 
-def _takes_next(seen: _Text, match: re.Match[str], before: str, separator: re.Match[str]) -> bool:
+def _takes_next(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
     """Return whether the word after a name is its value: ``--token X``, ``login u password X``."""
-    own = _name_start(before)
-    ahead = before[: len(before) - len(own)]
     if own.startswith("-"):
         return ahead[-1:] in ("", " ", "\t", "\n", "\r", '"', "'", "=", "[", "(", ",", "`", "|")
-    if separator[0].lstrip("\\")[:1] in ("'", '"'):
-        return re.search(r"\([ \t]{0,4}\\{0,8}[\"'][\w.-]{0,64}\Z", before) is not None  # ("password", "X")
-    if re.search(r"\b(?:configure|config)(?:[ \t]{1,4}(?:set|--[\w-]{1,20})){1,3}[ \t]{1,4}\Z", ahead):
-        return True
-    if not match[0].startswith("passw"):
-        return False
-    return (
+    if separator[0].lstrip("\\")[:1] in ("'", '"'):  # ("password", "X"), ["Authorization", "X"]
+        opening = re.search(r"([\[(])[ \t]{0,4}b?\\{0,8}[\"']\Z", ahead)
+        return opening is not None and (
+            opening[1] == "("
+            or (
+                own + match[0] not in ("secret", "token")
+                and _LAST_OF_TWO.match(seen.text, separator.end()) is not None
+            )
+        )
+    name = seen.text[match.start() - len(own) : match.end()]
+    if _CONFIGURES.search(ahead) or (_SETS.search(ahead) and (name.isupper() or "setenv" in ahead)):
+        return _COMMON_WORD.match(seen.text, separator.end()) is None
+    if ("_" in name or "." in name or name in _LONE) and (not ahead or ahead[-1] == "\n"):
+        return _LONE_VALUE.match(seen.text, separator.end()) is not None
+    return match[0].startswith(("passw", "api")) and (
         seen.text[separator.end() : separator.end() + 1] in ("'", '"')
-        or re.search(r"\blogin\s{1,8}\S{1,64}\s{1,8}(?:account\s{1,8}\S{1,64}\s{1,8})?\Z", ahead) is not None
+        or re.search(
+            r"\b(?:login|machine|default)\s{1,8}\S{1,64}\s{1,8}(?:account\s{1,8}\S{1,64}\s{1,8})?\Z", ahead
+        )
+        is not None
     )
+
+
+def _takes_tag(before: str, separator: str) -> bool:
+    """Return whether a name is the one of an element, its content, or an attribute's value."""
+    if separator[0] == "<":
+        return re.search(r"<(?:\w{1,16}:)?(?:name|key)>\s{0,32}[\w.:-]{0,64}\Z", before) is not None
+    return re.search(r"<[\w:.-]{0,64}(?:[ \t][^<>\n]{0,64}=[\"'][\w.:-]{0,64})?\Z", before) is not None
+
+
+def _takes_lines(seen: _Text, kind: str, match: re.Match[str], ahead: str, separator: re.Match[str]) -> bool:
+    """Return whether the lines after a name are its values: in YAML, or in a section of an INI file."""
+    if kind == "section":
+        return re.search(r"(?:\A|\n)\[{1,2}\Z", ahead) is not None and match[0] != "auth"
+    line = ahead.rpartition("\n")[2]
+    if line.strip(" \t\"'-"):
+        return False
+    is_list = seen.text.startswith("- ", separator.end())
+    return len(separator["indent"]) + is_list > len(line) - len(line.lstrip(" \t"))
 
 
 def _takes_colon(seen: _Text, match: re.Match[str], before: str, at: int) -> bool:
@@ -263,20 +403,38 @@ def _find_value(
     seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
 ) -> Iterator[Span]:
     start, text = separator.end(), seen.text
-    if match[0] == "auth" and kind in ("equals", "json"):
-        pair = _PAIR.match(text, start)  # auth=("user", "X")
-        if pair:
-            yield pair.end(), seen.end_of_quote(pair[0][-1], 0, pair.end())
-            return
-    if kind == "block":
+    if kind == "block" and group != "plural":
         yield start, seen.end_of_block(start, len(separator["indent"]))
+        return
+    if kind in ("lines", "section"):
+        if group in ("strong", "plural") or match[0].startswith("cred"):
+            yield from _find_lines(seen, start, len(separator["indent"]), kind)
+        return
+    if match[0] == "authorization" and _PARAMETERS.match(text, start):
+        quote = text[match.start() - 1] if match.start() else ""  # Authorization: Digest a="b", c="X"
+        end = text.find(quote, start) if quote in ("'", '"') else -1
+        line = seen.end("line", start)
+        yield start, end if start < end < line else line
         return
     scheme = (_ANY_SCHEME if match[0] == "authorization" else _SCHEME).match(text, start)
     if scheme and group in ("strong", "word"):
+        if kind == "colon" and not _SCHEME.match(text, start):
+            yield start, scheme.end() - 1  # Authorization:X
         start = scheme.end()
-    quote = _QUOTE.match(text, start) if kind != "tag" else None
-    if quote is not None:
-        start = quote.end()
+    opening = _OPENING.match(text, start) if kind != "tag" else None
+    if opening is not None and group in ("strong", "plural", "word"):
+        is_call = len(opening[0]) > 1
+        is_pair = match[0] == "auth" and opening[0][-1] in "(["
+        if group != "word" or is_pair or match[0].startswith("cred") or match[0].endswith("pwd"):
+            items, closed = _find_items(seen, opening.end() - 1, is_pair, is_call)
+            yield from items
+            if closed and not is_call:
+                return
+    if group == "plural":
+        return
+    quote_found = _QUOTE.match(text, start) if kind != "tag" else None
+    if quote_found is not None:
+        start = quote_found.end()
     if text.startswith(MARKER, start):
         return
     if group == "weak":
@@ -287,8 +445,8 @@ def _find_value(
         if end - start >= 16:
             yield start, end
         return
-    if quote is not None:
-        end = seen.end_of_quote(quote[2], len(quote[1]), start)
+    if quote_found is not None:
+        end = seen.end_of_quote(quote_found[2], len(quote_found[1]), start)
     else:
         shape = {"named": "equals", "next": "equals"}.get(kind, kind)
         end = seen.end(shape, start)
@@ -296,6 +454,74 @@ def _find_value(
             end = start
     if end > start and not _is_harmless(seen, match, kind, text[start : min(end, start + 400)]):
         yield start, end
+
+
+def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], bool]:
+    """Return the values in a list, table or call that opens here, without keys, and whether it is closed.
+
+    Of a pair (user, password), only the last one is secret; of a call, only strings.
+    """
+    found: list[Span] = []
+    last: Span | None = None
+    depth, open_depth, at, is_open = 0, _PIECES_MAX, start, False
+    for _ in range(_PIECES_MAX):
+        piece = _PIECE.match(seen.text, at)
+        if piece is None:
+            break
+        at = piece.end()
+        if piece["open"]:
+            depth += 1
+            open_depth = min(open_depth, depth) if is_open else open_depth
+            last, is_open = None, False
+        elif piece["close"]:
+            depth -= 1
+            open_depth = open_depth if depth >= open_depth else _PIECES_MAX
+            if depth == 0:
+                return (found[-1:] if is_pair and len(found) == 2 else found), True
+        elif piece["key"]:
+            if last is not None:
+                is_open = _OPEN_FIELD.match(seen.text[last[0] : last[1]]) is not None
+                found = found[:-1] if found and found[-1] == last else found
+            last = None
+        elif piece["quote"] or piece["bare"]:
+            last = piece.span()
+            if piece["quote"]:
+                last = at, seen.end_of_quote(piece["quote"], len(piece["slashes"]), at)
+                at = last[1] + len(piece["slashes"]) + len(piece["quote"])
+            value = seen.text[last[0] : min(last[1], last[0] + 99)]
+            is_name = is_call and (piece["bare"] or _VARIABLE.match(value))
+            if not is_open and not is_name and depth < open_depth and not _HARMLESS_ITEM.match(value):
+                found.append(last)
+            is_open = False
+    return found, False
+
+
+def _find_lines(seen: _Text, start: int, indent: int, kind: str) -> Iterator[Span]:
+    """Yield the values in lines of the same indentation: of a list, of a table, or a single one."""
+    margin = seen.text[start - indent : start]
+    for _ in range(_LINES_MAX):
+        line = _LINE.match(seen.text, start)
+        if line is None or not line[0] or line[0][0] in "[#":
+            return
+        key = line[2] or line[3]
+        is_value = line[1] or key or (kind == "lines" and " " not in line[4].strip() and "(" not in line[4])
+        value = line[4].strip().strip("\"'")
+        if not is_value:
+            return
+        open_field = key and _OPEN_FIELD.match(key)
+        if (
+            value
+            and not open_field
+            and not _HARMLESS_ITEM.match(value)
+            and value not in (MARKER, *_STATEMENTS)
+        ):
+            begin = line.start(4) + line[4].index(value)
+            yield begin, begin + len(value)
+        if not (line[1] or key):
+            return
+        start = line.end() + 1 + indent
+        if seen.text[line.end() : start] != f"\n{margin}":
+            return
 
 
 def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
@@ -313,14 +539,16 @@ def _is_harmless(seen: _Text, match: re.Match[str], kind: str, value: str) -> bo
     """Return whether a value cannot be a secret although its name says so."""
     if _HARMLESS.match(value.rstrip(",;)}]")):
         return True
-    if kind == "next" and value.isupper() and value.lower().rstrip("])") == match[0]:
-        return True  # --token TOKEN, in a usage text
+    if kind == "next" and _NAME.fullmatch(value.lower().rstrip("])\"',")):
+        return True  # --token TOKEN, in a usage text; ["password", "token"]
     name = match["word"]
     if name is None:
         return False
     if value[0] in "{[(":
         return True
-    if name == "auth":
+    if name == "headers":
+        return re.search(r"[\w-]{1,64}(?:=|:|%3[adAD])", value) is None
+    if name in ("auth", "bearer"):
         return _METHOD.match(value) is not None
     if name in ("pass", "pw", "pat") and kind != "next":
         return _COUNT.match(value) is not None and not seen.text[match.start()].isupper()

@@ -15,6 +15,11 @@ _NOT_YET = "(?!<redacted>)"
 # Where a secret may begin: after a letter only if that letter belongs to an escape, as in JSON
 _START = r"(?:(?<![A-Za-z])|(?<=\\[nrt]))"
 
+_PIPED = (
+    r"""[ \t]{1,8}(?:-\w{1,3}[ \t]{1,8})?(?:["']?%s(?:\\n)?["']?[ \t]{1,8})?["']?([^\s|"']{1,256})["']?"""
+    r"""[ \t]{0,8}\|[^\n]{0,80}?(?:--[\w-]{0,20}stdin|--with-token|sudo -S|chpasswd|passwd --stdin)"""
+)
+
 # (a substring of every match, the pattern): most texts contain none, and a substring search is cheap. The
 # search ignores case. The group of the pattern, if any, is the secret.
 _PATTERNS = (
@@ -30,11 +35,30 @@ _PATTERNS = (
         rf"""(?<!tcp)(?<!tcp4)(?<!tcp6)://({_NOT_YET}[^\s/?#"'<>:@\[]{{0,64}}:"""
         r"""(?!\d{1,5}(?:[/?;,]|\Z))[^\s"'<>@]{1,256})(?=@)""",
     ),
+    ("tcp", r"""tcp[46]?://([^\s/?"'<>:@;,\[]{1,64}:[^\s/?"'<>@;,]+)(?=@)"""),
+    ("nats://", rf"""(?<=nats)://({_NOT_YET}[^\s/?"'<>@]+)(?=@)"""),
+    ("jdbc:oracle:", r"""(?i:jdbc:oracle:\w{1,16}:)[^\s/@"']{1,64}/([^\s@"']{1,256})(?=@)"""),
+    ("/bot", rf"""/bot\d{{1,16}}:({_NOT_YET}[^\s/"'<>]+)"""),
+    ("$", r"\$(?:apr1|[156y]|2[abxy]|argon2\w{1,2}|scrypt|pbkdf2[\w-]{0,10})\$([\w./$=,+-]{16,})"),
+    ("auth ", r"\bAUTH (?:PLAIN|LOGIN) ([\w+/=]{4,})"),
+    # echo X | docker login --password-stdin; docker login --password-stdin <<< X
+    ("echo ", rf"\becho{_PIPED}"),
+    ("printf ", rf"\bprintf{_PIPED}"),
     (
-        "%3a%2f%2f",
-        r"""(?i:%3a%2f%2f)((?i:[\w.~-]{0,64}%3a[^\s%@"'&]{1,256}(?:%(?!40)[^\s%@"'&]{1,256}){0,64}))(?=%40|@)""",
+        "<<<",
+        r"""(?i:-stdin|--with-token|sudo -S|passwd|password|token|secret)[^\n<|]{0,80}"""
+        r"""<<<[ \t]{0,8}["']?([^\s"']{1,256})""",
     ),
-    ("cookie:", rf"""(?i:\bcookie:)[ \t]{{0,8}}({_NOT_YET}[^\s"'][^\r\n"']*)"""),
+    # <property value="X" name="password">
+    (
+        "value",
+        r"""(?i:\bvalue["']?\s{0,4}[:=]\s{0,4}["']?([^"'\s]{1,512}?)["']?,?\s{1,32}["']?name["']?\s{0,4}[:=]\s{0,4}["']?"""
+        r"""[\w.-]{0,64}(?:pass(?:word|wd)?|pwd|secret|token|key)(?![a-z]))""",
+    ),
+    (
+        "cookie",
+        rf"""(?i:\bcookie(?::|["'](?::|,)[ \t]{{0,8}}\[?b?["']))[ \t]{{0,8}}({_NOT_YET}[^\s"'][^\r\n"']*)""",
+    ),
     ("bearer", r"(?i:\bbearer)(?:[ \t]{1,8}|%20)((?=[^\s]{0,200}[0-9])[\w.~+/=%-]{16,})"),
     (
         "basic",
@@ -43,7 +67,8 @@ _PATTERNS = (
     ),
     (
         "identified",
-        r"""(?i:\bidentified[ \t]{1,8}(?:with[ \t]{1,8}\S{1,64}[ \t]{1,8})?by)[ \t]{1,8}['"]([^'"]+)""",
+        r"""(?i:\bidentified[ \t]{1,8}(?:with[ \t]{1,8}\S{1,64}[ \t]{1,8})?by)[ \t]{1,8}['"]([^'"]+)"""
+        r"""|\bIDENTIFIED BY (?!['"])([^\s;]+)""",
     ),
     (
         "securestring",
@@ -62,6 +87,8 @@ _EXACT = (
     ("eyJ", r"(?:(?<![\w-])|(?<=%20)|(?<=%3D)|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),
     ("AKIA", rf"{_START}AKIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
     ("ASIA", rf"{_START}ASIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    ("ABIA", rf"{_START}ABIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    ("-us", rf"(?<![0-9a-f]){_START}[0-9a-f]{{32}}-us\d{{1,2}}(?!\w)"),
     ("AIza", rf"{_START}AIza[\w-]{{35}}"),
     ("dapi", rf"{_START}dapi[0-9a-f]{{32}}(?:-\d)?"),
     ("xox", rf"{_START}xox[abeprs](?:\.xox[bp])?-[\w-]{{10,}}"),
@@ -77,37 +104,15 @@ _EXACT = (
         r"(?<!sha512-)(?<!sha512:)(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))[A-Za-z0-9+/]{86}==(?![A-Za-z0-9+/=])",
     ),
 )
-_PREFIXES = (
-    *(
-        "ghp_",
-        "gho_",
-        "ghu_",
-        "ghs_",
-        "ghr_",
-        "github_pat_",
-        "hf_",
-        "api_org_",
-        "npm_",
-        "r8_",
-        "gsk_",
-        "pplx-",
-    ),
-    *(
-        "dop_v1_",
-        "doo_v1_",
-        "dor_v1_",
-        "sk_live_",
-        "rk_live_",
-        "sk_test_",
-        "rk_test_",
-        "whsec_",
-        "hvs.",
-        "hvb.",
-    ),
-    *("SG.", "ya29.", "tskey-", "GOCSPX-", "AGE-SECRET-KEY-", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-"),
-    *("glsa_", "glc_", "nvapi-", "pypi-Ag", "dckr_pat_", "dckr_oat_", "lin_api_", "ntn_", "shpat_", "shpss_"),
-    *("sntrys_", "sntryu_", "dp.pt.", "dp.st.", "pul-", "rubygems_", "figd_", "ATATT3x", "atlasv1.", "xai-"),
-    *("wandb_v1_", "tgp_v1_", "CFPAT-", "NRAK-", "sgp_", "LTAI5t"),
+_PREFIXES = re.findall(
+    r"\S+",
+    "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ api_org_ npm_ r8_ gsk_ pplx- dop_v1_ doo_v1_ dor_v1_"
+    " sk_live_ rk_live_ sk_test_ rk_test_ whsec_ hvs. hvb. hvr. SG. ya29. tskey- GOCSPX-"
+    " AGE-SECRET-KEY- glpat- gldt- glrt- glcbt- glptt- glsoat- gloas- glimt- glft- glagent- glsa_ glc_"
+    " nvapi- pypi-Ag dckr_pat_ dckr_oat_ lin_api_ ntn_ shpat_ shpss_ shpca_ shppa_ sntrys_ sntryu_"
+    " dp.pt. dp.st. pul- rubygems_ figd_ figo_ ATATT3x ATBB atlasv1. xai- wandb_v1_ tgp_v1_ CFPAT-"
+    " NRAK- sgp_ LTAI5t lsv2_pt_ lsv2_sk_ sk-lf- pscale_tkn_ pscale_pw_ PMAK- xkeysib- sbp_ nfp_ rnd_"
+    " fo1_ fm2_ pcsk_ rpa_ AKCp8 HRKU- sq0csp- sq0atp- xoxe.xox EAACEdEose0cBA AQVN KGAT_ fw_ ops_eyJ",
 )
 # In base64 on one line: a private key as PEM, the content of PEM, and an OpenSSH key
 _PREFIXES_OF_KEYS = ("LS0tLS1CRUdJTi", "MIIC", "MIIE", "MIIF", "MIIG", "MIIJ", "MIGH", "b3BlbnNzaC1rZXk")

@@ -79,5 +79,5 @@ LINES = [
     "Downloading shards: 100%|##########| 4/4 [00:00<00:00, 12.3it/s]",
     "https://huggingface.co/gpt2/resolve/main/x",
 ]
-EXPECTED_HIDDEN = {"{secretName:", "*"}
+EXPECTED_HIDDEN = {"*"}
 """What is hidden in the documentation and the examples of this project although it is no secret."""
