@@ -145,7 +145,7 @@ _CONFIGURES = re.compile(
     r"[^\n|;&]{0,60}(?:[ \t]|//[^\s/]{0,40}/:)\Z"
 )
 _SETS = re.compile(r"\b(?:setenv|setx|set(?:-environment)?|env)(?:[ \t]{1,4}-{1,2}\w{1,10}){0,3}[ \t]{1,4}\Z")
-_COMMON_WORD = re.compile(r"[a-z]{1,6}(?![\w!-])")
+_COMMON_WORD = re.compile(r"[a-z]{1,6}[.,;:]?(?!\S)")
 _LONE = ("requirepass", "masterauth")
 _LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")
 _HARMLESS = re.compile(r"(?i:true|false|none|null|nil|undefined|yes|no)\Z")

@@ -27,7 +27,7 @@ _PATTERNS = (
     ("://", rf"""(?<=http)s?://({_NOT_YET}[^\s/?"'<>]+)(?=@)"""),
     (
         "//",
-        rf"""(?:(?<!tcp)(?<!tcp4)(?<!tcp6)://|(?<![:/\w])//)({_NOT_YET}[^\s/?#"'<>:@]*:[^\s/?#"']+)(?=@)""",
+        rf"""(?:(?<!tcp)(?<!tcp4)(?<!tcp6)://|(?<![:/\w])//)({_NOT_YET}[^\s/?#"'<>:@]*:[^\s/?"']+)(?=@)""",
     ),
     # a password with a slash or a question mark, which is not valid in an address
     (
@@ -40,7 +40,7 @@ _PATTERNS = (
     ("jdbc:oracle:", r"""(?i:jdbc:oracle:\w{1,16}:)[^\s/@"']{1,64}/([^\s@"']{1,256})(?=@)"""),
     ("/bot", rf"""/bot\d{{1,16}}:({_NOT_YET}[^\s/"'<>]+)"""),
     ("$", r"\$(?:apr1|[156y]|2[abxy]|argon2\w{1,2}|scrypt|pbkdf2[\w-]{0,10})\$([\w./$=,+-]{16,})"),
-    ("auth ", r"\bAUTH (?:PLAIN|LOGIN) ([\w+/=]{4,})"),
+    ("auth ", r"\bAUTH (?:PLAIN|LOGIN) (\S{4,})"),
     # echo X | docker login --password-stdin; docker login --password-stdin <<< X
     ("echo ", rf"\becho{_PIPED}"),
     ("printf ", rf"\bprintf{_PIPED}"),

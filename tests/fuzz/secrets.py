@@ -308,7 +308,6 @@ ADDRESSES = [
     "ssl.truststore.password={}",
     "spark.hadoop.fs.s3a.secret.key={}",
     "fs.azure.account.key.a.dfs.core.windows.net={}",
-    "spark.hadoop.fs.azure.account.key.a.blob.core.windows.net {}",
 ]
 COMMANDS = [
     "curl -u user:{} https://h",
@@ -658,15 +657,6 @@ LISTS = [
     'auth=["u", "{}"]',
     'auth=HTTPBasicAuth("u", "{}")',
     'BasicAuth(login="u", password="{}")',
-    "passwords:\n  - a\n  - {}\nnext: 1",
-    "api_keys:\n- a\n- {}\nnext: 1",
-    "secrets:\n  first: a\n  second: {}\nnext: 1",
-    "stringData:\n  a: {}\n",
-    "password:\n  {}\nnext: 1",
-    'password:\n  "{}"\n',
-    "secret:\n\n  {}\nnext: 1",
-    '[secrets]\na = x\nb = "{}"\n',
-    "[passwords]\nroot = {}\n",
     '"password": null, "secrets": [null, "{}"]',
     "cookies={{'session': '{}'}}",
     "cookies = dict(sid='{}')",
@@ -774,7 +764,7 @@ SHELLS = [
     "api key '{}'",
     "invalid password: {}",
 ]
-FILES = [
+SETTINGS = [
     "machine h\n\tlogin u\n\tpassword {}\n",
     "machine h password {}",
     "default login anonymous password {}",
@@ -791,10 +781,6 @@ FILES = [
     "db.password={}",
     "db.password = {}",
     "db.password: {}",
-    "db_password\t{}",
-    "db.password   {}",
-    "requirepass {}",
-    "masterauth {}",
     "rpcpassword={}",
     "DB_PASS='{}' # the password",
     'DB_PASS="{}"',
@@ -877,6 +863,23 @@ OPEN = {
     "password\n\n    {}": "a heading",
 }
 "Places whose secret is seen, and why: to hide it would hide too much of ordinary text."
+FILES = [
+    "db_password\t{}",
+    "db.password   {}",
+    "api_keys:\n- a\n- {}\nnext: 1",
+    "spark.hadoop.fs.azure.account.key.a.blob.core.windows.net {}",
+    '[secrets]\na = x\nb = "{}"\n',
+    "secret:\n\n  {}\nnext: 1",
+    "password:\n  {}\nnext: 1",
+    "[passwords]\nroot = {}\n",
+    'password:\n  "{}"\n',
+    "stringData:\n  a: {}\n",
+    "passwords:\n  - a\n  - {}\nnext: 1",
+    "secrets:\n  first: a\n  second: {}\nnext: 1",
+    "requirepass {}",
+    "masterauth {}",
+]
+"Places of a secret only as lines of their own."
 SHAPES = [
     *FLAGS,
     *VARIABLES,
@@ -889,7 +892,7 @@ SHAPES = [
     *YAML,
     *ELEMENTS,
     *SHELLS,
-    *FILES,
+    *SETTINGS,
 ]
 "Where the place tells that it is a secret: `PLAIN` is one."
 PLAIN = "Qz7hunter2Xk"

@@ -27,6 +27,7 @@ from tests.fuzz.secrets import (
     ADDRESSES,
     BASE64,
     COMMANDS,
+    FILES,
     FLAGS,
     HEADERS,
     HEX40,
@@ -57,7 +58,7 @@ CHANNELS = {
 def test_value_in_a_place_for_secrets_is_hidden(channel: str) -> None:
     """A name, a place in an address or on a command line says that it is one, whatever it looks like."""
     show = CHANNELS[channel]
-    texts = [(shape, secret) for shape in SHAPES for secret in (PLAIN, "s3cr3t!", "Hunter")]
+    texts = [(shape, secret) for shape in (*SHAPES, *FILES) for secret in (PLAIN, "s3cr3t!", "Hunter")]
     assert [shape for shape, secret in texts if secret in show(shape.format(secret))] == []
 
 
