@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from launcher.cli.stdout import write
@@ -36,7 +37,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     parser.add_argument(
         "--all",
         action="store_true",
-        help="the whole environment of the process, not only what the launcher sets",
+        help="the whole environment of the process, with its secrets, not only what the launcher sets",
     )
     add_replay(parser, environ)
     add_flags(parser)
@@ -62,6 +63,8 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     result, missing = without_files(plan, result)
     text, notes = render_environment(result, unset, words.format)
     write(text)
+    if words.all and os.isatty(1):
+        notes = ["--all shows secrets, too: remove them before you show this to others", *notes]
     for note in (*missing, *notes):
         say(f"note: {note}", "note")
     return 0

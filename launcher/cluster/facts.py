@@ -11,7 +11,7 @@ from collections import Counter
 
 from launcher.core.environ import is_loopback
 from launcher.core.model import Restarts
-from launcher.core.redact import printable, redact, redact_argv
+from launcher.core.redact import printable, redact_argv, redact_variable
 from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import NCCLS
@@ -163,7 +163,7 @@ def _find_fabric(plan: Plan) -> str | None:
 def _find_settings(settings: tuple[Setting, ...]) -> dict[str, str]:
     """Return the variables that should be the same for the processes of all nodes."""
     common = {
-        item.name: redact(item.value)
+        item.name: redact_variable(item.name, item.value)
         for item in settings
         if item.name != MARKER  # the version of the launcher, which is compared itself
         and not _OF_NODE.search(item.name)

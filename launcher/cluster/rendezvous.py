@@ -9,7 +9,7 @@ from launcher.cluster.consistency import compare, name_nodes, render_table
 from launcher.cluster.messages import Refuse, Start, Waiting
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
-from launcher.core.redact import printable, redact
+from launcher.core.redact import printable, quote, redact
 from launcher.core.version import __version__
 
 TYPE_CHECKING = False
@@ -214,7 +214,7 @@ class Rendezvous:
         count = f"{self._shape.node_count} {self._kind}s"
         what = f"waiting for {missing} of {count}: {self._describe_missing(reasons)}"
         self._say(what, "waiting")
-        self._tell_all(Waiting(what[:WAITING_LENGTH]))
+        self._tell_all(Waiting(quote(what, WAITING_LENGTH)))
 
     def _describe_missing(self, reasons: Reasons) -> str:
         """Return the missing nodes, with what is known about each."""

@@ -88,7 +88,7 @@ _SECRET_PARTS = (
     *("PASSPHRASE", "PASSWD", "PASSWORD", "PRIVATE", "SAS", "SECRET", "SIGNATURE", "TOKEN"),
 )
 # These only as a whole word between underscores, dots or hyphens.
-_SECRET_WORDS = frozenset(("CRED", "CREDS", "KEYS", "PASS", "PAT", "PSW", "PW", "PWD", "SIG"))
+_SECRET_WORDS = frozenset(("CRED", "CREDS", "HEADERS", "KEYS", "PASS", "PAT", "PSW", "PW", "PWD", "SIG"))
 # A partition key is an InfiniBand port's partition; users put it in bug reports.
 _HARMLESS_KEYS = frozenset(("PKEY",))
 
@@ -121,6 +121,11 @@ def is_public_name(name: str) -> bool:
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable's name looks like a secret's, or its value contains a secret."""
     return _sounds_secret(name.upper()) or redact(value) != value
+
+
+def redact_variable(name: str, value: str) -> str:
+    """Return a variable's value for display: nothing of it if its name looks like a secret's."""
+    return MARKER if value and _sounds_secret(name.upper()) else redact(value)
 
 
 def redact(text: str) -> str:

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
-from launcher.core.redact import printable, redact
+from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.events.ids import Ids, Parent, find_ids
 
@@ -92,7 +92,7 @@ class Complaints(logging.Handler):
         """Pass on why there are no traces, once."""
         fd, self._fd = self._fd, None
         if fd is not None:
-            text = printable(redact(what))[:COMPLAINT_LENGTH]
+            text = quote(what, COMPLAINT_LENGTH)
             with contextlib.suppress(OSError):  # the launcher has ended
                 os.write(fd, f"no traces so far: {text}; the job goes on\n".encode())
 

@@ -14,6 +14,7 @@ import os
 import select
 import time
 
+from launcher.core.redact import quote
 from launcher.events.writer import Sink
 from launcher.output.console import Console
 from launcher.process.kernel import read_signals
@@ -93,7 +94,8 @@ class Traces:
             try:
                 from launcher.events.exporter import export
             except Exception as error:  # an installation in pieces
-                os.write(fd, f"no traces: {type(error).__name__}: {error}; the job goes on\n".encode())
+                what = quote(f"{type(error).__name__}: {error}", LINE_BYTES // 8)
+                os.write(fd, f"no traces: {what}; the job goes on\n".encode())
             else:
                 export(fd, self._environ, self._own)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from launcher.core.frozen import frozen, replace
-from launcher.core.redact import printable
+from launcher.core.redact import quote
 from launcher.fabrics.infiniband import EXPOSE
 
 TYPE_CHECKING = False
@@ -131,7 +131,7 @@ def _find_network(spoken: Spoken, text: str) -> str:
 
 
 def _short(name: str) -> str:
-    return printable(name[:NAME_CHARS])
+    return quote(name, NAME_CHARS)
 
 
 def compare(network: Network, spoken: Spoken) -> Comparison:

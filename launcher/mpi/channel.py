@@ -11,6 +11,7 @@ import time
 from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem
 from launcher.core.messages import Garbled, pack, unpack
+from launcher.core.redact import quote
 from launcher.core.signal import signal
 from launcher.mpi.messages import TO_RANK, Attached, Briefing, RankEnded, Release, Started
 from launcher.mpi.placeholder import ENDING
@@ -133,7 +134,7 @@ class Channel:
 def _no_session(job: str) -> Problem:
     return Problem(
         "no-session",
-        f"mpirun has started a rank on {os.uname().nodename}, where job {job[:64]} has no session",
+        f"mpirun has started a rank on {os.uname().nodename}, where job {quote(job, 64)} has no session",
         "this node",
         "mpirun did not follow the hostfile, or the nodes share one /dev/shm or /tmp",
     )

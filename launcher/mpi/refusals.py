@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.cluster.refusals import SAME_IMAGE
 from launcher.core.errors import NotReady, Problem
-from launcher.core.redact import printable
+from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.mpi.node import Node, describe_nodes
 
@@ -28,14 +28,14 @@ def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
 
 
 def other_version(node: Node, version: str) -> Problem:
-    what = f"{node.host} has launcher {printable(version)}, this node {__version__}"
+    what = f"{node.host} has launcher {quote(version, 40)}, this node {__version__}"
     return Problem("other-version", what, "session", SAME_IMAGE)
 
 
 def same_node(one: Node, other: Node) -> Problem:
     return Problem(
         "same-node",
-        f"{one.host} and {other.host} are the same node, {printable(one.name)[:64]}",
+        f"{one.host} and {other.host} are the same node, {quote(one.name, 64)}",
         "the hosts of the job",
         "name each node once; or check what the name resolves to on the head (getent hosts)",
     )

@@ -7,6 +7,7 @@ import os
 import socket
 
 from launcher.core.messages import Garbled
+from launcher.core.redact import quote
 from launcher.output.folder import remove_tree
 
 SOCKET = "session"
@@ -23,7 +24,7 @@ def folder_name(job: str) -> str:
         Garbled: The launcher never gives a job this name.
     """
     if not (job.isascii() and job.isalnum() and len(job) <= 64):
-        raise Garbled(f"{job[:80]!r} is not the name of a job")
+        raise Garbled(f"{quote(job, 80)!r} is not the name of a job")
     return f"launcher-{job}"
 
 

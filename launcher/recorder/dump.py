@@ -18,6 +18,7 @@ import re
 import time
 
 from launcher.core.ranks import render_ranges
+from launcher.core.redact import quote
 from launcher.recorder.facts import Collective, GroupRecord, RankRecord
 
 TYPE_CHECKING = False
@@ -31,6 +32,7 @@ FRAMES_MAX = 64
 BEFORE, AFTER = 3, 3
 """Collectives that are kept before and after the first that has not completed."""
 DEEP = 8
+TEXT_LENGTH = 400
 NUMBER_LIMIT = 1 << 62
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
 """Parts of paths that are no script's."""
@@ -225,7 +227,9 @@ def _mapping(value: Mapping[object, object] | Mapping[str, object], name: str) -
 
 def _text(value: Mapping[str, object] | Mapping[object, object], name: str) -> str:
     found = value.get(name)
-    return found[:400] if isinstance(found, str) else ""
+    if not isinstance(found, str):
+        return ""
+    return found if len(found) <= TEXT_LENGTH else quote(found, TEXT_LENGTH)
 
 
 def _texts(value: object) -> list[str]:

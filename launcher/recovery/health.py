@@ -108,7 +108,7 @@ def run_health(argv: Sequence[str]) -> str:
     if not status:
         return ""
     reader.join(REST_S)
-    text = bytes(kept).decode("utf-8", "replace")
+    text = redact(bytes(kept).decode("utf-8", "replace"))  # before a line is chosen and cut
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line[:400] or f"{argv[0]} ended with status {status if status > 0 else 128 - status}"
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from itertools import product
 
+from launcher.core.redact import shorten
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -181,4 +183,4 @@ def _spell(group: Sequence[_Range]) -> Iterator[str]:
 
 def _shown(text: str) -> str:
     """Return text for a message: quoted, with control characters escaped, and at most one line long."""
-    return repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "...")
+    return repr(text if len(text) <= _SHOWN_LENGTH else shorten(text, _SHOWN_LENGTH) + "...")

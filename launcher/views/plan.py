@@ -127,14 +127,11 @@ def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[tuple[list[int
 
 def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str, str]:
     described = describe_setting(setting, environ)
+    value = str(described["value"])
     if described.get("kept"):
-        return (
-            setting.name,
-            str(described["inherited"]),
-            f"yours; else {setting.value}: {setting.origin}",
-        )
+        return setting.name, str(described["inherited"]), f"yours; else {value}: {setting.origin}"
     replaced = f"; replaces {described['inherited']!r}" if "inherited" in described else ""
-    return setting.name, setting.value, setting.origin + replaced
+    return setting.name, value, setting.origin + replaced
 
 
 def _table(paper: Paper, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

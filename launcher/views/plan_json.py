@@ -19,7 +19,7 @@ from launcher.core.model import (
     Restarts,
     Setting,
 )
-from launcher.core.redact import redact, redact_argv
+from launcher.core.redact import redact, redact_argv, redact_variable
 from launcher.core.version import __version__
 from launcher.machine.cpus import render_cpu_list
 
@@ -195,11 +195,11 @@ def describe_setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, 
     inherited = environ.get(setting.name) or None
     result: dict[str, object] = {
         "name": setting.name,
-        "value": redact(setting.value),
+        "value": redact_variable(setting.name, setting.value),
         "origin": redact(setting.origin),
     }
     if inherited is not None and inherited != setting.value:
-        result["inherited"] = redact(inherited)
+        result["inherited"] = redact_variable(setting.name, inherited)
         result["kept"] = setting.policy is Policy.IF_UNSET
     return result
 

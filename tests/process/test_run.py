@@ -414,6 +414,16 @@ def test_a_reader_that_is_slow_gets_everything() -> None:
         assert (process.wait(30), process.stderr.read()) == (0, b"")
 
 
+def test_the_whole_environment_on_a_terminal_comes_with_a_warning() -> None:
+    """It has the user's secrets; a pipe or a file gets the environment alone."""
+    reading, writing = os.openpty()
+    line = [sys.executable, "-m", "launcher", "env", "--all"]
+    done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, env=clean_environ(), check=True)
+    os.close(writing)
+    os.close(reading)
+    assert b"note: --all shows secrets" in done.stderr
+
+
 def test_a_full_disk_is_said_in_one_line() -> None:
     """What cannot be written is a problem with a fix, not a traceback."""
     done = shell('exec "$@" >/dev/full', "env")

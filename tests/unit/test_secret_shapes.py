@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import shlex
 import subprocess
@@ -15,12 +16,19 @@ from hypothesis import strategies as st
 from launcher.channel import lines
 from launcher.core import environ, messages
 from launcher.core.errors import UsageError
+from launcher.core.model import Setting
 from launcher.core.redact import MARKER, quote, redact, redact_argv, shorten
 from launcher.core.secret_shapes import find_secrets
 from launcher.events.writer import render_event
+from launcher.fabrics import spoken
 from launcher.failure.text import clean_lines, presentable
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
+from launcher.mpi.session_folder import folder_name
+from launcher.recorder import dump
+from launcher.recovery.health import run_health
+from launcher.sources import nodelist
+from launcher.views import plan_json
 from tests.fuzz import redaction
 from tests.fuzz.ordinary import EXPECTED_HIDDEN, LINES
 from tests.fuzz.secrets import (
@@ -188,6 +196,36 @@ def test_a_value_in_a_message_is_cut_after_its_secrets_are_taken_out(place: int)
     with pytest.raises(messages.Garbled) as caught:
         lines.parse(text.encode())
     assert PLAIN[:4] not in redact(str(caught.value))
+
+
+@pytest.mark.parametrize("place", range(0, 66, 5))
+def test_what_comes_from_outside_is_cut_after_its_secrets_are_taken_out(place: int) -> None:
+    """A health command's line, a refused list, a name in NCCL's log or in a dump, a name of a job."""
+    text = "n" * place + f" https://user:{PLAIN}@host/ " + "b" * 99
+    entry = {"pg_id": 0, "state": "scheduled", "profiling_name": f"nccl:{'m' * 300}{text}"}
+    shown: list[object] = [
+        run_health(["sh", "-c", f"printf '%s' {'x' * 320}'{text}'; exit 1"]),
+        spoken.hear(spoken.Spoken(), f"NCCL INFO Using network {text}").network,
+        dump.read_rank(0, pickle.dumps({"version": "2.10", "entries": [entry]})),
+    ]
+    for call in (lambda: nodelist.parse_nodelist(text), lambda: folder_name(text)):
+        with pytest.raises((ValueError, messages.Garbled)) as refused:
+            call()
+        shown.append(str(refused.value))
+    assert [one for one in shown if PLAIN[:4] in redact(str(one))] == []
+
+
+def test_a_variable_with_a_secrets_name_is_hidden_as_a_whole() -> None:
+    """Its value may have blanks and quotes, and look like nothing."""
+    for name in ("OTEL_EXPORTER_OTLP_HEADERS", "MY_TOKEN", "DB_PASS"):
+        setting = Setting(name, "a 'b", "typed")
+        assert plan_json.describe_setting(setting, {name: "c d"}) == {
+            "name": name,
+            "value": MARKER,
+            "origin": "typed",
+            "inherited": MARKER,
+            "kept": False,
+        }
 
 
 def test_a_long_line_of_a_hostfile_is_quoted_short(tmp_path: Path) -> None:
