@@ -205,13 +205,16 @@ def _redact_joined(argv: Sequence[str]) -> list[str]:
     """Return arguments without secrets that several of them make up: ``["setenv", "DB_PASS", "X"]``."""
     from launcher.core.secret_shapes import find_secrets
 
-    shown, spans, start = list(argv), find_secrets(" ".join(argv)), 0
-    for index, argument in enumerate(argv):
-        end = start + len(argument)
-        for first, last in reversed(spans):
-            if start <= first < end and argument[first - start : last - start] != MARKER:
-                shown[index] = shown[index][: first - start] + MARKER + shown[index][last - start :]
-        start = end + 1
+    shown, index, start = list(argv), 0, 0  # of the argument, and where it starts in the line
+    cut = 0
+    for first, last in find_secrets(" ".join(argv)):
+        while first > start + len(argv[index]):
+            start, index, cut = start + len(argv[index]) + 1, index + 1, 0
+        found = argv[index][first - start : last - start]
+        if found not in ("", MARKER):
+            head = first - start + cut
+            shown[index] = shown[index][:head] + MARKER + shown[index][head + len(found) :]
+            cut += len(MARKER) - len(found)
     return shown
 
 

@@ -189,6 +189,8 @@ class _Text:
         self.text = text
         self.lower = text.encode("ascii", "replace").lower().decode()  # unlike lower(), keeps the length
         self._ends: dict[str, Span] = {}
+        self.listed = [0, 0]
+        """Where the last list or table ends, and the last call."""
 
     def end(self, kind: str, start: int) -> int:
         """Return the end of a value of this kind that begins at ``start``."""
@@ -426,8 +428,11 @@ def _find_value(
         is_call = len(opening[0]) > 1
         is_pair = match[0] == "auth" and opening[0][-1] in "(["
         if group != "word" or is_pair or match[0].startswith("cred") or match[0].endswith("pwd"):
-            items, closed = _find_items(seen, opening.end() - 1, is_pair, is_call)
-            yield from items
+            at = opening.end() - 1
+            closed = True
+            if at >= max(seen.listed[: 1 + is_call]):  # else it is a part of the last one
+                items, seen.listed[is_call], closed = _find_items(seen, at, is_pair, is_call)
+                yield from items
             if closed and not is_call:
                 return
     if group == "plural":
@@ -456,14 +461,15 @@ def _find_value(
         yield start, end
 
 
-def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], bool]:
-    """Return the values in a list, table or call that opens here, without keys, and whether it is closed.
+def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], int, bool]:
+    """Return the values in a list, table or call that opens here, without keys.
 
-    Of a pair (user, password), only the last one is secret; of a call, only strings.
+    Of a pair (user, password), only the last one is secret; of a call, only strings. Also return how far all
+    values were found, and whether it is closed.
     """
     found: list[Span] = []
     last: Span | None = None
-    depth, open_depth, at, is_open = 0, _PIECES_MAX, start, False
+    depth, open_depth, at, open_at, is_open = 0, _PIECES_MAX, start, 0, False
     for _ in range(_PIECES_MAX):
         piece = _PIECE.match(seen.text, at)
         if piece is None:
@@ -471,13 +477,14 @@ def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[
         at = piece.end()
         if piece["open"]:
             depth += 1
-            open_depth = min(open_depth, depth) if is_open else open_depth
+            if is_open and open_depth == _PIECES_MAX:
+                open_depth, open_at = depth, open_at or at
             last, is_open = None, False
         elif piece["close"]:
             depth -= 1
             open_depth = open_depth if depth >= open_depth else _PIECES_MAX
             if depth == 0:
-                return (found[-1:] if is_pair and len(found) == 2 else found), True
+                return (found[-1:] if is_pair and len(found) == 2 else found), open_at or at, True
         elif piece["key"]:
             if last is not None:
                 is_open = _OPEN_FIELD.match(seen.text[last[0] : last[1]]) is not None
@@ -493,7 +500,7 @@ def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[
             if not is_open and not is_name and depth < open_depth and not _HARMLESS_ITEM.match(value):
                 found.append(last)
             is_open = False
-    return found, False
+    return found, open_at or at, False
 
 
 def _find_lines(seen: _Text, start: int, indent: int, kind: str) -> Iterator[Span]:

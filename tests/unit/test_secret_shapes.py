@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -49,12 +50,15 @@ from tests.fuzz.secrets import (
     VARIABLES,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 pytestmark = pytest.mark.thorough  # hundreds of shapes in texts of up to a megabyte
 
 ROOT = Path(__file__).parents[2]
 
 
-CHANNELS = {
+CHANNELS: dict[str, Callable[[str], str]] = {
     "text": redact,
     "one argument": lambda text: " ".join(redact_argv(["run", text])),
     "event": lambda text: render_event("output", text, {}, {"why": [text]}, 0).decode(),
@@ -327,6 +331,31 @@ HOSTILE = [
         "pass -> ",
         "token: str = ",
         "ghp_",
+    ),
+    *(
+        "secrets: [",
+        "secrets: [a, ",
+        "secrets={a:b,",
+        "password=f(",
+        "secrets:\n  a: b\n",
+        "[secrets]\na = b\n",
+    ),
+    *(
+        "password: |\n\n  ",
+        "value=a ",
+        "<name>token</name><value>",
+        "<password><![CDATA[",
+        "echo a | ",
+        "<<<",
+    ),
+    *("\\u0022", "%25", "\x1b[", "\x1b]", "&quot;", "\\\n ", "\u200b", "cookie':'", "set A_TOKEN ", "/bot1:"),
+    *(
+        "mysql -p'a' ",
+        "vault kv put a b=c ",
+        "authorization: aws a=b",
+        "npm config password ",
+        "tcp://a:b",
+        "$6$",
     ),
 ]
 
