@@ -309,9 +309,7 @@ def _begins_word(text: str, start: int) -> bool:
     before = text[start - 1]
     if not before.isalnum():
         return True
-    if text[start].isupper() and (before.islower() or before.isdigit()):
-        return True
-    return text[start - 2 : start] in ("\\n", "\\t", "\\r") or text[max(0, start - 3) : start][:1] == "%"
+    return text[start].isupper() and (before.islower() or before.isdigit())
 
 
 def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _NOT_YET = "(?!<redacted>)"
 
-# Where a secret may begin: after a letter only if that letter belongs to an escape, as in JSON
-_START = r"(?:(?<![A-Za-z])|(?<=\\[nrt]))"
+# Where a secret may begin
+_START = r"(?<![A-Za-z])"
 
 _PIPED = (
     r"""[ \t]{1,8}(?:-\w{1,3}[ \t]{1,8})?(?:["']?%s(?:\\n)?["']?[ \t]{1,8})?["']?([^\s|"']{1,256})["']?"""
@@ -59,10 +59,10 @@ _PATTERNS = (
         "cookie",
         rf"""(?i:\bcookie(?::|["'](?::|,)[ \t]{{0,8}}\[?b?["']))[ \t]{{0,8}}({_NOT_YET}[^\s"'][^\r\n"']*)""",
     ),
-    ("bearer", r"(?i:\bbearer)(?:[ \t]{1,8}|%20)((?=[^\s]{0,200}[0-9])[\w.~+/=%-]{16,})"),
+    ("bearer", r"(?i:\bbearer)[ \t]{1,8}((?=[^\s]{0,200}[0-9])[\w.~+/=%-]{16,})"),
     (
         "basic",
-        r"(?i:\bbasic)(?:[ \t]{1,8}|%20)"
+        r"(?i:\bbasic)[ \t]{1,8}"
         r"((?=[^\s]{0,200}[0-9=])(?=[^\s]{0,200}[A-Z])(?=[^\s]{0,200}[a-z])[\w+/-]{8,}={0,2})",
     ),
     (
@@ -84,7 +84,7 @@ _PATTERNS = (
     ("webhook.office.com", r"webhook\.office\.com/([\w@/-]{20,})"),
 )
 _EXACT = (
-    ("eyJ", r"(?:(?<![\w-])|(?<=%20)|(?<=%3D)|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),
+    ("eyJ", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),
     ("AKIA", rf"{_START}AKIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
     ("ASIA", rf"{_START}ASIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
     ("ABIA", rf"{_START}ABIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
@@ -94,14 +94,14 @@ _EXACT = (
     ("xox", rf"{_START}xox[abeprs](?:\.xox[bp])?-[\w-]{{10,}}"),
     ("xapp-", rf"{_START}xapp-\d-[\w-]{{10,}}"),
     ("sk-", rf"{_START}sk-(?:(?:admin|ant|lf|or|proj|svcacct)-[\w-]{{16,}}|[A-Za-z0-9]{{20,}})"),
-    ("8Q~", r"(?:(?<![\w~.-])|(?<=\\[nrt]))[\w~.-]{3}8Q~[\w~.-]{31,34}"),
+    ("8Q~", r"(?<![\w~.-])[\w~.-]{3}8Q~[\w~.-]{31,34}"),
     (":AA", rf"(?<![0-9]){_START}\d{{8,10}}:AA[\w-]{{33}}"),
-    ("1//0", r"(?:(?<![\w/])|(?<=\\[nrt]))1//0[\w-]{30,}"),
+    ("1//0", r"(?<![\w/])1//0[\w-]{30,}"),
     ("SK", rf"(?<![0-9]){_START}SK[0-9a-f]{{32}}(?![A-Za-z0-9])"),
     ("key-", rf"(?<![0-9]){_START}key-[0-9a-f]{{32}}(?![A-Za-z0-9])"),
     (
         "==",
-        r"(?<!sha512-)(?<!sha512:)(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))[A-Za-z0-9+/]{86}==(?![A-Za-z0-9+/=])",
+        r"(?<!sha512-)(?<!sha512:)(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{86}==(?![A-Za-z0-9+/=])",
     ),
 )
 _PREFIXES = re.findall(
