@@ -27,7 +27,7 @@ from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
 from launcher.evidence.collector import Collector
-from launcher.output.folder import RunFolder
+from launcher.output.folder import DEADLINE_NAME, RunFolder
 from launcher.output.router import OutputRouter
 from launcher.process.execute import CPU_LIMIT, find_program
 from launcher.process.group import ProcessGroup
@@ -506,7 +506,7 @@ class Agent:
     @property
     def deadline_file(self) -> str | None:
         """Path of the file with the preemption deadline for the processes; None without a folder."""
-        return None if self.folder.path is None else f"{self.folder.path}/deadline.json"
+        return None if self.folder.path is None else f"{self.folder.path}/{DEADLINE_NAME}"
 
     def describe_state(self) -> str:
         """Return the state of this node in a few words."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 from launcher.core.errors import NotReady, Problem
+from launcher.core.files import PRIVATE_FOLDER, make_folder, make_private_folder, remove_tree
 from launcher.options.parser import make_parser
 from launcher.ssh.files import cannot_write, exists, name_user, write_private
 from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, NAMELESS, Keys, run_keygen
@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+TEMPORARY = "/tmp"  # noqa: S108 - the folder in it is made for our user alone
 _ONE_FILE = """\
 {path}: the client key and the host key of a job. This file opens the nodes of the job: keep it secret.
 Give it to every node, as one of
@@ -56,15 +57,21 @@ def make_keys(environ: Mapping[str, str]) -> Keys:
     Raises:
         NotReady: ssh-keygen is missing or fails.
     """
-    with tempfile.TemporaryDirectory(prefix="launcher_") as folder:
+    try:
+        folder = make_private_folder((environ.get("TMPDIR") or TEMPORARY, TEMPORARY))
+    except OSError as error:
+        raise cannot_write(str(error.strerror)) from error
+    try:
         names = [_make_key(f"{folder}/{name}", environ) for name in ("client", "host")]
         client, host = (_read(name) for name in names)
+    finally:
+        remove_tree(folder)
     return Keys(client, host)
 
 
 def _make_folder(path: str) -> None:
     try:
-        os.mkdir(path, 0o700)
+        os.close(make_folder(path, PRIVATE_FOLDER, new=True))
     except FileExistsError as error:
         raise exists(path) from error
     except OSError as error:

@@ -10,6 +10,7 @@ import _socket
 import os
 
 from launcher.control import NAME
+from launcher.core.files import remove_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class StatusServer:
             except OSError:  # no sockets at all, e.g. by a seccomp profile
                 break
             try:
+                os.fchmod(listener.fileno(), 0o600)  # the kernel gives these permissions to the name
                 listener.bind(path)
-                os.chmod(path, 0o600)
                 listener.listen(WAITING_MAX)
             except OSError:  # a file system without sockets
                 listener.close()
@@ -119,6 +120,6 @@ class StatusServer:
             self._listener = None
         if self.path is not None:
             try:  # noqa: SIM105 - contextlib would be one more module
-                os.unlink(self.path)
+                remove_file(self.path)
             except OSError:
                 pass  # its folder is gone already

@@ -1,9 +1,14 @@
-"""Writes files atomically, and never to a place that another user has planted.
+"""Opens, makes, renames and removes files, never through what another user has planted.
 
-In a folder that several users may write to (/tmp), another user can create a link, a pipe or a file under a
-name that we want to write. So we walk a path step by step with descriptors, and follow only links of root or
-of our own user. We replace an existing file and do not write into it. If a file cannot be replaced (a mounted
-file, a device), we write into it only if no other user can have put it there.
+In a folder that several users may write to (/tmp), another user can create a link, a pipe, a folder or a file
+under a name that we want to write. So we walk a path step by step with descriptors, follow only links of root
+or of our own user, and enter no folder that another user has made in such a place. We replace an existing
+file and do not write into it. If it must be written in place (a log that grows, a mounted file, a device), no
+other user may have been able to put it there.
+
+All other modules write through this one (`tests/unit/test_file_rule.py` lists the few exceptions). ``at`` is
+the descriptor of a folder, for a path inside of it: what happens to the folder's own path does not matter.
+It imports nothing of the launcher and runs on Python 3.8, because `launcher.guest` uses it in user programs.
 
 Source: fs.protected_symlinks, protected_regular and protected_fifos of the kernel (sysctl/fs.rst). They check
 more properties of a file, but only in some folders.
@@ -13,37 +18,58 @@ from __future__ import annotations
 
 import os
 import stat
-from errno import EACCES, EISDIR, ELOOP
+from errno import EACCES, EEXIST, EISDIR, ELOOP, EPERM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LINKS_MAX = 40
 """Number of links that the kernel follows in one path (path_resolution(7))."""
 FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+PRIVATE_FOLDER = 0o700
 
 
-def replace_file(text: str, path: str, mode: int | None = None, *, makes_folders: bool = False) -> None:
-    """Write a text to a path, replacing a file; a pipe or a device is written to and never replaced.
+def replace_file(
+    data: str | bytes,
+    path: str,
+    mode: int | None = None,
+    *,
+    makes_folders: bool = False,
+    at: int | None = None,
+) -> None:
+    """Write a file in one step, replacing an existing one; a pipe or a device is written to.
 
     Never waits: a pipe that no process reads is an error.
 
     Args:
-        text: The whole new text.
+        data: The whole new content.
         path: Path of the file.
         mode: Permissions of a new file whatever the umask; None for those that the umask leaves.
         makes_folders: Whether to make missing parent folders.
+        at: Folder of a relative path; None for the working directory.
 
     Raises:
         OSError: The write failed, e.g. on a full disk; no partial file stays.
-        PermissionError: The path leads to a link or a pipe of another user.
+        PermissionError: Another user has planted a part of the path.
     """
-    folder, name = open_folder(path, makes=makes_folders)
+    folder, name = open_folder(path, makes=makes_folders, at=at)
     try:
         found = find(folder, name)
         if found is not None and not stat.S_ISREG(found.st_mode):
-            _write_there(text, folder, name, os.O_WRONLY | os.O_NONBLOCK)
-        else:
-            _replace_there(text, folder, name, mode)
+            _write_there(data, folder, name)
+            return
+        temporary = f"{name}.{os.urandom(4).hex()}.tmp"
+        file = os.open(temporary, NEW_FLAGS, 0o644, dir_fd=folder)
+        try:
+            _write(data, file, mode)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(temporary, dir_fd=folder)
+            raise
     finally:
         os.close(folder)
 
@@ -57,27 +83,183 @@ def write_in_place(text: str, path: str) -> None:
     """
     folder, name = open_folder(path)
     try:
-        _write_there(text, folder, name, os.O_WRONLY | os.O_NONBLOCK)
+        _write_there(text, folder, name)
     finally:
         os.close(folder)
 
 
-def open_folder(path: str, *, makes: bool = False) -> tuple[int, str]:
+def create_file(data: str | bytes, path: str, mode: int, *, at: int | None = None) -> None:
+    """Write a new file with these permissions.
+
+    Raises:
+        FileExistsError: Something has this name.
+        OSError: It cannot be written, or another user has planted a part of the path.
+    """
+    folder, name = open_folder(path, at=at)
+    try:
+        _write(data, os.open(name, NEW_FLAGS, mode, dir_fd=folder), mode)
+    finally:
+        os.close(folder)
+
+
+def append_file(path: str, *, new: bool = False, makes_folders: bool = False, at: int | None = None) -> int:
+    """Return a non-blocking descriptor that appends to a file, a pipe or a device; a missing file is made.
+
+    Raises:
+        FileExistsError: Something has this name, and ``new`` is set.
+        OSError: It cannot be opened, or is a pipe that no process reads.
+        PermissionError: Another user may have put it, or a part of the path, there.
+    """
+    flags = os.O_APPEND | SAFE_FLAGS
+    folder, name = open_folder(path, makes=makes_folders, at=at)
+    try:
+        try:
+            return os.open(name, NEW_FLAGS | flags, 0o666, dir_fd=folder)
+        except FileExistsError:
+            if new:
+                raise
+        return _open_there(folder, name, os.O_WRONLY | flags)
+    finally:
+        os.close(folder)
+
+
+def open_own(path: str, flags: int = os.O_RDONLY, *, kind: int = stat.S_IFREG, at: int | None = None) -> int:
+    """Return a non-blocking descriptor of a file that our user or root has made: it can be evidence.
+
+    Raises:
+        OSError: It cannot be opened, or is of another kind.
+        PermissionError: Another user has made it, gave it a second name, or planted a part of the path.
+    """
+    folder, name = open_folder(path, at=at)
+    try:
+        _refuse_foreign(os.stat(name, dir_fd=folder, follow_symlinks=False), kind)
+        file = os.open(name, flags | SAFE_FLAGS, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        _refuse_foreign(os.fstat(file), kind)  # it may have been replaced meanwhile
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def make_folder(path: str, mode: int = 0o777, *, new: bool = False, at: int | None = None) -> int:
+    """Return a descriptor of a folder, for ``at``; it and those above are made if missing.
+
+    Args:
+        path: The folder.
+        mode: Its permissions if it is made, which the umask limits.
+        new: Whether it must not exist, and only it is made.
+        at: Folder of a relative path; None for the working directory.
+
+    Raises:
+        FileExistsError: Something has this name, and ``new`` is set.
+        OSError: It cannot be made or entered, or another user has planted a part of the path.
+    """
+    folder, name = open_folder(path.rstrip("/") or "/", makes=not new, at=at, ends_in_folder=True)
+    try:
+        if name:
+            _make_folder(folder, name, mode, new=new)
+            folder = _go_on(folder, name)
+        elif new:
+            raise FileExistsError(EEXIST, os.strerror(EEXIST))
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def make_private_folder(bases: Iterable[str]) -> str:
+    """Make a folder with a random name that only our user can enter, in the first base that can have one.
+
+    Raises:
+        OSError: None of them has.
+    """
+    refused = OSError(EACCES, os.strerror(EACCES))
+    for base in bases:
+        path = os.path.join(os.path.abspath(base), f"launcher-{os.urandom(8).hex()}")
+        try:
+            os.close(make_folder(path, PRIVATE_FOLDER, new=True))
+        except OSError as error:
+            refused = OSError(error.errno, f"{base}: {error.strerror}")
+        else:
+            return path
+    raise refused
+
+
+def rename_file(path: str, name: str, *, at: int | None = None) -> None:
+    """Give a file another name in its folder, replacing what has that name; a missing file is ignored.
+
+    Raises:
+        OSError: It cannot be renamed, or another user has planted a part of the path.
+    """
+    folder, old = open_folder(path, at=at, follows_last=False)
+    try:
+        if find(folder, old) is not None:
+            os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def remove_file(path: str, *, at: int | None = None) -> None:
+    """Remove a file, a link or a socket.
+
+    Raises:
+        OSError: It cannot be removed, or another user has planted a part of the path.
+    """
+    folder, name = open_folder(path, at=at, follows_last=False)
+    try:
+        os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder and what is in it; what cannot be removed stays."""
+    try:
+        folder, name = open_folder(path, follows_last=False)
+    except OSError:
+        return
+    try:
+        _remove_tree(folder, name)
+    finally:
+        os.close(folder)
+
+
+def open_folder(
+    path: str,
+    *,
+    makes: bool = False,
+    at: int | None = None,
+    follows_last: bool = True,
+    ends_in_folder: bool = False,
+) -> tuple[int, str]:
     """Return a descriptor of a path's last folder, and the file's name in it, with all links resolved.
 
     Args:
         path: A path whose last part need not exist.
         makes: Whether to make missing folders.
+        at: Folder of a relative path; None for the working directory.
+        follows_last: Whether the last part may be a link that is followed.
+        ends_in_folder: Whether the path may name a folder: then the descriptor is that folder's, and the name
+            is empty.
 
     Raises:
         OSError: The folder does not exist, or the path names a folder.
-        PermissionError: The path has a link of another user, which could lead to any file of ours.
+        PermissionError: The path has a link of another user, which could lead to any file of ours, or a
+            folder that another user has made where all may.
     """
-    folder = os.open("/" if path.startswith("/") else ".", FOLDER_FLAGS)
+    if at is None or path.startswith("/"):
+        folder = os.open("/" if path.startswith("/") else ".", FOLDER_FLAGS)
+    else:
+        folder = os.dup(at)
     left, links = _split(path), 0
     try:
         while left:
             part = left.pop()
+            if not left and not follows_last:
+                return folder, part
             found = find(folder, part)
             if found is None and not left:
                 return folder, part
@@ -93,6 +275,8 @@ def open_folder(path: str, *, makes: bool = False) -> tuple[int, str]:
                 folder = _go_on(folder, part)
             else:
                 return folder, part
+        if ends_in_folder:
+            return folder, ""
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
     except BaseException:
         os.close(folder)
@@ -116,15 +300,23 @@ def _split(path: str) -> list[str]:
 def _go_on(folder: int, part: str) -> int:
     """Open a folder inside a folder, close the outer one, and return the inner one."""
     inner = os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        found = os.fstat(inner)
+        if _is_foreign(found) and part not in ("/", ".", ".."):
+            refuse_planted(found, os.fstat(folder))
+    except BaseException:
+        os.close(inner)
+        raise
     os.close(folder)
     return inner
 
 
-def _make_folder(folder: int, name: str) -> None:
-    try:  # noqa: SIM105 - contextlib is too large to load for this
-        os.mkdir(name, dir_fd=folder)
+def _make_folder(folder: int, name: str, mode: int = 0o777, *, new: bool = False) -> None:
+    try:
+        os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:  # another node was faster
-        pass
+        if new:
+            raise
 
 
 def _read_link(folder: int, name: str, count: int) -> str:
@@ -132,65 +324,94 @@ def _read_link(folder: int, name: str, count: int) -> str:
         raise OSError(ELOOP, os.strerror(ELOOP))
     link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        if os.fstat(link).st_uid not in (0, os.geteuid()):
+        if _is_foreign(os.fstat(link)):
             raise PermissionError(EACCES, "a symbolic link of another user")
         return os.readlink("", dir_fd=link)
     finally:
         os.close(link)
 
 
-def _replace_there(text: str, folder: int, name: str, mode: int | None) -> None:
-    temporary = f"{name}.{os.urandom(4).hex()}.tmp"
-    file = os.open(temporary, NEW_FLAGS, 0o644, dir_fd=folder)
-    try:
-        _write(text, file, mode)
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        os.unlink(temporary, dir_fd=folder)
-        raise
-
-
-def _write_there(text: str, folder: int, name: str, flags: int) -> None:
+def _open_there(folder: int, name: str, flags: int) -> int:
+    """Open an existing file, unless another user may have put it there."""
     refuse_planted(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder))
-    file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=folder)
-    found = os.fstat(file)
+    file = os.open(name, flags | SAFE_FLAGS, dir_fd=folder)
     try:
-        refuse_planted(found, os.fstat(folder))  # it may have been replaced meanwhile
-        if stat.S_ISREG(found.st_mode):
-            os.ftruncate(file, 0)
+        refuse_planted(os.fstat(file), os.fstat(folder))  # it may have been replaced meanwhile
     except BaseException:
         os.close(file)
         raise
-    _write(text, file, None)
+    return file
 
 
-def _write(text: str, file: int, mode: int | None) -> None:
-    with open(file, "w", encoding="utf-8") as opened:
+def _write_there(data: str | bytes, folder: int, name: str) -> None:
+    file = _open_there(folder, name, os.O_WRONLY)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        os.ftruncate(file, 0)
+    _write(data, file, None)
+
+
+def _write(data: str | bytes, file: int, mode: int | None) -> None:
+    with open(file, "wb") as opened:
         if mode is not None:
             os.fchmod(file, mode)
-        opened.write(text)
+        opened.write(data.encode() if isinstance(data, str) else data)
+
+
+def _remove_tree(folder: int, name: str) -> None:
+    try:
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            for entry in os.listdir(inner):
+                found = find(inner, entry)
+                if found is not None and stat.S_ISDIR(found.st_mode):
+                    _remove_tree(inner, entry)
+                elif found is not None:
+                    os.unlink(entry, dir_fd=inner)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=folder)
+    except OSError:
+        pass
 
 
 def refuse_planted(found: os.stat_result, folder: os.stat_result) -> None:
-    """Check that no other user can have put a file there that we are about to write into.
+    """Check that no other user can have put a file there that we write into, or a folder that we enter.
 
     In a folder that only root or we may change, such as /dev, the file's owner does not matter, except for a
-    pipe: container runtimes mount files of other users.
+    pipe: container runtimes mount files of other users. Nor does it if it is the folder's owner, who may
+    change everything there: on some network file systems all files belong to one user.
 
     Args:
-        found: Status of the existing file.
+        found: Status of what exists.
         folder: Status of its folder.
 
     Raises:
         PermissionError: Another user may have put it there: a pipe, at which we would wait and which that
-            user would read; a file that this user owns; a second name for a file of ours.
+            user would read; a file or folder that this user owns; a second name for a file of ours.
     """
-    own = (0, os.geteuid())
-    is_foreign = found.st_uid not in own
+    is_foreign, is_folder = _is_foreign(found), stat.S_ISDIR(found.st_mode)
     if is_foreign and stat.S_ISFIFO(found.st_mode):
         raise PermissionError(EACCES, "a pipe of another user")
-    is_shared = bool(folder.st_mode & OTHERS_WRITE) or folder.st_uid not in own
-    if is_shared and is_foreign:
-        raise PermissionError(EACCES, "a file of another user, in a folder that others may write to")
+    # A team's folder is writable by its group, and its members work in each other's folders
+    is_shared = bool(folder.st_mode & (stat.S_IWOTH if is_folder else OTHERS_WRITE))
+    is_shared = is_shared or (not is_folder and _is_foreign(folder))
+    is_exempt = found.st_uid == folder.st_uid and not folder.st_mode & stat.S_ISVTX
+    if is_shared and is_foreign and not is_exempt:
+        what = "folder" if is_folder else "file"
+        raise PermissionError(EACCES, f"a {what} of another user, in a folder that others may write to")
     if is_shared and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
         raise PermissionError(EACCES, "a file with several names, in a folder that others may write to")
+
+
+def _refuse_foreign(found: os.stat_result, kind: int) -> None:
+    if stat.S_IFMT(found.st_mode) != kind:
+        raise OSError(EPERM, "not a regular file" if kind == stat.S_IFREG else "not a pipe")
+    if _is_foreign(found):
+        raise PermissionError(EPERM, "another user owns it")
+    if found.st_nlink != 1:
+        raise PermissionError(EPERM, "it has several names, or none")
+
+
+def _is_foreign(found: os.stat_result) -> bool:
+    """Whether a user other than root and us owns something."""
+    return found.st_uid not in (0, os.geteuid())

@@ -124,12 +124,9 @@ class Sink:
 
 
 def open_file(path: str, loop: Loop, complain: Callable[[str], None]) -> Sink:
-    """Open a file for events, to append to it.
+    """Open a file for events, to append to it; missing folders are made.
 
     Raises:
         OSError: It cannot be opened.
     """
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        os.makedirs(folder, exist_ok=True)
     return Sink(LogFile(path), loop, complain)

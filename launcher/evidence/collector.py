@@ -110,7 +110,7 @@ class Collector:
             left_s = max(self._until - time.monotonic() - READ_S, 0.0)
             folder = find_folder(self._agent, hangs=not self.stops)
             ranks = [rank for rank, pid in running if has_torch(pid)]
-            self._request = recorder.request(ranks, folder, left_s)
+            self._request = recorder.request(ranks, folder, left_s, self._agent.folder.place)
 
     def fire(self, now: float) -> None:
         """Go on with the questions; end them if all have answered, or if the time is up."""
@@ -146,7 +146,8 @@ class Collector:
         recorder = self._agent.observers.recorder
         if recorder is None or self.dumps or not recorder.is_ready:
             return
-        self._request = request = recorder.request((), find_folder(self._agent, hangs=False), 0.0)
+        folder = find_folder(self._agent, hangs=False)
+        self._request = request = recorder.request((), folder, 0.0, self._agent.folder.place)
         self.due = time.monotonic()
         self._until = self.due + REST_S
         self._agent.loop.turn_until(lambda: self._request is None, REST_S + 1)

@@ -196,12 +196,12 @@ class HangHandler:
 
     def _write(self, headline: str) -> list[str]:
         """Write all stacks to a file; return a line with its path, or with the error."""
-        folder, answers = self._agent.folder.path, self._agent.evidence.answers
-        if folder is None or not answers:
+        folder, answers = self._agent.folder, self._agent.evidence.answers
+        if folder.fd is None or not answers:
             return []
         try:
-            path = write_stacks(folder, headline, answers)
+            name = write_stacks(folder.fd, headline, answers)
         except OSError as error:
-            return [f"all stacks: cannot be written to {folder}: {error.strerror}"]
-        self._agent.folder.keeps = True
-        return [f"all stacks: {path}"]
+            return [f"all stacks: cannot be written to {folder.path}: {error.strerror}"]
+        folder.keeps = True
+        return [f"all stacks: {folder.path}/{name}"]

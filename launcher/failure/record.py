@@ -7,7 +7,7 @@ import os
 from datetime import datetime, timedelta, timezone
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
-from launcher.core.files import replace_file, write_in_place
+from launcher.core.files import remove_file, replace_file, write_in_place
 from launcher.core.version import __version__
 from launcher.failure.text import shorten_lines
 from launcher.process.signals import name_signal
@@ -182,7 +182,7 @@ def remove_verdict(path: str) -> str | None:
             return None
         if not _is_mounted(path):
             try:
-                os.unlink(path)
+                remove_file(path)
                 return None
             except OSError as error:
                 if error.errno not in IRREPLACEABLE:

@@ -15,7 +15,7 @@ from launcher.failure.model import ProcessExit
 from launcher.failure.starters import SUMMARY, is_own_error
 from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.guest import WRITER
-from launcher.machine.whole import read_whole
+from launcher.machine.whole import read_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
     The pid is empty if torch wrote the file. The reason is empty if there is no file.
     """
     try:
-        data = read_whole(path, ERROR_FILE_BYTES) if path else None
+        data = read_own(path, ERROR_FILE_BYTES) if path else None
     except FileNotFoundError:
         data = None
     except (OSError, ValueError) as error:
@@ -366,7 +366,7 @@ def add_fatal_stacks(stderr: bytes, path: str | None, code: int) -> bytes:
     if code == -signal.SIGABRT and read_last_words(stderr, None).was_ending:
         return stderr
     try:
-        data = read_whole(path, ERROR_FILE_BYTES) if path else None
+        data = read_own(path, ERROR_FILE_BYTES) if path else None
     except (OSError, ValueError):
         data = None
     fatal = FATAL.encode()

@@ -14,7 +14,6 @@ Python 3.8 and newer.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 
 from launcher.guest import WRITER
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 TEXT_LIMIT = 1 << 14
 """Characters kept from each end of a message or traceback."""
 READ_LIMIT_BYTES = 1 << 20
-
-_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-"""In a folder like /tmp another user can put a link, a pipe or a device in place of the file."""
-_ERROR_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 
 
 class _Recorder:
@@ -85,7 +80,7 @@ def write_error_file(
     overwrites the file; the parent of the others ends last. ``extraInfo`` has the PID.
 
     Raises:
-        OSError: The file cannot be written, is a link, or is in a path with a link of another user.
+        OSError: The file cannot be written, or another user has planted it or a part of its path.
 
     Source:
         torch/distributed/elastic/multiprocessing/errors/error_handler.py, PyTorch 2.13.
@@ -94,7 +89,8 @@ def write_error_file(
     import time
     import traceback
 
-    _refuse_links(path)
+    from launcher.core.files import replace_file
+
     if not _is_ours_to_write(path):
         return
     extra = {
@@ -104,36 +100,25 @@ def write_error_file(
         "writer": WRITER,
     }
     message = _shorten(f"{kind.__name__}: {value}")
-    temporary = f"{path}.{os.urandom(8).hex()}"
-    with open(os.open(temporary, _ERROR_FLAGS, 0o666), "w", encoding="utf-8") as file:
-        json.dump({"message": {"message": message, "extraInfo": extra}}, file)
-    try:
-        os.replace(temporary, path)  # no reader sees half a file, not even after a SIGKILL
-    except OSError:
-        os.unlink(temporary)
-        raise
-
-
-def _refuse_links(path: str) -> None:
-    """Raise PermissionError if a part of a path is a link of another user, which could lead anywhere."""
-    place = os.path.abspath(path)
-    while place != "/":
-        if os.path.islink(place) and os.lstat(place).st_uid not in (0, os.geteuid()):
-            raise PermissionError(f"{place} is a symbolic link of another user")
-        place = os.path.dirname(place)
+    # No reader sees half a file, not even after a SIGKILL
+    replace_file(json.dumps({"message": {"message": message, "extraInfo": extra}}), path)
 
 
 def _is_ours_to_write(path: str) -> bool:
-    """Whether the file does not exist, is empty, or was written by this module."""
+    """Whether the file does not exist, is empty, or was written by this module.
+
+    Raises:
+        OSError: It is a link, a pipe, or a file of another user.
+    """
     import json
 
+    from launcher.core.files import open_own
+
     try:
-        fd = os.open(path, os.O_RDONLY | _SAFE)
+        fd = open_own(path)
     except FileNotFoundError:
         return True
     with open(fd, encoding="utf-8") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False
         text = file.read(READ_LIMIT_BYTES)
     try:
         return not text or json.loads(text)["message"]["extraInfo"].get("writer") == WRITER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.errors import NotReady, Problem, UsageError
-from launcher.core.files import replace_file
+from launcher.core.files import remove_file, replace_file
 from launcher.hook.line import HEAD, enter_file
 from launcher.machine.whole import read_whole
 
@@ -32,8 +32,7 @@ def install(path: str, text: str, *, force: bool = False) -> str:
     if not force:
         _refuse_changed(path, old, text)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        replace_file(text, path, MODE)
+        replace_file(text, path, MODE, makes_folders=True)
     except OSError as error:
         raise NotReady(_cannot_write(path, error)) from error
     return "updated" if old else "installed"
@@ -57,7 +56,7 @@ def remove(path: str, text: str, *, force: bool = False) -> str:
     if not force:
         _refuse_changed(path, old, text)
     try:
-        os.unlink(path)
+        remove_file(path)
     except OSError as error:
         raise NotReady(_cannot_write(path, error)) from error
     return "removed"

@@ -27,10 +27,9 @@ def open_kernel_log(host: Host) -> int | None:
 
     The descriptor does not block and is closed on exec.
     """
-    # Some containers link it to a terminal, which must not become our controlling terminal.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        fd = os.open(host.path(KERNEL_LOG), flags)
+        # Some containers link it to a terminal, which must not become our controlling terminal.
+        fd = os.open(host.path(KERNEL_LOG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         return None
     try:

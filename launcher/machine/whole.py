@@ -8,6 +8,8 @@ import select
 import stat
 import time
 
+from launcher.core.files import open_own
+
 STEP_BYTES = 1 << 16
 PIPE_S = 5.0
 """Time limit in seconds for a pipe that the user has typed, such as ``<(command)``."""
@@ -63,6 +65,21 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
             raise OSError(errno.EPERM, "all users can write it")
         if of_system and found.st_uid not in (0, os.geteuid()):
             raise OSError(errno.EPERM, f"user {found.st_uid} owns it, neither root nor you")
+        return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
+    finally:
+        os.close(fd)
+
+
+def read_own(path: str, limit_bytes: int) -> bytes:
+    """Return the content of a file that our user or root has made: evidence of what our processes do.
+
+    At most one byte more than the limit is returned, which shows that the file is longer.
+
+    Raises:
+        OSError: It is not such a file, or cannot be read: see `launcher.core.files.open_own`.
+    """
+    fd = open_own(path)
+    try:
         return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
     finally:
         os.close(fd)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 from launcher.agent.coordination import Coordination
+from launcher.core.files import remove_tree
 from launcher.mpi.refusals import not_ready
 
 TYPE_CHECKING = False
@@ -89,7 +88,7 @@ class Lead(Coordination):
 
     def clean_up(self) -> None:
         """Remove the private folder, because it contains keys."""
-        shutil.rmtree(self._private, ignore_errors=True)
+        remove_tree(self._private)
 
     def close(self) -> None:
         """Close the sessions of all nodes."""

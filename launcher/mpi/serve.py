@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import time
 
@@ -14,6 +13,7 @@ from launcher.channel.connection import READ_BYTES, Connection
 from launcher.channel.lines import Lines
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.errors import NotReady, Problem
+from launcher.core.files import remove_tree
 from launcher.core.messages import pack, unpack
 from launcher.core.redact import printable
 from launcher.core.signal import signal
@@ -87,7 +87,7 @@ class Serving(Coordination):
 
     def clean_up(self) -> None:
         """Remove the private folder, because it contains keys."""
-        shutil.rmtree(self._private, ignore_errors=True)
+        remove_tree(self._private)
 
     # --- signals
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 import socket
 
+from launcher.core import files
 from launcher.core.messages import Garbled
 from launcher.core.redact import quote
-from launcher.output.folder import remove_tree
 
 SOCKET = "session"
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
@@ -60,7 +60,7 @@ def make_folder(job: str) -> str:
     for base in FOLDERS:
         path = os.path.join(base, folder_name(job))
         try:
-            os.mkdir(path, 0o700)
+            os.close(files.make_folder(path, files.PRIVATE_FOLDER, new=True))
         except FileExistsError:
             if find_session(job) != os.path.join(path, SOCKET):
                 continue
@@ -76,7 +76,7 @@ def remove_dead(path: str) -> None:
     """Remove a socket if nothing listens on it any more."""
     if is_dead(path):
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            files.remove_file(path)
 
 
 def is_dead(path: str) -> bool:
@@ -91,5 +91,4 @@ def is_dead(path: str) -> bool:
 
 def remove_folder(path: str) -> None:
     """Remove the folder of a session's socket, with the socket and what killed ranks have left there."""
-    with contextlib.suppress(OSError):
-        remove_tree(os.path.dirname(path))
+    files.remove_tree(os.path.dirname(path))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
-import tempfile
 
 from launcher.agent.agent import Agent, Place
 from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import Agent as Starter
 from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.engines.mpirun import (
@@ -90,7 +89,7 @@ def run_fleet(
             return run_tuner(plan, agent, fleet, environ, folder, lines, name)
         return _lead(plan, agent, fleet, environ, folder, lines, name, checks)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def serve_here(options: Options, environ: Mapping[str, str]) -> int:
@@ -123,7 +122,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
     try:
         return _serve(watch, fleet, environ, folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def _no_address() -> Problem:
@@ -150,14 +149,12 @@ def make_folder() -> str:
     Raises:
         NotReady: No folder can be created in any of `FOLDERS`.
     """
-    problem = ""
-    for base in FOLDERS:
-        try:
-            return tempfile.mkdtemp(prefix="launcher-", dir=base)
-        except OSError as error:
-            problem = f"{base}: {error.strerror}"
-    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
-    raise NotReady(Problem("no-folder", f"no folder for keys and configuration: {problem}", "this node", fix))
+    try:
+        return make_private_folder(FOLDERS)
+    except OSError as error:
+        what = f"no folder for keys and configuration: {error.strerror}"
+        fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
+        raise NotReady(Problem("no-folder", what, "this node", fix)) from error
 
 
 def _read_keys(fleet: Fleet, environ: Mapping[str, str]) -> Keys | None:
@@ -240,8 +237,7 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
 
 def _write_files(agent: Starter, folder: str) -> None:
     for word, text in agent.files:
-        with open(word.replace(FOLDER, folder), "x", encoding="utf-8") as file:
-            file.write(text)
+        create_file(text, word.replace(FOLDER, folder), 0o600)
 
 
 def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:

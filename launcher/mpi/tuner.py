@@ -12,10 +12,10 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 
 from launcher.agent.agent import Agent, Place
 from launcher.core.errors import NotReady, Problem, Unavailable
+from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
@@ -145,7 +145,7 @@ def run_tuner(
         tuning.take([child], [path])
         return tuning.run()
     finally:
-        shutil.rmtree(commands, ignore_errors=True)
+        remove_tree(commands)
 
 
 def make_commands() -> str:
@@ -156,15 +156,15 @@ def make_commands() -> str:
     """
     for base in COMMANDS:
         try:
-            folder = tempfile.mkdtemp(prefix="launcher-", dir=base)
+            folder = make_private_folder((base,))
         except OSError:
             continue
         trial = write_program(folder, "trial", "exit 0\n")
         runs = os.access(trial, os.X_OK)  # not if the file system is mounted noexec
-        os.unlink(trial)
+        remove_file(trial)
         if runs:
             return folder
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
     raise NotReady(
         Problem(
             "no-folder",
@@ -178,9 +178,7 @@ def make_commands() -> str:
 def write_program(folder: str, name: str, text: str) -> str:
     """Write an executable shell script, and return its path."""
     path = os.path.join(folder, name)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(f"#!/bin/sh\n{text}")
+    create_file(f"#!/bin/sh\n{text}", path, 0o700)
     return path
 
 
@@ -195,8 +193,7 @@ def write_ssh(commands: str, folder: str, fleet: Fleet, mark: tuple[str, str]) -
         "mark": mark,
     }
     path = os.path.join(folder, "reach.json")
-    with open(path, "x", encoding="utf-8") as file:
-        json.dump(told, file)
+    create_file(json.dumps(told), path, 0o600)
     line = shlex.join((sys.executable, "-I", "-S", reach.__file__, path))
     write_program(commands, "ssh", f'exec {line} "$@"\n')
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.files import open_own
 from launcher.fabrics.spoken import Spoken, compare, hear
 from launcher.process.kernel import watch_file
 
@@ -51,12 +52,12 @@ class NcclLogWatcher:
             end: Ends the job as a failure, for a reason and with a fix.
             keeps: Whether the user wants to keep the file; otherwise it is truncated when it grows.
         """
-        self._proof, self._path, self._loop = proof, path, loop
+        self._proof, self._loop = proof, loop
         self._say, self._end, self._keeps = say, end, keeps
         self._spoken = Spoken()
         self._at = 0
         self._rest = b""
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_own(path, os.O_RDWR)
         self._watch = watch_file(path)
         if self._watch is not None:
             loop.add(self._watch, self._on_news)
@@ -90,7 +91,7 @@ class NcclLogWatcher:
             self._at += len(data)
             self._hear(data)
         if not self._keeps and os.fstat(self._file).st_blocks * 512 > KEPT_BYTES:
-            os.truncate(self._path, 0)  # NCCL writes on at its offset: what is before takes no space
+            os.ftruncate(self._file, 0)  # NCCL writes on at its offset: what is before takes no space
 
     def _hear(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

@@ -16,6 +16,7 @@ import stat
 import time
 from errno import EBADF, ECONNRESET, EINVAL, ENOTCONN, EPIPE
 
+from launcher.core.files import append_file, rename_file
 from launcher.core.log import render
 
 TYPE_CHECKING = False
@@ -29,7 +30,6 @@ BACKLOG_LIMIT_BYTES = 1 << 20
 
 # Python adds O_CLOEXEC to both.
 _OWN_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOREVER = frozenset((EPIPE, EBADF, ECONNRESET, EINVAL, ENOTCONN))
 """Permanent errors. Others can pass: a disk gets free space, a quota is raised."""
 _FLUSH_BYTES = 1 << 16
@@ -192,14 +192,17 @@ class LogFile(Console):
         OSError: It cannot be opened.
     """
 
-    def __init__(self, path: str, rotate_bytes: int = 0) -> None:
-        """Open or create the file.
+    def __init__(self, path: str, rotate_bytes: int = 0, *, inside: tuple[int, str] | None = None) -> None:
+        """Open or create the file, and the folders above it.
 
         Args:
-            path: Its path.
+            path: Its path, for messages.
             rotate_bytes: Size at which it gets another name, and a new file begins; 0 for never.
+            inside: A folder's descriptor, and the path from there, by which it is found; None for ``path``.
         """
-        fd = os.open(path, _LOG_FLAGS, 0o666)
+        self._at = None if inside is None else inside[0]
+        self._path = path if inside is None else inside[1]
+        fd = append_file(self._path, makes_folders=True, at=self._at)
         super().__init__(fd, path)
         if self._own_fd >= 0:  # a fifo or a terminal
             os.close(fd)
@@ -238,12 +241,12 @@ class LogFile(Console):
 
     def _rotate(self) -> None:
         """Rename the file, the older ones and the last of them away; go on in it if that fails."""
-        names = [self.name, *(f"{self.name}.{number}" for number in range(1, ROTATED_MAX + 1))]
+        endings = ["", *(f".{number}" for number in range(1, ROTATED_MAX + 1))]
+        name = os.path.basename(self._path)
         try:
-            for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
-                if os.path.lexists(newer):
-                    os.rename(newer, older)
-            fd = os.open(self.name, _LOG_FLAGS | os.O_EXCL, 0o666)
+            for older, newer in zip(endings[:0:-1], endings[-2::-1], strict=True):
+                rename_file(f"{self._path}{newer}", f"{name}{older}", at=self._at)
+            fd = append_file(self._path, new=True, at=self._at)
         except OSError as error:
             self._refused, self._limit = f"{self.name}: no new file: {error.strerror}; this one grows on", 0
             return

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 
 from launcher.core.errors import NotReady, Problem
+from launcher.core.files import PRIVATE_FOLDER, make_folder, open_own, remove_tree, replace_file
+from launcher.output.console import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ PYTHONPATH = "PYTHONPATH"
 SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "guest", "site")
 """Path of `launcher.guest.site`, which need not be imported for it."""
 
+DEADLINE_NAME = "deadline.json"
 STARTS_FILE = "LAUNCHER_STARTS_FILE"
 """Variable with the file to which torchrun's first worker on a node adds a byte each time it is started.
 
@@ -32,51 +35,62 @@ torchrun itself does not tell how often it has restarted its workers.
 """
 SOCKET_PATH_BYTES = 107
 """The kernel's limit for the path of a socket, without the terminating zero (unix(7))."""
-EMPTY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 NCCL_FILE = "NCCL_DEBUG_FILE"
 """Variable with the file for NCCL's log, if its network is to be verified."""
 
 
 class RunFolder:
-    """Folders and files of one run on this node; ``path`` is None if no folder can be created."""
+    """Folders and files of one run on this node.
+
+    Attributes:
+        path: Its path without links, which guests follow; None if no folder can be created.
+        fd: Its descriptor. We make all files through it, so they are here whatever happens to the path.
+        keeps: Whether it is kept after the run.
+    """
 
     def __init__(
         self, log_dir: str | None, run_id: str, node_rank: int | None, environ: Mapping[str, str]
     ) -> None:
         self.keeps = log_dir is not None
         self.path: str | None = None
+        self.fd: int | None = None
         self._made: set[str] = set()
         bases = (environ.get("TMPDIR"), "/tmp", "/dev/shm")  # noqa: S108 - mode 700 and a random name
         self._private = [os.path.abspath(os.path.join(base, f"launcher_{run_id}")) for base in bases if base]
         if log_dir is not None:
             node = "node" if node_rank is None else f"node{node_rank}"
-            self.path = os.path.abspath(os.path.join(log_dir, f"{node}_{run_id[:8]}"))
-            _make(self.path)
-            return
-        for path in self._private:
+            path = os.path.abspath(os.path.join(log_dir, f"{node}_{run_id[:8]}"))
             try:
-                os.mkdir(path, 0o700)
-                self.path = path
-                return
+                self.fd = make_folder(path)
+            except OSError as error:
+                raise cannot_write(path, error) from error
+            self.path = _read_path(self.fd) or path
+            return
+        for place, path in enumerate(self._private):
+            try:
+                self.fd = make_folder(path, PRIVATE_FOLDER, new=True)
             except OSError:
                 continue
+            self.path = self._private[place] = _read_path(self.fd) or path
+            return
+
+    @property
+    def place(self) -> tuple[int, str] | None:
+        """Its descriptor and path; None without a folder."""
+        return None if self.fd is None or self.path is None else (self.fd, self.path)
 
     def of_process(self, attempt: int, process: str) -> str | None:
         """Return the folder of one process (its local rank or name), created if missing; None if it fails."""
-        if self.path is None:
+        if self.fd is None:
             return None
-        attempts = f"{self.path}/attempt_{attempt}"
-        path = f"{attempts}/{process}"
-        for wanted in (attempts, path):
-            if wanted not in self._made:
-                try:
-                    os.mkdir(wanted)
-                except FileExistsError:
-                    pass
-                except OSError:
-                    return None
-                self._made.add(wanted)
-        return path
+        inside = f"attempt_{attempt}/{process}"
+        if inside not in self._made:
+            try:
+                os.close(make_folder(inside, at=self.fd))
+            except OSError:
+                return None
+            self._made.add(inside)
+        return f"{self.path}/{inside}"
 
     def file(self, attempt: int, process: str, name: str) -> str | None:
         """Return the path of a file for one process; None without a folder.
@@ -115,15 +129,24 @@ class RunFolder:
         if path is None or "%" in path:
             return None
         try:
-            os.close(os.open(path, EMPTY_FLAGS, 0o600))
+            replace_file("", path.removeprefix(f"{self.path}/"), 0o600, at=self.fd)
         except OSError:
             return None
         return path
 
-    def log_path(self, attempt: int, process: str, stream: str) -> str:
-        """Return the path of a process's ``stdout.log`` or ``stderr.log``; from now on the folder is kept."""
+    def open_log(self, attempt: int, process: str, stream: str, rotate_bytes: int) -> LogFile:
+        """Open a process's ``stdout.log`` or ``stderr.log``; from now on the folder is kept.
+
+        Raises:
+            NotReady: It cannot be written.
+        """
         self.keeps = True
-        return f"{self.of_process(attempt, process) or '/no-folder-for-logs'}/{stream}.log"
+        inside = f"attempt_{attempt}/{process}/{stream}.log"
+        path = f"{self.path or '/no-folder-for-logs'}/{inside}"
+        try:
+            return LogFile(path, rotate_bytes, inside=None if self.fd is None else (self.fd, inside))
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     def private_folders(self) -> Iterator[str]:
         """Yield folders that only we and root can enter, on local file systems; creates missing ones.
@@ -134,7 +157,7 @@ class RunFolder:
         for folder in self._private:
             if folder != self.path and folder not in self._made:
                 try:
-                    os.mkdir(folder, 0o700)
+                    os.close(make_folder(folder, PRIVATE_FOLDER, new=True))
                 except OSError:
                     continue
                 self._made.add(folder)
@@ -154,6 +177,15 @@ class RunFolder:
                 remove_tree(folder)
 
 
+def _read_path(fd: int) -> str:
+    """Return the path of a folder without links; empty if unknown."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+    return path if os.path.isdir(path) else ""
+
+
 def put_first(before: str) -> str:
     """Return a PYTHONPATH with our folder in front."""
     is_there = before.split(os.pathsep)[0] == SITE  # from a launcher around this one
@@ -165,31 +197,11 @@ def note_start(environ: MutableMapping[str, str]) -> None:
     path = environ.pop(STARTS_FILE, "")
     if path and environ.get("LOCAL_RANK") == "0":
         try:
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = open_own(path, os.O_WRONLY | os.O_APPEND)
             os.write(file, b".")
             os.close(file)
         except OSError:
             pass  # the count is worth less than the job
-
-
-def _make(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def remove_tree(path: str) -> None:
-    """Remove a tree of ours; files of another user that we may not remove stay."""
-    try:
-        for entry in os.scandir(path):
-            if entry.is_dir(follow_symlinks=False):
-                remove_tree(entry.path)
-            else:
-                os.unlink(entry.path)
-        os.rmdir(path)
-    except OSError:
-        pass
 
 
 def cannot_write(path: str, error: OSError) -> NotReady:

@@ -13,7 +13,7 @@ import time
 from launcher.core.log import CLOCK, PREFIX, STYLE, use_style
 from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
-from launcher.output.folder import RunFolder, cannot_write
+from launcher.output.folder import RunFolder
 from launcher.output.formats import JsonLines, PlainLines
 from launcher.output.streams import Stream, fill_template, make_prefix
 from launcher.process.spawn import Child, Streams
@@ -103,24 +103,27 @@ class OutputRouter:
         self._written[index] = []
         self._attempt = attempt
         for bit in (STDERR, STDOUT):
-            path = folder.log_path(attempt, child.folder, NAMES[bit]) if child.route.to_file & bit else None
-            fds[bit] = self._open_one(index, child, bit, path, fds)
+            file = None
+            if child.route.to_file & bit:
+                file = folder.open_log(attempt, child.folder, NAMES[bit], self._log.rotate_bytes)
+                self._files.append(file)
+            fds[bit] = self._open_one(index, child, bit, file, fds)
         stdin = None
         if self._typed_in:
             stdin = self._keep(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         return Streams(stdin, fds[STDOUT], fds[STDERR])
 
     def _open_one(
-        self, index: int, child: Child, bit: int, path: str | None, fds: dict[int, int | None]
+        self, index: int, child: Child, bit: int, file: LogFile | None, fds: dict[int, int | None]
     ) -> int | None:
         shown = child.route.to_console & bit
-        if path is None and not shown and bit == STDOUT and not self._watch.restarts.progress_pattern:
+        if file is None and not shown and bit == STDOUT and not self._watch.restarts.progress_pattern:
             return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-        if path is None and not self._needs_pipe(bit):
+        if file is None and not self._needs_pipe(bit):
             return None
         if self._merges and bit == STDOUT and not child.route.to_file and fds[STDERR] is not None:
             return fds[STDERR]  # one pipe for one destination keeps the order of writes
-        return self._open_pipe(index, child, bit, path, shown=bool(shown))
+        return self._open_pipe(index, child, bit, file, shown=bool(shown))
 
     def _needs_pipe(self, bit: int) -> bool:
         """Whether the output of a single process to this stream needs work by us."""
@@ -133,12 +136,9 @@ class OutputRouter:
             return False
         return bit == STDERR or self._merges
 
-    def _open_pipe(self, index: int, child: Child, bit: int, path: str | None, *, shown: bool) -> int:
+    def _open_pipe(self, index: int, child: Child, bit: int, file: LogFile | None, *, shown: bool) -> int:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
-        file = None if path is None else _log_file(path, self._log.rotate_bytes)
-        if file is not None:
-            self._files.append(file)
         search = None if self.progress is None else self.progress.follow()
         form = self._plan_form(child, bit, screen)
         lines = self._several or self._watch.prefix or self._makes_lines
@@ -381,10 +381,3 @@ class OutputRouter:
             console.close()
             if console.lost_bytes and console is not self.screen.console:
                 self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost", "output-lost")
-
-
-def _log_file(path: str, rotate_bytes: int) -> LogFile:
-    try:
-        return LogFile(path, rotate_bytes)
-    except OSError as error:
-        raise cannot_write(path, error) from error

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from datetime import datetime, timezone
 
 from launcher.core.errors import EXIT_NOT_READY
-from launcher.core.files import replace_file
+from launcher.core.files import remove_file, replace_file
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
+from launcher.output.folder import DEADLINE_NAME
 from launcher.preemption.events import ANNOUNCED, FIX, MARGIN_S, STATUS_WORDS, WITHDRAWN
 from launcher.process.signals import name_signal
 
@@ -85,11 +87,11 @@ class Response:
     def withdraw(self, what: str, node: int | None) -> None:
         """Forget the notice of this node; the notices of other nodes stay."""
         self._notices.pop(node, None)
-        path = self._agent.deadline_file
         if self._notices:
             self._write()
-        elif path is not None and os.path.exists(path):
-            os.unlink(path)
+        elif self._agent.deadline_file is not None:
+            with contextlib.suppress(OSError):  # it could not be written
+                remove_file(DEADLINE_NAME, at=self._agent.folder.fd)
         self._say(f"withdrawn: {what}; the job continues", "preemption-withdrawn")
 
     def begin(self, what: str, left_s: float, node: int | None) -> bool:
@@ -149,12 +151,11 @@ class Response:
 
     def _write(self) -> None:
         """Write the earliest of all notices to the file of LAUNCHER_DEADLINE."""
-        path = self._agent.deadline_file
-        if path is None:
+        if self._agent.deadline_file is None:
             return
         deadline, what = min(self._notices.values())
         try:
-            replace_file(render_deadline(what, deadline), path)
+            replace_file(render_deadline(what, deadline), DEADLINE_NAME, at=self._agent.folder.fd)
         except OSError as error:
             self._say(
                 f"no file for LAUNCHER_DEADLINE ({error.strerror}): the processes get only the signal",

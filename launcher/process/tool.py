@@ -21,12 +21,13 @@ class Tool:
         was_killed: Whether its time was up.
     """
 
-    def __init__(self, argv: Sequence[str], until: float) -> None:
+    def __init__(self, argv: Sequence[str], until: float, folder: int | None = None) -> None:
         """Start it.
 
         Args:
             argv: The path of the program, and its arguments.
             until: When it is killed (monotonic seconds).
+            folder: A descriptor that it gets as number 3; None for none.
 
         Raises:
             OSError: It cannot be started.
@@ -39,6 +40,7 @@ class Tool:
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, self._out, 1),
                 (os.POSIX_SPAWN_DUP2, self._err, 2),
+                *([] if folder is None else [(os.POSIX_SPAWN_DUP2, folder, 3)]),
             ]
             # Without the signals that the launcher blocks
             self.pid = os.posix_spawn(argv[0], list(argv), {}, file_actions=actions, setsigmask=())

@@ -1,8 +1,9 @@
 """Runs torch's own analyser of flight recorders on the collected dumps, after all ranks have ended.
 
 It is part of torch since 2.10 (``torchfrtrace``). By itself it loads pickles without any restriction, and
-another user may have put one into the folder: so it gets a `pickle.load` that refuses what runs code. Copies
-of dumps that `launcher.recorder.dump` has refused have a name that it does not look for.
+another user may have put one into the folder: so it gets a `pickle.load` that refuses what runs code, and
+what another user owns. Copies of dumps that `launcher.recorder.dump` has refused have a name that it does not
+look for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import resource
 import subprocess
 
+from launcher.core.files import open_own, remove_file, replace_file
 from launcher.recorder.reader import PREFIX
 
 TYPE_CHECKING = False
@@ -20,11 +22,15 @@ if TYPE_CHECKING:
 
 MODULE = "torch.distributed.flight_recorder.fr_trace"
 PROGRAM = f"""
-import pickle, runpy
+import os, pickle, runpy
 class Plain(pickle.Unpickler):
     def find_class(self, module, name):
         raise pickle.UnpicklingError("a dump names " + module + "." + name)
-pickle.load = lambda file: Plain(file).load()
+def load(file):
+    if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
+        raise pickle.UnpicklingError("a dump of another user")
+    return Plain(file).load()
+pickle.load = load
 runpy.run_module("{MODULE}", run_name="__main__", alter_sys=True)
 """
 LIMIT_S = 20.0
@@ -46,9 +52,9 @@ def analyse(python: str, environ: Mapping[str, str], folder: str, limit_s: float
     """
     path = os.path.join(folder, NAME)
     argv = [python, "-c", PROGRAM, folder, "-p", PREFIX, "--allow-incomplete-ranks"]
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(path, flags, 0o600)
+        replace_file("", path, 0o600)
+        fd = open_own(path, os.O_RDWR)
         try:
             ended = subprocess.run(
                 argv,
@@ -75,5 +81,5 @@ def _limit_output() -> None:
 
 def _remove(path: str) -> str:
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        remove_file(path)
     return ""

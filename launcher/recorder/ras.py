@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 from errno import EINPROGRESS
 
 from launcher.core.redact import printable, redact
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
 PORT = 28028
+ESTABLISHED = "01"
+TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 FIRST, SAFE = (2, 24, 0), (2, 29, 2)
 """The first version with RAS, and the first that survives a question about ranks that do not answer."""
 UNSURE = {(2, 29, 7): "NCCL 2.29.7 may crash if it is asked while communicators are made (NVIDIA/nccl#2346)"}
@@ -127,7 +130,7 @@ class RasQuestion:
     @property
     def text(self) -> str:
         """The answer, printable; empty without one."""
-        if self.problem and not self._received:
+        if not self._greeted:
             return ""
         text = self._received.decode("utf-8", "replace")
         return "\n".join(printable(line) for line in redact(text).split("\n")).strip()
@@ -181,8 +184,10 @@ class RasQuestion:
         self._received += data
         if not self._greeted and b"\n" in self._received:
             hello, _, self._received = self._received.partition(b"\n")
+            if not is_of_our_user(connection):
+                self._end("what listens there is not a process of your user on this node")
+                return
             if not hello.upper().startswith(b"SERVER PROTOCOL "):
-                self._received = b""
                 self._end("what listens there is not NCCL's RAS")
                 return
             self._greeted, self._to_send = True, QUESTION
@@ -205,6 +210,30 @@ class RasQuestion:
     def _end(self, problem: str) -> None:
         self.problem = problem
         self.close()
+
+
+def is_of_our_user(connection: socket.socket) -> bool:
+    """Whether a process of our user on this node has accepted a connection; the kernel knows.
+
+    To be called once the other side has sent something: before it accepts, its socket belongs to root, as
+    does one that it has closed. So only an established connection counts.
+
+    Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h.
+    """
+    try:
+        ours, theirs = (write_address(end) for end in (connection.getsockname(), connection.getpeername()))
+        expected, user = [theirs, ours, ESTABLISHED], str(os.geteuid())
+        with open(TABLES[connection.family], encoding="ascii") as file:
+            return any(row[1:4] == expected and row[7] == user for row in map(str.split, file))
+    except OSError:
+        return False
+
+
+def write_address(end: tuple[str, int]) -> str:
+    """Return an address and a port as in /proc/net/tcp, with 32-bit words in the machine's byte order."""
+    data = socket.inet_pton(socket.AF_INET6 if ":" in end[0] else socket.AF_INET, end[0])
+    words = [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4)]
+    return f"{''.join(f'{word:08X}' for word in words)}:{end[1]:04X}"
 
 
 def shorten_status(text: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import stat
 import sys
 
 TYPE_CHECKING = False
@@ -21,6 +20,8 @@ CPU_S = 20
 PIECE_BYTES = 1 << 20
 PREFIX = "recorder_rank_"
 """Begin of the names of copies that torch's own analyser can read; the rank follows."""
+RUN_FD = 3
+"""Descriptor of the run's folder, if the folder for copies is in it."""
 JSON_PREFIX, REFUSED_PREFIX = "recorder_json_rank_", "recorder_refused_rank_"
 
 
@@ -32,45 +33,20 @@ def read_dump(path: str, limit_bytes: int) -> tuple[bytes, int]:
     """Return the content of a dump, and when it was written (ns since 1970).
 
     Raises:
-        OSError: It is not a regular file, or cannot be read.
+        OSError: It is not a regular file of ours, or cannot be read.
         TooLarge: It is larger than the limit.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    from launcher.core.files import open_own
+
+    fd = open_own(path)
     with os.fdopen(fd, "rb") as file:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "it is no regular file")
         if found.st_size > limit_bytes:
             raise TooLarge
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise TooLarge
     return data, found.st_mtime_ns
-
-
-def write_copy(folder: str, name: str, data: bytes) -> str:
-    """Write a file in the folder for evidence, and return its path; a file of an earlier run is replaced.
-
-    The folder must not be a link: in one like /tmp another user can have put it there.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    temporary, flags = f"{name}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        fd = os.open(temporary, flags | os.O_NOFOLLOW, 0o600, dir_fd=place)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-            os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
-        except OSError:
-            os.unlink(temporary, dir_fd=place)
-            raise
-    finally:
-        os.close(place)
-    return os.path.join(folder, name)
 
 
 def answer(
@@ -81,9 +57,11 @@ def answer(
     Args:
         rank: The rank.
         path: Its dump.
-        task: The folder for copies (``to``), and the limits of a file and of all (``file``, ``all``).
+        task: The folder for copies (``to``; empty for none), its path in the run's
+            folder if it is there (``inside``), and the limits of a file and of all (``file``, ``all``).
         used_bytes: Bytes of the copies so far.
     """
+    from launcher.core.files import PRIVATE_FOLDER, make_folder, replace_file
     from launcher.core.messages import render
     from launcher.recorder.dump import Refused, read_rank
     from launcher.recorder.facts import RankRecord
@@ -108,7 +86,10 @@ def answer(
     if used_bytes + len(data) > in_all:
         return {**found, "left": f"the limit of {in_all >> 20} MiB"}, 0
     try:
-        return {**found, "path": write_copy(to, f"{prefix}{rank}", data)}, len(data)
+        at, folder = (RUN_FD, str(task["inside"])) if task["inside"] else (None, to)
+        os.close(make_folder(folder, PRIVATE_FOLDER, at=at))
+        replace_file(data, f"{folder}/{prefix}{rank}", 0o600, at=at)
+        return {**found, "path": f"{to}/{prefix}{rank}"}, len(data)
     except OSError as error:
         return {**found, "left": f"{to}: {error.strerror}"}, 0
 

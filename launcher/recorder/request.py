@@ -15,6 +15,7 @@ import re
 import stat
 import sys
 
+from launcher.core.files import open_own
 from launcher.core.frozen import frozen
 from launcher.core.messages import Garbled, parse
 from launcher.core.redact import quote
@@ -85,6 +86,7 @@ class DumpRequest:
         places: Sequence[Places],
         *,
         evidence: str = "",
+        run: tuple[int, str] | None = None,
         dump_s: float = DUMP_S,
         file_bytes: int = FILE_BYTES,
         all_bytes: int = ALL_BYTES,
@@ -95,12 +97,16 @@ class DumpRequest:
             ranks: Ranks that are expected to answer; ranks with a pipe are asked even if they are not named.
             places: Where they dump: see `launcher.recorder.variables.find_places`.
             evidence: Folder of this node for copies of the dumps, created if missing; empty for none.
+            run: Descriptor and path of the run's folder; None without one.
             dump_s: Seconds that a rank has to dump.
             file_bytes: Size of the largest dump that is read.
             all_bytes: Sum of the sizes of the copies.
         """
         self._expected, self._places = sorted(set(ranks)), list(dict.fromkeys(places))
         self._evidence, self._dump_s = evidence, dump_s
+        is_inside = run is not None and evidence.startswith(f"{run[1]}/")
+        self._run = run[0] if run and is_inside else None
+        self._inside = evidence[len(run[1]) + 1 :] if run and is_inside else ""
         self._limits = {"file": file_bytes, "all": all_bytes}
         self._waiting: list[_Rank] = []
         self._ready: list[_Rank] = []
@@ -174,9 +180,9 @@ class DumpRequest:
         self._ready = []
         if not dumps:
             return
-        task = {"dumps": dumps, "to": self._evidence, "used": before, **self._limits}
+        task = {"dumps": dumps, "to": self._evidence, "inside": self._inside, "used": before, **self._limits}
         try:
-            run = Tool((sys.executable, "-I", "-S", READER, json.dumps(task)), now + READ_S)
+            run = Tool((sys.executable, "-I", "-S", READER, json.dumps(task)), now + READ_S, self._run)
             self._runs.append((run, [rank for rank, _ in dumps]))
         except OSError as error:
             self.notes.append(f"the dumps of the flight recorders were not read: {error.strerror}")
@@ -217,14 +223,10 @@ def find_ranks(place: Places) -> dict[int, str]:
 def trigger(path: str) -> str:
     """Write a byte into a pipe; return why it failed, empty on success."""
     try:
-        if not _is_ours(os.lstat(path)):  # before it is opened: a device may act when it is
-            return "its pipe is no pipe of ours"
-        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
+        fd = open_own(path, os.O_WRONLY, kind=stat.S_IFIFO)
     except OSError as error:
         return f"its pipe: {error.strerror}"
     try:
-        if not _is_ours(os.fstat(fd)):
-            return "its pipe is no pipe of ours"
         os.write(fd, b"1")
     except BlockingIOError:
         return ""  # it is full of requests
@@ -233,10 +235,6 @@ def trigger(path: str) -> str:
     finally:
         os.close(fd)
     return ""
-
-
-def _is_ours(found: os.stat_result) -> bool:
-    return stat.S_ISFIFO(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def look(path: str) -> Mark:
@@ -251,7 +249,7 @@ def look(path: str) -> Mark:
 def ends_whole(path: str) -> bool:
     """Whether a file ends as a pickle or a JSON object does."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_own(path)
     except OSError:
         return False
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.command.line import is_python, may_be_shell, read_interpreter
+from launcher.core.files import remove_file
 from launcher.machine.pythons import import_folders, own_python
 from launcher.recorder.variables import PIPE, find_places, find_torch, plan_variables
 
@@ -79,11 +80,13 @@ class Recorder:
         known = ((python, version) for python, version in self._versions.items() if version is not None)
         return next((python for python, version in known if version >= ANALYSER), "")
 
-    def request(self, ranks: Iterable[int], evidence: str, dump_s: float) -> DumpRequest:
+    def request(
+        self, ranks: Iterable[int], evidence: str, dump_s: float, run: tuple[int, str] | None
+    ) -> DumpRequest:
         """Return a request to all ranks of this node to dump; see `DumpRequest`."""
         from launcher.recorder.request import DumpRequest
 
-        return DumpRequest(ranks, list(self._places), evidence=evidence, dump_s=dump_s)
+        return DumpRequest(ranks, list(self._places), evidence=evidence, run=run, dump_s=dump_s)
 
     def end_attempt(self) -> None:
         """Remove the pipes of an attempt that has ended: a folder that is kept must not have any."""
@@ -96,7 +99,7 @@ class Recorder:
             for name in names:
                 if name.startswith(stem) and name.endswith(".pipe"):
                     try:  # noqa: SIM105 - contextlib would be one more module
-                        os.unlink(f"{folder}/{name}")
+                        remove_file(f"{folder}/{name}")
                     except OSError:
                         pass
         self._places.clear()

@@ -7,7 +7,7 @@ import os
 from collections import Counter, deque
 from itertools import groupby
 
-from launcher.core.files import replace_file
+from launcher.core.files import open_own, replace_file
 from launcher.core.messages import render
 from launcher.recovery.nodes import find_bad, render_bad
 
@@ -181,7 +181,7 @@ def _read_record(path: str) -> list[str]:
     if not os.path.isfile(path):
         return []
     lines: deque[str] = deque(maxlen=KEPT_MAX)
-    with open(path, "rb") as file:
+    with open(open_own(path), "rb") as file:
         while line := file.readline(LINE_MAX_BYTES):  # another file may be large, and have no lines
             try:
                 is_ours = json.loads(line).keys() >= OURS

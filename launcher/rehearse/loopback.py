@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 
 from launcher.core.environ import REHEARSED
 from launcher.core.errors import Problem, UsageError
+from launcher.core.files import PRIVATE_FOLDER, create_file, make_folder, make_private_folder, remove_tree
 from launcher.rehearse.node_agent import WITH_VALUE
 from launcher.rehearse.node_init import ENVIRON
 from launcher.rehearse.nodes import Node, on_node
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ADDRESS = REHEARSED + "{}"
 FIRST = 10
+FOLDER = "/tmp"  # noqa: S108 - the folder in it is made for our user alone
 
 AGENT = """\
 #!/bin/sh
@@ -44,26 +45,23 @@ class Loopback:
 
     def __init__(self, node_count: int) -> None:
         self.nodes = tuple(_node(index) for index in range(node_count))
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = ""
         self.agent = ""
 
     def start(self) -> None:
         """Write the agent; the addresses exist already, as all of 127.0.0.0/8 is loopback."""
-        # Errors are ignored, because a daemon that is ending may be removing its own folder in there.
-        self._folder = tempfile.TemporaryDirectory(prefix="launcher-cluster-", ignore_cleanup_errors=True)
-        self.agent = os.path.join(self._folder.name, "agent")
+        self._folder = make_private_folder((os.environ.get("TMPDIR") or FOLDER, FOLDER))
+        self.agent = f"{self._folder}/agent"
         nodes = "\n".join(self._agent_row(node) for node in self.nodes)
         path, home = shlex.quote(ENVIRON["PATH"]), shlex.quote(os.path.expanduser("~"))
-        with open(self.agent, "w", encoding="utf-8") as file:
-            file.write(AGENT.format(with_value=WITH_VALUE, nodes=nodes, path=path, home=home))
-        os.chmod(self.agent, 0o700)
+        create_file(AGENT.format(with_value=WITH_VALUE, nodes=nodes, path=path, home=home), self.agent, 0o700)
 
     def _agent_row(self, node: Node) -> str:
-        os.mkdir(self._tmpdir(node))
+        os.close(make_folder(self._tmpdir(node), PRIVATE_FOLDER, new=True))
         return f"    {node.name}|{node.address}) folder={shlex.quote(self._tmpdir(node))} ;;"
 
     def _tmpdir(self, node: Node) -> str:
-        return os.path.join(os.path.dirname(self.agent), node.name)
+        return f"{self._folder}/{node.name}"
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
         """Return the command with the node's TMPDIR: every node is this machine."""
@@ -83,8 +81,8 @@ class Loopback:
 
     def close(self) -> None:
         """Remove the agent and the nodes' folders."""
-        if self._folder is not None:
-            self._folder.cleanup()
+        if self._folder:
+            remove_tree(self._folder)
 
 
 def _node(index: int) -> Node:

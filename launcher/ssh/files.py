@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.files import create_file, replace_file
 
 
 def write_private(path: str, content: str | bytes, *, new: bool = False) -> None:
     """Write a file of mode 0600.
 
     Args:
-        path: Path of the file, which may not be a symbolic link.
+        path: Path of the file.
         content: The contents; text may contain bytes that are not UTF-8 as surrogates, as variables do.
         new: Whether to refuse an existing file.
 
@@ -20,12 +19,8 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
         NotReady: It cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
-    kind = os.O_EXCL if new else os.O_TRUNC
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | kind
     try:
-        with open(os.open(path, flags, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), 0o600)  # also if the file existed
-            file.write(data)
+        (create_file if new else replace_file)(data, path, 0o600)
     except FileExistsError as error:
         raise exists(path) from error
     except OSError as error:

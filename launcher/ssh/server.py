@@ -11,6 +11,7 @@ import shutil
 import subprocess
 
 from launcher.core.errors import NotReady, Problem
+from launcher.core.files import make_folder
 from launcher.core.redact import printable, redact
 from launcher.ssh.account import cannot_serve, read_served
 from launcher.ssh.config import NEWER, encode_environ, render_config, session_environ
@@ -136,7 +137,7 @@ def _after(text: str, mark: str) -> str | None:
 
 def _make_folder(path: str) -> None:
     try:
-        os.makedirs(path, mode=0o755, exist_ok=True)
+        os.close(make_folder(path, 0o755))
     except OSError as error:
         what = f"sshd needs the empty folder {path}, which cannot be made: {error.strerror}"
         raise NotReady(cannot_serve(what, f"mkdir -p -m 755 {path}, in the image")) from error

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import sys
 import time
 from errno import ESRCH
 
+from launcher.core.files import create_file, open_own
 from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
@@ -171,22 +171,20 @@ class Inquiry:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
 
 
-def write_stacks(folder: str, headline: str, answers: Sequence[Answer]) -> str:
-    """Write all stacks to a new file in a folder; return its path.
+def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
+    """Write all stacks to a new file in a folder, of which this is the descriptor; return its name.
 
     Raises:
         OSError: The file cannot be written.
     """
     data = render_stacks(headline, answers).encode("utf-8", "replace")
     for number in range(1, 1000):
-        path = os.path.join(folder, f"stall-{number}.txt")
+        name = f"stall-{number}.txt"
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            create_file(data, name, 0o600, at=folder)
         except FileExistsError:  # from an earlier stall
             continue
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        return path
+        return name
     raise FileExistsError(0, "too many reports in this folder")
 
 
@@ -319,13 +317,13 @@ def is_answering(pid: int, before: set[str]) -> bool:
 
 
 def read_from(path: str, start: int) -> bytes:
-    """Return the part of a file after ``start``, at most 1 MiB; empty if it is no longer a regular file."""
+    """Return the part of a file after ``start``, at most 1 MiB; empty if it is no longer a file of ours."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_own(path)
     except OSError:
         return b""
     try:
-        return os.pread(fd, LIMIT_BYTES, start) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return os.pread(fd, LIMIT_BYTES, start)
     except OSError:
         return b""
     finally:

@@ -22,7 +22,6 @@ from launcher.machine.host import Host
 from launcher.process.descendants import find_descendants, is_alive
 from launcher.recorder.analyse import analyse
 from launcher.recorder.conclude import conclude, describe_missing
-from launcher.recorder.reader import write_copy
 from launcher.recorder.request import DumpRequest, trigger
 from launcher.recorder.variables import Places
 from tests.cluster.frameworks import always
@@ -284,19 +283,6 @@ def test_torchs_own_analyser_reads_the_copies(tmp_path: Path) -> None:
     assert "missing" in text.lower(), text
     assert "Traceback" not in text, text
     assert not (tmp_path / "was-run").exists()
-
-
-def test_copies_do_not_go_where_a_link_leads(tmp_path: Path) -> None:
-    """Another user can have put it there, beside a failure record in /tmp."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "node0").symlink_to("elsewhere")
-    with pytest.raises(OSError, match=r"directory|symbolic"):
-        write_copy(str(tmp_path / "node0"), "recorder_rank_0", STUCK)
-    assert not os.listdir(tmp_path / "elsewhere")
-    assert (
-        write_copy(str(tmp_path / "node1"), "recorder_rank_0", STUCK) == f"{tmp_path}/node1/recorder_rank_0"
-    )
-    assert os.listdir(tmp_path / "node1") == ["recorder_rank_0"]
 
 
 @pytest.mark.torch

@@ -19,6 +19,7 @@ from launcher.core.messages import Garbled, parse
 from launcher.core.model import Preemption, Supervision
 from launcher.machine.azure_vm import CONTEXT
 from launcher.options.reading import read_options
+from launcher.output.folder import RunFolder
 from launcher.planning import parts
 from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
 from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer
@@ -273,8 +274,9 @@ def test_a_notice_of_another_node_names_it() -> None:
 
 def test_each_node_has_its_own_deadline_and_the_first_counts(tmp_path: Path) -> None:
     """Another node's event neither puts off nor withdraws what was announced of one."""
-    file = tmp_path / "deadline.json"
-    response = Response(Announced(str(file)))  # type: ignore[arg-type]
+    agent = Announced(RunFolder(str(tmp_path), "r" * 16, 0, {}))
+    file = Path(agent.deadline_file)
+    response = Response(agent)  # type: ignore[arg-type]
 
     def left_s() -> int | None:
         return round(json.loads(file.read_text())["deadline"] - time.time(), -2) if file.exists() else None
@@ -298,8 +300,9 @@ class Announced:
 
     watch = Supervision()
 
-    def __init__(self, deadline_file: str) -> None:
-        self.deadline_file = deadline_file
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.deadline_file = f"{folder.path}/deadline.json"
         self.said: list[str] = []
 
     def say(self, text: str, event: str) -> None:

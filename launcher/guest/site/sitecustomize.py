@@ -44,21 +44,42 @@ def answer_signal(path):
     because the launcher sends one request at a time.
 
     Raises:
-        OSError: The file cannot be made, or is not a regular file.
+        OSError: The file cannot be made, or is not one that only we have made.
     """
     import faulthandler
 
     if not _is_free():
         return
-    # In a folder like /tmp another user can put a link, a pipe or a device in place of the file.
-    safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | safe, 0o600)
-    if os.fstat(fd).st_mode & _TYPE != _REGULAR:
-        os.close(fd)
-        raise OSError("no regular file")
+    fd = _open_own(path)
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
     if not faulthandler.is_enabled():
         faulthandler.enable(file=fd)
+
+
+def _open_own(path):
+    # type: (str) -> int
+    """Open a file to append to it, by a path without links: another user can put anything in a folder.
+
+    The rule is that of `launcher.core.files`, which is too large for every Python of a job.
+    """
+    safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    folders, _, name = path.rpartition("/")
+    folder = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in filter(None, folders.split("/")):
+        outer = folder
+        try:
+            folder = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=outer)
+        finally:
+            os.close(outer)
+    try:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | safe, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
+    found = os.fstat(fd)
+    if found.st_mode & _TYPE != _REGULAR or found.st_uid not in (0, os.geteuid()) or found.st_nlink != 1:
+        os.close(fd)
+        raise OSError("no regular file of ours")
+    return fd
 
 
 def _is_free():
