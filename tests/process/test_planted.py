@@ -199,8 +199,8 @@ def test_a_folder_that_is_moved_away_keeps_its_run(shared: Shared) -> None:
     opened, trap = shared.path / "opened", shared.home / "trap"
     opened.mkdir()
     opened.chmod(0o777)
-    words = (*RUN, "--restarts", "1", "--restart-on", "any", "--redirects", "3", "--log-rotate", "64K")
-    words = (*words, "--log-dir", str(opened / "logs"), "--", "sh", "-c", ATTEMPTS)
+    flags = ("--restarts", "1", "--restart-on", "any", "--redirects", "3", "--log-rotate", "64K")
+    words = (*RUN, *flags, "--log-dir", str(opened / "logs"), "--", "sh", "-c", ATTEMPTS)
     launched = subprocess.Popen(
         [*as_user(VICTIM), shared.python, *words],
         env={**shared.environ(), "PYTHON": shared.python}, stderr=subprocess.PIPE, text=True,

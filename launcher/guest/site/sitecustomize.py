@@ -30,7 +30,7 @@ armed need not ``import signal``.
 """
 TEMPLATE = "LAUNCHER_TEMPLATE"
 """Variable of a process that is to become all ranks by forks, see `launcher.guest.template`."""
-_TYPE, _REGULAR = 0o170000, 0o100000
+_TYPE, _REGULAR, _OTHERS_WRITE = 0o170000, 0o100000, 0o002
 
 
 def answer_signal(path):
@@ -62,6 +62,7 @@ def _open_own(path):
 
     The rule is that of `launcher.core.files`, which is too large for every Python of a job.
     """
+    own = (0, os.geteuid())
     safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     folders, _, name = path.rpartition("/")
     folder = os.open("/" if path.startswith("/") else ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -69,6 +70,9 @@ def _open_own(path):
         outer = folder
         try:
             folder = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=outer)
+            if os.fstat(folder).st_uid not in own and os.fstat(outer).st_mode & _OTHERS_WRITE:
+                os.close(folder)
+                raise OSError("a folder of another user")
         finally:
             os.close(outer)
     try:
@@ -76,7 +80,7 @@ def _open_own(path):
     finally:
         os.close(folder)
     found = os.fstat(fd)
-    if found.st_mode & _TYPE != _REGULAR or found.st_uid not in (0, os.geteuid()) or found.st_nlink != 1:
+    if found.st_mode & _TYPE != _REGULAR or found.st_uid not in own or found.st_nlink != 1:
         os.close(fd)
         raise OSError("no regular file of ours")
     return fd
