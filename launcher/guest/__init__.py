@@ -4,8 +4,9 @@
 ``launcher hook install`` adds to a site-packages folder. If no launcher has set the variables, `arm` costs
 the import of two small modules.
 
-This package runs on Python 3.8 and newer and imports nothing of the launcher outside of itself. `arm` never
-raises, because it runs inside another program.
+This package runs on Python 3.8 and newer and imports nothing of the launcher but itself and
+`core/files`, before the hook hides the launcher again. `arm` never raises, because it runs inside another
+program.
 """
 
 import os

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.core.files import open_own, replace_file
 from launcher.guest import WRITER
 from launcher.guest.site.sitecustomize import answer_signal
 
@@ -89,8 +90,6 @@ def write_error_file(
     import time
     import traceback
 
-    from launcher.core.files import replace_file
-
     if not _is_ours_to_write(path):
         return
     extra = {
@@ -111,8 +110,6 @@ def _is_ours_to_write(path: str) -> bool:
         OSError: It is a link, a pipe, or a file of another user.
     """
     import json
-
-    from launcher.core.files import open_own
 
     try:
         fd = open_own(path)
