@@ -363,7 +363,7 @@ class Agent:
     def prepare(self, index: int, child: Child) -> tuple[Child, Streams]:
         """Return a process with all its settings, and its standard streams."""
         streams = self.output.open(index, child, self.folder, self.attempt)
-        mark = {MARK: mark_of(self.run_id, self.environ)}
+        mark = {MARK: mark_of(self.run_id, self.environ, self.coordination.node_mark)}
         files = self.folder.variables(self.attempt, child.folder, child.environ)
         settings = mark | files | self.observers.plan(child)
         settings |= self.restarter.count_starts(child)
@@ -383,6 +383,7 @@ class Agent:
 
     def on_exit(self, process: Process) -> None:
         """Handle the exit of a process: decide what it means for the others."""
+        self._note_told(process)
         end, state = self._describe(process)
         action = decide(end, state)
         if counts(end, state):
@@ -391,6 +392,14 @@ class Agent:
         if self.group.refused is None:
             self._act(action, process)
         self.coordination.on_exit(process)
+
+    def _note_told(self, process: Process) -> None:
+        """Note that the job is told to end, if a process has died of a signal that we only forwarded."""
+        number, forwarder = process.passed_on, self.forwarder
+        if number and process.status == 128 + number and process.pid not in self.group.stopper.told:
+            if forwarder.told is None:
+                forwarder.told = number
+                self.coordination.on_told(number)
 
     def _describe(self, process: Process) -> tuple[Exit, State]:
         """Return the exit of a process and the state of the others, as input of the policy."""

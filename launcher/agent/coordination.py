@@ -94,6 +94,11 @@ class Coordination:
         """Name of this run, the same on all nodes; empty until node 0 has told it."""
         return self.agent.run_id
 
+    @property
+    def node_mark(self) -> str:
+        """Name in the mark of the processes that is that of any launcher in our place; empty for none."""
+        return ""
+
     def gather(self) -> None:
         """Wait for the other nodes, and give the agent its processes; return early if told to stop.
 

@@ -7,7 +7,7 @@ import time
 
 from launcher.core.signal import signal
 from launcher.process.descendants import is_orphaned
-from launcher.process.signals import ENDING, name_signal, send
+from launcher.process.signals import ENDING, ENDING_IDLE, name_signal, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class SignalForwarder:
             reached = False  # only the session leader gets a hangup, see tty_signal_session_leader
         if number == signal.SIGTSTP and from_terminal:
             self._suspend(reached)
+        elif number in ENDING_IDLE and not self._target.count and self._early is None:
+            self._end_by(number, typed=from_terminal)
         elif number not in ENDING and self.translate(number) not in ENDING:
             self._pass_on(number, reached=reached, typed=from_terminal)
         elif reached and number == signal.SIGINT and self._target.count:

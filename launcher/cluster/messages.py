@@ -368,11 +368,13 @@ class Again:
         attempt: The next attempt, 1 for the second.
         over: How the job would have ended without it.
         why: The restart, in words for the log.
+        run: Name of the run; empty from a release that does not state it.
     """
 
     attempt: int
     over: Over
     why: Line
+    run: Line = ""
 
 
 FROM_NODE = (Failed, Told, Ended, ReadyAgain, Quiet, Looked, Reply, MachineNotice, Bye, Beat, Ask)

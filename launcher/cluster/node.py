@@ -8,7 +8,7 @@ from collections.abc import Callable
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.job_view import JobView, name_run
+from launcher.cluster.job_view import RUN, JobView, name_run
 from launcher.cluster.messages import Again, Hung, Look, News, Over, Refuse, Seen, Start, Stop
 from launcher.cluster.node_ending import NodeEnding
 from launcher.cluster.node_rendezvous import NodeRendezvous
@@ -18,6 +18,7 @@ from launcher.cluster.settings import BEAT_S
 from launcher.cluster.stopper import JobStopper
 from launcher.core.signal import signal
 from launcher.process.loop import Every
+from launcher.process.watchdog import kill_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Process
     from launcher.stacks.answer import Answer
 
+KILLED_S, LOOK_AGAIN_S = 2.0, 0.01
+"""How long, and how often, a launcher looks for the end of what the one before it has left."""
 MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
 
 
@@ -91,6 +94,14 @@ class ClusterNode(Coordination):
             return self.agent.run_id
         return name_run(self.view.attempt.agreed or self.view.agreed_last or {})
 
+    @property
+    def node_mark(self) -> str:
+        """Name in the mark of our processes: the run, and the place of this node in it."""
+        return self._mark_of(self.run)
+
+    def _mark_of(self, run: str) -> str:
+        return f"{run}-{self.view.shape.index}" if run else ""
+
     # --- the start
 
     def gather(self) -> None:
@@ -147,6 +158,8 @@ class ClusterNode(Coordination):
             case Again() if message.attempt > attempt.number:
                 attempt.again = attempt.again or message
                 self.stopper.end_rest()
+                if view.agreed_last is None:
+                    self._end_predecessor(self._mark_of(name_run({RUN: message.run})))
             case Again():
                 pass  # it came twice
             case News() if message.by != view.shape.node_rank:
@@ -172,11 +185,20 @@ class ClusterNode(Coordination):
                 if subscriber is not None:
                     self.agent.loop.guard(lambda: subscriber(message))
 
+    def _end_predecessor(self, mark: str) -> None:
+        """Kill what a launcher before us has left on this machine: its watchdog may have been killed, too."""
+        until = time.monotonic() + KILLED_S
+        while mark and kill_marked(mark.encode()) and time.monotonic() < until:
+            time.sleep(LOOK_AGAIN_S)  # the kernel needs a moment to free the memory of a process
+
     def on_heard(self) -> None:
         """Renew the lease of our processes, because node 0 was heard, or is this node and runs."""
         if not self.agent.watch.restarts.most:
             return
-        self.lease_until = time.monotonic() + self.view.shape.lease_s
+        now = time.monotonic()
+        if self.lease_until is not None and now > self.lease_until and self.agent.group.running:
+            self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
+        self.lease_until = now + self.view.shape.lease_s
         if self.agent.group.watchdog is not None:
             self.agent.group.watchdog.renew(self.lease_until)
 

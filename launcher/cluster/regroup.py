@@ -142,7 +142,7 @@ class Regroup:
         why = self._recovery.describe()
         if not decision.restarts:
             return replace(over, why=why)
-        self.again = again = Again(self.attempt + 1, over, why)
+        self.again = again = Again(self.attempt + 1, over, why, self._recovery.history.run)
         self._open(ending, decision.wait_s)
         return again
 

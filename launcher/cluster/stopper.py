@@ -9,7 +9,7 @@ from launcher.cluster.messages import Stop, Told
 from launcher.cluster.outcome import lose_coordinator
 from launcher.core.signal import signal
 from launcher.preemption.events import DUE
-from launcher.process.signals import ENDING, name_signal
+from launcher.process.signals import ENDING, ENDING_IDLE, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class JobStopper:
                 agent.stop_rest()
 
     def end_rest(self) -> None:
-        """Stop what still runs here when the attempt is over: companions, or all of a node that was lost."""
+        """Stop the companions when the attempt is over. Kill all if this node was lost: the next may run."""
         self.end_companions()
-        agent, has_begun = self._agent, self._view.attempt.has_begun
-        is_told = agent.group.stopper.begun
-        if has_begun and agent.group.running and not is_told and not self._view.shape.keep_going:
-            agent.target.stop(signal.SIGTERM)
+        agent, attempt = self._agent, self._view.attempt
+        is_lost = attempt.has_begun and not attempt.has_told_end and not self._view.shape.keep_going
+        if is_lost and agent.group.running:
+            agent.target.kill()
 
     def end_companions(self) -> None:
         """Stop our companions, once the ranks of all nodes have ended."""
@@ -84,7 +84,7 @@ class JobStopper:
         """Handle a signal before the start, or one that we have already received through another node."""
         forwarder = self._agent.forwarder
         if not self._view.attempt.has_begun:
-            if number in ENDING and forwarder.told is None:
+            if number in ENDING_IDLE and forwarder.told is None:
                 forwarder.told = number
                 self.on_told(number)
             return True

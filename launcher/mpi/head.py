@@ -187,6 +187,8 @@ class Head(Lead):
         node.ended.add(end.pid)
         event = Event(node, time.time_ns(), end.status, end)
         self.ends[end.rank] = (event, end.code)
+        if end.asked and end.status == 128 + end.asked and not self.ending.begun:
+            self.agent.forwarder.told = self.agent.forwarder.told or end.asked  # see `Agent._note_told`
         if end.status:
             how = describe_end(end.code, None, None, heard=False)
             self.begin_end(event, f"rank {end.rank} on {node.host} {how}")

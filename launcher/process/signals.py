@@ -11,6 +11,8 @@ from launcher.process.kernel import open_signal_file, pack_signals, set_mask
 NOT_FORWARDED = tuple(int(getattr(signal, f"SIG{name}")) for name in NOT_PASSED_ON)
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """Signals that request an end: they start the grace period (``--grace``)."""
+ENDING_IDLE = (*ENDING, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that request an end while no process runs to which they can be forwarded."""
 OF_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 """Blocked, so that the terminal does not stop a launcher that writes from the background."""
 DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)

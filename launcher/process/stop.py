@@ -128,6 +128,7 @@ class Stopper:
         now = time.monotonic()
         if self._killed_at is None:
             self._killed_at = now
+            self.number = self.number or signal.SIGKILL
         leaders = self.leaders()
         family = [*leaders, *find_descendants(leaders)]
         groups = self.groups | {_group(pid) for pid in family}

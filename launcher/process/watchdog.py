@@ -7,6 +7,9 @@ every process with this run's mark in its environment, in whatever group or sess
 
 If another node may take over, the launcher also renews a lease: when it ends without a renewal, because the
 launcher stands still, the watchdog kills the processes too, and stays.
+
+Neither its name nor its command line is that of the launcher: `pkill -9 launcher` must not end both. If both
+are killed nevertheless, a new launcher in the place of the old one kills what carries the mark of their node.
 """
 
 from __future__ import annotations
@@ -27,13 +30,15 @@ if TYPE_CHECKING:
 
 MARK = "LAUNCHER_RUN_ID"
 """Variable that names this run of a launcher, after the runs that it is a part of."""
-NESTED_MAX = 8
-"""Maximum number of runs in a mark: a job that submits its successor passes its environment on."""
-NAME = "launcher-watch"
+NESTED_MAX = 16
+"""Maximum number of names in a mark: a job that submits its successor passes its environment on."""
+NAME = "job-watchdog"
 DESCRIPTORS = 4096
 """Number of descriptors to try if nothing lists the open ones."""
 LEASE = b"="
 """Marks a number as the end of the lease, in milliseconds."""
+ARGUMENTS = slice(45, 47)
+"""Fields 48 and 49 of /proc/PID/stat, as offsets from the state (field 3): where the command line is."""
 PASSES = 20
 """Number of searches: one may miss a process that forks meanwhile, but not so many."""
 
@@ -104,9 +109,16 @@ class Watchdog:
             self.lose()
 
 
-def mark_of(run_id: str, environ: Mapping[str, str]) -> str:
-    """Return the mark of a run, with its outer runs: if their launcher is killed, ours must end, too."""
-    return "/".join([*environ.get(MARK, "").split("/")[1 - NESTED_MAX :], run_id]).lstrip("/")
+def mark_of(run_id: str, environ: Mapping[str, str], node: str = "") -> str:
+    """Return the mark of a run, with its outer runs: if their launcher is killed, ours must end, too.
+
+    Args:
+        run_id: Names this run.
+        environ: The environment of the launcher, with the mark of its outer runs.
+        node: Names this node of the job for all launchers that have this place in turn; empty for none.
+    """
+    names = [*environ.get(MARK, "").split("/"), node, run_id]
+    return "/".join(list(filter(None, names))[-NESTED_MAX:])
 
 
 def _guard(fd: int, run_id: bytes | None) -> None:
@@ -116,10 +128,12 @@ def _guard(fd: int, run_id: bytes | None) -> None:
     except OSError:
         pass  # refused: SIGKILL to the launcher's whole group ends us, too
     set_name(NAME)
+    _set_command(NAME)
     close_others((2, fd))
-    orders = _Orders()
+    orders, queue = _Orders(), select.poll()  # after a stop, select() would wait for the rest of its time
+    queue.register(fd, select.POLLIN)
     while True:
-        if not select.select([fd], [], [], orders.left_s)[0]:
+        if not queue.poll(None if orders.left_s is None else orders.left_s * 1000):
             orders.lease_until = None
             _kill(run_id, orders.groups)
             if orders.groups:  # between two attempts, or at the end, nothing runs
@@ -165,11 +179,16 @@ def _kill(run_id: bytes | None, groups: Iterable[int]) -> None:
     for group in groups:
         send(-group, signal.SIGKILL)
     for _ in range(PASSES):
-        found = [pid for pid in find_marked(run_id) if not is_watchdog(pid)]
-        for pid in found:
-            send(pid, signal.SIGKILL)
-        if not found:
+        if not kill_marked(run_id):
             break
+
+
+def kill_marked(name: bytes) -> list[int]:
+    """Kill the processes with this name in their mark; return those that were still there."""
+    found = [pid for pid in find_marked(name) if not is_watchdog(pid)]
+    for pid in found:
+        send(pid, signal.SIGKILL)
+    return found
 
 
 def _say(text: str, event: str) -> None:
@@ -177,6 +196,16 @@ def _say(text: str, event: str) -> None:
         os.write(2, render(text, event))
     except OSError:
         pass  # the reader of our stderr was killed, too
+
+
+def _set_command(name: str) -> None:
+    """Replace our command line, as ps and ``pkill -f`` show it."""
+    try:
+        first, last = map(int, read_file("/proc/self/stat").rpartition(b")")[2].split()[ARGUMENTS])
+        fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
+        os.pwrite(fd, name.encode().ljust(last - first, b"\0")[: last - first], first)
+    except (OSError, ValueError):
+        pass  # /proc is not mounted, or a sandbox has no such file
 
 
 def close_others(kept: Iterable[int]) -> None:
@@ -197,7 +226,7 @@ def _list_descriptors() -> Iterable[int]:
 
 
 def find_marked(run_id: bytes) -> list[int]:
-    """Return the processes with this run's mark, except ourselves and processes that have ended."""
+    """Return the processes with this name in their mark, except ourselves and processes that have ended."""
     return [
         pid
         for pid in list_pids()

@@ -37,6 +37,7 @@ class History:
         failed: The attempts, the oldest first.
         noted: What is known about nodes beside the attempts: unhealthy, or lost between two attempts.
         shared_hosts: Host names that several nodes have.
+        run: Name of this run, for the record.
     """
 
     def __init__(self, path: str, say: Say, run: str = "") -> None:
@@ -50,7 +51,7 @@ class History:
         self.failed: list[FailedAttempt] = []
         self.noted: list[FailedAttempt] = []
         self.shared_hosts: frozenset[str] = frozenset()
-        self._path, self._say, self._run = path, say, run
+        self._path, self._say, self.run = path, say, run
         self._lines: list[str] = []
         self._has_read = False
         self._kinds: Counter[str] = Counter()
@@ -77,7 +78,7 @@ class History:
         last = self.failed[-1]
         line = {
             "schema": SCHEMA,
-            "run": self._run,
+            "run": self.run,
             **render(last),
             "seconds": round(last.lasted_s, 6),
             "restarts": decision.restarts,

@@ -81,6 +81,7 @@ class World:
         dead: Launchers that were killed.
         strange: Launchers that are no part of the job: wrong flags, or a place that is taken.
         may_end: Whether the job may end with 75, because nodes were lost or cut off.
+        has_shell: Whether a shell starts each rank: it alone ends with its parent.
         may_leave: Whether launchers may end with 75 while the job goes on.
     """
 
@@ -95,6 +96,7 @@ class World:
         self.strange: set[int] = set()
         self.may_end = self.may_leave = False
         self.has_lost_node_0 = False
+        self.has_shell = False
         self.down: set[int] = set()
         self.count = 0
         self.grace_s = self.rng.choice((1, 1, 2))
@@ -144,7 +146,8 @@ class World:
 
     def command(self) -> tuple[str, ...]:
         """Return the command of the job."""
-        return ("--", sys.executable, "-I", "-S", "-c", BEATS, str(self.folder))
+        starter = ("sh", "-c", '"$@"; exit $?', "sh") if self.has_shell else ()
+        return ("--", *starter, sys.executable, "-I", "-S", "-c", BEATS, str(self.folder))
 
     def launch(self, index: int, machine: int, *, name: int | None = None) -> int:
         """Start a launcher of the job; return its name."""
@@ -277,6 +280,7 @@ class World:
 
     def close(self) -> None:
         """End what is left."""
+        (self.folder / "go").touch()  # a rank that has lost its launcher holds our pipes
         for one in self._kept:
             if one.poll() is None:
                 self.cluster.kill(one.pid, signal.SIGKILL)

@@ -24,6 +24,8 @@ from launcher.core.model import Restarts
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit
 from launcher.failure.verdict import make_verdict
+from launcher.process.signals import name_signal
+from launcher.process.watchdog import NAME as WATCHDOG
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
@@ -49,6 +51,7 @@ if attempt < int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 """
+REPLACED = "takes the place of node 2"
 LIVES = """
 import os, sys, time
 attempt, rank, folder = os.environ.get("LAUNCHER_ATTEMPT", "0"), os.environ["RANK"], sys.argv[1]
@@ -244,15 +247,26 @@ def test_a_second_failure_is_restarted_too(job: Job) -> None:
 
 
 @pytest.mark.parametrize("told", [0, 2])
-def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int) -> None:
+def test_a_hangup_of_one_launcher_ends_the_job_on_all_nodes(job: Job, told: int) -> None:
+    """Its rank dies of the signal that was passed on: no failure to restart, whichever signal."""
+    start_living(job, "--restarts", "5", "--grace", "2")
+    job.signal(told, signal.SIGHUP)
+    done = job.wait()
+    assert {one.status for one in done.values()} == {129}, {name: one.err for name, one in done.items()}
+    assert all("restart 1 of" not in one.err and "[told-to-stop]" in one.err for one in done.values())
+
+
+@pytest.mark.parametrize(("told", "number"), [(0, signal.SIGTERM), (2, signal.SIGHUP)])
+def test_a_signal_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int, number: int) -> None:
     """The third attempt would wait for a minute; any launcher that is told to end ends it for all."""
     flags = ("--restarts", "9", "--restart-delay", "60")
     job.start_all(*flags, "--", "sh", "-c", "exit 9")
     wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2")
-    job.signal(told, signal.SIGTERM)
+    job.signal(told, number)
     done = job.wait()
     assert {one.status for one in done.values()} == {9}, {name: one.err for name, one in done.items()}
-    assert all("no restart: node" in one.err and "received SIGTERM" in one.err for one in done.values())
+    received = f"received {name_signal(number)}"
+    assert all("no restart: node" in one.err and received in one.err for one in done.values())
 
 
 def test_a_signal_that_crosses_the_start_of_an_attempt_ends_the_job(pair: Job) -> None:
@@ -547,6 +561,53 @@ def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> N
     world.job.signal(2, signal.SIGSTOP)
     assert_restarted_apart(world)
     assert "the launcher stood still" in world.job.errors[2].read_text()
+
+
+@pytest.mark.parametrize("until", ["it was replaced", "the next attempt runs"])
+def test_a_frozen_node_kills_its_ranks_as_soon_as_it_goes_on(world: World, until: str) -> None:
+    """Launcher, watchdog, and a rank that ignores SIGTERM: at once, not after the grace or the whole lease."""
+    world.grace_s = 12
+    (world.folder / "stubborn-2").touch()
+    world.start()
+    world.run_on(2, "sh", "-c", "kill -STOP -1")
+    is_replaced = until == "it was replaced"
+    assert world.turn(60, lambda: world.job.says(0, REPLACED) if is_replaced else world.up(1)), world.explain(
+        "no other attempt"
+    )
+    thawed = time.monotonic()
+    world.run_on(2, "sh", "-c", "kill -CONT -1")
+    world.job.signal(2, signal.SIGCONT)
+    assert world.turn(60, lambda: world.up(1) == COUNT and world.is_whole()), world.explain("no restart")
+    (old,) = (one for one in world.lives() if one.attempt == 0 and one.rank == 2)
+    assert old.last < thawed + 5, world.explain(f"it ran for {old.last - thawed:.1f} s")
+    assert not is_replaced or not find_overlap(world, {}), world.explain(find_overlap(world, {}))
+    done = world.finish()
+    assert [done[name].status for name in range(COUNT + 1)] == [0, 0, 75, 0, 0], world.explain("status")
+
+
+def test_a_new_launcher_ends_what_the_one_before_has_left(world: World) -> None:
+    """Its watchdog was killed with it, and a shell has started the rank; no other job is touched."""
+    world.has_spare, world.has_shell = False, True
+    world.start()
+    marks = ("00/0123456789abcdef-2/aa", f"{read_mark(world)}-1/aa", f"00/{read_mark(world)}0-2")
+    for mark in marks:
+        world.keep(2, "env", f"LAUNCHER_RUN_ID={mark}", "sleep", "601")
+    world.run_on(2, "pkill", "-9", WATCHDOG)
+    world.run_on(2, "pkill", "-9", "-f", "launcher run")
+    world.launch(2, 2)
+    assert world.turn(60, lambda: world.up(1) == COUNT and world.is_whole()), world.explain("no restart")
+    assert not find_overlap(world, {}), world.explain(find_overlap(world, {}))
+    assert len(world.job.on(world.cluster.nodes[2], ("pgrep", "-f", "^sleep 601")).split()) == len(marks)
+    done = world.finish()
+    assert [done[name].status for name in (0, 1, 3)] == [0, 0, 0], world.explain("status")
+
+
+def read_mark(world: World) -> str:
+    """Return the name of the run in the marks of the ranks."""
+    pid = next(one.pid for one in world.lives() if one.rank == 2)
+    lines = world.job.on(world.cluster.nodes[2], ("cat", f"/proc/{pid}/environ")).split("\0")
+    mark = next(line.partition("=")[2] for line in lines if line.startswith("LAUNCHER_RUN_ID="))
+    return mark.split("/")[0].removesuffix("-2")
 
 
 def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:

@@ -501,13 +501,33 @@ def test_restarts_start_the_whole_group_again(fails: int, status: int, attempts:
     assert first == [f"[rank 1] 1 attempt {attempt} of 2" for attempt in range(attempts)]
 
 
-def test_no_restart_after_a_request_to_end() -> None:
-    """SIGTERM ends the job, also where restarts are left."""
-    with open_launcher("run", "--restarts", "5", "--", "sh", "-c", "echo ready; exec sleep 60") as process:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM])
+def test_no_restart_after_a_request_to_end(number: int) -> None:
+    """A process that dies of a signal that was passed on ends the job, also where restarts are left."""
+    script = "trap 'exit $((128 + $RANK * $1))' $1; echo ready; while :; do sleep 0.05; done"
+    flags = ("--restarts", "5", "--nproc-per-node", "2", "--prefix", "never")
+    for command in (("sh", "-c", "echo ready; exec sleep 60"), ("sh", "-c", script, "sh", str(int(number)))):
+        with open_launcher("run", *flags, "--", *command) as process:
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+            process.send_signal(number)
+            out, err = process.communicate(timeout=20)
+        assert (process.returncode, out) == (128 + number, ""), err
+        assert "restart 1 of" not in err and "[told-to-stop]" in err
+
+
+def test_a_signal_that_was_survived_ends_nothing() -> None:
+    """SIGUSR1 to save a checkpoint; a death by another cause after it is a failure as ever."""
+    script = "trap 'echo saved' USR1; echo ready; while :; do sleep 0.05; done"
+    last = 'test "$LAUNCHER_ATTEMPT" && exit; ' + script
+    with open_launcher("run", "--restarts", "5", "--", "sh", "-c", last) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (143, ""), err
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "saved\n"
+        (rank,) = children_of(process.pid, b"sh")
+        os.kill(rank, signal.SIGKILL)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0 and "restart 1 of 5" in err, err
 
 
 def test_a_lone_process_at_process_scope_gets_an_init_where_asked() -> None:

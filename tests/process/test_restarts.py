@@ -155,7 +155,8 @@ def test_a_disk_that_is_full_costs_the_record_and_not_the_job() -> None:
     assert done.stderr.count("no record of attempts") == 1
 
 
-def test_sigterm_while_a_restart_waits_ends_the_job() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_restart_waits_ends_the_job(number: int) -> None:
     """With the status of the attempt that failed, and no report twice."""
     with open_launcher(
         "run", "--restarts", "9", "--restart-delay", "60", "--", "sh", "-c", "exit 9"
@@ -166,7 +167,7 @@ def test_sigterm_while_a_restart_waits_ends_the_job() -> None:
             line = process.stderr.readline()
             assert line, seen
             seen += line
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, rest = process.communicate(timeout=20)
     assert process.returncode == 9
     assert seen.count("failed first") == 2 and "failed first" not in rest
