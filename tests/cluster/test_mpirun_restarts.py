@@ -186,14 +186,15 @@ def test_sigterm_before_an_attempt_ends_the_job(told: int, make_job: MakeJob) ->
     assert "no restart: the launcher was told to end" in head.err
 
 
-def test_sigterm_to_ranks_that_run_ends_the_job(make_job: MakeJob) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_ranks_that_run_ends_the_job(number: int, make_job: MakeJob) -> None:
     """A job that was told to end does not start again, although its ranks have died by the signal."""
     job = make_job("openmpi5")
     job.start("--restarts", "9", "--", *job.script())
     job.await_attempt(0)
-    job.fleet.cluster.kill(job.fleet.launchers[0].pid, signal.SIGTERM)
+    job.fleet.cluster.kill(job.fleet.launchers[0].pid, number)
     head, other = job.await_end()
-    assert (head.status, other.status) == (143, 143), head.err[-3000:]
+    assert (head.status, other.status) == (128 + number, 128 + number), head.err[-3000:]
     assert "restart" not in head.err
 
 
