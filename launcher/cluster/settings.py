@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.model import NODE
+from launcher.core.model import GRACE_S, NODE
 
 BEAT_S = 2.0
 """Seconds between heartbeats of a node."""
@@ -47,7 +47,7 @@ class Shape:
     hosts: tuple[str, ...] = ()
     timeout_s: float = 900.0
     lost_after_s: float = 10.0
-    grace_s: float = 30.0
+    grace_s: float = GRACE_S
     keep_going: bool = False
     master_port: int = 0
     member: str = NODE

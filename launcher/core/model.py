@@ -557,6 +557,10 @@ class LogStyle:
     rotate_bytes: int = 0
 
 
+GRACE_S = 25.0
+"""Default grace, in seconds: Slurm and Kubernetes kill the launcher 30 s after SIGTERM, and it reports before."""
+
+
 @frozen
 class Supervision:
     """How the launcher watches, stops and reports processes if it stays.
@@ -590,7 +594,7 @@ class Supervision:
         log: How the log looks.
     """
 
-    grace_s: float = 30.0
+    grace_s: float = GRACE_S
     signal_to: str = "leader"
     signal_map: tuple[tuple[int, int], ...] = ()
     routes: tuple[Route, ...] = (Route(),)

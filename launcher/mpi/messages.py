@@ -7,15 +7,12 @@ its connection, and nothing else.
 from __future__ import annotations
 
 from launcher.core.messages import message
+from launcher.core.model import GRACE_S
 from launcher.failure.model import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.messages import ExitCode, Line, Rank, Raw, Seconds, Signal, Status, Variables
-
-GRACE_S = 30.0
-"""Default grace, in seconds."""
-
 
 # --- from a rank to its session, which passes it on to the head with the rank's pid
 

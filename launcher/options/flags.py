@@ -234,7 +234,7 @@ FLAGS = (
         group="watch",
     ),
     Flag(
-        "grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", parse_seconds, group="watch"
+        "grace", "S", "seconds between SIGTERM and SIGKILL when stopping (25)", parse_seconds, group="watch"
     ),
     Flag(
         "signal_to",

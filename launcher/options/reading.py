@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcher.core.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.model import Evidence, Fact, Trust
+from launcher.core.model import GRACE_S, Evidence, Fact, Trust
 from launcher.machine.host import Host
 from launcher.options.flags import (
     EMPTY_IS_UNSET,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 PET_PREFIX = "PET_"
-DEFAULT_GRACE_S = 30.0
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
 ETC, CONFIG = "/etc/launcher.conf", "LAUNCHER_CONFIG"
@@ -131,7 +130,7 @@ class Options:
     @property
     def grace_s(self) -> float:
         """Seconds between SIGTERM and SIGKILL: ``--grace``, or torchrun's ``--shutdown-timeout``."""
-        return self.number("grace", self.number("shutdown_timeout", DEFAULT_GRACE_S))
+        return self.number("grace", self.number("shutdown_timeout", GRACE_S))
 
     def origins(self, *dests: str) -> list[str]:
         """Return the origins of those of these flags that were given and not switched off."""

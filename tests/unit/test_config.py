@@ -214,7 +214,7 @@ def test_a_file_of_the_system_that_others_can_write_is_not_used(tmp_path: Path) 
     assert read_options({}, {}, host).grace_s == 9
     file.chmod(0o666)
     options = read_options({}, {}, host)
-    assert (options.grace_s, options.files.warnings) == (30, (f"{ETC} is not used: all users can write it",))
+    assert (options.grace_s, options.files.warnings) == (25, (f"{ETC} is not used: all users can write it",))
     file.chmod(0o644)
     if os.geteuid() == 0:
         os.chown(file, 65534, 0)
