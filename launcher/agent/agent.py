@@ -377,6 +377,11 @@ class Agent:
         """Note that the processes prepared last have received their streams."""
         self.output.started()
 
+    def before_kill(self) -> None:
+        """Write the failure record: the platform may kill us, too, while the processes end."""
+        if self.coordination.guards:  # else another launcher writes it
+            self.loop.guard(self.restarter.record_early)
+
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that are not processes of the job."""
         return (*self.observers.helpers(), *self.evidence.helpers(), *self.coordination.helpers())

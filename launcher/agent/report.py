@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.signal import signal
@@ -83,6 +85,15 @@ def only_follows(agent: Agent, process: Process) -> bool:
     return bool(symptoms) and all(symptom.consequence for symptom in symptoms)
 
 
+def foresee(agent: Agent) -> Verdict | None:
+    """Return the verdict on an attempt whose last processes are about to be killed; None if none has failed."""
+    ranks = (one for one in agent.group.running.values() if not one.child.companion)
+    first = agent.first or next(ranks, None)
+    if first is None or first.child.called:
+        return None
+    return agent.observers.preemption_verdict() or judge(agent, first, ())
+
+
 def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | None:
     """Return the verdict on a node's processes; None if an agent among them was only told to stop.
 
@@ -98,6 +109,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         if agent.told_before is not None and first.passed_on is not None:
             return None  # the agent's traceback only reports the signal; nothing has failed
         ends = [read_root_cause(ends[0]) or ends[0]]
+    told = agent.told_before if agent.first is not None else agent.forwarder.told
     host, observers, faults = Host(), agent.observers, Faults()
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
     return make_verdict(
@@ -108,7 +120,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         world_size=agent.place.world_size,
         attempt=agent.attempt + agent.restarter.restarts_of_torchrun,
         started_ns=agent.started_ns,
-        told=None if agent.told_before is None else name_signal(agent.told_before),
+        told=None if told is None else name_signal(told),
         causes=find_causes(ends[0], before, host, observers.counters_after, faults),
         faults=faults,
         reason=agent.reason,
@@ -118,10 +130,11 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
 
 
 def describe_exit(agent: Agent, process: Process) -> ProcessExit:
-    """Return what is known about the exit of a process."""
+    """Return what is known about the exit of a process; one that still runs is about to be killed."""
     child = process.child
     stderr = agent.output.read_errors(agent.group.processes.index(process))
-    code = process.code or 0
+    runs = process.code is None
+    code = -signal.SIGKILL if process.code is None else process.code
     if code < 0:
         stderr = add_fatal_stacks(stderr, child.environ.get(STACKS_FILE), code)
     return ProcessExit(
@@ -129,10 +142,10 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
         local_rank=child.local_rank,
         pid=process.pid,
         code=code,
-        ended_ns=process.ended_ns,
+        ended_ns=time.time_ns() if runs else process.ended_ns,
         stderr=stderr,
         error_file=child.environ.get(ERROR_FILE),
-        asked=process.passed_on,
+        asked=int(signal.SIGKILL) if runs else process.passed_on,
         called=child.called,
     )
 
@@ -145,15 +158,21 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
         output.say_as_is(text, "first-failure", **summarize(verdict))
     else:
         output.pass_on(verdict.summary, "first-failure", summarize(verdict))
-    path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
-    if path is None:
-        return None
-    complaint = write_verdict(render_json(verdict, agent.read_timings()), path)
+    path, complaint = record(agent, verdict)
     if complaint is not None:
         output.say(f"no failure record: {complaint}", "no-failure-record")
-        return None
-    output.say(f"the failure record: {path}", "failure-record", path=path)
+    elif path is not None:
+        output.say(f"the failure record: {path}", "failure-record", path=path)
     return path
+
+
+def record(agent: Agent, verdict: Verdict) -> tuple[str | None, str | None]:
+    """Write the failure record; return its path if written, or why it could not be written."""
+    path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
+    if path is None:
+        return None, None
+    complaint = write_verdict(render_json(verdict, agent.read_timings()), path)
+    return (path, None) if complaint is None else (None, complaint)
 
 
 def stands_above(agent: Agent, verdict: Verdict) -> bool:

@@ -186,6 +186,14 @@ class Restarter:
 
         self._agent.loop.guard(write)
 
+    def record_early(self) -> None:
+        """Write the failure record of an attempt whose last processes are about to be killed."""
+        from launcher.agent.report import foresee, record
+
+        verdict = foresee(self._agent)
+        if verdict is not None:
+            self._failure_file = record(self._agent, verdict)[0] or self._failure_file
+
     def withdraw(self) -> None:
         """Remove the failure record of an attempt that has failed: the job has succeeded after it."""
         if self._failure_file is None:

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
         def on_exit(self, process: Process) -> None:
             """Handle the exit of a process."""
 
+        def before_kill(self) -> None:
+            """Do what must be done before the processes get SIGKILL at the end of the grace."""
+
         def helpers(self) -> Iterable[int]:
             """Return the pids of our children that are not processes of the job."""
 
@@ -130,7 +133,10 @@ class ProcessGroup:
         self.children, self._paths = children, paths
 
     def _make_stopper(self) -> Stopper:
-        return Stopper(self._grace_s, self._loop, to_group=self._to_group, spare=self._spared, say=self._say)
+        return Stopper(
+            self._grace_s, self._loop, to_group=self._to_group, spare=self._spared,
+            before_kill=self._owner.before_kill, say=self._say,
+        )  # fmt: skip
 
     def _spared(self) -> tuple[int, ...]:
         """Return the pids of our own children that do not belong to the job."""

@@ -60,6 +60,7 @@ class Stopper:
         *,
         to_group: bool,
         spare: Callable[[], Iterable[int]],
+        before_kill: Callable[[], None],
         say: Say,
     ) -> None:
         self._loop = loop
@@ -72,7 +73,7 @@ class Stopper:
         self.started: set[int] = set()
         self.agents: set[int] = set()
         self._to_group = to_group
-        self._spare = spare
+        self._spare, self._before_kill = spare, before_kill
         self._say = say
         self._torch_agents: dict[int, TorchAgent] = {}
         self._steps: list[tuple[float, Callable[[], None]]] = []
@@ -180,6 +181,7 @@ class Stopper:
         left = len(self.leaders())
         count = "1 process still runs" if left == 1 else f"{left} processes still run"
         if left:  # there may be none while the launcher waits for other nodes
+            self._before_kill()
             self._say(f"{count} after {self.grace_s:g} s: sending SIGKILL", "grace-over")
         self.kill()
 

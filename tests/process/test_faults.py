@@ -268,6 +268,23 @@ def test_all_are_in_d_state(tmp_path: Path, hold: Hold, freezer: Path) -> None:
     hold(job.end(), GRACE_S)
 
 
+@pytest.mark.root
+def test_the_platform_kills_the_launcher_while_ranks_end(tmp_path: Path, freezer: Path) -> None:
+    """As Kubernetes and Slurm do 5 s after the default grace: the record is there, with the reason."""
+    job = Job(tmp_path, *TWO, *SHORT, "--", "sleep", "600")
+    ranks, watchdog = job.ranks(2), job.watchdog()
+    freeze(freezer, *ranks.values())
+    job.kill(job.launcher.pid, signal.SIGTERM)
+    assert job.launcher.stderr is not None
+    line = next(line for line in job.launcher.stderr if "sending SIGKILL" in line or "failed first" in line)
+    for pid in (job.launcher.pid, watchdog, *ranks.values()):
+        job.kill(pid)
+    assert "2 processes still run after 0.4 s: sending SIGKILL" in line
+    record = json.loads(job.record.read_text())
+    assert (record["rank"], record["told"], record["causes"][0]["code"]) == (0, "SIGTERM", "told-to-stop")
+    assert "was killed by SIGKILL, which the launcher sent to kill it" in record["verdict"]
+
+
 def test_all_hang(tmp_path: Path, hold: Hold) -> None:
     """--on-stall stop: a job that does nothing is ended as a failure."""
     words = (*TWO, "--stall-timeout", "1", "--on-stall", "stop", "--", "sleep", "600")
