@@ -400,11 +400,11 @@ class Agent:
 
     def _note_told(self, process: Process) -> None:
         """Note that the job is told to end, if a process has died of a signal that we only forwarded."""
-        number, forwarder = process.passed_on, self.forwarder
-        if number and process.status == 128 + number and process.pid not in self.group.stopper.told:
-            if forwarder.told is None:
-                forwarder.told = number
-                self.coordination.on_told(number)
+        number = process.passed_on
+        is_ours = process.pid in self.group.stopper.told or self.forwarder.told is not None
+        if number and process.status == 128 + number and not is_ours:
+            self.forwarder.told = number
+            self.coordination.on_told(number)
 
     def _describe(self, process: Process) -> tuple[Exit, State]:
         """Return the exit of a process and the state of the others, as input of the policy."""

@@ -86,7 +86,7 @@ def only_follows(agent: Agent, process: Process) -> bool:
 
 
 def foresee(agent: Agent) -> Verdict | None:
-    """Return the verdict on an attempt whose last processes are about to be killed; None if none has failed."""
+    """Return the verdict on an attempt whose last processes are about to be killed; None without ranks."""
     ranks = (one for one in agent.group.running.values() if not one.child.companion)
     first = agent.first or next(ranks, None)
     if first is None or first.child.called:

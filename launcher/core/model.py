@@ -558,7 +558,7 @@ class LogStyle:
 
 
 GRACE_S = 25.0
-"""Default grace, in seconds: Slurm and Kubernetes kill the launcher 30 s after SIGTERM, and it reports before."""
+"""Default grace, in seconds: Slurm and Kubernetes kill the launcher 30 s after SIGTERM; it reports before."""
 
 
 @frozen

@@ -565,7 +565,7 @@ def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> N
 
 @pytest.mark.parametrize("until", ["it was replaced", "the next attempt runs"])
 def test_a_frozen_node_kills_its_ranks_as_soon_as_it_goes_on(world: World, until: str) -> None:
-    """Launcher, watchdog, and a rank that ignores SIGTERM: at once, not after the grace or the whole lease."""
+    """Launcher, watchdog, and a rank that ignores SIGTERM: at once, without the grace."""
     world.grace_s = 12
     (world.folder / "stubborn-2").touch()
     world.start()

@@ -657,7 +657,10 @@ def test_a_grace_that_ends_when_nobody_is_left_is_no_news() -> None:
     """The launcher of a node whose processes have ended waits for the other nodes meanwhile."""
     said: list[str] = []
     loop = Loop(keep(said))
-    stopper = Stopper(0.0, loop, to_group=False, spare=lambda: find_children(os.getpid()), say=keep(said))
+    stopper = Stopper(
+        0.0, loop, to_group=False, spare=lambda: find_children(os.getpid()),
+        before_kill=lambda: said.append("a record"), say=keep(said),
+    )  # fmt: skip
     stopper.begin(signal.SIGTERM)
     for _ in range(3):
         stopper.fire(time.monotonic())
