@@ -23,7 +23,7 @@ from launcher import __version__
 from launcher.channel.frames import Calling, Sealed
 from launcher.channel.keys import make_key
 from launcher.cluster.facts import describe_command
-from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S
+from launcher.cluster.settings import BEAT_S
 
 ADDRESS, PORT, MASTER_PORT = "127.0.77.10", 7206, 7205
 COMMAND = ("sleep", "600")
@@ -267,7 +267,7 @@ def main(words: list[str]) -> int:
     rows = [(f"{count:,}", *map(cell, values)) for count, values in found.items()]
     print(f"{describe_machine()}; one run each.\n")
     print("\n".join(markdown(HEAD, rows)))
-    print(f"\nNodes speak every {BEAT_S:g} s, node 0 every {COORDINATOR_BEAT_S:g} s.\n")
+    print(f"\nNodes speak every {BEAT_S:g} s, node 0 to each of them, too.\n")
     promised = list(zip(HEAD[1:], PROMISES, found.get(PROMISED, ()), strict=False))
     for name, limit, value in promised:
         print(promise(f"for {PROMISED:,} nodes: {name}", limit, value))

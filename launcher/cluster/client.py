@@ -9,12 +9,13 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.connect import NOT_YET, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
+from launcher.cluster.connect import NOT_YET, SILENT, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Again,
     Beat,
     Busy,
+    Bye,
     Ended,
     Failed,
     ReadyAgain,
@@ -25,7 +26,7 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
-from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
+from launcher.cluster.settings import BEAT_S, QUIET_S, SAY_EVERY_S, Shape
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.failure.arbiter import EVENTS_OF_NODE, RANK
@@ -44,6 +45,8 @@ Message = dict[str, object]
 
 RETRY_FIRST_S, RETRY_S = 0.025, 0.5
 """Seconds between attempts, doubled from the first up to the second: nodes start at about the same moment."""
+AGAIN_S = 1.0
+"""Seconds for a call to a node 0 that has let us in before: the kernel repeats a call ever more rarely."""
 RETRY_LATE_S = 2.0
 """Seconds to wait once the first attempts, in about 5 s, have failed."""
 ATTEMPTS_SOON = 14
@@ -51,6 +54,8 @@ LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
 REPEATED = (Failed, Told, Ended, ReadyAgain)
+UNHEARD_MAX = 64
+"""Maximum number of other messages that are sent again because node 0 was not heard after them."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 LOOK_S = 3.0
@@ -125,6 +130,7 @@ class CoordinatorClient:
         self._give_up_at = now + shape.timeout_s + SLACK_S
         self._heard = now
         self._kept: list[object] = []
+        self._unheard: list[object] = []
         self._is_closed = False
 
     # --- calling
@@ -154,6 +160,8 @@ class CoordinatorClient:
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
         self._attempt = ConnectAttempt(self._key, self._answer_s, self._loop, self._outcome)
+        if self.has_met:
+            self._attempt.until = time.monotonic() + AGAIN_S
         self._attempt.begin(address, port)
 
     def _on_refused(self, error: int) -> None:
@@ -165,9 +173,12 @@ class CoordinatorClient:
             self._fail(strerror(error), next_port=False)
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
-        """Join on the new connection, after both sides have proved themselves."""
+        """Join on the new connection, after both sides have proved themselves; it replaces a silent one."""
         assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
         self._attempt = None
+        if self._connection is not None:
+            self._connection.close()
+        self.is_connected = False
         self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
@@ -192,7 +203,9 @@ class CoordinatorClient:
                 self._port = 0
                 self._address += 1
             wait_s = RETRY_S if self.has_met or self._attempts < ATTEMPTS_SOON else RETRY_LATE_S
-            if not self.has_met:
+            if self.has_met and why == SILENT:
+                wait_s = RETRY_FIRST_S
+            elif not self.has_met:
                 wait_s = min(wait_s, RETRY_FIRST_S * 2 ** min(self._attempts, ATTEMPTS_SOON))
             self._retry_at = now + wait_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that not all call at once
             if not self._address % max(1, len(self._addresses)) and not self.has_met:
@@ -207,10 +220,15 @@ class CoordinatorClient:
     # --- messages
 
     def send(self, message: object) -> None:
-        """Send a message to node 0; one about the end of the job is sent again after each reconnection."""
+        """Send a message to node 0; one about the end of the job is sent again after each reconnection.
+
+        Others are sent again if node 0 was not heard after them.
+        """
         if isinstance(message, REPEATED):
             is_more = _is_of_rank(message) and sum(map(_is_of_rank, self._kept)) >= EVENTS_OF_NODE
             self._kept += [] if is_more else [message]
+        elif not isinstance(message, Bye):
+            self._unheard = [*self._unheard[1 - UNHEARD_MAX :], message]
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
 
@@ -233,6 +251,8 @@ class CoordinatorClient:
         message, now = unpack(packed, FROM_COORDINATOR), time.monotonic()
         if not isinstance(message, Busy):  # of a node 0 that goes on without us
             self._heard = now
+            if not isinstance(message, Welcome):
+                self._unheard.clear()
             if now <= (self.due or now) + LATE_S:
                 self._on_heard()
         match message:
@@ -245,7 +265,8 @@ class CoordinatorClient:
                 self.has_met = self.is_connected = True
                 self._attempts = 0
                 self.connect_status.reason = f"it waits for other {self._shape.member}s"
-                for kept in self._kept:  # the last connection may have lost it; twice does no harm
+                # The last connection may have lost it; twice does no harm.
+                for kept in (*self._kept, *self._unheard):
                     if self._connection is not None:
                         self._connection.send(pack(kept))
             case Waiting():
@@ -277,6 +298,8 @@ class CoordinatorClient:
             self._until += late_s
             if self._attempt is not None:
                 self._attempt.until += late_s
+        if self.is_connected:
+            self._call_beside(now)
         if self._retry_at is not None and now >= self._retry_at:
             self._call()
         elif self._attempt is not None:
@@ -288,7 +311,7 @@ class CoordinatorClient:
         if self.is_connected and now >= self._beat_at and self._connection is not None:
             self._beat_at = now + BEAT_S
             self._connection.send(pack(Beat()))
-        is_silent = now - self._heard > self._shape.lost_after_s
+        is_silent = now - self._heard > self._shape.given_up_s
         if self.has_started and is_silent and not self.is_lost:
             self.is_lost = True
             self._on_lost()  # before the connection is closed: our message may still get through
@@ -304,6 +327,15 @@ class CoordinatorClient:
                     lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}", "waiting")
                 )
         self._set_due(now)
+
+    def _call_beside(self, now: float) -> None:
+        """Call again beside a silent connection: a link that was down works long before TCP tries it.
+
+        Go on until a call succeeds, even if node 0 is heard: what we sent may still wait.
+        """
+        is_calling = self._attempt is not None or self._retry_at is not None or self._resolving is not None
+        if not is_calling and now - self._heard > QUIET_S:
+            self._retry_at = now
 
     @property
     def reason(self) -> str:
@@ -345,12 +377,12 @@ class CoordinatorClient:
             times.append(self._retry_at)
         if self.is_connected:
             times.append(self._beat_at)
-        elif self._attempt is not None:
+        if self._attempt is not None:
             times.append(self._attempt.until)
-        elif self._connection is not None:
+        elif self._connection is not None and not self.is_connected:
             times.append(self._until)
         if self.has_started and not self.is_lost:
-            times.append(self._heard + self._shape.lost_after_s + 0.001)
+            times.append(self._heard + self._shape.given_up_s + 0.001)
         self.due = max(now, min(times))
 
     def _wake(self, when: float) -> None:

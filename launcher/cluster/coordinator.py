@@ -31,7 +31,7 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
-from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
+from launcher.cluster.settings import BEAT_S, QUIET_S, Shape
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
 from launcher.failure.arbiter import PREEMPTED
@@ -57,8 +57,6 @@ Message = dict[str, object]
 TICK_S = 0.5
 HOSTS_MAX = 8
 """Maximum number of spare nodes to name in a status."""
-QUIET_S = 1.25 * BEAT_S
-"""A node that was silent for longer has missed a heartbeat."""
 SUCCESSOR_S = 5.0
 """Seconds after the loss of a node in which a launcher that has called in its place calls again."""
 LATE_S = 1.0
@@ -138,7 +136,7 @@ class Coordinator:
         self._claims: dict[int, tuple[float, str, str]] = {}
         """Launchers that have called as a node of ours, by rank: when to report it, the address, and why."""
         self._tick_at: float | None = now + TICK_S
-        self._beat_at = now + COORDINATOR_BEAT_S
+        self._beat_at = now + BEAT_S
 
     @property
     def members(self) -> dict[int, Member]:
@@ -321,7 +319,7 @@ class Coordinator:
         if self.regroup is None or known is None:
             self.acceptor.turned_away.note(address, f"{why}: as {kind} {rank}")
         else:
-            until = time.monotonic() + self._shape.lost_after_s + SUCCESSOR_S
+            until = time.monotonic() + self._shape.given_up_s + SUCCESSOR_S
             self._claims.setdefault(rank, (until, address, why))
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
@@ -342,6 +340,8 @@ class Coordinator:
         for message in missed:
             if message is not None:
                 connection.send(pack(message))
+        for encoded in member.unheard:
+            connection.send_encoded(encoded)
 
     # --- messages from nodes
 
@@ -356,6 +356,7 @@ class Coordinator:
             Garbled: It is not a valid message.
         """
         member.heard = time.monotonic()
+        member.unheard.clear()
         if packed.get("is") != "beat":
             self._hear(member, unpack(packed, FROM_NODE))
 
@@ -403,6 +404,8 @@ class Coordinator:
         if is_spare and self.ending.over is None:
             del self.membership.spares[member.rank]
             self._say(f"{member.name}, a spare {member.kind}, has left", "spare-left")
+        if self.regroup is not None and self._is_between and self.membership.is_known(member):
+            self.regroup.note_left()
 
     def _end_restarts(self, why: str) -> None:
         """Note that the job was told to end: no attempt follows."""
@@ -507,7 +510,7 @@ class Coordinator:
         self._note_claims(now)
         self._find_lost(now)
         if now >= self._beat_at:
-            self._beat_at = now + COORDINATOR_BEAT_S
+            self._beat_at = now + BEAT_S
             self.membership.send_all(Beat())
         self.roll.fire(now)
         self._tick_at = now + TICK_S
@@ -521,9 +524,12 @@ class Coordinator:
         """Give up nodes that were silent or disconnected for too long; none after a refusal."""
         if self.roll.refusal is not None:
             return
-        after = self._shape.lost_after_s
+
+        def is_late(member: Member) -> bool:
+            return now > _since(member) + self._shape.lost_after_s + (0 if member.closed else QUIET_S)
+
         for index, spare in list(self.membership.spares.items()):
-            if _since(spare) < now - after:
+            if is_late(spare):
                 self._say(
                     f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}", "spare-lost"
                 )
@@ -535,9 +541,9 @@ class Coordinator:
             for rank, member in self.members.items()
             if rank and (between or (rank not in self.ending.arbiter.ended and not self._is_lost(rank)))
         ]
-        late = [member for member in others if _since(member) < now - after]
+        late = [member for member in others if is_late(member)]
         heard_by = (*others, *self.membership.spares.values())
-        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in heard_by)
+        is_alone = all(one.closed is None and _since(one) < now - QUIET_S for one in heard_by)
         if self.has_started and late and len(others) > 1 and is_alone:
             if len(late) == len(others):
                 since = max(map(_since, others))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.channel.lines import encode
+from launcher.cluster.messages import Ask, Hung, Look, News, NodeNotice, Passed, Seen
 from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.core.redact import quote
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     Message = dict[str, object]
 
 
+ONCE = (Ask, Hung, Look, News, NodeNotice, Passed, Seen)
+"""Messages that no node is told again when it connects again."""
+UNHEARD_MAX = 64
 ADDRESSES_MAX = 8
 """Maximum number of a node's addresses in a message."""
 VERSION_LENGTH = 40
@@ -30,6 +34,8 @@ class Member:
         closed: When its connection ended; None while it has one.
         health: What its health command found, empty if nothing; None before its answer, or without one.
         has_heard_end: Whether it knows how the job ended.
+        unheard: What was sent to it since it was last heard, encoded; without what it learns when it
+            connects again in any case.
     """
 
     __slots__ = (
@@ -41,6 +47,7 @@ class Member:
         "health",
         "heard",
         "kind",
+        "unheard",
         "why",
     )
 
@@ -53,6 +60,7 @@ class Member:
         self.why = ""
         self.health: str | None = None
         self.has_heard_end = False
+        self.unheard: list[bytes] = []
 
     @property
     def rank(self) -> int:
@@ -93,10 +101,18 @@ class Member:
         return f"{self.facts['host']} ({shown})"
 
     def reconnect(self, connection: Connection, address: str, now: float) -> None:
-        """Replace its connection, which is dead, by a new one."""
+        """Replace its connection, which is dead or silent, by a new one, once what has arrived is read."""
         if self.connection is not None:
-            self.connection.close()
+            self.connection.read()
+        self.hang_up()
         self.connection, self.closed, self.heard, self.address = connection, None, now, address
+
+    def tell(self, message: object, encoded: bytes) -> None:
+        """Send it a message that is encoded."""
+        if isinstance(message, ONCE):
+            self.unheard = [*self.unheard[1 - UNHEARD_MAX :], encoded]
+        if self.connection is not None:
+            self.connection.send_encoded(encoded)
 
     def hang_up(self) -> None:
         """Close its connection, if it has one."""
@@ -197,8 +213,7 @@ class Membership:
         """Send a message to all nodes but node 0 itself."""
         encoded = encode(pack(message))
         for member in self.everyone():
-            if member.connection is not None:
-                member.connection.send_encoded(encoded)
+            member.tell(message, encoded)
 
     def send(self, rank: int, message: object) -> bool:
         """Send a message to one node; return False if it is not connected.
@@ -209,7 +224,7 @@ class Membership:
         member = self._find(rank)
         if member is None or member.connection is None:
             return False
-        member.connection.send(pack(message))
+        member.tell(message, encode(pack(message)))
         return True
 
     def is_behind(self, rank: int) -> bool:

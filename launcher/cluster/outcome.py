@@ -64,7 +64,7 @@ CAUSES = {
 WORDS = {
     LOST: "is lost",
     CUT_OFF: "was cut off from all other nodes",
-    GAVE_UP: "stopped responding",
+    GAVE_UP: "was out of contact",
     STALLED: "was ended because it hung",
     REFUSED: "could not start its processes",
     PREEMPTED: STATUS_WORDS,
@@ -223,14 +223,14 @@ class Ending:
         if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
             record = None
         if first.kind == GAVE_UP:
-            first = self._blame_coordinator(first)
+            first = self._blame_for_silence(first)
         member = self._membership.members.get(first.node)
         host = "" if member is None else member.host
         told = First(first, host, time.monotonic_ns() - first.at_ns, time.time_ns())
         return Over(first.status, told, None if record is None else fit(record), tuple(also[:ALSO_MAX]))
 
-    def _blame_coordinator(self, first: Event) -> Event:
-        """Return an event that blames this node, because nodes gave it up."""
+    def _blame_for_silence(self, first: Event) -> Event:
+        """Return an event that blames this node, because nodes gave it up; or them, if others have not."""
         ranks = [event.node for event in self.arbiter.events if event.kind == GAVE_UP]
         own = self._membership.members[0]
         many = "s" if len(ranks) > 1 else ""
@@ -239,7 +239,12 @@ class Ending:
             f"{names} had no contact with {own.name} for {self._shape.lost_after_s:g} s: "
             "the network between them was cut, or one of them was paused"
         )
-        return replace(first, node=0, what=what, cause=replace(CAUSES[GAVE_UP], what=what))
+        lost = self.arbiter.is_lost
+        others = [rank for rank in self._membership.members if rank and rank not in ranks and not lost(rank)]
+        if others:
+            what += f"; {own.name} heard the other {own.kind}s"
+        node = first.node if others else 0
+        return replace(first, node=node, what=what, cause=replace(CAUSES[GAVE_UP], what=what))
 
     def _describe(self, event: Event, first: Event, same: bool) -> str:
         """Return what else has failed, and when."""

@@ -100,10 +100,13 @@ class Regroup:
         """Launchers, by session, whose nodes hold processes of the last attempt that survive SIGKILL."""
         self._unhealthy: dict[int, float] = {}
         """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
-        self._sessions: dict[int, object] = {}
+        self._nodes: dict[int, Member] = {}
+        """The node that had, or has, each rank last."""
+        self._until: dict[int, float] = {}
+        """Until when each rank that was lost, or has come back, is waited for."""
         self._ending: Ending | None = None
         self._started_mono_ns = time.monotonic_ns()
-        self._not_before = self._give_up_at = self._say_at = self._report_by = 0.0
+        self._not_before = self._say_at = self._report_by = 0.0
         self._unsaid: list[tuple[str, str]] | None = None
         """Lines for the log after the report of the attempt that has failed; None if it is there."""
 
@@ -161,7 +164,15 @@ class Regroup:
             return "the job was told to end"
         if any(event.kind == PREEMPTED for event in ending.arbiter.events):
             return VETOES[PREEMPTED]  # also if something else has failed before
+        if over.first is not None and self._has_lost_all(ending):
+            return VETOES[CUT_OFF]  # it was paused: they have given it up and do not come back
         return "" if over.first is None else VETOES.get(over.first.event.kind, "")
+
+    def _has_lost_all(self, ending: Ending) -> bool:
+        """Whether all other nodes have given node 0 up, or are lost."""
+        left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
+        others = [rank for rank in self._membership.members if rank]
+        return bool(left) and all(rank in left or ending.arbiter.is_lost(rank) for rank in others)
 
     # --- the log
 
@@ -186,10 +197,11 @@ class Regroup:
         self._ending, self._ready, self._unsaid = ending, set(), []
         self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
         self._report_by = now + REPORT_S
-        self._give_up_at = self._not_before + self._shape.grace_s + self._rule.rejoin_timeout_s
+        self._until = {}
         left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
         for rank, member in list(self._membership.members.items()):
-            self._sessions[rank] = member.facts["session"]
+            self._nodes[rank] = member
+            self._await(rank)
             self.parts.add(member.facts["session"])
             if rank and (ending.arbiter.is_lost(rank) or rank in left):
                 if rank in ending.arbiter.ended:
@@ -213,6 +225,11 @@ class Regroup:
         self._unhealthy.pop(member.rank, None)
         self._membership.members.pop(member.rank, None)
 
+    def _await(self, rank: int) -> None:
+        """Give a node its time from now on, because it has to end, to come back, or to get ready."""
+        until = max(time.monotonic(), self._not_before) + self._shape.grace_s + self._rule.rejoin_timeout_s
+        self._until[rank] = max(self._until.get(rank, 0.0), until)
+
     def fill(self) -> None:
         """Give the ranks of lost and unhealthy nodes to spare nodes."""
         self.replace_unhealthy(time.monotonic())
@@ -227,7 +244,7 @@ class Regroup:
         member = self._membership.seat_spare(rank, needs_health=bool(self._rule.health_argv))
         if member is None:
             return False
-        self._sessions[rank] = member.facts["session"]
+        self._nodes[rank] = member
         self._ready.add(rank)
         if why:
             self._notice(why, "unhealthy")
@@ -241,8 +258,15 @@ class Regroup:
         other = suspect_own(member, self._shape)
         self._notice(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}", "node-lost")
         self._note(member, "node-lost", how)
+        self._await(member.rank)
         self._drop(member, time.monotonic())
         self.fill()
+
+    def note_left(self) -> None:
+        """End the job if all other nodes have left: they have given node 0 up, and do not come back."""
+        others = [member for rank, member in self._membership.members.items() if rank]
+        if others and all(member.has_heard_end for member in others):
+            self.lose_all(others, max(member.heard for member in others))
 
     def lose_all(self, members: Sequence[Member], since: float) -> None:
         """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
@@ -266,11 +290,12 @@ class Regroup:
         if replaced is not None and replaced is not member:
             self._drop(replaced, time.monotonic())  # its processes may still end
         self._membership.members[member.rank] = member
-        before, session = self._sessions.get(member.rank), member.facts["session"]
-        if session != before or session in self.gone:
+        before, session = self._nodes.get(member.rank), member.facts["session"]
+        if before is None or session != before.facts["session"] or session in self.gone:
             self._notice(f"{member.name} is back", "node-back")
         self.gone.discard(session)
-        self._sessions[member.rank] = session
+        self._nodes[member.rank] = member
+        self._await(member.rank)
         if session not in self.parts and not self._rule.health_argv:
             self._ready.add(member.rank)
 
@@ -355,7 +380,7 @@ class Regroup:
             return None
         if self._has_all():
             return self._not_before
-        return min(self._say_at, max(self._give_up_at, self._not_before))
+        return min((self._say_at, *(max(until, self._not_before) for until in self._awaited().values())))
 
     @property
     def starts_at(self) -> float | None:
@@ -370,6 +395,11 @@ class Regroup:
         """Return the ranks of the nodes that cannot start yet."""
         silent = self._membership.why_silent
         return [rank for rank in range(self._shape.node_count) if rank not in self._ready or silent(rank)]
+
+    def _awaited(self) -> dict[int, float]:
+        """Return until when each node is waited for that cannot start yet; not for one that is cut off."""
+        members, silent = self._membership.members, self._membership.why_silent
+        return {rank: self._until[rank] for rank in self._absent() if rank not in members or not silent(rank)}
 
     def fire(self, now: float) -> None:
         """Start the next attempt, or end the job if nodes are missing for too long."""
@@ -394,11 +424,15 @@ class Regroup:
         if self._has_all():
             if now >= self._not_before:
                 self._start()
-        elif now >= max(self._give_up_at, self._not_before):
-            self._end_without(self._absent())
+            return
+        awaited = self._awaited()
+        late = [rank for rank, until in awaited.items() if now >= max(until, self._not_before)]
+        if late:
+            self._end_without(late)
         elif now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
-            left = f"at most {max(self._give_up_at, self._not_before) - now:.0f} s more (--rejoin-timeout)"
+            until = max(min(awaited.values(), default=now), self._not_before)
+            left = f"at most {until - now:.0f} s more (--rejoin-timeout)"
             self._tell_unsaid()
             self._say(
                 f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}", "waiting"
@@ -443,7 +477,7 @@ class Regroup:
         if over.first is None or over.first.event.kind != LOST:
             cause = Cause("node-lost", what, LOST_FIX, retryable=True)
             event = Event(rank, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
-            over = Over(EXIT_NOT_READY, First(event, "", 0, time.time_ns()))
+            over = Over(EXIT_NOT_READY, First(event, self._nodes[rank].host, 0, time.time_ns()))
         self._finish(over, what)
 
     def _finish(self, over: Over, why: str) -> None:

@@ -6,9 +6,9 @@ from launcher.core.frozen import frozen
 from launcher.core.model import GRACE_S, NODE
 
 BEAT_S = 2.0
-"""Seconds between heartbeats of a node."""
-COORDINATOR_BEAT_S = 4.0
-"""Seconds between heartbeats of node 0 to each node."""
+"""Seconds between heartbeats of each node, and of node 0 to each node."""
+QUIET_S = 3.0
+"""A node that was not heard for longer has missed a heartbeat: now it is silent."""
 SAY_EVERY_S = 15.0
 LEASE_SLACK_S = 1.0
 """A launcher that runs has stopped its processes before their lease ends."""
@@ -58,9 +58,17 @@ class Shape:
     tells_hosts: bool = False
 
     @property
+    def given_up_s(self) -> float:
+        """Seconds after the last message until a node, or node 0, counts as lost.
+
+        A link may be down for `lost_after_s`: the silence begins with the first heartbeat that is missing.
+        """
+        return self.lost_after_s + QUIET_S
+
+    @property
     def lease_s(self) -> float:
         """Seconds after the last message of node 0 until nothing of a node may run any more.
 
         The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
         """
-        return self.lost_after_s + self.grace_s + LEASE_SLACK_S
+        return self.given_up_s + self.grace_s + LEASE_SLACK_S

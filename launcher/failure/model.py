@@ -145,4 +145,5 @@ class Verdict:
     @property
     def headline(self) -> str:
         """What failed first, where and how; without the cause."""
-        return f"{self.first.called or f'rank {self.first.rank}'} on {self.host_name} {self.first.status}"
+        place = f" on {self.host_name}" if self.host_name else ""
+        return f"{self.first.called or f'rank {self.first.rank}'}{place} {self.first.status}"

@@ -107,9 +107,10 @@ def _head(verdict: Verdict) -> Iterator[str]:
     node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
     seconds = _seconds(verdict.lasted_ns)
-    local = "" if first.called else f"local rank {first.local_rank}, "
-    pid = f"pid {first.pid}, " if first.pid else ""  # a lost node has none
-    place = f"{local}{pid}host {verdict.host_name}{node}{restart}"
+    local = "" if first.called else f", local rank {first.local_rank}"
+    pid = f", pid {first.pid}" if first.pid else ""  # a lost node has none
+    host = f", host {verdict.host_name}" if verdict.host_name else ""
+    place = f"{local}{pid}{host}{node}{restart}".removeprefix(", ")
     yield f"  where: {place}, {seconds} s after the start"
     for cause in verdict.causes[:CAUSES_SHOWN]:
         yield f"  {'consequence' if cause.consequence else 'cause'}: [{cause.code}] {cause.what}"

@@ -824,7 +824,7 @@ def test_nodes_with_one_host_name_are_named_by_rank() -> None:
         lose(hub, 1)
         wait_for(lambda: hub.recovery.history.noted, "node 1 is lost")
         lines = hub.recovery.history.summarize(1, 0, 0, 1, 75, is_alone=False)
-        assert lines == "bad nodes: node0 (1 x node-lost), node 1 (vm) (1 x node-lost)"
+        assert lines == "bad nodes: node 2 (vm) (1 x node-lost), node 1 (vm) (1 x node-lost)"
 
 
 @pytest.mark.parametrize(
