@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 
 EVENTS_MAX = 16
 """Number of the launcher's latest messages that are kept for later questions."""
+CLOCK_SET_NS = 100_000_000
+"""A wall clock that differs by more from what it was has been set."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
 """Variable with the path of the file that holds the preemption deadline of this node, once announced."""
 RESTART_COUNT, ATTEMPT = "TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT"
@@ -109,6 +111,7 @@ class Agent:
         environ: The launcher's own environment.
         run_id: Name of this run, for its folder and for the mark of the processes that it starts.
         began_s: Start time of the agent, monotonic seconds.
+        started_mono_ns: Start time of the attempt, monotonic nanoseconds.
         attempt: 0 for the first attempt, plus one for each restart.
         first: The process that failed first.
         told_before: The signal that told us to stop before any process had failed.
@@ -151,7 +154,8 @@ class Agent:
         self.watch, self.place, self.environ, self.command = watch, place, environ, command
         self.coordination = coordination or Coordination()
         self.run_id = run_id or os.urandom(8).hex()
-        self.began_s, self._started_ns, self.attempt = time.monotonic(), time.monotonic_ns(), 0
+        self.began_s, self.started_mono_ns, self.attempt = time.monotonic(), time.monotonic_ns(), 0
+        self._wall_ahead_ns = 0
         self.said: list[tuple[float, str]] = []
         self.timings = Timings(self.began_s)
         self.renew: Callable[[], None] | None = None
@@ -230,7 +234,14 @@ class Agent:
 
         The clock may have been set since the start, so times after it are given in seconds after the start.
         """
-        return time.time_ns() - (time.monotonic_ns() - self._started_ns)
+        ahead_ns = time.time_ns() - time.monotonic_ns()
+        if abs(ahead_ns - self._wall_ahead_ns) > CLOCK_SET_NS:  # less is the time between the two calls
+            self._wall_ahead_ns = ahead_ns
+        return self.started_mono_ns + self._wall_ahead_ns
+
+    def at_ns(self, mono_ns: int) -> int:
+        """Return a time of the monotonic clock as nanoseconds since 1970, right against `started_ns`."""
+        return self.started_ns + mono_ns - self.started_mono_ns
 
     @property
     def phase(self) -> Phase:
@@ -301,7 +312,7 @@ class Agent:
             self.observers.answer()
             self.template.wait(lambda: self.group.stopper.number is not None)
             moments.imported = time.monotonic()
-        self._started_ns = time.monotonic_ns()
+        self.started_mono_ns = time.monotonic_ns()
         self.output.first_s = None
         self.group.start()
         moments.started = time.monotonic()

@@ -142,7 +142,7 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
         local_rank=child.local_rank,
         pid=process.pid,
         code=code,
-        ended_ns=time.time_ns() if runs else process.ended_ns,
+        ended_ns=agent.at_ns(time.monotonic_ns() if runs else process.ended_ns),
         stderr=stderr,
         error_file=child.environ.get(ERROR_FILE),
         asked=int(signal.SIGKILL) if runs else process.passed_on,

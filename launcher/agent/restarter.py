@@ -334,11 +334,10 @@ class Restarter:
             )
         if recovery is None:
             return
-        now_ns = time.time_ns()
-        began_ns = now_ns - int((time.monotonic() - agent.began_s) * 1e9)
+        began_ns, now_ns = int(agent.began_s * 1e9), time.monotonic_ns()
         is_alone = not agent.coordination.has_others
         said = recovery.history.summarize(
-            agent.attempt + 1, began_ns, agent.started_ns, now_ns, status, is_alone=is_alone
+            agent.attempt + 1, began_ns, agent.started_mono_ns, now_ns, status, is_alone=is_alone
         )
         if said:
             bad = [node.own_name for node in recovery.history.find_bad(is_alone=is_alone)]

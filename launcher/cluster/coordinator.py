@@ -34,7 +34,7 @@ from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, QUIET_S, Shape
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
-from launcher.failure.arbiter import PREEMPTED
+from launcher.failure.arbiter import GAVE_UP, PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Coordinator:
         evidence: What the ranks of all nodes do, if the job hangs or has failed.
         regroup: The roll call between two attempts; None if there are no restarts.
         acceptor: Connections that have not identified their node yet.
+        port: Where it listens.
         subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
             message) -> None; see `Membership.number_of`.
         offset: No offset: times are those of our own clock.
@@ -135,6 +136,7 @@ class Coordinator:
         self._begin_attempt(0)
         self._claims: dict[int, tuple[float, str, str]] = {}
         """Launchers that have called as a node of ours, by rank: when to report it, the address, and why."""
+        self.port: int = listener.getsockname()[1]
         self._tick_at: float | None = now + TICK_S
         self._beat_at = now + BEAT_S
 
@@ -201,7 +203,7 @@ class Coordinator:
             connection.send(pack(Busy("this launcher itself")))  # through a service in front of us
             connection.close()
             return
-        may_join = self.regroup is not None and self.regroup.may_join(rank, identity.session)
+        may_join = self._may_join(rank, identity.session)
         if self._is_gone(identity.session) and not may_join:
             self._dismiss(connection)
             return
@@ -231,6 +233,11 @@ class Coordinator:
         if may_join and self.regroup is not None:
             self.regroup.join(member)
             self._claims.pop(rank, None)
+        elif may_join and known is not None:
+            known.hang_up()
+            self.members[rank] = member
+            self.ending.arbiter.forget(rank)
+            self._say(f"{member.name} is back", "node-back")
         elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
         else:
@@ -238,6 +245,15 @@ class Coordinator:
             self.roll.note(member)
         self._catch_up(member, connection)
         self.roll.check()
+
+    def _may_join(self, rank: int, session: object) -> bool:
+        """Whether a launcher may join as a node that is missing after the start."""
+        if self.regroup is not None:
+            return self.regroup.may_join(rank, session)
+        known = self.members.get(rank)
+        if not (self._shape.keep_going and self.has_started and rank) or known is None:
+            return False
+        return known.facts["session"] != session and (known.connection is None or self._is_lost(rank))
 
     def _admit_spare(self, connection: Connection, address: str, message: Message, heard_ns: int) -> None:
         """Admit a node that waits to take the place of a lost one.
@@ -371,6 +387,8 @@ class Coordinator:
                 pass  # it has no part in the job yet
             case Failed() if message.kind == PREEMPTED and self._is_between:
                 self._end_restarts(f"{member.name} is taken back: {message.what}")
+            case Failed() if message.kind == GAVE_UP and self.regroup is not None and self._is_between:
+                self.regroup.note_left(rank)
             case Failed() | Ended() | Quiet() | Looked() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():
@@ -404,8 +422,6 @@ class Coordinator:
         if is_spare and self.ending.over is None:
             del self.membership.spares[member.rank]
             self._say(f"{member.name}, a spare {member.kind}, has left", "spare-left")
-        if self.regroup is not None and self._is_between and self.membership.is_known(member):
-            self.regroup.note_left()
 
     def _end_restarts(self, why: str) -> None:
         """Note that the job was told to end: no attempt follows."""
@@ -420,6 +436,7 @@ class Coordinator:
         member.closed, member.why = time.monotonic(), why
         if self.roll.is_open and self.members.get(member.rank) is member:
             del self.members[member.rank]  # it will join again, or its successor will
+            self.roll.lost[member.rank] = _describe_loss(member)
 
     # --- messages to nodes
 
@@ -526,6 +543,8 @@ class Coordinator:
             return
 
         def is_late(member: Member) -> bool:
+            if member.closed and not self._shape.keep_going and member.rank in self.ending.gave_up:
+                return True  # it ends
             return now > _since(member) + self._shape.lost_after_s + (0 if member.closed else QUIET_S)
 
         for index, spare in list(self.membership.spares.items()):
@@ -559,6 +578,7 @@ class Coordinator:
             self._say(f"{member.name} has left again: {_describe_loss(member)}", "node-left")
             member.hang_up()
             del self.members[member.rank]
+            self.roll.lost[member.rank] = _describe_loss(member)
 
     def close(self) -> None:
         """Close all connections."""

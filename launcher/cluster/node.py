@@ -74,7 +74,7 @@ class ClusterNode(Coordination):
             shape: The job.
             make_channel: Opens the channel.
             make_children: Makes the processes of this node from the values of the start signal.
-            make_twin: On node 0, if the job's address of it is not ours: calls that address, because another
+            make_twin: On node 0, if the job's address or port of it is not ours: calls that, because another
                 launcher may believe to be node 0 too.
         """
         self.view, self.speaks = JobView(shape), shape.speaks

@@ -10,7 +10,7 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import Attempt
 from launcher.cluster.messages import Bye, ReadyAgain, Refuse
 from launcher.cluster.node_ending import PATIENCE_S
-from launcher.cluster.refusals import node_0_missing, read_refusal
+from launcher.cluster.refusals import TWO_NODES, node_0_missing, read_refusal
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.redact import printable, redact
@@ -61,7 +61,7 @@ class NodeRendezvous:
         """Return when all nodes are here and our processes are known, or when we are told to stop.
 
         Args:
-            twin: On node 0, if the job's address of it is not ours: calls that address.
+            twin: On node 0, if the job's address or port of it is not ours: calls that.
 
         Raises:
             LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
@@ -102,7 +102,8 @@ class NodeRendezvous:
 
     def on_twin(self, message: object) -> None:
         """Handle the refusal of another launcher that is node 0 too."""
-        if isinstance(message, Refuse) and isinstance(self._channel, Coordinator):
+        is_ours = isinstance(message, Refuse) and message.code == TWO_NODES
+        if is_ours and isinstance(self._channel, Coordinator):
             self._channel.roll.refuse_as(message)
 
     def _leave_waiting(self) -> None:

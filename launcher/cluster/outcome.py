@@ -120,6 +120,11 @@ class Ending:
         self._decide_by: float | None = None
         self._held: tuple[float, Event] | None = None
 
+    @property
+    def gave_up(self) -> set[int]:
+        """The ranks of the nodes that have given node 0 up."""
+        return {event.node for event in self.arbiter.events if event.kind == GAVE_UP}
+
     def take(self, event: Event, left_ms: int | None = None) -> None:
         """Take an event that ends the job; ``left_ms``: time until its node is preempted."""
         if not self.arbiter.report(event):
@@ -231,7 +236,7 @@ class Ending:
 
     def _blame_for_silence(self, first: Event) -> Event:
         """Return an event that blames this node, because nodes gave it up; or them, if others have not."""
-        ranks = [event.node for event in self.arbiter.events if event.kind == GAVE_UP]
+        ranks = self.gave_up
         own = self._membership.members[0]
         many = "s" if len(ranks) > 1 else ""
         names = f"{own.kind}{many} {', '.join(map(str, sorted(ranks)))}"
@@ -316,7 +321,7 @@ def lose_coordinator(shape: Shape) -> tuple[str, Over]:
     what = f"{shape.member} 0 ({shape.address}) is lost: no contact for {shape.lost_after_s:g} s"
     cause = Cause("node-lost", what, LOST_FIX, retryable=True)
     event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
-    first = First(event, shape.address, int(shape.lost_after_s * 1e9), time.time_ns())
+    first = First(event, shape.address, int(shape.given_up_s * 1e9), time.time_ns())
     return what, Over(EXIT_NOT_READY, first)
 
 
@@ -357,7 +362,7 @@ def judge_event(first: First, shape: Shape, started_ns: int, attempt: int) -> Ve
         local_rank=facts.get("local_rank", 0),
         pid=facts.get("pid", 0),
         code=facts.get("code", event.status),
-        ended_ns=max(first.wall_ns - first.ago_ns, started_ns),
+        ended_ns=max(time.time_ns() - first.ago_ns, started_ns),
         called=called,
     )
     verdict = make_verdict(

@@ -27,6 +27,7 @@ NO_NODE = (
 )
 SAME_IMAGE = "the same version of the launcher, best the same image, on all nodes"
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
+TWO_NODES = "two-nodes-one-rank"
 OTHERS_NAMED = 8
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
 """Limits of each text of a problem and of the table, as JSON: four and one fit into a frame of 64 KiB."""
@@ -80,7 +81,7 @@ def other_versions(first: str, others: Mapping[str, str]) -> Problem:
 def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:
     """Return the problem that two launchers claim to be the same node."""
     return Problem(
-        "two-nodes-one-rank",
+        TWO_NODES,
         f"two {kind}s claim to be {kind} {rank}: {one}, and {other}",
         ROLL_CALL,
         "--node-rank R (or what your platform gives for it) with another R on each node, 0 on the first"
@@ -95,11 +96,14 @@ def no_such_node(kind: str, names: str, count: int) -> Problem:
     return Problem("no-such-node", what, ROLL_CALL, "--nnodes N, the same on all nodes")
 
 
-def nodes_missing(kind: str, missing: int, count: int, waited_s: float, described: str) -> Problem:
-    """Return the problem that nodes did not join in time."""
+def nodes_missing(
+    kind: str, missing: int, count: int, waited_s: float, described: str, lost: int = 0
+) -> Problem:
+    """Return the problem that nodes did not join in time; ``lost``: how many of them had joined before."""
+    what = "did not join" if not lost else "were lost" if lost == missing else "did not join, or were lost,"
     return Problem(
         "nodes-missing",
-        f"{missing} of {count} {kind}s did not join within {waited_s:g} s: {described}",
+        f"{missing} of {count} {kind}s {what} within {waited_s:g} s: {described}",
         ROLL_CALL,
         f"{_key_fix(described)}start the same command on them, correct the list of nodes, {OR_ELSE}",
     )

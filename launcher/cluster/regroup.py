@@ -23,7 +23,7 @@ from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.messages import pack
 from launcher.core.redact import printable, redact
-from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
+from launcher.failure.arbiter import CUT_OFF, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.recovery.recovery import describe_attempt
 
@@ -104,6 +104,7 @@ class Regroup:
         """The node that had, or has, each rank last."""
         self._until: dict[int, float] = {}
         """Until when each rank that was lost, or has come back, is waited for."""
+        self._left: set[int] = set()
         self._ending: Ending | None = None
         self._started_mono_ns = time.monotonic_ns()
         self._not_before = self._say_at = self._report_by = 0.0
@@ -170,7 +171,7 @@ class Regroup:
 
     def _has_lost_all(self, ending: Ending) -> bool:
         """Whether all other nodes have given node 0 up, or are lost."""
-        left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
+        left = ending.gave_up
         others = [rank for rank in self._membership.members if rank]
         return bool(left) and all(rank in left or ending.arbiter.is_lost(rank) for rank in others)
 
@@ -197,8 +198,8 @@ class Regroup:
         self._ending, self._ready, self._unsaid = ending, set(), []
         self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
         self._report_by = now + REPORT_S
-        self._until = {}
-        left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
+        self._until, self._left = {}, set()
+        left = ending.gave_up
         for rank, member in list(self._membership.members.items()):
             self._nodes[rank] = member
             self._await(rank)
@@ -262,10 +263,11 @@ class Regroup:
         self._drop(member, time.monotonic())
         self.fill()
 
-    def note_left(self) -> None:
-        """End the job if all other nodes have left: they have given node 0 up, and do not come back."""
+    def note_left(self, rank: int) -> None:
+        """Note that a node has given node 0 up between two attempts; end the job if all others have."""
+        self._left.add(rank)
         others = [member for rank, member in self._membership.members.items() if rank]
-        if others and all(member.has_heard_end for member in others):
+        if all(member.rank in self._left for member in others):
             self.lose_all(others, max(member.heard for member in others))
 
     def lose_all(self, members: Sequence[Member], since: float) -> None:
@@ -294,6 +296,7 @@ class Regroup:
         if before is None or session != before.facts["session"] or session in self.gone:
             self._notice(f"{member.name} is back", "node-back")
         self.gone.discard(session)
+        self._left.discard(member.rank)
         self._nodes[member.rank] = member
         self._await(member.rank)
         if session not in self.parts and not self._rule.health_argv:

@@ -65,6 +65,7 @@ class Rendezvous:
         start: The start signal, once sent.
         refusal: Why the job does not start, once sent.
         is_examined: Returns whether a node's health command has answered, if there is one.
+        lost: How the nodes were lost that had joined, by rank.
         leave_by: when nodes that come are told of the refusal, monotonic seconds.
     """
 
@@ -80,6 +81,7 @@ class Rendezvous:
         self.start: Start | None = None
         self.refusal: Refuse | None = None
         self.leave_by: float | None = None
+        self.lost: dict[int, str] = {}
         self.is_examined: Callable[[int], bool] = lambda rank: True
         self._shape, self._membership, self._seen = shape, membership, seen
         self._kind = shape.member
@@ -97,6 +99,7 @@ class Rendezvous:
     def note(self, member: Member) -> None:
         """Note that a node has joined."""
         count = self._shape.node_count
+        self.lost.pop(member.rank, None)
         if member.rank >= count or member.facts["node_count"] != count:
             self._is_miscounted = True
         if member.version != __version__:
@@ -206,7 +209,8 @@ class Rendezvous:
     def _refuse_late(self, reasons: Reasons) -> None:
         missing, timeout_s = len(self._membership.missing()), self._shape.timeout_s
         what = self._describe_missing(reasons)
-        problem = refusals.nodes_missing(self._kind, missing, self._shape.node_count, timeout_s, what)
+        count, lost = self._shape.node_count, len(self.lost)
+        problem = refusals.nodes_missing(self._kind, missing, count, timeout_s, what, lost)
         self._refuse(EXIT_NOT_READY, problem, render_table(self._compare()))
 
     def _say_missing(self, reasons: Reasons) -> None:
@@ -219,6 +223,7 @@ class Rendezvous:
     def _describe_missing(self, reasons: Reasons) -> str:
         """Return the missing nodes, with what is known about each."""
         missing = self._membership.missing()
+        reasons = {**reasons, **{rank: f"it had joined, and {how}" for rank, how in self.lost.items()}}
         described = refusals.describe_missing(
             self._kind,
             missing,

@@ -100,7 +100,8 @@ def run_together(
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        if not has_twin:
+        first = isinstance(node.channel, Coordinator) and node.channel.port == shape.ports[0]
+        if not has_twin and first:
             return None
         return make_client(node, lambda text, event: None, node.rendezvous.on_twin, lambda: None)
 

@@ -126,6 +126,13 @@ class FailureArbiter:
         self.events.append(event)
         return True
 
+    def forget(self, node: int) -> None:
+        """Forget how a node was lost, or has ended, because it is back."""
+        self._lost.discard(node)
+        self.ended.pop(node, None)
+        self.records.pop(node, None)
+        self.events = [event for event in self.events if event.node != node]
+
     def end(self, node: int, status: int, record: Verdict | None) -> None:
         """Record that all processes of a node have ended."""
         self.ended.setdefault(node, status)

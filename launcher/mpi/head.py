@@ -328,7 +328,7 @@ class Head(Lead):
         mpirun = self.agent.group.processes[0]
         if mpirun.passed_on is not None:
             return False
-        return explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
+        return explains(mpirun.code or 0, mpirun.status, self.agent.at_ns(mpirun.ended_ns), event)
 
 
 def make_loss(node: Node, what: str) -> Event:

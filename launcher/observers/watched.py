@@ -6,8 +6,6 @@ children have those of the agent.
 
 from __future__ import annotations
 
-import time
-
 from launcher.machine.process import read_environ
 from launcher.process.descendants import find_children
 
@@ -76,7 +74,7 @@ class Children:
                 member.seen = now
                 self.running.append(member)
             elif member.ended is None:
-                member.ended = now - (time.time_ns() - process.ended_ns) / 1e9
+                member.ended = process.ended_ns / 1e9
         return False
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.errors import NotReady, Problem
-from launcher.core.files import PRIVATE_FOLDER, make_folder, open_own, remove_tree, replace_file
+from launcher.core.files import PRIVATE_FOLDER, make_folder, open_own, remove_file, remove_tree, replace_file
 from launcher.output.console import LogFile
 
 TYPE_CHECKING = False
@@ -35,6 +35,8 @@ torchrun itself does not tell how often it has restarted its workers.
 """
 SOCKET_PATH_BYTES = 107
 """The kernel's limit for the path of a socket, without the terminating zero (unix(7))."""
+REPORT = "stall-"
+"""The name of a file with the stacks of all processes, which the log names, begins so."""
 NCCL_FILE = "NCCL_DEBUG_FILE"
 """Variable with the file for NCCL's log, if its network is to be verified."""
 
@@ -171,10 +173,17 @@ class RunFolder:
                 yield path
 
     def remove(self) -> None:
-        """Remove the private folders, except the run's own if it contains logs."""
+        """Remove the private folders; of one that contains logs, only the files of the processes in it."""
         for folder in self._private:
             if folder != self.path or not self.keeps:
                 remove_tree(folder)
+                continue
+            for name in os.listdir(folder):
+                if not name.startswith(REPORT):
+                    try:  # noqa: SIM105 - contextlib is too large to load for this
+                        remove_file(name, at=self.fd)
+                    except OSError:
+                        pass  # a folder, with logs
 
 
 def _read_path(fd: int) -> str:

@@ -106,7 +106,7 @@ class Response:
             self._say(f"{what}; {_when(left_s)}: {why}", "preempted")
             return False
         self._note(what, left_s, node)
-        self.has_begun, self._what, self._begun_ns = True, what, time.time_ns()
+        self.has_begun, self._what, self._begun_ns = True, what, time.monotonic_ns()
         grace_s = plan_grace(agent.watch.grace_s, left_s)
         to = f"{self._signal_name} to {running} process{'es' if running > 1 else ''}"
         self._say(f"{what}; {_when(left_s)}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
@@ -118,7 +118,8 @@ class Response:
         """Return the verdict: the preemption is the cause, however the processes reacted to the signal."""
         agent = self._agent
         node = agent.place.node_rank or 0
-        ours = ProcessExit(0, 0, os.getpid(), EXIT_NOT_READY, self._begun_ns, called=f"node {node}")
+        begun_ns = agent.at_ns(self._begun_ns)
+        ours = ProcessExit(0, 0, os.getpid(), EXIT_NOT_READY, begun_ns, called=f"node {node}")
         verdict = make_verdict(
             ours,
             exits,

@@ -270,7 +270,7 @@ class ProcessGroup:
         if process.code is not None:
             return
         self._has_ends = True  # waitid lists it before orphans that have ended, too
-        process.ended_ns = process.ended_ns or time.time_ns()
+        process.ended_ns = process.ended_ns or time.monotonic_ns()
         pid, status = os.waitpid(process.pid, os.WNOHANG)
         if process.pidfd is not None:
             self._loop.remove(process.pidfd)
@@ -335,7 +335,7 @@ class ProcessGroup:
         """Report the processes that still seem to run although no child is left: their status is lost."""
         for process in list(self.running.values()):
             self._say(f"{process.name}: another program has collected its exit status", "status-lost")
-            process.code, process.ended_ns = EXIT_BUG, time.time_ns()
+            process.code, process.ended_ns = EXIT_BUG, time.monotonic_ns()
             self._forget(process)
             self._owner.on_exit(process)
 

@@ -193,7 +193,7 @@ class Process:
 
     Attributes:
         code: As from `os.waitstatus_to_exitcode`; None while it runs.
-        ended_ns: When the kernel reported its end, in nanoseconds since 1970.
+        ended_ns: When the kernel reported its end, in monotonic nanoseconds.
         passed_on: The last signal that was forwarded to it.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter, deque
 from itertools import groupby
 
@@ -56,11 +57,13 @@ class History:
         self._has_read = False
         self._kinds: Counter[str] = Counter()
         self._first_ns: int | None = None
-        self._failed_ns = 0
+        self._last_ns = self._failed_ns = 0
 
     def add(self, attempt: FailedAttempt) -> None:
-        """Remember an attempt that has failed."""
-        self._first_ns = attempt.started_ns if self._first_ns is None else self._first_ns
+        """Remember an attempt that has failed, with its times by the clock as it is set now."""
+        started_ns = time.monotonic_ns() - (time.time_ns() - attempt.started_ns)
+        self._first_ns = started_ns if self._first_ns is None else self._first_ns
+        self._last_ns = started_ns + int(attempt.lasted_s * 1e9)
         self._kinds[attempt.kind] += 1
         self._failed_ns += max(0, attempt.ended_ns - attempt.started_ns)
         self.failed.append(attempt)
@@ -108,7 +111,7 @@ class History:
 
         Args:
             count: Number of attempts, with the last one.
-            began_ns: When the launcher began, nanoseconds since 1970.
+            began_ns: When the launcher began, monotonic nanoseconds.
             started_ns: When the last attempt started.
             ended_ns: When the job ended.
             status: Exit status of the job.
@@ -147,7 +150,7 @@ class History:
             start=(began_ns if self._first_ns is None else self._first_ns) - began_ns,
             attempts=self._failed_ns + final_ns,
             whole=ended_ns - began_ns,
-            after=0 if last.number < count - 1 else ended_ns - last.ended_ns,
+            after=0 if last.number < count - 1 else ended_ns - self._last_ns,
         )
 
 

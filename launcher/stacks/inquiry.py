@@ -18,7 +18,7 @@ from launcher.core.redact import redact
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
-from launcher.output.folder import SITE
+from launcher.output.folder import REPORT, SITE
 from launcher.process.descendants import find_descendants, is_alive
 from launcher.process.tool import Tool
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
@@ -179,7 +179,7 @@ def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
     """
     data = render_stacks(headline, answers).encode("utf-8", "replace")
     for number in range(1, 1000):
-        name = f"stall-{number}.txt"
+        name = f"{REPORT}{number}.txt"
         try:
             create_file(data, name, 0o600, at=folder)
         except FileExistsError:  # from an earlier stall

@@ -165,6 +165,23 @@ def test_signals_to_all_nodes_at_once_are_heard_once(pair: Job) -> None:
     assert (heard(pair, 0), heard(pair, 1)) == (1, 1)
 
 
+def test_a_node_that_returns_to_a_job_that_keeps_going_takes_part(pair: Job) -> None:
+    """As one whose ranks torchrun restarts: it is let in, and its loss is no failure of the job any more."""
+    script = f"touch {pair.folder}/up-$RANK; while [ ! -e {pair.folder}/go ]; do sleep 0.05; done"
+    words = ("--keep-going", "--", "sh", "-c", script)
+    pair.start_all(*words)
+    wait_for(lambda: (pair.folder / "up-0").exists() and (pair.folder / "up-1").exists(), "both run")
+    pair.signal(1, signal.SIGKILL)
+    pair.launchers.pop(1).communicate()
+    (pair.folder / "up-1").unlink()
+    pair.start(1, *words, key=9)
+    wait_for((pair.folder / "up-1").exists, "it runs again")
+    (pair.folder / "go").touch()
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "node 1 (node1) is back" in done[0].err
+
+
 def test_keep_going_stops_nobody(pair: Job) -> None:
     """The failure is told, the others end by themselves, the verdict is the same."""
     go = pair.folder / "go"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.job_view import read_seats
-from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
+from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, News, ReadyAgain, Told
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
@@ -611,7 +611,10 @@ def read_mark(world: World) -> str:
 
 
 def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:
-    """The others have given it up and ended, and the platform may start another node 0."""
+    """The others have given it up and ended, and the platform may start another node 0.
+
+    When it goes on, it waits for none of them.
+    """
     start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
     pid = (job.folder / "up-0-0").read_text()
     job.signal(0, signal.SIGSTOP)
@@ -621,6 +624,9 @@ def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:
     wait_for(lambda: job.on(job.cluster.nodes[0], there).strip() in ("gone", "Z"), "its rank is gone")
     assert "the launcher stood still" in job.errors[0].read_text()
     job.signal(0, signal.SIGCONT)
+    end = job.wait(0)[0]
+    assert end.status == 75 and "no restart: node 0 was cut off from all other nodes" in end.err, end.err
+    assert "host ," not in end.err
 
 
 def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
@@ -798,6 +804,92 @@ def test_a_successor_is_the_reason_for_the_loss_and_is_not_turned_away() -> None
         assert "a new launcher has called as node 2" in what and "no contact" not in what
         join(hub, 2, "aa").hear("welcome")
     assert not [line for line in hub.said if "turned away" in line], hub.said
+
+
+def is_over(hub: LiveHub) -> bool:
+    """Whether node 0 has ended the job."""
+    return hub.hub.ending.over is not None
+
+
+def test_each_node_that_is_lost_has_its_own_time_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 1 is lost while node 2 is waited for, which comes back in its time."""
+    monkeypatch.setattr("launcher.cluster.regroup.KILLED_S", 0.0)
+    monkeypatch.setattr("launcher.cluster.regroup.SLACK_S", 0.0)
+    with live_hub(3, Restarts(most=9, delay_s=0.0, rejoin_timeout_s=2.0)) as hub:  # and a second of grace
+        node_1 = leave_2(hub)
+        assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
+        node_1.drain()
+        wait_for(lambda: hub.hub.members[1].closed is not None, "node 0 has noticed")
+        lose(hub, 1)
+        back = join(hub, 2, "aa")
+        assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
+        join(hub, 1, "bb").hear("start")
+        assert back.hear("start") and not hub.faults
+
+
+def test_a_node_that_comes_back_has_time_to_get_ready() -> None:
+    """Its health command may take longer than what is left for its return; it is not called lost then."""
+    with live_hub(3, Restarts(most=9, delay_s=0.0, rejoin_timeout_s=2.0, health_argv=("true",))) as hub:
+        nodes = start_three(hub)
+        fail(hub, *nodes)
+        nodes[0].hear("again")
+        hub.hear_own(ReadyAgain(1))
+        nodes[0].say(pack(ReadyAgain(1)))
+        nodes[1].drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        lose(hub, 2)
+        assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
+        node_2 = join(hub, 2, "aa")
+        assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
+        node_2.say(pack(ReadyAgain(0)))
+        node_2.hear("start")
+
+
+def test_a_node_0_that_all_others_give_up_between_two_attempts_waits_for_none() -> None:
+    """It was paused: it reads only later that they have given it up and have ended."""
+    with live_hub(3, RULE) as hub:
+        nodes = start_three(hub)
+        fail(hub, *nodes)
+        for node in nodes:
+            node.hear("again")
+        for node in nodes:
+            assert not is_over(hub)
+            node.say(pack(Failed(GAVE_UP, 0, 75, attempt=1)))
+        over = nodes[0].hear("over")
+        assert over["status"] == 75 and "node 0 was cut off from all other nodes" in str(over["why"]), over
+        assert not hub.faults
+
+
+def test_a_node_that_is_lost_in_the_roll_call_had_joined() -> None:
+    with live_hub(3, timeout_s=1.0) as hub:
+        node_1 = join(hub, 1)
+        node_1.hear("welcome")
+        node_1.drain()
+        refused = hub.hub.roll
+        wait_for(lambda: refused.refusal, "the job does not start")
+        assert refused.refusal is not None
+        assert refused.refusal.what.startswith(
+            "2 of 3 nodes did not join, or were lost, within 1 s: "
+            "node 1: it had joined, and its connection has ended (closed by the other side); node 2"
+        )
+
+
+def test_a_node_that_calls_again_beside_its_connection_loses_no_message() -> None:
+    """What has arrived on the old connection is read; what node 0 has sent since it heard comes again."""
+    with live_hub(3) as hub:
+        node_1, _ = start_three(hub)
+        hub.do(lambda: hub.hub.broadcast(News("x is gone", 0)))
+        node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+        again = join(hub, 1)
+        assert again.hear("welcome") and again.hear("stop")
+        hub.do(lambda: hub.hub.broadcast(News("y is gone", 0)))
+        assert again.hear("news")["what"] == "y is gone"
+        third = join(hub, 1)
+        assert third.hear("news")["what"] == "y is gone"
+        third.say(pack(Beat()))
+        wait_for(lambda: not hub.hub.members[1].unheard, "node 0 has heard it")
+        with pytest.raises(ConnectionError):
+            again.hear("news")
 
 
 def test_a_launcher_that_is_never_let_in_is_reported() -> None:

@@ -28,6 +28,28 @@ def attempts(errors: str) -> int:
     return errors.count("failed first")
 
 
+SETS_CLOCK = """
+import os, runpy, sys, time
+mark = sys.argv.pop(1)
+def make(real, unit):
+    return lambda: real() + (34_560_000 * unit if os.path.exists(mark) else 0)
+time.time, time.time_ns = make(time.time, 1), make(time.time_ns, 10**9)
+sys.argv[1:2] = []
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_clock_that_is_set_between_two_attempts_lengthens_nothing(tmp_path: Path) -> None:
+    """By 400 days: the time of the job and of its attempts is that of a clock that nobody sets."""
+    (tmp_path / "clock.py").write_text(SETS_CLOCK)
+    mark = tmp_path / "set"
+    script = f"test $LAUNCHER_ATTEMPT || exit 3; touch {mark}; test $LAUNCHER_ATTEMPT = 2 || exit 4"
+    interpreter = (sys.executable, str(tmp_path / "clock.py"), str(mark))
+    done = launch(*TWO, "--restarts", "3", "--", "sh", "-c", script, interpreter=interpreter)
+    assert done.returncode == 0 and "3 attempts, 2 failed" in done.stderr, done.stderr
+    assert all(float(one) < 60 for one in re.findall(r"([0-9.]+) s\b", done.stderr)), done.stderr
+
+
 def test_the_last_screen_sums_up_the_attempts() -> None:
     """Each attempt has its report; then attempts, causes, and where the time went."""
     script = "import os, sys; sys.exit(3 if os.environ.get('LAUNCHER_ATTEMPT', '0') == '0' else 0)"

@@ -475,3 +475,27 @@ def test_the_traceback_of_a_bug_is_safe_to_print(tmp_path: Path) -> None:
     assert (done.returncode, "RuntimeError" in done.stderr) == (70, True)
     assert "\x1b" not in done.stderr
     assert token not in done.stderr
+
+
+def test_no_file_stays_in_the_temporary_folder(tmp_path: Path) -> None:
+    """However the job ends, except for the report of a job that hung, which the log names."""
+    environ = {"TMPDIR": str(tmp_path)}
+    python, two = sys.executable, ("run", "--nproc-per-node", "2")
+    up = str(tmp_path / "up-")
+    waits = f"import os, time; open({up!r} + os.environ['RANK'], 'w'); time.sleep(60)"
+    assert launch(*two, "--", "true", environ=environ).returncode == 0
+    assert launch(*two, "--", python, "-c", "raise ValueError", environ=environ).returncode == 1
+    fatal = "import os; os.kill(os.getpid(), 11)"
+    assert launch(*two, "--restarts", "1", "--", python, "-c", fatal, environ=environ).returncode == 139
+    assert launch(*two, "--", "no-such-command", environ=environ).returncode == 127
+    assert not list(tmp_path.iterdir())
+    with open_launcher(*two, "--", python, "-c", waits, environ=environ) as killed:
+        wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, "the ranks run")
+        assert list(tmp_path.glob("launcher_*"))
+        killed.kill()
+    wait_for(lambda: not list(tmp_path.glob("launcher_*")), "the watchdog has removed its folder")
+    stop = ("--stall-timeout", "1", "--on-stall", "stop")
+    hung = launch(*two, *stop, "--", python, "-c", waits, environ=environ)
+    (folder,) = tmp_path.glob("launcher_*")
+    assert [one.name for one in folder.iterdir()] == ["stall-1.txt"]
+    assert f"all stacks: {folder}/stall-1.txt" in hung.stderr

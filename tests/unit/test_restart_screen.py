@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,9 @@ def screen(*attempts: FailedAttempt, count: int, began_s: float = -1.0, end_s: f
     history = History("", keep([]))
     for one in attempts:
         history.add(one)
-    last = int(2.0 * (count - 1) * S)
-    text = history.summarize(count, int(began_s * S), last, int(end_s * S), 0, is_alone=False)
+    zero = time.monotonic_ns() - time.time_ns()
+    began, last, end = (zero + int(at_s * S) for at_s in (began_s, 2.0 * (count - 1), end_s))
+    text = history.summarize(count, began, last, end, 0, is_alone=False)
     return text.splitlines()
 
 
