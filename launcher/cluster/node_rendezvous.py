@@ -10,7 +10,7 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import Attempt
 from launcher.cluster.messages import Bye, ReadyAgain, Refuse
 from launcher.cluster.node_ending import PATIENCE_S
-from launcher.cluster.refusals import TWO_NODES, node_0_missing, read_refusal
+from launcher.cluster.refusals import node_0_missing, read_refusal
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.redact import printable, redact
@@ -102,8 +102,9 @@ class NodeRendezvous:
 
     def on_twin(self, message: object) -> None:
         """Handle the refusal of another launcher that is node 0 too."""
-        is_ours = isinstance(message, Refuse) and message.code == TWO_NODES
-        if is_ours and isinstance(self._channel, Coordinator):
+        if not isinstance(message, Refuse) or message.code != "two-nodes-one-rank":
+            return  # of a job that has ended, or runs
+        if isinstance(self._channel, Coordinator):
             self._channel.roll.refuse_as(message)
 
     def _leave_waiting(self) -> None:

@@ -27,7 +27,6 @@ NO_NODE = (
 )
 SAME_IMAGE = "the same version of the launcher, best the same image, on all nodes"
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
-TWO_NODES = "two-nodes-one-rank"
 OTHERS_NAMED = 8
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
 """Limits of each text of a problem and of the table, as JSON: four and one fit into a frame of 64 KiB."""
@@ -81,7 +80,7 @@ def other_versions(first: str, others: Mapping[str, str]) -> Problem:
 def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:
     """Return the problem that two launchers claim to be the same node."""
     return Problem(
-        TWO_NODES,
+        "two-nodes-one-rank",
         f"two {kind}s claim to be {kind} {rank}: {one}, and {other}",
         ROLL_CALL,
         "--node-rank R (or what your platform gives for it) with another R on each node, 0 on the first"

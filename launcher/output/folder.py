@@ -157,33 +157,20 @@ class RunFolder:
         file system may not support sockets and pipes.
         """
         for folder in self._private:
-            if folder != self.path and folder not in self._made:
-                try:
-                    os.close(make_folder(folder, PRIVATE_FOLDER, new=True))
-                except OSError:
-                    continue
-                self._made.add(folder)
-            yield folder
-
-    def socket_paths(self, name: str) -> Iterator[str]:
-        """Yield paths for a socket of ours in private folders."""
-        for folder in self.private_folders():
-            path = f"{folder}/{name}"
-            if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
-                yield path
-
-    def remove(self) -> None:
-        """Remove the private folders; of one that contains logs, only the files of the processes in it."""
-        for folder in self._private:
-            if folder != self.path or not self.keeps:
+            if folder == self.path and self.keeps:
+                _remove_files(folder, but=REPORT)
+            else:
                 remove_tree(folder)
-                continue
-            for name in os.listdir(folder):
-                if not name.startswith(REPORT):
-                    try:  # noqa: SIM105 - contextlib is too large to load for this
-                        remove_file(name, at=self.fd)
-                    except OSError:
-                        pass  # a folder, with logs
+
+
+def _remove_files(folder: str, *, but: str) -> None:
+    """Remove the files of a folder of ours, except those whose name begins so; not what is in folders in it."""
+    try:
+        for entry in os.scandir(folder):
+            if not entry.name.startswith(but) and not entry.is_dir(follow_symlinks=False):
+                remove_file(entry.path)
+    except OSError:
+        pass
 
 
 def _read_path(fd: int) -> str:
