@@ -100,8 +100,8 @@ def run_together(
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        first = isinstance(node.channel, Coordinator) and node.channel.port == shape.ports[0]
-        if not has_twin and first:
+        has_next_port = isinstance(node.channel, Coordinator) and node.channel.port != shape.ports[0]
+        if not has_twin and not has_next_port:
             return None
         return make_client(node, lambda text, event: None, node.rendezvous.on_twin, lambda: None)
 
