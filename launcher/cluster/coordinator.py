@@ -545,7 +545,8 @@ class Coordinator:
         def is_late(member: Member) -> bool:
             if member.closed and not self._shape.keep_going and member.rank in self.ending.gave_up:
                 return True  # it ends
-            return now > _since(member) + self._shape.lost_after_s + (0 if member.closed else QUIET_S)
+            shape = self._shape
+            return now > _since(member) + (shape.lost_after_s if member.closed else shape.given_up_s)
 
         for index, spare in list(self.membership.spares.items()):
             if is_late(spare):

@@ -9,6 +9,8 @@ BEAT_S = 2.0
 """Seconds between heartbeats of each node, and of node 0 to each node."""
 QUIET_S = 3.0
 """A node that was not heard for longer has missed a heartbeat: now it is silent."""
+HEAL_S = 2.0
+"""Seconds until a link that was down carries a call again: its carrier, its neighbors, and our next call."""
 SAY_EVERY_S = 15.0
 LEASE_SLACK_S = 1.0
 """A launcher that runs has stopped its processes before their lease ends."""
@@ -61,9 +63,10 @@ class Shape:
     def given_up_s(self) -> float:
         """Seconds after the last message until a node, or node 0, counts as lost.
 
-        A link may be down for `lost_after_s`: the silence begins with the first heartbeat that is missing.
+        A link may be down for `lost_after_s`: the silence begins with the first heartbeat that is missing, and
+        what ends it takes a moment.
         """
-        return self.lost_after_s + QUIET_S
+        return self.lost_after_s + QUIET_S + HEAL_S
 
     @property
     def lease_s(self) -> float:

@@ -227,7 +227,7 @@ def test_a_node_that_is_cut_off_is_found_and_finds_itself_alone(job: Job) -> Non
     job.cluster.disconnect(job.cluster.nodes[1])
     done = job.wait(0, 2, 3)
     assert_one_truth(done, 75, "node 1 failed first: it is lost")
-    assert job.told_at(0) - before < 5.0 + 3.0 + 1.0
+    assert job.told_at(0) - before < 5.0 + 5.0 + 1.0
     alone = job.wait(1)[1]
     assert alone.status == 75
     assert "node 0 failed first: it is lost" in alone.first[0]
@@ -269,7 +269,7 @@ def test_a_link_that_is_down_for_less_than_lost_after_ends_nothing(job: Job) -> 
         job.cluster.disconnect(job.cluster.nodes[link])
         assert not is_true_by(has_end, 4.75), job.describe()
         job.cluster.reconnect(job.cluster.nodes[link])
-        assert not is_true_by(has_end, 4.0), job.describe()
+        assert not is_true_by(has_end, 6.0), job.describe()
     job.kill_rank(2)
     assert_one_truth(job.wait(), 137, "rank 2 of 4 failed first")
 
