@@ -63,8 +63,8 @@ class Shape:
     def given_up_s(self) -> float:
         """Seconds after the last message until a node, or node 0, counts as lost.
 
-        A link may be down for `lost_after_s`: the silence begins with the first heartbeat that is missing, and
-        what ends it takes a moment.
+        A link may be down for `lost_after_s`: the silence begins with the first heartbeat that is missing,
+        and what ends it takes a moment.
         """
         return self.lost_after_s + QUIET_S + HEAL_S
 
