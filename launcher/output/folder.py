@@ -157,6 +157,24 @@ class RunFolder:
         file system may not support sockets and pipes.
         """
         for folder in self._private:
+            if folder != self.path and folder not in self._made:
+                try:
+                    os.close(make_folder(folder, PRIVATE_FOLDER, new=True))
+                except OSError:
+                    continue
+                self._made.add(folder)
+            yield folder
+
+    def socket_paths(self, name: str) -> Iterator[str]:
+        """Yield paths for a socket of ours in private folders."""
+        for folder in self.private_folders():
+            path = f"{folder}/{name}"
+            if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+                yield path
+
+    def remove(self) -> None:
+        """Remove the private folders; of one that contains logs, only the files of the processes in it."""
+        for folder in self._private:
             if folder == self.path and self.keeps:
                 _remove_files(folder, but=REPORT)
             else:
@@ -164,7 +182,7 @@ class RunFolder:
 
 
 def _remove_files(folder: str, *, but: str) -> None:
-    """Remove the files of a folder of ours, except those whose name begins so; not what is in folders in it."""
+    """Remove the files of a folder of ours, except those whose names begin so; folders in it stay."""
     try:
         for entry in os.scandir(folder):
             if not entry.name.startswith(but) and not entry.is_dir(follow_symlinks=False):
