@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import select
 import socket
 import time
 
@@ -19,6 +20,7 @@ from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.output.folder import FILES, PYTHONPATH, put_first
 from launcher.planning.preload import describe
+from launcher.process.kernel import become_subreaper
 from launcher.process.spawn import Child, ExecErrors, Inherited, Streams, change_environ, start
 
 TYPE_CHECKING = False
@@ -43,8 +45,10 @@ NOT_READ = "its Python is older than 3.8, or does not read PYTHONPATH"
 PROBE = f"""import os; os.write(0, b'{{"refused": "{NOT_READ}"}}\\n')"""
 """What a Python runs that does not come to our ``sitecustomize``: it must not run the script."""
 IMPORT_LIMIT_S = 900.0
-FORK_LIMIT_S = 20.0
+FORK_LIMIT_S = 5.0
+"""The forks take milliseconds; meanwhile the launcher does nothing else."""
 READ_BYTES = 1 << 16
+ANSWER_LIMIT_BYTES = 1 << 18
 OF_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT")
 """Variables that are others in each attempt."""
 THREADS, PORT = "OMP_NUM_THREADS", "MASTER_PORT"
@@ -104,6 +108,8 @@ class Template:
         ranks = [child for child in children if not child.called]
         if not ranks:
             self.is_settled = True  # other nodes have them
+        elif not become_subreaper():
+            self._give_up("the kernel refuses prctl, by which their forks become children of the launcher")
         elif len({child.argv for child in ranks}) > 1:
             self._give_up("the command lines of the ranks differ")
         elif any(child.cpus for child in ranks) and any(THREADS not in child.environ for child in ranks):
@@ -277,17 +283,24 @@ class Template:
     def _await(self, until: float) -> Mapping[str, object]:
         """Return the answer to a request; the forks take milliseconds."""
         assert self._channel is not None  # noqa: S101
-        while True:
-            self._channel.settimeout(max(0.001, until - time.monotonic()))
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        while poll.poll(max(0.0, until - time.monotonic()) * 1000):
             answer = self._read()
             if answer is not None:
                 return answer
+        raise Unusable(f"no forks within {FORK_LIMIT_S:g} s")
 
     def _read(self) -> Mapping[str, object] | None:
         """Return the answer that has come; empty if the process has ended, None if it is not whole."""
         assert self._channel is not None  # noqa: S101
-        data = self._channel.recv(READ_BYTES)
+        try:
+            data = os.read(self._channel.fileno(), READ_BYTES)
+        except ConnectionResetError:
+            data = b""
         self._heard += data
+        if len(self._heard) > ANSWER_LIMIT_BYTES:
+            return {"refused": f"its answer is longer than {ANSWER_LIMIT_BYTES} bytes"}
         if data and not self._heard.endswith(b"\n"):
             return None
         heard, self._heard = self._heard, b""

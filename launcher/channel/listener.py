@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import time
-from errno import ECONNABORTED, EMFILE, ENFILE
+from errno import EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,22 +62,22 @@ class Listener:
             try:
                 connected, where = self._listening.accept()
             except OSError as error:
-                if error.errno in (EMFILE, ENFILE):
+                if error.errno == ECONNABORTED:
+                    continue
+                if error.errno not in (EAGAIN, EINTR):
                     self._pause()  # a descriptor may be free by then; without a pause the loop would spin
-                    self._say_full(error)
-                if error.errno != ECONNABORTED:
-                    return
-                continue
+                    self._say_why(error)
+                return
             self.has_heard = True
             connected.setblocking(False)
             self._take(connected, str(where[0]) if isinstance(where, tuple) else "")
 
-    def _say_full(self, error: OSError) -> None:
+    def _say_why(self, error: OSError) -> None:
         if not self._has_said:
             self._has_said = True
-            self._say(
-                f"cannot accept more connections: {error.strerror} (ulimit -n); trying again", "accept-paused"
-            )
+            is_full = error.errno in (EMFILE, ENFILE)
+            which, where = ("more connections", "ulimit -n") if is_full else ("connections", "accept4")
+            self._say(f"cannot accept {which}: {error.strerror} ({where}); trying again", "accept-paused")
 
     def _pause(self) -> None:
         self._resume_at = time.monotonic() + PAUSE_S

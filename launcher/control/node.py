@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 
 from launcher.core.redact import printable, quote, redact, redact_argv
@@ -53,7 +52,7 @@ def identify(agent: Agent) -> Message:
         "launcher": __version__,
         "run": agent.run_id,
         "pid": os.getpid(),
-        "host": socket.gethostname(),
+        "host": Host().hostname(),
         "node_rank": agent.place.node_rank,
         "world_size": agent.place.world_size,
         "command": printable(" ".join(redact_argv(argv)))[:COMMAND_LENGTH],

@@ -439,7 +439,7 @@ def _die_with(launcher: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    if os.getppid() != launcher:
+    if 0 < os.getppid() != launcher:  # negative: refused by the kernel
         os._exit(FAILED)
 
 

@@ -134,7 +134,10 @@ class Host:
 
     def hostname(self) -> str:
         """Return the hostname of this node."""
-        return os.uname().nodename
+        try:
+            return os.uname().nodename
+        except OSError:  # uname is refused
+            return (self.read_text("/proc/sys/kernel/hostname") or "").strip() or "unknown"
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
         """Return the IP addresses of every interface, without zone suffixes."""

@@ -9,7 +9,7 @@ from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.process.descendants import describe, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
-from launcher.process.kernel import FULL, become_subreaper, has_children
+from launcher.process.kernel import FULL, become_subreaper, collect, has_children
 from launcher.process.spawn import (
     ExecErrors,
     Inherited,
@@ -271,14 +271,14 @@ class ProcessGroup:
             return
         self._has_ends = True  # waitid lists it before orphans that have ended, too
         process.ended_ns = process.ended_ns or time.monotonic_ns()
-        pid, status = os.waitpid(process.pid, os.WNOHANG)
+        code = collect(process.pid)
         if process.pidfd is not None:
             self._loop.remove(process.pidfd)
             os.close(process.pidfd)
             process.pidfd = None
-        if not pid:
+        if code is None:
             return  # a debugger holds its status; SIGCHLD arrives when it is ours
-        process.code = os.waitstatus_to_exitcode(status)
+        process.code = code
         process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
         self._forget(process)
         self._owner.on_exit(process)
@@ -318,7 +318,7 @@ class ProcessGroup:
             if process is not None:
                 self.on_end(process)
             else:
-                os.waitpid(found.si_pid, 0)
+                collect(found.si_pid)
                 self._has_news = True
                 self._forget_child(found.si_pid)
         return True

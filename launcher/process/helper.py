@@ -11,7 +11,7 @@ import os
 import time
 
 from launcher.core.signal import signal
-from launcher.process.kernel import die_with_parent, set_name
+from launcher.process.kernel import collect, die_with_parent, set_name
 from launcher.process.signals import send
 from launcher.process.watchdog import close_others
 
@@ -207,7 +207,7 @@ class Helpers:
         until = time.monotonic() + REAP_S
         for pid in list(self._running):
             try:
-                while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+                while collect(pid) is None and time.monotonic() < until:
                     time.sleep(REAP_S / 20)  # no output or signal is left to forward
             except ChildProcessError:
                 pass  # another program has taken its status
@@ -221,7 +221,7 @@ def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
     get as much CPU time as the job.
     """
     die_with_parent(signal.SIGKILL)
-    if os.getppid() != launcher:  # the launcher was killed before the line above
+    if 0 < os.getppid() != launcher:  # the launcher was killed before the line above
         return False
     if nice:
         try:  # noqa: SIM105

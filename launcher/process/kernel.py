@@ -55,6 +55,20 @@ def has_children() -> bool:
     return True
 
 
+def collect(pid: int, flags: int = os.WNOHANG) -> int | None:
+    """Reap a child; return its code as from `os.waitstatus_to_exitcode`, or None if it has not ended.
+
+    With waitid, which supervision needs anyway: a kernel that refuses wait4 makes no difference.
+
+    Raises:
+        ChildProcessError: It is not our child.
+    """
+    found = os.waitid(os.P_PID, pid, os.WEXITED | flags)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
 def become_subreaper() -> bool:
     """Adopt the orphans among our descendants; return False if the kernel refuses."""
     return bool(_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)

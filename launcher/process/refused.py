@@ -14,7 +14,7 @@ from errno import EPERM
 
 from launcher.core.errors import LauncherError, Problem, Unavailable
 from launcher.core.signal import signal
-from launcher.process.kernel import FULL, has_children, open_signal_file
+from launcher.process.kernel import FULL, collect, has_children, open_signal_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 NEEDED = {
     "clone": "a process is started",
+    "dup2": "a process gets its standard streams",
     "epoll_create1": "the launcher waits for events",
     "epoll_ctl": "the launcher waits for events",
     "epoll_wait": "the launcher waits for events",
     "ioctl": "the output of processes is read without waiting for it",
     "kill": "processes are signalled",
     "pipe2": "the output of processes is read",
+    "rt_sigaction": "the launcher sets how signals act on processes",
+    "rt_sigprocmask": "the launcher receives signals",
     "setpgid": "a process and its children are signalled together",
     "signalfd4": "the launcher receives signals",
     "socket": "launchers communicate",
@@ -79,19 +82,22 @@ def find_refused() -> Mapping[str, int]:
     queue: list[select.epoll] = []
     attempt("epoll_create1", lambda: queue.append(select.epoll()))
     if opened:
+        attempt("dup2", lambda: os.dup2(opened[0], opened[1]))
         attempt("ioctl", lambda: os.set_blocking(opened[0], False))
     if opened and queue:
         attempt("epoll_ctl", lambda: queue[0].register(opened[0], select.EPOLLIN))
     if queue:
         attempt("epoll_wait", lambda: queue[0].poll(0))
         queue[0].close()
+    attempt("rt_sigaction", lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN))
+    attempt("rt_sigprocmask", lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     attempt("signalfd4", lambda: opened.append(open_signal_file((signal.SIGCHLD,))))
     attempt("socket", lambda: opened.append(_open_socket()))
     attempt("kill", lambda: os.kill(os.getpid(), 0))
     attempt("waitid", has_children)
     pids: list[int] = []
     attempt("clone", lambda: pids.append(_fork_and_lead()))
-    if pids:
+    if pids and "waitid" not in refused:
         attempt("setpgid", lambda: _hear_of(pids[0]))
     for number in opened:
         os.close(number)
@@ -124,7 +130,7 @@ def _fork_and_lead() -> int:
 
 def _hear_of(pid: int) -> None:
     try:
-        number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        number = collect(pid, 0) or 0
     except ChildProcessError:  # SIGCHLD is ignored: the kernel has collected it
         return
     if number > 0:

@@ -163,7 +163,7 @@ def start(
     try:
         if not child.outlives:
             die_with_parent(signal.SIGKILL)
-        if os.getppid() != launcher:  # the launcher was killed before the line above
+        if 0 < os.getppid() != launcher:  # the launcher was killed before the line above
             os._exit(CANNOT_EXECUTE)
         if own_group:
             os.setpgid(0, 0)

@@ -21,7 +21,7 @@ import time
 from launcher.core.log import render
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, list_pids, read_file, read_name
-from launcher.process.kernel import set_name
+from launcher.process.kernel import collect, set_name
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -105,7 +105,7 @@ class Watchdog:
         """End it, because the job has ended normally."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)  # our child, not yet reaped: the pid is still its own
-            os.waitpid(self.pid, 0)
+            collect(self.pid, 0)
             self.lose()
 
 
