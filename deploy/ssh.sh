@@ -23,8 +23,16 @@ launcher=${LAUNCHER:-launcher}
 list=$(IFS=,; echo "${hosts[*]}")
 words=$(printf '%q ' "$@")
 # The token is that of this job. It goes through a pipe: a command line can be read by all users of a machine.
-token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
-folder=$(mktemp -d)
+make_token() {
+  od -An -N32 -tx1 /dev/urandom || openssl rand -hex 32 ||
+    python3 -I -c 'import secrets; print(secrets.token_hex(32))'
+}
+token=$(make_token 2>/dev/null | tr -d ' \n')
+if ! [[ $token =~ ^[0-9a-f]{64}$ ]]; then
+  echo "ssh.sh: no token: od, openssl and python3 do not work here; install one of them" >&2
+  exit 69
+fi
+folder=$(mktemp -d) || exit 73
 trap 'rm -rf "$folder"' EXIT
 
 # The pipes stay open while the nodes work: a node whose pipe ends stops what it runs.
@@ -36,14 +44,14 @@ stop() {
 }
 trap stop INT TERM HUP
 
-# on_all COMMAND: runs it on all nodes, each with the token in LAUNCHER_TOKEN.
+# on_all COMMAND [BEFORE AFTER]: runs it on all nodes, each with the token in LAUNCHER_TOKEN.
 on_all() {
   local host pid pipe pids=() status=0 ended
   for host in "${hosts[@]}"; do
     mkfifo "$folder/pipe"
     "${ssh[@]}" "$host" "IFS= read -r LAUNCHER_TOKEN; export LAUNCHER_TOKEN; cd $(printf %q "$PWD") || exit
-      exec 3<&0; $1 & job=\$!; { read -r end <&3; kill \$job; } 2>/dev/null & reader=\$!
-      wait \$job; status=\$?; kill \$reader; exit \$status" <"$folder/pipe" &
+      ${2:-:} || exit 73; exec 3<&0; $1 & job=\$!; { read -r end <&3; kill \$job; } 2>/dev/null & reader=\$!
+      wait \$job; status=\$?; kill \$reader; ${3:-:} || exit 73; exit \$status" <"$folder/pipe" &
     pids+=($!)
     exec {pipe}>"$folder/pipe"
     pipes+=("$pipe")
@@ -63,8 +71,11 @@ on_all() {
 }
 
 # A JSON object for each node in check-HOST.json. A node with a problem ends all with 69 before the job starts.
+# In a folder that others can write to, `>` would follow their link; a new name and mv do not.
 if [[ ${CHECK:-1} != 0 ]]; then
-  on_all "$launcher check --strict --format json --hosts $list -- $words >check-\$(hostname).json" || {
+  # shellcheck disable=SC2016 # the nodes expand it
+  on_all "$launcher check --strict --format json --hosts $list -- $words >\$file" \
+    'file=$(mktemp ./check.XXXXXX)' 'mv -fT "$file" "check-$(hostname).json"' || {
     status=$?
     echo "launcher check: see check-*.json in $PWD on the nodes (or CHECK=0)" >&2
     exit "$status"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from errno import EINPROGRESS
@@ -123,14 +124,17 @@ class ConnectAttempt:
     def _on_connected(self) -> None:
         assert self._socket is not None  # noqa: S101 - it has just become writable
         self._loop.remove(self._socket.fileno())
-        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        try:
+            error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        except OSError:  # getsockopt is refused: writing shows the error
+            error = 0
         if error:
             self._refuse(error)
             return
         self._calling = Calling(self._key)
         self.until = time.monotonic() + self._answer_s
         try:
-            self._socket.send(self._calling.call)
+            os.write(self._socket.fileno(), self._calling.call)
         except OSError as problem:
             self._fail(problem.strerror or "broken")
             return
@@ -140,13 +144,13 @@ class ConnectAttempt:
         connected, calling = self._socket, self._calling
         assert connected is not None and calling is not None  # noqa: S101 - this is their handler
         try:
-            data = connected.recv(NONCE_BYTES + PROOF_BYTES)
+            data = os.read(connected.fileno(), NONCE_BYTES + PROOF_BYTES)
             if not data:
                 self._fail(REFUSED if calling.has_proved else HUNG_UP)
                 return
             reply = calling.feed(data)
             if reply:
-                connected.send(reply)
+                os.write(connected.fileno(), reply)
         except (BlockingIOError, InterruptedError):
             return
         except Intruder as intruder:

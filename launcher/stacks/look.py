@@ -35,7 +35,6 @@ _AARCH64 = (
 )
 
 
-
 def _list_calls() -> dict[str, str]:
     """Return the names of this machine's calls by their numbers; none if the machine is not known."""
     try:

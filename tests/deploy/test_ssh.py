@@ -83,15 +83,39 @@ def test_the_job_ends_with_the_script(
 
 @pytest.mark.parametrize("status", [0, 7])
 def test_two_nodes_by_ssh(status: int, cluster: Cluster, sshd_on_nodes: StartSshd, tmp_path: Path) -> None:
-    """Words with spaces arrive whole; the status is the job's; each node has the result of its check."""
+    """Words with spaces arrive whole; the status is the job's; each node has the result of its check.
+
+    A result replaces a link and does not follow it. Where ``od`` is missing, another program makes the token.
+    """
     (tmp_path / "show.py").write_text(SHOW)
-    done = run(cluster, sshd_on_nodes(cluster), tmp_path, sys.executable, "show.py", "a  $b", str(status))
+    (tmp_path / "other").write_text("of another user")
+    (tmp_path / "check-node0.json").symlink_to("other")
+    path = break_programs(tmp_path, "od", *(["openssl"] if status else []))
+    words = (sys.executable, "show.py", "a  $b", str(status))
+    done = run(cluster, sshd_on_nodes(cluster), tmp_path, *words, PATH=path)
     assert done.returncode == status, done.stderr
     shown = sorted(line.partition("] ")[2] or line for line in done.stdout.splitlines())
     assert shown == [f"{rank} of 2 on node{rank} a  $b {status}" for rank in (0, 1)]
     assert "not authenticated" not in done.stderr, "they have a token"
     checks = [json.loads((tmp_path / f"check-node{rank}.json").read_text()) for rank in (0, 1)]
     assert [check["hostname"] for check in checks] == ["node0", "node1"]
+    assert (tmp_path / "other").read_text() == "of another user"
+
+
+def break_programs(folder: Path, *names: str) -> str:
+    """Return a PATH on which these programs fail."""
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\nexit 127\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_without_a_token_nothing_starts(tmp_path: Path) -> None:
+    """The control channel would trust whoever knows the job's name."""
+    path = break_programs(tmp_path, "od", "openssl", "python3")
+    environ = {**clean_environ(), "HOSTS": "a", "SSH": "echo started", "PATH": path}
+    done = subprocess.run(["bash", str(SCRIPT), "true"], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (69, "") and "ssh.sh: no token" in done.stderr
 
 
 def test_an_empty_list_of_nodes_is_an_error() -> None:
