@@ -2,7 +2,8 @@
 
 A connection that has not passed the handshake costs a socket and 64 bytes, for a few seconds at most. There
 are never more than `PENDING_MAX` of them. If more come, a place is taken from the address that holds most of
-them: however often one address calls, the others get in.
+them: however often one address calls, the others get in. If many addresses call, each connection gets a tenth
+of a second: a client with the key needs a thousandth.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import time
 from collections import Counter
 
+from launcher.channel.budget import Bucket
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Answering, Intruder
 from launcher.channel.listener import Listener
@@ -31,9 +33,11 @@ PENDING_MAX = 256
 SLOW_S = 1.0
 """A connection without a first message after this time yields to others if there are too many ..."""
 CROWD = 32
-"""... and if one address holds more places than a node has launchers, its oldest connection yields sooner:
-even in a flood of 2,500 connections a second from there each gets a place, and none keeps it forever."""
+"""... and if one address holds more places than a node has launchers, or more than `PENDING_MAX` connections
+had to yield within `CALM_S`, the oldest connection yields sooner: even in a flood of 2,500 connections a
+second each gets a place, and none keeps it forever."""
 CROWDED_S = 0.1
+CALM_S = 10.0
 FIRST_S = 5.0
 READ_BYTES = 4096
 
@@ -78,6 +82,7 @@ class Acceptor:
         self.turned_away = TurnedAway(say)
         self._key, self._loop, self._admit = key, loop, admit
         self._arrivals: dict[int, Arrival] = {}
+        self._calm = Bucket(PENDING_MAX, PENDING_MAX / CALM_S)
         self._listener = Listener(listening, loop, self._take, self._has_room, say)
 
     def __len__(self) -> int:
@@ -97,6 +102,7 @@ class Acceptor:
         arrival = Arrival(connected, address, self._key, time.monotonic())
         self._arrivals[arrival.number] = arrival
         self._loop.add(arrival.number, lambda: self._on_ready(arrival))
+        self._on_ready(arrival)  # who has waited in the kernel has sent its call
 
     def _has_room(self) -> bool:
         """Return whether there is a place; first take one from a connection that has had its time."""
@@ -107,6 +113,7 @@ class Acceptor:
                 if slow.connection is not None:
                     slow = None  # it has the key
             if slow is not None and slow.number in self._arrivals:
+                self._calm.take()
                 self._turn_away(slow, "sent no message, and others were waiting")
         return len(self._arrivals) < PENDING_MAX
 
@@ -120,7 +127,7 @@ class Acceptor:
         held = Counter(arrival.address for arrival in unproven)
         most = max(held.values())
         oldest = next(arrival for arrival in unproven if held[arrival.address] == most)
-        patience_s = CROWDED_S if most > CROWD else SLOW_S
+        patience_s = CROWDED_S if most > CROWD or self._calm.is_empty else SLOW_S
         return None if time.monotonic() - oldest.since < patience_s else oldest
 
     def _on_ready(self, arrival: Arrival) -> None:

@@ -177,9 +177,7 @@ def make_coordinator(
     """
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape)
-    node.agent.say(
-        describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token), "control-channel"
-    )
+    node.agent.say(describe_place(shape, address, port, has_token=has_token), "control-channel")
     return Coordinator(
         listener,
         key,

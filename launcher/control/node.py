@@ -9,7 +9,7 @@ import json
 import os
 import time
 
-from launcher.core.redact import printable, quote, redact, redact_argv
+from launcher.core.redact import quote, quote_command
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
@@ -55,7 +55,7 @@ def identify(agent: Agent) -> Message:
         "host": Host().hostname(),
         "node_rank": agent.place.node_rank,
         "world_size": agent.place.world_size,
-        "command": printable(" ".join(redact_argv(argv)))[:COMMAND_LENGTH],
+        "command": quote_command(argv, COMMAND_LENGTH),
         "elapsed_s": round(time.monotonic() - agent.began_s, 1),
     }
 
@@ -87,7 +87,7 @@ def read_node(agent: Agent) -> Message:
         "timings": agent.read_timings(),
         "ranks": ranks,
         "events": [
-            {"ago_s": round(now - at, 1), "what": printable(redact(what))[:EVENT_LENGTH]}
+            {"ago_s": round(now - at, 1), "what": quote(what, EVENT_LENGTH)}
             for at, what in agent.said
         ],
     }  # fmt: skip

@@ -218,6 +218,22 @@ def _redact_joined(argv: Sequence[str]) -> list[str]:
     return shown
 
 
+def quote_command(argv: Sequence[str], limit: int) -> str:
+    """Return the redacted, printable beginning of a command line: at most ``limit`` characters.
+
+    Like `shorten`, it searches only a part of a line that is far longer: its length is the program's choice.
+    """
+    left, kept = max(_QUOTED_MAX, 2 * limit), []
+    for word in argv:
+        if left <= 0:
+            break
+        kept.append(word[:left])
+        left -= len(word) + 1
+    shown = " ".join(redact_argv(kept))
+    whole = len(shown) if left >= 0 or shown.endswith(MARKER) else max(0, len(shown) - _HALF_MAX)
+    return printable(shown[: min(limit, whole)])[:limit]
+
+
 def printable(text: str) -> str:
     r"""Return a text as one line without characters that control a terminal.
 

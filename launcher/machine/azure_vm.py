@@ -9,6 +9,8 @@ Source: Microsoft Learn, "Azure Instance Metadata Service".
 
 from __future__ import annotations
 
+import time
+
 from launcher.core.environ import shorten
 from launcher.core.frozen import frozen
 from launcher.machine.azure_sizes import KINDS, VmKind, bare_size, find_kind
@@ -29,6 +31,7 @@ IMDS = "http://169.254.169.254"
 SIZE_PATH = "/metadata/instance/compute/vmSize?api-version=2021-01-01&format=text"
 IMDS_TIMEOUT_S = 1.0
 SIZE_LIMIT = 64
+ANSWER_LIMIT_BYTES = 1 << 13
 """More characters than any size's name has."""
 
 
@@ -132,8 +135,8 @@ _asked: dict[str, str] = {}
 def ask_size(base_url: str = IMDS, timeout_s: float = IMDS_TIMEOUT_S) -> str:
     """Ask Azure's metadata service for the size of this VM; return an empty string without an answer.
 
-    The connection is direct, because a proxy would report its own VM's size. ``timeout_s`` limits each
-    network operation. Without a route to the address the call fails at once.
+    The connection is direct, because a proxy would report its own VM's size. ``timeout_s`` limits
+    connecting and the whole answer. Without a route to the address the call fails at once.
     """
     if base_url not in _asked:
         _asked[base_url] = _ask(base_url, timeout_s)
@@ -141,18 +144,22 @@ def ask_size(base_url: str = IMDS, timeout_s: float = IMDS_TIMEOUT_S) -> str:
 
 
 def _ask(base_url: str, timeout_s: float) -> str:
-    from http.client import HTTPConnection, HTTPException
+    import socket
 
-    connection = HTTPConnection(base_url.removeprefix("http://"), timeout=timeout_s)
+    name = base_url.removeprefix("http://")
+    host, _, port = name.partition(":")
+    until, data, part = time.monotonic() + timeout_s, b"", b"-"
     try:
-        connection.request("GET", SIZE_PATH, headers={"Metadata": "true"})
-        response = connection.getresponse()
-        body = response.read(SIZE_LIMIT + 1)
-    except (OSError, HTTPException):
+        with socket.create_connection((host, int(port or 80)), timeout_s) as connection:
+            connection.sendall(f"GET {SIZE_PATH} HTTP/1.0\r\nHost: {name}\r\nMetadata: true\r\n\r\n".encode())
+            while part and len(data) < ANSWER_LIMIT_BYTES:
+                connection.settimeout(max(until - time.monotonic(), 0.001))
+                part = connection.recv(ANSWER_LIMIT_BYTES)
+                data += part
+    except (OSError, ValueError):
         return ""
-    finally:
-        connection.close()
-    return _as_size(body.decode("ascii", "replace")) if response.status == 200 else ""
+    head, _, body = data.partition(b"\r\n\r\n")
+    return _as_size(body.decode("ascii", "replace")) if head.split()[1:2] == [b"200"] else ""
 
 
 def ask_vm(base_url: str = IMDS) -> Vm | None:

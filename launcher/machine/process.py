@@ -14,6 +14,8 @@ from launcher.core.frozen import frozen
 LIMIT_BYTES = 1 << 20
 """Size limit of one file; /proc returns a file in pieces."""
 PIECE_BYTES = 1 << 18
+OPEN_MAX = 1 << 15
+"""Number of descriptors of a process that are looked at."""
 ENVIRON_BYTES = 4 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -117,7 +119,7 @@ def has_signal(pid: int, number: int, *sets: str) -> bool:
 def list_open(pid: int) -> list[str]:
     """Return the targets of a process's open descriptors: paths, ``socket:[INODE]``, ``pipe:[INODE]``."""
     folder = f"/proc/{pid}/fd"
-    return [link for name in list_folder(folder) if (link := read_link(f"{folder}/{name}"))]
+    return [link for name in list_folder(folder)[:OPEN_MAX] if (link := read_link(f"{folder}/{name}"))]
 
 
 def list_folder(path: str) -> list[str]:

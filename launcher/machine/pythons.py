@@ -111,7 +111,10 @@ def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
     """Return the folders that another interpreter imports from; None if we do not know its layout."""
     prefix = os.path.dirname(os.path.dirname(path))
     config = _read_config(os.path.join(prefix, "pyvenv.cfg"))
-    real = os.path.realpath(path)
+    try:
+        real = os.path.realpath(path)
+    except OSError:  # readlink is refused
+        return None
     version = _version_of(real, prefix, config)
     if version is None:
         return None

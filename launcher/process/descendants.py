@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 GPU_FILES = "/dev/nvidia"
 HAS_LISTS = os.path.exists("/proc/thread-self/children")
 """False for a kernel without CONFIG_PROC_CHILDREN."""
+COMMAND_LIMIT = 120
 DEPTH_MAX = 1000
 """Maximum number of ancestors to visit: a tree that changes meanwhile must not cause an endless walk."""
 
@@ -102,10 +103,9 @@ def has_ended(pid: int) -> bool:
 
 def describe(pid: int) -> str:
     """Return a description of a process that does not end: its state, what holds it, and its command."""
-    from launcher.core.redact import printable, redact_argv
+    from launcher.core.redact import printable, quote_command
 
-    words, name = read_command(pid), read_name(pid) or "?"
-    line = printable(" ".join(redact_argv(words))) if words else f"[{printable(name)}]"
+    line = quote_command(read_command(pid) or [f"[{read_name(pid) or '?'}]"], COMMAND_LIMIT)
     facts = [f"state {read_state(pid) or '?'}"]
     waits = read_file(f"/proc/{pid}/wchan").decode("ascii", "replace")
     if waits not in ("", "0"):
@@ -116,7 +116,7 @@ def describe(pid: int) -> str:
     gpus = find_gpu_files(pid)
     if gpus:
         facts.append(f"holds {', '.join(gpus)}")
-    return f"pid {pid} ({', '.join(facts)}): {line[:120]}"
+    return f"pid {pid} ({', '.join(facts)}): {line}"
 
 
 def find_gpu_files(pid: int) -> list[str]:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 
 REAPED_AT_ONCE = 100
+DESCRIBED_MAX = 20
 STARTED_AT_ONCE = 32
 """Number of processes whose pipes have both ends open at a time, because of the limit of open files."""
 UNGUARDED = "child processes outlive the launcher if it is killed by SIGKILL"
@@ -360,7 +361,9 @@ class ProcessGroup:
 
     def describe_survivors(self) -> list[str]:
         """Return a description of each of these processes."""
-        return [describe(pid) for pid in self.find_survivors()]
+        found = self.find_survivors()
+        more = [f"and {len(found) - DESCRIBED_MAX} more"] if len(found) > DESCRIBED_MAX else []
+        return [*(describe(pid) for pid in found[:DESCRIBED_MAX]), *more]
 
     def dismiss_watchdog(self) -> None:
         """End the watchdog, because the job has ended normally."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
+from launcher.machine.whole import read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,15 +96,10 @@ def find_torch(folders: list[str] | None) -> tuple[int, int] | None:
     """
     for folder in folders or ():
         try:
-            fd = os.open(os.path.join(folder or ".", "torch", "version.py"), os.O_RDONLY | os.O_CLOEXEC)
+            data = read_whole(os.path.join(folder or ".", "torch", "version.py"), VERSION_LIMIT_BYTES)
         except OSError:
             continue
-        try:
-            text = os.read(fd, VERSION_LIMIT_BYTES).decode("utf-8", "replace")
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
+        text = data.decode("utf-8", "replace")
         return _parse_version(text.partition("__version__ = ")[2][1:].partition("\n")[0])
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from itertools import groupby
 
 from launcher.core.files import open_own, replace_file
@@ -27,6 +27,8 @@ KEPT_MAX = 1000
 """Number of attempts that are remembered, and of lines that the record keeps."""
 LINE_MAX_BYTES = 1 << 16
 """A line of a record is shorter: its texts have limits (`launcher.core.messages`)."""
+READ_MAX_BYTES = 1 << 22
+"""Bytes of a record that are read, from its end."""
 OURS = frozenset(("schema", "number", "status"))
 """Keys of each line of a record."""
 
@@ -184,14 +186,20 @@ def _read_record(path: str) -> list[str]:
     """
     if not os.path.isfile(path):
         return []
-    lines: deque[str] = deque(maxlen=KEPT_MAX)
     with open(open_own(path), "rb") as file:
-        while line := file.readline(LINE_MAX_BYTES):  # another file may be large, and have no lines
-            try:
-                is_ours = json.loads(line).keys() >= OURS
-            except (ValueError, AttributeError):
-                is_ours = False
-            if not is_ours:
-                raise ValueError("has other content; pass another path (--attempts-file)")
-            lines.append(line.decode())
-    return list(lines)
+        first = file.readline(LINE_MAX_BYTES)  # another file may be large, and have no lines
+        size = os.fstat(file.fileno()).st_size
+        if size > READ_MAX_BYTES:
+            file.seek(size - READ_MAX_BYTES)
+            file.readline(LINE_MAX_BYTES)  # the rest of a line
+        else:
+            file.seek(0)
+        lines = file.read(READ_MAX_BYTES).splitlines(keepends=True)[-KEPT_MAX:]
+    for line in (first, *lines) if first else ():
+        try:
+            is_ours = json.loads(line).keys() >= OURS
+        except (ValueError, AttributeError):
+            is_ours = False
+        if not is_ours:
+            raise ValueError("has other content; pass another path (--attempts-file)")
+    return [line.decode() for line in lines]

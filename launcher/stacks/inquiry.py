@@ -14,7 +14,7 @@ import time
 from errno import ESRCH
 
 from launcher.core.files import create_file, open_own
-from launcher.core.redact import redact
+from launcher.core.redact import shorten
 from launcher.guest import STACKS_NAME
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_folder, list_open, read_stat
@@ -57,6 +57,8 @@ class Inquiry:
         """Prepare to ask these (rank, PID) and all their descendants; their files are below ``folder``."""
         self._native = False
         self._ranks = list(processes)
+        self._family: list[tuple[int, int, int]] = []
+        """Processes to look at: the rank, its first process, and the process."""
         self._folder = None if folder is None else os.path.realpath(folder)
         self._answers: dict[int, Answer] = {}
         self._young: list[Answer] = []
@@ -76,7 +78,7 @@ class Inquiry:
     @property
     def complete(self) -> bool:
         """Whether all processes have answered, or have had their time for it."""
-        return not (self._ranks or self._young or self._lanes or self._queue or self._runs)
+        return not (self._ranks or self._family or self._young or self._lanes or self._queue or self._runs)
 
     def want_native(self) -> None:
         """Ask all for C functions, too, by py-spy; it pauses each process while it reads."""
@@ -91,10 +93,12 @@ class Inquiry:
     def go_on(self, now: float) -> None:
         """Read more ranks, take answers, and ask the next processes."""
         until = time.monotonic() + SLICE_S
-        while self._ranks:
-            self._look_at(*self._ranks.pop(0))
-            if time.monotonic() >= until:
-                break
+        while (self._ranks or self._family) and time.monotonic() < until:
+            if not self._family:
+                rank, leader = self._ranks.pop(0)
+                family = [leader, *find_descendants([leader])][:FAMILY_LIMIT]
+                self._family = [(rank, leader, pid) for pid in family]
+            self._look_at(*self._family.pop(0))
         self._take_grown()
         for path, lane in list(self._lanes.items()):
             lane.go_on(now)
@@ -104,7 +108,7 @@ class Inquiry:
             if lane.complete:
                 self._queue += lane.unanswered
                 del self._lanes[path]
-        if not self._ranks and not self._young and not self._lanes:
+        if not (self._ranks or self._family or self._young or self._lanes):
             self._start_py_spy(now)
             for run, answer in [one for one in self._runs if one[0].is_over(now)]:
                 self._runs.remove((run, answer))
@@ -116,23 +120,22 @@ class Inquiry:
             run.close()
         for lane in self._lanes.values():
             lane.close()
-        self._ranks, self._young, self._queue, self._runs = [], [], [], []
+        self._ranks, self._family, self._young, self._queue, self._runs = [], [], [], [], []
         self._lanes.clear()
 
     def _take(self, answers: Sequence[Answer]) -> None:
         self._answers.update((answer.pid, answer) for answer in answers)
 
-    def _look_at(self, rank: int, leader: int) -> None:
-        """Look at the processes of one rank."""
-        for pid in [leader, *find_descendants([leader])][:FAMILY_LIMIT]:
-            answer = look_at(rank, pid)
-            if answer is None or answer.state in "ZX":
-                continue
-            self._take([answer])
-            if pid != leader and is_young(pid):  # it may be a copy of its parent that is about to call exec
-                self._young.append(answer)
-            else:
-                self._sort(answer)
+    def _look_at(self, rank: int, leader: int, pid: int) -> None:
+        """Look at one process of a rank."""
+        answer = look_at(rank, pid)
+        if answer is None or answer.state in "ZX":
+            return
+        self._take([answer])
+        if pid != leader and is_young(pid):  # it may be a copy of its parent that is about to call exec
+            self._young.append(answer)
+        else:
+            self._sort(answer)
 
     def _sort(self, answer: Answer) -> None:
         """Plan to ask a process in the way in which it can be asked."""
@@ -356,7 +359,10 @@ def read_spy(run: Tool, answer: Answer) -> Answer:
 
 def explain_refusal(error: str) -> str:
     """Return in one line why py-spy failed, from what it wrote."""
-    first = next((line.strip() for line in redact(error).splitlines() if line.strip()), "it wrote nothing")
+    first = next(
+        (line.strip() for line in shorten(error, 4 * WHY_LIMIT).splitlines() if line.strip()),
+        "it wrote nothing",
+    )
     if "permission denied" in error.lower() or "not permitted" in error.lower():
         return "it may not read other processes here (in a container: --cap-add SYS_PTRACE)"
     return first[:WHY_LIMIT]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from launcher.core.redact import printable, redact_argv
+from launcher.core.redact import printable, quote_command
 from launcher.machine.process import (
     read_command,
     read_environ,
@@ -57,7 +57,7 @@ def look_at(rank: int, pid: int) -> Answer | None:
     return Answer(
         rank,
         pid,
-        command=printable(" ".join(redact_argv(words)) if words else f"[{read_name(pid)}]")[:COMMAND_LIMIT],
+        command=quote_command(words or [f"[{read_name(pid)}]"], COMMAND_LIMIT),
         state=found.state,
         call=_name_call(read_file(f"/proc/{pid}/syscall").decode("ascii", "replace").split()),
         kernel=printable(kernel) if kernel != "0" else "",

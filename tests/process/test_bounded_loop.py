@@ -1,0 +1,117 @@
+"""What a rank or a file of outside size does to the launcher's loop: SIGTERM is answered all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.azure_vm import ask_size
+from launcher.recorder.variables import find_torch
+from launcher.recovery.history import READ_MAX_BYTES, _read_record
+from tests.process.looking import is_true_by, wait_for
+from tests.process.starting import clean_environ
+
+ANSWER_S = 10.0
+"""Seconds for the end of a job with ``--grace 1``; without a bound each of these took more than 30."""
+CHILDREN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+word = "--password=" + "x/y=" * 30_000
+for _ in range(60):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *[word] * 8])
+print("begun", flush=True)
+time.sleep(600)
+"""
+MANY = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(1500):
+    if not os.fork():
+        time.sleep(600)
+print("begun", flush=True)
+time.sleep(600)
+"""
+NO_NEWLINE = """
+import os
+print("begun", flush=True)
+while True:
+    os.write(1, b"password=" * 8192)
+"""
+
+
+@pytest.mark.parametrize("program", [CHILDREN, MANY, NO_NEWLINE], ids=["long", "many", "no-newline"])
+def test_sigterm_is_answered_whatever_a_rank_does(program: str, tmp_path: Path) -> None:
+    """Also while the job hangs, and the launcher looks at what its processes do."""
+    words = (
+        "--grace",
+        "1",
+        "--stall-timeout",
+        "1",
+        "--nproc-per-node",
+        "1",
+        "--log-dir",
+        str(tmp_path / "log"),
+    )
+    command = [sys.executable, "-m", "launcher", "run", *words, "--", sys.executable, "-c", program]
+    with (
+        (tmp_path / "out").open("wb") as out,
+        subprocess.Popen(
+            command, env=clean_environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        ) as job,
+    ):
+        log = tmp_path / "out"
+        wait_for(lambda: b"begun" in log.read_bytes()[:1000], "the rank has begun", 60)
+        is_true_by(lambda: b"no output for" in log.read_bytes()[:100_000], 1.5)  # it looks at the processes
+        began = time.monotonic()
+        job.send_signal(signal.SIGTERM)
+        try:
+            job.wait(60)
+        finally:
+            job.kill()
+    assert time.monotonic() - began < ANSWER_S
+    assert b"internal launcher error" not in log.read_bytes()[-100_000:]
+
+
+def test_files_of_another_kind_or_size_are_not_waited_for(tmp_path: Path) -> None:
+    """A pipe in place of torch's version or of a record of attempts, and a huge record."""
+    (tmp_path / "torch").mkdir()
+    os.mkfifo(tmp_path / "torch" / "version.py")
+    assert find_torch([str(tmp_path)]) is None
+    os.mkfifo(tmp_path / "attempts")
+    assert _read_record(str(tmp_path / "attempts")) == []
+    huge = tmp_path / "huge"
+    line = b'{"schema": 1, "number": 0, "status": 1, "what": "%s"}\n' % (b"x" * 10_000)
+    with huge.open("wb") as file:
+        for _ in range(2 * READ_MAX_BYTES // len(line)):
+            file.write(line)
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="other content"):
+        _read_record(str(huge))
+
+
+def test_a_metadata_server_has_a_limit_for_its_whole_answer() -> None:
+    """One that sends a byte at a time keeps nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connected, _ = server.accept()
+            with connected:
+                try:
+                    while True:
+                        connected.sendall(b"H")
+                        time.sleep(0.1)
+                except OSError:
+                    pass
+
+        threading.Thread(target=trickle, daemon=True).start()
+        began = time.monotonic()
+        assert ask_size(f"http://127.0.0.1:{server.getsockname()[1]}", 0.5) == ""
+        assert time.monotonic() - began < ANSWER_S
