@@ -374,7 +374,11 @@ class Coordinator:
         member.heard = time.monotonic()
         member.unheard.clear()
         if packed.get("is") != "beat":
-            self._hear(member, unpack(packed, FROM_NODE))
+            message = unpack(packed, FROM_NODE)
+            if member.may_send(type(message)):
+                self._hear(member, message)
+            else:
+                self.acceptor.turned_away.note(member.address, f"sends too many messages: as {member.name}")
 
     def _hear(self, member: Member, message: object) -> None:
         rank, is_spare = member.rank, self.membership.is_spare(member)

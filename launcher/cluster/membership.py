@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.channel.budget import Bucket
 from launcher.channel.lines import encode
-from launcher.cluster.messages import Ask, Hung, Look, News, NodeNotice, Passed, Seen
+from launcher.cluster.messages import Ask, Beat, Bye, Ended, Hung, Look, News, NodeNotice, Passed, Reply, Seen
 from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.core.redact import quote
@@ -24,6 +25,12 @@ ADDRESSES_MAX = 8
 VERSION_LENGTH = 40
 
 
+MESSAGES_MAX, MESSAGES_PER_S = 512, 1.0
+"""Messages of one kind that a node may send at once, one for each rank of a large node, and a second."""
+UNLIMITED = (Ask, Beat, Bye, Ended, Reply)
+"""Kinds of messages of which nothing is kept or printed twice."""
+
+
 class Member:
     """A node of the job.
 
@@ -39,6 +46,7 @@ class Member:
     """
 
     __slots__ = (
+        "_buckets",
         "address",
         "closed",
         "connection",
@@ -61,6 +69,7 @@ class Member:
         self.health: str | None = None
         self.has_heard_end = False
         self.unheard: list[bytes] = []
+        self._buckets: dict[type, Bucket] = {}
 
     @property
     def rank(self) -> int:
@@ -113,6 +122,14 @@ class Member:
             self.unheard = [*self.unheard[1 - UNHEARD_MAX :], encoded]
         if self.connection is not None:
             self.connection.send_encoded(encoded)
+
+    def may_send(self, kind: type) -> bool:
+        """Count a message; return whether it is to be heard: what a node sends is kept or printed."""
+        if kind in UNLIMITED:
+            return True
+        if kind not in self._buckets:
+            self._buckets[kind] = Bucket(MESSAGES_MAX, MESSAGES_PER_S)
+        return self._buckets[kind].take()
 
     def hang_up(self) -> None:
         """Close its connection, if it has one."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import io
 import socket
+import threading
+import time
 from http.server import ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, MetricsHandler
@@ -26,7 +29,8 @@ PATHS = ("/metrics", "/")
 REQUESTS_MAX = 8
 """Maximum number of requests at a time; one more closes the oldest."""
 REQUEST_S = 5.0
-"""Seconds of silence after which a client is dropped."""
+"""Seconds after which a client that has not sent its whole request is dropped."""
+HEAD_BYTES = 1 << 14
 # Name of the metric, its description, its field in an answer. A name that ends with _total is a counter.
 OF_LAUNCHER = (
     ("launcher_elapsed_seconds", "Seconds since the launcher started", "elapsed_s"),
@@ -113,6 +117,24 @@ class Handler(MetricsHandler):
 
     timeout = REQUEST_S
 
+    def setup(self) -> None:
+        """Read at most `HEAD_BYTES`, within `REQUEST_S`; a request has nothing after its head."""
+        super().setup()
+        self.rfile = io.BytesIO(self._read_head())
+
+    def _read_head(self) -> bytes:
+        """Return the head of the request; a part of it if it is too long or too slow."""
+        until, head = time.monotonic() + REQUEST_S, b""
+        with contextlib.suppress(OSError):
+            while b"\r\n\r\n" not in head and len(head) < HEAD_BYTES:
+                self.connection.settimeout(max(until - time.monotonic(), 0.001))
+                part = self.connection.recv(HEAD_BYTES - len(head))
+                if not part:
+                    break
+                head += part
+        self.connection.settimeout(REQUEST_S)
+        return head if b"\r\n\r\n" in head else b""
+
     def do_GET(self) -> None:  # noqa: N802 - the library's name
         """Send the metrics, or status 404 for any other path."""
         if self.path.partition("?")[0] in PATHS:
@@ -130,6 +152,7 @@ class Server(ThreadingHTTPServer):
         self.socket.close()
         self.socket = listener
         self._latest: collections.deque[socket.socket] = collections.deque(maxlen=REQUESTS_MAX)
+        self._rooms = threading.Semaphore(REQUESTS_MAX)
 
     def get_request(self) -> tuple[socket.socket, object]:
         """Return a new connection; close the oldest one if there are too many."""
@@ -139,6 +162,18 @@ class Server(ThreadingHTTPServer):
                 self._latest[0].shutdown(socket.SHUT_RDWR)  # its thread ends then
         self._latest.append(request)
         return request, address
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        """Serve a connection in a thread, as soon as an older one has ended."""
+        self._rooms.acquire()
+        super().process_request(request, client_address)  # type: ignore[arg-type]
+
+    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        """Serve a connection, and make room for another one."""
+        try:
+            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+        finally:
+            self._rooms.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors of a request, e.g. of a client that closes the connection."""

@@ -10,13 +10,16 @@ It needs Python 3.8 or newer, and imports nothing of the launcher.
 
 from __future__ import annotations
 
+import collections
 import errno
+import io
 import logging
 import select
 import signal
 import socket
 import socketserver
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +35,11 @@ TOTAL_LEAST_BYTES = 1 << 24
 EXCHANGES = 2
 """Number of exchanges between all ranks that must fit before finished ones are dropped."""
 LENGTH_DIGITS = 12
+HEAD_BYTES = 1 << 14
+REQUEST_S = 30.0
+"""Seconds that a whole request may take."""
+REQUESTS_LEAST = 256
+"""Number of requests at a time; a large job may have two for each rank."""
 ENTRY_BYTES = 256
 """Bytes of an entry besides its name and its value."""
 EXIT_MISSING, EXIT_NOT_READY = 69, 75
@@ -80,7 +88,7 @@ def make_server(server: Any, handler: Any, port: int, slots: str, addresses: Seq
     ranks = sum(int(node.rpartition(":")[2]) for node in slots.split(","))
     value_bytes = max(VALUE_LEAST_BYTES, ranks * PEER_BYTES)
     total_bytes = max(TOTAL_LEAST_BYTES, EXCHANGES * ranks * value_bytes)
-    bounded = _bound_server(server, total_bytes)
+    bounded = _bound_server(server, total_bytes, max(REQUESTS_LEAST, 2 * ranks))
     made = bounded((addresses[0], port), _bound_handler(handler, slots, value_bytes), 0)
     for address in addresses[1:]:
         made.add(address)
@@ -92,6 +100,12 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
 
     class Handler(handler):  # type: ignore[misc]
         """Horovod's handler, which also answers for `KEY` and refuses larger values."""
+
+        def setup(self) -> None:
+            """Read at most `HEAD_BYTES` and what `do_PUT` allows, within `REQUEST_S`."""
+            super().setup()
+            self.bounded = Bounded(self.connection)
+            self.rfile = io.BufferedReader(self.bounded)
 
         def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
             """Answer with the requested value."""
@@ -107,6 +121,7 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
             """Store a value, or answer 413 if it is too large or there is no room."""
             length = self.headers.get("Content-Length", "")
             plain = length.isascii() and length.isdecimal() and len(length) <= LENGTH_DIGITS
+            self.bounded.left += int(length) if plain and int(length) <= value_bytes else 0
             if plain and int(length) <= value_bytes and self.server.admit(len(self.path) + int(length)):
                 super().do_PUT()
             else:
@@ -116,13 +131,41 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
     return Handler
 
 
-def _bound_server(server: Any, total_bytes: int) -> Any:
-    """Return Horovod's server class, limited to ``total_bytes`` of stored values."""
+class Bounded(io.RawIOBase):
+    """Reads a connection up to a number of bytes and a time.
+
+    Attributes:
+        left: Bytes that are left to read.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self.left, self._connection, self._until = HEAD_BYTES, connection, time.monotonic() + REQUEST_S
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read once; raise an OSError, which ends the request, if a limit is reached."""
+        left_s = self._until - time.monotonic()
+        if self.left <= 0 or left_s <= 0:
+            raise OSError(errno.EMSGSIZE, "the request is too long")
+        self._connection.settimeout(left_s)
+        size = self._connection.recv_into(buffer, min(len(buffer), self.left))
+        self.left -= size
+        return size
+
+
+def _bound_server(server: Any, total_bytes: int, requests_max: int) -> Any:
+    """Return Horovod's server class, limited to ``total_bytes`` of stored values, and in its requests."""
 
     class Server(server):  # type: ignore[misc]
         """Horovod's server at several addresses, with a limit, and silent about broken connections."""
 
         kept_bytes = 0
+        open: Any = None
+        """The connections by their handlers, the oldest first."""
 
         def server_bind(self) -> None:
             """Bind the first address, without the name lookup of http.server."""
@@ -148,6 +191,24 @@ def _bound_server(server: Any, total_bytes: int) -> Any:
                 return self.listening[number].accept()
             raise BlockingIOError
 
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Serve a connection; if there are too many, first end the oldest of the busiest address."""
+            with self.cache_lock:
+                self.open = self.open or {}
+                if len(self.open) >= requests_max:
+                    held = collections.Counter(address for _, address in self.open.values())
+                    busiest = held.most_common(1)[0][0]
+                    oldest = next(key for key, (_, address) in self.open.items() if address == busiest)
+                    end(self.open.pop(oldest)[0])
+                self.open[id(request)] = (request, client_address[0])
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            """Close a connection."""
+            with self.cache_lock:
+                self.open.pop(id(request), None)
+            super().shutdown_request(request)
+
         def admit(self, size_bytes: int) -> bool:
             """Whether there is room for an entry; when full, count again without the dropped entries."""
             cost = size_bytes + ENTRY_BYTES
@@ -162,6 +223,14 @@ def _bound_server(server: Any, total_bytes: int) -> Any:
             """Print nothing: socketserver would print a traceback for every broken connection."""
 
     return Server
+
+
+def end(connection: socket.socket) -> None:
+    """End a connection that another thread reads."""
+    try:  # noqa: SIM105
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it has ended
 
 
 def _measure(cache: Any) -> int:

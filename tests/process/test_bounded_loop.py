@@ -24,10 +24,10 @@ ANSWER_S = 10.0
 CHILDREN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-word = "--password=" + "x/y=" * 30_000
-for _ in range(60):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *[word] * 8])
-print("begun", flush=True)
+word = "key=abc;" * 15_000
+for _ in range(100):
+    subprocess.Popen(["sh", "-c", "sleep 600; :", *[word] * 8])
+open("begun", "w").close()
 time.sleep(600)
 """
 MANY = """
@@ -36,12 +36,12 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 for _ in range(1500):
     if not os.fork():
         time.sleep(600)
-print("begun", flush=True)
+open("begun", "w").close()
 time.sleep(600)
 """
 NO_NEWLINE = """
 import os
-print("begun", flush=True)
+open("begun", "w").close()
 while True:
     os.write(1, b"password=" * 8192)
 """
@@ -50,25 +50,16 @@ while True:
 @pytest.mark.parametrize("program", [CHILDREN, MANY, NO_NEWLINE], ids=["long", "many", "no-newline"])
 def test_sigterm_is_answered_whatever_a_rank_does(program: str, tmp_path: Path) -> None:
     """Also while the job hangs, and the launcher looks at what its processes do."""
-    words = (
-        "--grace",
-        "1",
-        "--stall-timeout",
-        "1",
-        "--nproc-per-node",
-        "1",
-        "--log-dir",
-        str(tmp_path / "log"),
-    )
+    words = ["--grace", "1", "--stall-timeout", "1", "--nproc-per-node", "1", "--log-dir", "log"]
     command = [sys.executable, "-m", "launcher", "run", *words, "--", sys.executable, "-c", program]
     with (
         (tmp_path / "out").open("wb") as out,
         subprocess.Popen(
-            command, env=clean_environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            command, cwd=tmp_path, env=clean_environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
         ) as job,
     ):
         log = tmp_path / "out"
-        wait_for(lambda: b"begun" in log.read_bytes()[:1000], "the rank has begun", 60)
+        wait_for((tmp_path / "begun").exists, "the rank has begun", 60)
         is_true_by(lambda: b"no output for" in log.read_bytes()[:100_000], 1.5)  # it looks at the processes
         began = time.monotonic()
         job.send_signal(signal.SIGTERM)
