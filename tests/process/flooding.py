@@ -20,7 +20,7 @@ while True:
         caller = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         if source:
             caller.setsockopt(socket.SOL_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
-            caller.bind((source, 0))
+            caller.bind((source.replace("*", f"7.{made // 250 % 32}.{made % 250 + 1}"), 0))
         caller.connect_ex((address, port))
         held.append(caller)
         made += 1
@@ -44,7 +44,7 @@ def flood(
     Args:
         where: Address and port.
         per_s: Connections a second.
-        source: Where they come from.
+        source: Where they come from; ``127.*`` for 8,000 addresses in turn.
         before: What stands before the command: to enter a node.
     """
     argv = [*before, *argv_of(where, per_s, source)]

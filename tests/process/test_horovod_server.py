@@ -27,6 +27,7 @@ STRANGE = (
     b"GET /\x1b[31m\r\n\r\n",
     b"GET /a/b/c/d\x1b[31m\r\n\r\n",
     b"GET /" + b"a" * 70_000 + b" HTTP/1.0\r\n\r\n",
+    b"GET / HTTP/1.0\r\n" + (b"X: " + b"x" * 60_000 + b"\r\n") * 90,
     b"PUT /a/b HTTP/1.0\r\n\r\n",
     b"PUT /a/b HTTP/1.0\r\nContent-Length: x\x1b\r\n\r\n",
     b"PUT /a/b HTTP/1.0\r\nContent-Length: -1\r\n\r\n",
@@ -113,6 +114,12 @@ def test_strangers_cannot_fill_it(served: tuple[int, Path]) -> None:
     assert statuses == sorted(statuses) and set(statuses) == {200, 413}
     assert sum(status == 200 for status in statuses) << 16 <= 16 << 20
     assert ask(f"127.0.0.1:{port}") == SLOTS
+    silent = [create_connection(("127.0.0.1", port), 20) for _ in range(300)]
+    silent[0].settimeout(20)
+    assert silent[0].recv(1) == b"", "the oldest had to go"
+    assert ask(f"127.0.0.1:{port}") == SLOTS
+    for one in silent:
+        one.close()
 
 
 def test_horovod_behind_a_shell_is_not_a_job_of_one(tmp_path: Path) -> None:

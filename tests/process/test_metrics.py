@@ -99,6 +99,13 @@ def test_slow_and_silent_ones_make_room(job: Served) -> None:
     silent = [job.open() for _ in range(12)]
     for one in silent[:4]:
         one.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+    for one in silent[4:]:  # 2 MiB of a head that does not end
+        with contextlib.suppress(OSError):
+            for _ in range(32):
+                one.sendall(b"X: " + b"x" * 65_000 + b"\r\n")
+    exporter = job.exporter()
+    status = Path(f"/proc/{exporter}/status").read_text()
+    assert int(status.partition("VmHWM:")[2].split()[0]) < 100 << 10, status
     wait_for(lambda: reads(job), "somebody gets in")
     for one in silent:
         one.close()

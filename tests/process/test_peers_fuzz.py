@@ -360,6 +360,18 @@ def test_a_flood_grows_no_memory(hub: LiveHub) -> None:
     assert hub.faults == []
 
 
+def test_a_flood_from_many_addresses_keeps_no_node_out() -> None:
+    """3,000 connections a second, from 8,000 addresses, that say nothing: a node is in within seconds."""
+    with live_hub(2) as live, flooded((ADDRESS, live.port), 3000, "127.*"):
+        wait_for(lambda: live.hub.acceptor.turned_away.total > 1000, "others have to go", 60)
+        began = time.monotonic()
+        member = Caller(live.port)
+        member.say(make_join(1, 2))
+        member.hear("start")
+        assert time.monotonic() - began < 15
+        member.drain()
+
+
 def flood(hub: LiveHub, count: int) -> None:
     """Call often: every fifth has the key."""
     for index in range(count):

@@ -29,6 +29,8 @@ from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
+from launcher.cluster.membership import Member
+from launcher.cluster.messages import Ended, Failed, ReadyAgain
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
 from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
@@ -671,3 +673,11 @@ def test_node_0_has_the_more_time_to_answer_the_more_nodes_call_at_once() -> Non
     """Thousands wait in its queue: who gave up after some seconds would wait in vain again and again."""
     assert answer_s(2) < 6
     assert answer_s(16_000) > 29.5  # what it took to let in so many on two busy CPUs
+
+
+def test_a_node_is_not_heard_without_limit() -> None:
+    """What it sends is kept or printed; an end is heard all the same, and a large node has many failures."""
+    member = Member("node", {"rank": 1}, "192.0.2.1", None, 0.0)
+    heard = [member.may_send(ReadyAgain) for _ in range(25_000)]
+    assert all(heard[:512]) and sum(heard) < 600
+    assert member.may_send(Ended) and member.may_send(Failed)
