@@ -24,6 +24,7 @@ from launcher.control.table import mappings, number, rows_of, words
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
 
 PATHS = ("/metrics", "/")
 REQUESTS_MAX = 8
@@ -163,15 +164,15 @@ class Server(ThreadingHTTPServer):
         self._latest.append(request)
         return request, address
 
-    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread, as soon as an older one has ended."""
         self._rooms.acquire()
-        super().process_request(request, client_address)  # type: ignore[arg-type]
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection, and make room for another one."""
         try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+            super().process_request_thread(request, client_address)
         finally:
             self._rooms.release()
 
