@@ -102,7 +102,7 @@ class Acceptor:
         arrival = Arrival(connected, address, self._key, time.monotonic())
         self._arrivals[arrival.number] = arrival
         self._loop.add(arrival.number, lambda: self._on_ready(arrival))
-        self._on_ready(arrival)  # who has waited in the kernel has sent its call
+        self._on_ready(arrival)  # one that has waited in the kernel has sent its call
 
     def _has_room(self) -> bool:
         """Return whether there is a place; first take one from a connection that has had its time."""

@@ -1,4 +1,4 @@
-"""Token bucket: how often something may happen that somebody else causes."""
+"""Token bucket: how often something may happen that another process causes."""
 
 from __future__ import annotations
 

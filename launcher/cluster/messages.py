@@ -368,7 +368,7 @@ class Again:
         attempt: The next attempt, 1 for the second.
         over: How the job would have ended without it.
         why: The restart, in words for the log.
-        run: Name of the run; empty from a release that does not state it.
+        run: Name of the run.
     """
 
     attempt: int

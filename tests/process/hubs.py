@@ -21,6 +21,7 @@ from launcher.cluster.regroup import Regroup
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack, parse
 from launcher.core.model import Restarts
+from launcher.core.version import __version__
 from launcher.process.loop import Loop
 from launcher.recovery.recovery import Recovery
 from tests.saying import keep
@@ -34,7 +35,8 @@ WAIT_S = 20.0
 def make_join(rank: int, count: int, **more: object) -> dict[str, object]:
     """Return what a node says first."""
     session = f"{rank:016x}"
-    return {"is": "join", "rank": rank, "session": session, "mono_ns": 1, "node_count": count, **more}
+    known = {"mono_ns": 1, "node_count": count, "launcher": __version__}
+    return {"is": "join", "rank": rank, "session": session, **known, **more}
 
 
 class LiveHub:
