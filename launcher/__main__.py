@@ -1,9 +1,10 @@
 """``python -m launcher``, or as a file: ``python launcher/__main__.py``.
 
 With ``-m`` Python searches the working directory first, and a user's json.py could shadow the standard
-library's. We remove that directory from `sys.path` before we import anything. Python itself imports some
-modules before this file runs (importlib and types in 3.12), and we cannot prevent that. The program
-``launcher`` and ``python -P -m launcher`` never search the working directory.
+library's. We remove that directory from `sys.path`, and move the folders of PYTHONPATH behind the standard
+library, before we import anything. Python itself imports some modules before this file runs (importlib and
+types in 3.12), and finds this package by the same path: we cannot change that. The program ``launcher``, and
+this file by its path, always find their own package.
 """
 
 import os
@@ -18,6 +19,8 @@ def leave_folder() -> None:
         del sys.path[0]
     elif sys.path and sys.path[0] in ("", _find_cwd()) and not (sys.flags.isolated or _is_safe()):
         del sys.path[0]
+    home = os.path.dirname(os.__file__)
+    sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))
 
 
 def _find_cwd() -> str:

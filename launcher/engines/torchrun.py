@@ -11,14 +11,13 @@ which every version since 1.9 accepts.
 from __future__ import annotations
 
 import os
-import sys
 
 from launcher.core.environ import is_loopback
 from launcher.core.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
-from launcher.machine.pythons import own_python
+from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import FLAGS
 from launcher.options.reading import PET_PREFIX, Options
 
@@ -103,7 +102,7 @@ def plan_agent(
         line += ["--no_python", *map(_escape_all_but_macro, argv)]
     else:
         worker = _worker(argv, options, binding, own_threads=not environ.get("OMP_NUM_THREADS"))
-        line += ["--no_python", sys.executable, *worker]
+        line += ["--no_python", *worker]
     unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not name), *_pets(environ)}
     return Agent("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
 
@@ -122,7 +121,7 @@ def _spell(name: str, text: str) -> str:
 
 
 def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_threads: bool) -> list[str]:
-    """Return the arguments of our own Python, which certainly has this package, for a worker."""
+    """Return the command line of a worker in our own Python, which certainly has this package."""
     flags = ["--own-threads"] if own_threads else []
     flags.append("run")
     if options.get("gpus_per_process"):
@@ -133,7 +132,7 @@ def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_thre
     flags += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
     if binding.mode != "none":
         flags.append(f"--bind={binding.mode}")
-    return [_escape(word) for word in ("-I", "-S", WORKER, *flags, "--", *argv)]
+    return [_escape(word) for word in own_program(WORKER, *flags, "--", *argv)]
 
 
 def _escape(word: str) -> str:

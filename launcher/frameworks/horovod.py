@@ -13,13 +13,12 @@ tried how often), utils/env_parser.cc (controllers), runner/gloo_run.py (what ho
 from __future__ import annotations
 
 import os
-import sys
 
 from launcher.command.line import is_python
 from launcher.core.environ import PORT_LIMIT, parse_int
 from launcher.core.model import Companion, Place, Policy, Setting, Topology
 from launcher.frameworks.horovod_meeting import ADDRESS, CONTROLLER, GLOO, OPERATIONS, PORT, TRAP
-from launcher.machine.pythons import own_python
+from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def plan_argv(case: Case) -> tuple[str, ...]:
     if not _is_served(case) or not case.argv:
         return case.argv
     where = f"{_find_address(case)[0]}:{find_port(case)}"
-    return (sys.executable, "-I", "-S", WAITER, where, name_slots(case.topology), *case.argv)
+    return own_program(WAITER, where, name_slots(case.topology), *case.argv)
 
 
 def plan_companions(case: Case) -> list[Companion]:
@@ -109,7 +108,7 @@ def plan_companions(case: Case) -> list[Companion]:
     if not case.topology.spans_nodes:
         return [Companion("horovod server", (*argv, LOOPBACK))]
     hosts = ",".join(case.allocation.hosts[:HOSTS_NAMED])
-    finder = (sys.executable, "-I", "-S", SERVE, case.topology.master_addr, hosts)
+    finder = own_program(SERVE, case.topology.master_addr, hosts)
     return [Companion("horovod server", (*finder, *argv))]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 from launcher.command.line import is_python
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
@@ -37,7 +36,7 @@ from launcher.frameworks.tensorflow_tasks import (
     require_node_rank,
 )
 from launcher.identity.topology import make_topology
-from launcher.machine.pythons import own_python
+from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import TENSORFLOW
 
 TYPE_CHECKING = False
@@ -173,7 +172,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
     argv = case.argv
     if leaves and argv:
         linger = ("--linger", f"{case.options.grace_s:g}") if finishes else ()
-        argv = (sys.executable, "-I", "-S", SERVER, *leaves, *linger, "--", *case.argv)
+        argv = own_program(SERVER, *leaves, *linger, "--", *case.argv)
     return Companion(task.name, argv, settings, finishes=finishes)
 
 
@@ -188,7 +187,7 @@ def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]
     if not cast.coordinated or not is_here or all(task.node == node for task in workers):
         return []
     peers = ",".join(cast.address(task, hosts) for task in workers)
-    line = (sys.executable, "-I", "-S", SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
+    line = own_program(SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
     return [Companion(WATCH, line)]
 
 

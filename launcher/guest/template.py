@@ -107,7 +107,7 @@ def _find_reader() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def begin(variable: str, job: str) -> None:
+def begin(variable: str, job: str, path: Sequence[str]) -> None:
     """Become the command of the ranks, or, if this process is that already, see `serve`.
 
     The launcher first starts this Python with other code, so that the script does not run in a Python that
@@ -117,14 +117,16 @@ def begin(variable: str, job: str) -> None:
     Args:
         variable: The variable that brings a process here.
         job: Its value: the command of the ranks as JSON, or `SERVES`.
+        path: Where a rank imports from.
     """
     if not _is_connected():
+        sys.path[:] = path
         return
     try:
         if job != SERVES:
             called = json.loads(job)
             os.execve(called["path"], called["argv"], {**os.environ, variable: SERVES})
-        serve()
+        serve(path)
     except Exception:
         os._exit(FAILED)  # this process has no rank, and must not run the script
 
@@ -136,7 +138,7 @@ def _is_connected() -> bool:
         return False  # it is closed
 
 
-def serve() -> None:
+def serve(path: Sequence[str]) -> None:
     """Import, check and fork as the launcher asks; return in each rank, and never in the template itself."""
     channel = socket.socket(fileno=os.dup(CHANNEL))
     channel.set_inheritable(False)
@@ -150,7 +152,7 @@ def serve() -> None:
         try:
             if "modules" in request:
                 environ = request["environ"]
-                _prepare(request, reads, start)
+                _prepare(request, reads, start, path)
                 answer: dict[str, object] = {"ready": True, "bytes": _read_size()}
             else:
                 _compare(request["ranks"], reads.places, environ)
@@ -218,14 +220,15 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
 # --- import and check
 
 
-def _prepare(request: Mapping[str, Any], reads: Reads, start: Start) -> None:
+def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Sequence[str]) -> None:
     """Import the modules; refuse if a fork would differ from a new process.
 
     Raises:
         Refused: It would.
     """
     folders = [os.path.realpath(folder) for folder in request["folders"]]  # as Python itself finds the script
-    sys.path[:0] = folders
+    sys.path[:] = [*folders, *path]
+    _require_same()
     front = list(sys.path)
     reads.begin()
     try:
@@ -243,6 +246,22 @@ def _prepare(request: Mapping[str, Any], reads: Reads, start: Start) -> None:
     if not is_behind:
         raise Refused("the import has changed sys.path, and the script's folder comes before it")
     _check(start)
+
+
+def _require_same() -> None:
+    """Require that a rank would import the modules that are loaded already.
+
+    Raises:
+        Refused: The user has another module of such a name.
+    """
+    from _frozen_importlib_external import PathFinder
+
+    for name, module in list(sys.modules.items()):
+        ours = getattr(module, "__spec__", None)
+        if ours is not None and ours.has_location and "." not in name:
+            theirs = PathFinder.find_spec(name, sys.path)
+            if theirs is not None and theirs.origin != ours.origin:
+                raise Refused(f"{theirs.origin} comes before Python's own module {name}")
 
 
 def _import(name: str, *, skips: bool) -> None:

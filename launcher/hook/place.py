@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.machine.pythons import isolate
 
 Facts = dict[str, Any]
 """The output of `PROBE`."""
@@ -123,7 +124,8 @@ def _no_environment(prefix: str, why: str, fix: str) -> Problem:
 def _ask(python: str) -> Facts:
     try:
         done = subprocess.run(
-            [python, "-I", "-c", PROBE],
+            isolate(python, PROBE),
+            cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -28,6 +28,7 @@ from launcher.guest.marker import (
     undo,
 )
 from launcher.hook.line import MARKERS, render_head
+from launcher.machine.pythons import own_program
 from launcher.views.environment import render_environment
 
 TYPE_CHECKING = False
@@ -44,7 +45,7 @@ if [ -n "{markers}" ] && [ -z "${{{agent}:+${{{of_agent}-}}}}" ] && [ -x {python
     case "${{{disable}-}}|${{{switch}-}}|${{{hooked}-}}|${{{launched}-}}" in
         1\\|* | [Tt][Rr][Uu][Ee]\\|*) ;;
         *\\|0\\|*\\|* | *\\|false\\|*\\|* | *\\|*"/{identity}/"*\\|* | *\\|*\\|\\|?*) ;;
-        *) eval "$({python} -I -S {child} --sh)" ;;
+        *) eval "$({line} --sh)" ;;
     esac
 fi
 """
@@ -59,7 +60,7 @@ def render_shell(path: str) -> str:
         markers="".join(f"${{{name}-}}" for name in MARKERS if name not in OF_PROCESSES),
         identity=",".join(".".join(f"${{{name}-}}" for name in pair) for pair in NEARER),
         python=shlex.quote(sys.executable),
-        child=shlex.quote(child),
+        line=shlex.join(own_program(child)),
         disable=DISABLE,
         switch=SWITCH,
         hooked=HOOKED,

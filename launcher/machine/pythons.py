@@ -43,6 +43,16 @@ def own_python(environ: Mapping[str, str], apart: bool | None = None) -> str:
     return next((name for folder, name in names if _is_program(os.path.join(folder, name))), sys.executable)
 
 
+def own_program(file: str, *words: str) -> tuple[str, ...]:
+    """Return the command line of a program of ours: it imports its own package and Python's."""
+    return (sys.executable, "-I", "-S", file, *words)
+
+
+def isolate(python: str, code: str, *words: str) -> tuple[str, ...]:
+    """Return the command line of our code in a user's Python, with the packages installed in it."""
+    return (os.path.abspath(python), "-I", "-c", code, *words)
+
+
 def find_version(python: str, environ: Mapping[str, str], name: str) -> str | None:
     """Return the version of a package that an interpreter would import; empty without it, None if unknown.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 
 from launcher.agent.agent import Agent, Place
 from launcher.core.errors import NotReady, Problem, UsageError
@@ -26,6 +25,7 @@ from launcher.engines.mpirun import (
 from launcher.frameworks.python import UNBUFFERED
 from launcher.frameworks.starters import plan_agent_unset
 from launcher.machine.host import Host
+from launcher.machine.pythons import own_program
 from launcher.mpi import session
 from launcher.mpi.head import Head, Job
 from launcher.mpi.link import plan_link
@@ -242,7 +242,7 @@ def _write_files(agent: Starter, folder: str) -> None:
 
 def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:
     """Return how to reach a node: by ssh, or without it if it is our own (index 0)."""
-    words = (sys.executable, "-I", "-S", session.__file__, name)
+    words = own_program(session.__file__, name)
     if index == 0:
         return Line(host, words)
     return Line(host, (*ssh, host, f"exec {shlex.join(words)}"), plan_link(ssh, host))

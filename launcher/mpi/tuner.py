@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import shutil
-import sys
 
 from launcher.agent.agent import Agent, Place
 from launcher.core.errors import NotReady, Problem, Unavailable
@@ -20,6 +19,7 @@ from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
+from launcher.machine.pythons import own_program
 from launcher.mpi import reach
 from launcher.mpi.lead import LOST, Lead
 from launcher.mpi.messages import Briefing, NodeTold
@@ -194,7 +194,7 @@ def write_ssh(commands: str, folder: str, fleet: Fleet, mark: tuple[str, str]) -
     }
     path = os.path.join(folder, "reach.json")
     create_file(json.dumps(told), path, 0o600)
-    line = shlex.join((sys.executable, "-I", "-S", reach.__file__, path))
+    line = shlex.join(own_program(reach.__file__, path))
     write_program(commands, "ssh", f'exec {line} "$@"\n')
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 
 from launcher.core.files import open_own, remove_file, replace_file
+from launcher.machine.pythons import isolate
 from launcher.recorder.reader import PREFIX
 
 TYPE_CHECKING = False
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
 
 MODULE = "torch.distributed.flight_recorder.fr_trace"
 PROGRAM = f"""
-import os, pickle, runpy
+import os, pickle, runpy, site, sys
+# Behind all others: folders of the user, one of which may be the only one that has torch
+sys.path += filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(":"))
+if sys.prefix == sys.base_prefix:
+    sys.path.append(site.getusersitepackages())
 class Plain(pickle.Unpickler):
     def find_class(self, module, name):
         raise pickle.UnpicklingError("a dump names " + module + "." + name)
@@ -51,7 +57,8 @@ def analyse(python: str, environ: Mapping[str, str], folder: str, limit_s: float
         limit_s: Seconds that it may take.
     """
     path = os.path.join(folder, NAME)
-    argv = [python, "-c", PROGRAM, folder, "-p", PREFIX, "--allow-incomplete-ranks"]
+    words = (os.path.abspath(folder), "-p", PREFIX, "--allow-incomplete-ranks")
+    argv = isolate(shutil.which(python, path=environ.get("PATH")) or python, PROGRAM, *words)
     try:
         replace_file("", path, 0o600)
         fd = open_own(path, os.O_RDWR)
@@ -63,6 +70,7 @@ def analyse(python: str, environ: Mapping[str, str], folder: str, limit_s: float
                 stdout=fd,
                 stderr=fd,
                 env=dict(environ),
+                cwd="/",
                 timeout=limit_s,
                 check=False,
             )

@@ -13,12 +13,12 @@ import json
 import os
 import re
 import stat
-import sys
 
 from launcher.core.files import open_own
 from launcher.core.frozen import frozen
 from launcher.core.messages import Garbled, parse
 from launcher.core.redact import quote
+from launcher.machine.pythons import own_program
 from launcher.process.tool import Tool
 from launcher.recorder.facts import RankRecord
 
@@ -182,7 +182,7 @@ class DumpRequest:
             return
         task = {"dumps": dumps, "to": self._evidence, "inside": self._inside, "used": before, **self._limits}
         try:
-            run = Tool((sys.executable, "-I", "-S", READER, json.dumps(task)), now + READ_S, self._run)
+            run = Tool(own_program(READER, json.dumps(task)), now + READ_S, self._run)
             self._runs.append((run, [rank for rank, _ in dumps]))
         except OSError as error:
             self.notes.append(f"the dumps of the flight recorders were not read: {error.strerror}")

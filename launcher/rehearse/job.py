@@ -11,6 +11,7 @@ import sys
 import time
 
 from launcher.core.log import say
+from launcher.machine.pythons import own_program
 from launcher.rehearse.caller import describe_taken, keep_own
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
@@ -92,7 +93,7 @@ def with_launcher(command: Sequence[str]) -> list[str]:
     """Return the command as the entry point of an image with the launcher would run it."""
     launcher = [sys.executable, MAIN]
     if sys.flags.isolated:  # as the program of an image starts it: docker/launcher.sh
-        launcher = [sys.executable, "-I", "-S", sys.argv[0]]
+        launcher = [*own_program(sys.argv[0])]
     words = list(command)
     if words and os.path.basename(words[0]) == "launcher":
         return launcher + words[1:]

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 from launcher.core.errors import NotReady, Problem
+from launcher.machine.pythons import own_program
 from launcher.rehearse import node_agent, node_init
 from launcher.rehearse.nodes import Node, on_node
 
@@ -48,7 +49,7 @@ END
 cat > {FOLDER}/agent <<'END'
 #!/bin/sh
 # Stands in for ssh between simulated nodes.
-exec '{sys.executable}' -I -S '{node_agent.__file__}' {FOLDER}/nodes "$@"
+exec {shlex.join(own_program(node_agent.__file__))} {FOLDER}/nodes "$@"
 END
 chmod 755 {FOLDER}/agent
 ip link add br0 type bridge forward_delay 0
@@ -238,7 +239,7 @@ def _start_node(node: Node, switch_pid: int) -> Holder:
     setup = ["/bin/sh", "-c", NODE, "sh", FOLDER, node.name]
     socket_path = f"{FOLDER}/nodes/{node.name}"
     home = os.path.expanduser("~")
-    init = [sys.executable, "-I", "-S", node_init.__file__, node.name, socket_path, home]
+    init = own_program(node_init.__file__, node.name, socket_path, home)
     return Holder([*in_switch, *own, *setup, *init], forks=True)
 
 

@@ -10,6 +10,15 @@ It needs Python 3.8 or newer, and imports nothing of the launcher.
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, not one of the user's
+    # Python's own modules before those of PYTHONPATH
+    home = os.path.dirname(os.__file__)
+    sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))
+
 import collections
 import errno
 import io
@@ -18,7 +27,6 @@ import select
 import signal
 import socket
 import socketserver
-import sys
 import time
 
 TYPE_CHECKING = False
@@ -252,5 +260,4 @@ def problem(code: str, what: str, fix: str, status: int) -> int:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder, not one of the user's
     sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")))

@@ -15,16 +15,23 @@ coordinator waits an hour for a worker to come back, and then again).
 
 from __future__ import annotations
 
+import os
+import sys
+
+if __name__ == "__main__" and not sys.flags.isolated:
+    del sys.path[0]  # this folder, not one of the user's
+    # Python's own modules before those of PYTHONPATH
+    home = os.path.dirname(os.__file__)
+    sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))
+
 import argparse
 import contextlib
 import errno
 import json
 import math
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 TYPE_CHECKING = False

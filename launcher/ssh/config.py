@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 
+from launcher.machine.pythons import own_program
 from launcher.ssh import enter
 from launcher.ssh.files import quote_path
 from launcher.ssh.keys import ALGORITHMS
@@ -117,7 +117,7 @@ def render_config(
 ) -> str:
     """Return the text of sshd_config; ``public`` are the client's and the host's public keys."""
     client, host = (ALGORITHMS[key.split()[0]] for key in public)
-    words = (sys.executable, "-I", "-S", os.path.abspath(enter.__file__), f"{folder}/environment")
+    words = own_program(os.path.abspath(enter.__file__), f"{folder}/environment")
     return _CONFIG.format(
         address=f"[{address}]:{port}" if ":" in address else address,
         port=port,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from launcher.frameworks import horovod, tensorflow
+from launcher.recorder.analyse import MODULE, analyse
 from launcher.rehearse.job import with_launcher
+from launcher.servers import torchrun_agent
 from tests.process.hooking import make_venv
-from tests.process.starting import clean_environ
+from tests.process.starting import ROOT, clean_environ
 
 DEPENDENCIES_TEXT = """
     torch numpy rich psutil tensorflow horovod deepspeed accelerate yaml pynvml mpi4py jax sitecustomize
@@ -19,6 +24,8 @@ DEPENDENCIES_TEXT = """
 BEFORE_US = frozenset(("importlib", "types", "__future__"))
 """What Python 3.12 and newer import for ``-m`` before anything of ours runs."""
 NAMES = sorted({*sys.stdlib_module_names, *DEPENDENCIES_TEXT.split()} - BEFORE_US)
+BARE = os.path.realpath(sys.executable)
+"""A Python without packages, whose .pth files would import something before us."""
 COMMANDS = {
     "plan": ("plan", "--nproc-per-node", "2", "--", "python", "train.py"),
     "env": ("env", "--format", "json"),
@@ -38,12 +45,25 @@ COMMANDS = {
 @pytest.fixture
 def shadows(tmp_path: Path) -> Path:
     """Return a folder with a module for each name, which leaves a file behind when it is imported."""
-    folder = tmp_path / "shadows"
+    return write_shadows(tmp_path / "shadows", NAMES)
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """Return a folder for PYTHONPATH: modules of Python, save those of its own start, and a launcher."""
+    line = (BARE, "-c", "import sys; print(*sys.modules)")
+    start = subprocess.run(line, capture_output=True, text=True, check=True).stdout.replace(".", " ").split()
+    names = {name for name in {*sys.stdlib_module_names} - {*start} if find_spec(name)}  # none of Windows
+    return write_shadows(tmp_path / "named", sorted(names | {"launcher"}))
+
+
+def write_shadows(folder: Path, names: list[str]) -> Path:
+    """Write modules that leave a file behind when they are imported."""
     folder.mkdir()
-    for name in NAMES:
-        (folder / f"{name}.py").write_text(
-            f"open({str(tmp_path / 'imported')!r}, 'a').write('{name}\\n')\nraise ImportError('{name}')\n"
-        )
+    seen = str(folder.parent / "imported")
+    for name in names:
+        text = f"open({seen!r}, 'a').write('{name}\\n')\nraise ImportError('{name}')\n"
+        (folder / f"{name}.py").write_text(text)
     return folder
 
 
@@ -72,6 +92,63 @@ def test_no_command_imports_from_where_the_user_stands(name: str, shadows: Path)
         make_venv(shadows.parent / "venv")
     words = (word.replace("FOLDER", str(shadows.parent)) for word in COMMANDS[name])
     run(shadows, sys.executable, "-m", "launcher", *words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("start", ["bin/launcher", "launcher/__main__.py"])
+def test_no_command_imports_from_pythonpath(name: str, start: str, named: Path) -> None:
+    """The launcher has modules of Python from Python, and its own from its own place."""
+    if name == "hook":
+        make_venv(named.parent / "venv")
+    words = [word.replace("FOLDER", str(named.parent)) for word in COMMANDS[name]]
+    done = run(named, BARE, f"{ROOT}/{start}", *words, PYTHONPATH=f"{named}:")
+    assert "error: [bug]" not in done.stderr
+    assert name in ("status", "stacks") or done.returncode in (0, 1, 75), done.stderr
+
+
+def test_programs_in_the_users_python_have_its_library_first(named: Path) -> None:
+    """Torch's agent and the servers run where torch, Horovod and TensorFlow are, on PYTHONPATH maybe."""
+    (named / "__future__.py").unlink()  # the first line of these files: nothing can come before it
+    stub = named.parent / "stub" / "torch" / "distributed"
+    stub.mkdir(parents=True)
+    (stub / "run.py").write_text("import json, socket\nprint('the agent of', __file__)\n")
+    path = f"{named}:{named.parent}/stub:"
+    done = run(named, BARE, torchrun_agent.__file__, PYTHONPATH=path)
+    assert done.stdout == f"the agent of {stub}/run.py\n", done.stderr
+    until = ("--until", "127.0.0.1:1", "--wait", "0", "--", "true")
+    assert run(named, BARE, tensorflow.SERVER, *until, PYTHONPATH=path).returncode == 0
+    done = run(named, BARE, horovod.SERVER, "1", "a:1", "127.0.0.1", PYTHONPATH=path)
+    assert done.returncode == 69 and "[horovod-missing]" in done.stderr
+    done = run(named, BARE, f"{ROOT}/launcher/bandwidth/program.py", PYTHONPATH=path)
+    assert done.returncode == 64 and "found none of them" in done.stderr
+
+
+@pytest.mark.parametrize("by_pythonpath", [False, True])
+def test_the_analyser_imports_nothing_from_there(
+    named: Path, by_pythonpath: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the dumps of a job that hung, where the job stood; its torch may be on PYTHONPATH alone."""
+    venv = make_venv(named.parent / "venv", BARE)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    torch = (named if by_pythonpath else packages) / f"{MODULE.replace('.', '/')}.py"
+    torch.parent.mkdir(parents=True)
+    torch.write_text("import json, pickle\nprint('read by', __file__)\n")
+    monkeypatch.chdir(named)
+    out = named.parent / "dumps"
+    out.mkdir()
+    path = analyse(f"{venv}/bin/python", clean_environ(PYTHONPATH=f"{named}:"), str(out))
+    assert not (named.parent / "imported").exists()
+    assert Path(path).read_text() == f"read by {torch}\n"
+
+
+def test_a_forked_rank_has_the_users_module_of_such_a_name(tmp_path: Path) -> None:
+    """The template of --preload has Python's own; then its forks would not be what new processes are."""
+    (tmp_path / "json.py").write_text("WORD = 'own'\n")
+    (tmp_path / "train.py").write_text("import json; print(json.WORD)\n")
+    words = ("run", "--nproc-per-node", "2", "--no-prefix", "--preload", "decimal", "--", BARE, "train.py")
+    done = run(tmp_path, BARE, f"{ROOT}/bin/launcher", *words, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "own\nown\n"), done.stderr
+    assert "preload: not used" not in done.stderr or "json" in done.stderr
 
 
 def test_a_launcher_of_the_users_is_none_of_ours(shadows: Path) -> None:

@@ -107,8 +107,11 @@ def _become_template(here, job):
     loader = SourceFileLoader("launcher_template", path)
     scope = {"__name__": "launcher_template"}
     code = loader.get_code(loader.name)
+    found, home = list(sys.path), os.path.dirname(os.__file__)
+    # Its modules are Python's own, whatever PYTHONPATH has
+    sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))
     exec(code, scope)  # type: ignore[arg-type]  # noqa: S102 - its package need not be there
-    scope["begin"](TEMPLATE, job)  # type: ignore[operator]
+    scope["begin"](TEMPLATE, job, found)  # type: ignore[operator]
 
 
 def _start():
