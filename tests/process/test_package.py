@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +17,7 @@ from launcher import __version__
 from launcher.cli.main import COMMANDS
 from launcher.options.flags import FLAGS
 from tests.process import starting
+from tests.process.hooking import make_venv
 from tests.process.starting import clean_environ
 
 pytestmark = pytest.mark.xdist_group("package")
@@ -25,6 +28,14 @@ SHARE = (
     "man/man1/launcher.1",
     "zsh/site-functions/_launcher",
 )
+
+
+FINDER = (
+    "import sys, importlib.machinery as m, importlib.util as u; sys.meta_path.append(type('Finder', (), "
+    "{{'find_spec': staticmethod(lambda name, path=None, target=None, u=u: u.spec_from_file_location(name, "
+    "{place!r} + '/__init__.py') if name == 'launcher' else None)}}))\n"
+)
+"""What setuptools writes for an editable installation, in one line."""
 
 
 def call(*words: str | Path, cwd: Path = ROOT) -> str:
@@ -92,6 +103,33 @@ def test_the_wheel_works(built: Path, tmp_path: Path) -> None:
     assert call(python.with_name("launcher"), "run", "--", "echo", "hi", cwd=tmp_path) == "hi\n"
     assert f"Version: {__version__}" in call(python, "-m", "pip", "show", "cluster-launcher", cwd=tmp_path)
     check_share(tmp_path)
+
+
+@pytest.mark.parametrize("shadow", ["launcher.py", "launcher/__init__.py", "launcher/train.py"])
+def test_a_users_launcher_is_not_run(copy: Path, tmp_path: Path, shadow: str) -> None:
+    """Of a project on PYTHONPATH, in every form of an installation: venv, folder, prefix, editable."""
+    project, flat = tmp_path / "project", tmp_path / "flat"
+    (project / shadow).parent.mkdir(parents=True)
+    (project / shadow).write_text("raise SystemExit('the one of the project')\n")
+    make_venv(tmp_path / "env")
+    (packages,) = tmp_path.glob("env/lib/python3*/site-packages")
+    prefixed = tmp_path / "prefix" / packages.relative_to(tmp_path / "env")
+    for place, programs in ((packages, "env"), (flat, "flat"), (prefixed, "prefix")):
+        shutil.copytree(copy / "launcher", place / "launcher")
+        (tmp_path / programs / "bin").mkdir(exist_ok=True)
+        shutil.copy(copy / "bin" / "launcher", tmp_path / programs / "bin" / "launcher")
+    make_venv(tmp_path / "editable")
+    (place,) = tmp_path.glob("editable/lib/python3*/site-packages")
+    (place / "editable.pth").write_text(FINDER.format(place=str(copy / "launcher")))
+    shutil.copy(copy / "bin" / "launcher", tmp_path / "editable" / "bin" / "launcher")
+    bare = os.path.realpath(sys.executable)
+    pythons = {form: tmp_path / form / "bin" / "python" for form in ("env", "editable")}
+    for form in ("env", "editable", "flat", "prefix"):
+        line = (pythons.get(form, bare), tmp_path / form / "bin" / "launcher", "run", "--")
+        environ = clean_environ(PYTHONPATH=f"{project}:{flat}:{prefixed}:")
+        what = (*line, "sh", "-c", "echo $PYTHONPATH")
+        done = subprocess.run(what, cwd=project, env=environ, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, ""), (form, done.stderr)
 
 
 def test_the_source_archive_can_be_installed(built: Path, tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ class File:
 
     def environ(self, **variables: str) -> dict[str, str]:
         """Return the environment: no package of this checkout."""
-        environ = {**clean_environ(**{"HOME": str(self.home), "TMPDIR": str(self.home), **variables})}
+        environ = clean_environ(HOME=str(self.home), TMPDIR=str(self.home))
         del environ["PYTHONPATH"]
-        return environ
+        return {**environ, **variables}
 
     def open(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         """Start it."""
@@ -172,6 +172,14 @@ def test_the_commands_that_show_work(file: File) -> None:
     assert status == 0 and "WORLD_SIZE" in out, errors
     assert file.run("--version")[1].startswith(f"launcher {__version__} (commit ")
     assert file.run("plna")[0] == 64
+
+
+def test_it_imports_nothing_from_pythonpath(file: File, tmp_path: Path) -> None:
+    """While it unpacks itself, and while it runs: not a launcher of the user's, and no json.py."""
+    for name in ("launcher", "json", "hashlib", "tempfile", "shutil", "signal", "argparse", "subprocess"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the {name} of the user')\n")
+    words = ("run", "--nproc-per-node", "2", "--no-prefix", "--", "echo", "hi")
+    assert file.run(*words, PYTHONPATH=str(tmp_path)) == (0, "hi\nhi\n", "")
 
 
 def test_no_hook_names_its_folder(file: File) -> None:

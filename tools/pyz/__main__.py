@@ -65,7 +65,7 @@ def runs(path):
 
     with open(os.devnull, "w") as nothing:
         try:
-            return subprocess.call([path, "-c", ""], stdout=nothing, stderr=nothing) == 0
+            return subprocess.call([path, "-I", "-S", "-c", ""], stdout=nothing, stderr=nothing) == 0
         except OSError:
             return False
 
@@ -189,6 +189,11 @@ def mend(new, folder):
 
 def main():
     """Find the folder and run the launcher."""
+    home = os.path.dirname(os.__file__)
+    # Python's own modules before those of PYTHONPATH
+    sys.path[1:] = sorted(
+        sys.path[1:], key=lambda folder: folder != home and not folder.endswith("/lib-dynload")
+    )
     said = []
     for place in find_places():
         try:
