@@ -28,10 +28,12 @@ EXIT_NOT_FOUND = 127
 class Problem:
     """One thing that is wrong.
 
+    ``code`` and ``where`` are public: they never quote a file or a program.
+
     Attributes:
         code: Short stable reason, e.g. ``"malformed-variable"``; tools may match on it.
         what: Variables and values with what was expected, e.g. ``"RANK='x': expected ..."``.
-        where: Where the values came from, e.g. ``"environment, source open_mpi"``.
+        where: Where the values came from, e.g. ``"environment, source open_mpi"``; of a file, with the line.
         fix: What the user should type or set.
     """
 

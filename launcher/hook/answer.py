@@ -136,9 +136,12 @@ def _choose_cpus(plan: Plan, scope: str) -> tuple[int, ...]:
 
 
 def _explain(error: LauncherError) -> str:
-    """Return the first problem and the number of others, as one printable line."""
+    """Return the public part of the first problem and the number of others, as one printable line.
+
+    What is wrong may quote a file that the environment names, which may be the secret of another user.
+    """
     from launcher.core.redact import printable, redact
 
     first = error.problems[0]
     more = f", and {len(error.problems) - 1} more" if len(error.problems) > 1 else ""
-    return printable(redact(f"[{first.code}] {first.what}{more}; fix: {first.fix}"))
+    return printable(redact(f"[{first.code}] {first.where}{more}"))

@@ -162,17 +162,16 @@ def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False)
         if not entries:
             raise Malformed("at least one host")
     except Malformed as error:
-        raise UsageError(_bad_file(f"{origin}: expected {error}")) from error
+        raise UsageError(_bad_file(origin, f"expected {error}")) from error
     try:
         hosts = each_once(name for name, _ in entries)
     except Malformed as error:
         expected = error if is_typed else "each host only once"
-        raise UsageError(_bad_file(f"{origin}: expected {expected}")) from error
+        raise UsageError(_bad_file(origin, f"expected {expected}")) from error
     counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
         found = f"from {min(counts)} to {max(counts)} processes"
-        what = f"{origin}: {found}: expected the same number on every node"
-        raise UsageError(_bad_file(what))
+        raise UsageError(_bad_file(origin, f"{found}: expected the same number on every node"))
     return Listed(hosts, origin, counts.pop() if counts else None)
 
 
@@ -189,7 +188,7 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
         data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, PIPE_S if is_typed else 0.0)
     except OSError as error:
         fix = "name a file that exists on this node, or pass the names with --hosts HOST,..."
-        raise UsageError(_bad_file(f"{origin}: {error.strerror}", fix)) from error
+        raise UsageError(_bad_file(origin, str(error.strerror), fix)) from error
     if len(data) > HOSTFILE_LIMIT_BYTES:
         raise Malformed(f"at most {HOSTFILE_LIMIT_BYTES >> 20} MiB")
     return data.decode("utf-8", "surrogateescape")
@@ -208,9 +207,8 @@ def _parse_lines(text: str, origin: str, *, is_quoted: bool) -> Iterator[tuple[s
                 name, count = _parse_line(words)
                 parse_host_port(name)
             except Malformed as error:
-                found = f", {shorten(words)!r}: expected {error}" if is_quoted else f": expected {LINES}"
-                what = f"{origin}, line {number}{found}"
-                raise UsageError(_bad_file(what)) from error
+                found = f"{shorten(words)!r}: expected {error}" if is_quoted else f"expected {LINES}"
+                raise UsageError(_bad_file(f"{origin}, line {number}", found)) from error
             yield name, count
 
 
@@ -230,5 +228,5 @@ def _parse_line(line: str) -> tuple[str, int | None]:
     return name, parse_int(words[0], 1) if len(words) == 1 and words[0].isdecimal() else None
 
 
-def _bad_file(what: str, fix: str = LINES) -> Problem:
-    return Problem("malformed-hostfile", what, "command line and environment", fix)
+def _bad_file(place: str, what: str, fix: str = LINES) -> Problem:
+    return Problem("malformed-hostfile", f"{place}: {what}", place, fix)

@@ -127,9 +127,7 @@ class Reader:
             value = flag.parse(line.text) if flag.parse else is_on(line.text)
         except Malformed as error:
             what = f"{line.origin}: expected {error}"
-            self.problems.append(
-                Problem("malformed-flag", what, "configuration file", f"correct {line.place}")
-            )
+            self.problems.append(Problem("malformed-flag", what, line.place, f"correct {line.place}"))
             return
         if dest in self.given:
             self.notes.append(f"{line.origin} is not used: {self.given[dest].origin}")
@@ -149,13 +147,13 @@ class Reader:
         return f"{near[0]} is the nearest" if near else "no flag is similar: launcher run --help lists all"
 
     def _refuse(self, place: str, what: str, fix: str) -> None:
-        self.problems.append(Problem("malformed-config", f"{place}: {what}", "configuration file", fix))
+        self.problems.append(Problem("malformed-config", f"{place}: {what}", place, fix))
 
     def _refuse_file(self, path: str, why: str) -> None:
         what, fix = f"{CONFIG}={path!r}: {why}", "a regular file on this node that not all users can write"
         if path == ETC:
             what, fix = f"{path}: {why}", f"correct it; {SHAPE}, on each line"
-        self.problems.append(Problem("malformed-config", what, "environment", fix))
+        self.problems.append(Problem("malformed-config", what, path, fix))
 
 
 def _unquote(value: str) -> str:

@@ -189,9 +189,38 @@ def test_what_stands_in_a_file_of_the_environment_is_not_shown(
 ) -> None:
     """It may be any; root gives its own rights away with ``sudo -E -u user``, and the hook acts there."""
     done = run_with(each_hooked, tmp_path, **variables)
-    assert "[malformed-hostfile]" in done.stderr and "line 1: expected one host per line" in done.stderr
+    assert f"[malformed-hostfile] LAUNCHER_HOSTFILE='{tmp_path}/secret', line 1 (" in done.stderr
     assert "hunter2" not in done.stderr and "root:" not in done.stderr and "$y" not in done.stderr
     assert {"stacks.txt", "error.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "place"),
+    [
+        ("LAUNCHER_CONFIG", "grace = 5\nroot:hunter2:0\n", "[malformed-config] {path}:2"),
+        ("LAUNCHER_CONFIG", "grace = hunter2\n", "[malformed-flag] {path}:1"),
+        ("LAUNCHER_CONFIG", "nproc-per-node = 313377\n", "[malformed-flag] {path}:1"),
+        ("LAUNCHER_CONFIG", "hosts = hunter2\n", "[malformed-config] {path}:1"),
+        ("LAUNCHER_CONFIG", "grace = 5\n\ngrace = hunter2\n", "[malformed-config] {path}:3"),
+        ("LAUNCHER_HOSTFILE", "hunter2-a\nhunter2-b\nhunter2-a\n", "[malformed-hostfile] "),
+        ("LAUNCHER_HOSTFILE", "hunter2-a\nhunter2-b\nhunter2-c\n", "[contradiction] "),
+        ("PBS_NODEFILE", "hunter2-a\nhunter2/b\n", ""),
+        ("PE_HOSTFILE", "hunter2-a 1\nhunter2-b x\n", ""),
+    ],
+)
+def test_what_a_file_says_is_not_shown(
+    hooked: str, variable: str, text: str, place: str, tmp_path: Path
+) -> None:
+    """Whatever is wrong with it, or with what it says: the hook shows the reason, the file and the line."""
+    path = tmp_path / "named"
+    path.write_text(text)
+    script = tmp_path / "train.py"
+    script.write_text("print('runs')\n")
+    named = {variable: str(path), "LAUNCHER_NNODES": "2", "PBS_JOBID": "1", "JOB_ID": "1"}
+    done = run(hooked, str(script), **RANK, **named)
+    assert done.stdout == "runs\n"
+    assert place.format(path=path) in done.stderr, done.stderr
+    assert "hunter2" not in done.stderr and "313377" not in done.stderr
 
 
 @pytest.mark.root

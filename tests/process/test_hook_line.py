@@ -183,7 +183,7 @@ def test_a_contradiction_is_one_line_once(each_hooked: str, tmp_path: Path) -> N
     assert done.returncode == 0
     assert done.stdout.split() == ["refused/2.2,.,.,.,.,.,.,./"] * 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("launcher: hook: no variables set: [contradiction] ") and "; fix: " in line
+    assert line.startswith("launcher: hook: no variables set: [contradiction] environment (run launcher plan")
     assert "LAUNCHER_HOOK=0" in line
 
 
