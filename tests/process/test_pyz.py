@@ -318,6 +318,46 @@ def test_a_place_that_others_can_change_is_not_used(
     assert list(place.glob("launcher-*")) == [] and file.folder().is_dir()
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME", "TMPDIR"])
+def test_an_unmapped_user_is_not_trusted(file: File, tmp_path: Path, variable: str) -> None:
+    """In a user namespace the folder of every user outside of it has the same owner, root's too."""
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    theirs = tmp_path / "theirs"
+    (theirs / "me" / ".cache").mkdir(0o700, parents=True)
+    os.chown(theirs, OTHER, -1)
+    places = {"HOME": "/proc/nowhere", "XDG_CACHE_HOME": "", "TMPDIR": str(file.home)}
+    environ = file.environ(**{**places, variable: str(theirs / "me")})
+    line = ["unshare", "--user", "--map-root-user", file.python, str(file.pyz), "run", "--", "echo", "hi"]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "hi\n", done.stderr
+    assert list(theirs.rglob("launcher-*")) == []
+
+
+SQUATTED = """
+mount -t tmpfs tmpfs /mnt && cp {pyz} /mnt/launcher.pyz
+for place in /tmp /var/tmp /dev/shm; do
+    mount -t tmpfs -o mode=1777 tmpfs $place && mkdir $place/{own} $place/{own}-x && chown {other} $place/*
+done
+for number in 1 2; do {python} /mnt/launcher.pyz run -- echo hi; done
+ls -d /tmp/{own}-* /var/tmp/{own}-* /dev/shm/{own}-*
+"""
+
+
+@pytest.mark.root
+def test_another_user_cannot_take_all_names(file: File) -> None:
+    """The names can be guessed; the last choice has one that cannot, and the next start finds it again."""
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    text = SQUATTED.format(pyz=file.pyz, own=OWN, other=OTHER, python=file.python)
+    environ = file.environ(HOME="/proc/nowhere", TMPDIR="")
+    line = ["unshare", "--mount", "sh", "-ec", text]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith("hi\nhi\n"), done.stdout + done.stderr
+    assert len(done.stdout.split()) == 2 + 3 + 1, done.stdout
+
+
 def test_without_a_home_it_uses_the_temporary_folder(file: File, tmp_path: Path) -> None:
     """As in a container with any user; a relative path is not one."""
     other = tmp_path / "tmp"

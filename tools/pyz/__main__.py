@@ -4,7 +4,7 @@ Other programs (mpirun, sshd, the Pythons of a job) start files of the launcher,
 That is named by the hash of its content, and belongs to this user alone:
 
     $XDG_CACHE_HOME, ~/.cache, $TMPDIR, /tmp, /var/tmp or /dev/shm, the first that can be used
-        launcher-pyz-UID/    mode 0700
+        launcher-pyz-UID/    mode 0700; launcher-pyz-UID-RANDOM if others have taken that name everywhere
             HASH/            complete from the moment that it has this name
 
 An older Python must be able to read this file, to say that it is too old: no annotations, no f-strings.
@@ -22,8 +22,10 @@ NEWEST_TRIED = 20
 NOT_HERE, NOT_READY = 69, 75
 LIST = "files.txt"
 """In the folder: a line for each other file, with its size and its path."""
+SYSTEM = ("/tmp", "/var/tmp", "/dev/shm")
+"""Places that no variable names."""
 UNMAPPED = 65534
-"""How root's folders look in a container without root."""
+"""Owner of root's folders in a container without root, and of those of all other users outside."""
 WHOLE = "0 4294967295"
 """What /proc/self/uid_map ends with where all users are mapped."""
 
@@ -71,45 +73,50 @@ def runs(path):
 
 
 def find_places():
-    """Return the folders in which ours may be, in order of preference."""
+    """Return the folders that the user's variables name, in order of preference."""
     named = [os.environ.get("XDG_CACHE_HOME", "")]
     home = os.environ.get("HOME", "")
     named += [os.path.join(home, ".cache")] if home else []
-    named += [os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"]
+    named += [os.environ.get("TMPDIR", "")]
     return [place for place in named if os.path.isabs(place)]
 
 
-def is_safe(place):
+def is_safe(place, trusted):
     """Whether no other user can replace what we make in a folder: it and all above it are ours or root's."""
     seen = os.stat(place)
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid not in find_trusted():
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid not in trusted:
         return False
     if seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX:
         return False
     above = os.path.dirname(place)
-    return above == place or is_safe(above)
+    return above == place or is_safe(above, trusted)
+
+
+def is_mapped():
+    """Whether all users are seen with their own numbers here."""
+    try:
+        with open("/proc/self/uid_map") as lines:
+            return " ".join(lines.read().split()[1:]) == WHOLE
+    except OSError:
+        return True
 
 
 def find_trusted():
-    """Return the users whose folders are safe: root, and ourselves."""
-    trusted = {0, os.geteuid()}
-    try:
-        with open("/proc/self/uid_map") as lines:
-            if " ".join(lines.read().split()[1:]) != WHOLE:
-                trusted.add(UNMAPPED)
-    except OSError:
-        pass
-    return trusted
+    """Return the users whose folders are safe: root and ourselves, unless all other users look like us."""
+    return {0, os.geteuid()} - (set() if is_mapped() else {UNMAPPED})
 
 
 def is_ours(folder):
     """Whether a folder is one, is no link, and only we can write in it."""
     seen = os.lstat(folder)
-    return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o022
+    mine = seen.st_uid == os.geteuid() and seen.st_uid in find_trusted()
+    return stat.S_ISDIR(seen.st_mode) and mine and not seen.st_mode & 0o022
 
 
-def use(place):
+def use(place, trusted, is_last=False):
     """Return the folder with the launcher, below a place; unpack it unless it is there.
+
+    trusted: users to whom the place may belong, and all above it; is_last: use a name that nobody can guess.
 
     Raises:
         OSError: The place cannot be used.
@@ -117,20 +124,33 @@ def use(place):
     if os.path.basename(place) == ".cache" and not os.path.isdir(place):
         os.mkdir(place, 0o700)
     place = os.path.realpath(place)  # a link cannot be changed between this look and the use
-    if not is_safe(place):
+    if not is_safe(place, trusted):
         raise OSError(errno.EPERM, "other users can change it")
     own = os.path.join(place, "launcher-pyz-%d" % os.geteuid())
-    if not os.path.lexists(own):
+    if is_last:
+        own = find_last(own)
+    elif not os.path.lexists(own):
         try:
             os.mkdir(own, 0o700)
         except FileExistsError:
             pass  # by another process of the job
-    if not is_ours(own):
+    if not is_last and not is_ours(own):
         raise OSError(errno.EPERM, "%r is not a folder of this user alone" % own)
     folder = os.path.join(own, HASH)
     if not is_whole(folder):
         unpack(own, folder)
     return folder
+
+
+def find_last(own):
+    """Return the folder of an earlier start with a random name, or a new one."""
+    import tempfile
+
+    place, name = os.path.split(own)
+    for other in sorted(os.listdir(place)):
+        if other.startswith(name + "-") and is_ours(os.path.join(place, other)):
+            return os.path.join(place, other)
+    return tempfile.mkdtemp(prefix=name + "-", dir=place)
 
 
 def is_whole(folder):
@@ -195,9 +215,13 @@ def main():
         sys.path[1:], key=lambda folder: folder != home and not folder.endswith("/lib-dynload")
     )
     said = []
-    for place in find_places():
+    choices = [(place, find_trusted()) for place in find_places()]
+    system = [(place, find_trusted() | (set() if is_mapped() else {UNMAPPED})) for place in SYSTEM]
+    last = [(place, trusted, True) for place, trusted in system]
+    for choice in choices + system + last:
+        place = choice[0]
         try:
-            folder = use(place)
+            folder = use(*choice)
         except OSError as error:
             said.append("%s (%s)" % (place, error.strerror))
             continue
