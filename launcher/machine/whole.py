@@ -51,7 +51,7 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
     """Return the content of a regular file that not all users can write.
 
     At most one byte more than the limit is returned, which shows that the file is longer. With ``of_system``
-    the file must belong to root or to our user.
+    the file must belong to root or to our user, and no group but root's may write it.
 
     Raises:
         OSError: It is not such a file, or cannot be read.
@@ -63,6 +63,8 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file")
         if found.st_mode & stat.S_IWOTH:
             raise OSError(errno.EPERM, "all users can write it")
+        if of_system and found.st_mode & stat.S_IWGRP and found.st_gid:
+            raise OSError(errno.EPERM, f"group {found.st_gid} can write it")
         if of_system and found.st_uid not in (0, os.geteuid()):
             raise OSError(errno.EPERM, f"user {found.st_uid} owns it, neither root nor you")
         return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)

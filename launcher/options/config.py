@@ -89,6 +89,10 @@ class Reader:
         taken: dict[str, str] = {}
         for line in self._parse(data.decode("utf-8", "surrogateescape"), path):
             dest = line.name.replace("-", "_")
+            if dest not in self._flags:  # of a newer release, maybe: no reason to stop all jobs of a machine
+                what = f"{shorten(line.name)!r} is not the name of a flag and is not used"
+                self.warnings.append(f"{line.place}: {what} ({self._mend(line.name)})")
+                continue
             if dest in taken:
                 self._refuse(line.place, f"{line.name} is also in {taken[dest]}", "leave out one of them")
                 continue
@@ -114,11 +118,7 @@ class Reader:
 
     def _take(self, line: Line, dest: str) -> None:
         """Record the value of a line unless an earlier file sets the flag."""
-        flag = self._flags.get(dest)
-        if flag is None:
-            what = f"{shorten(line.name)!r} is not the name of a flag"
-            self._refuse(line.place, what, self._mend(line.name))
-            return
+        flag = self._flags[dest]
         if dest in OF_ONE_JOB:
             what = f"{line.name} belongs to a single job, and cannot be a default for all"
             self._refuse(line.place, what, f"leave it out: {flag.name} or {flag.variable} of that job")
@@ -135,7 +135,7 @@ class Reader:
             self.given[dest] = Given(value, line.origin, _as_variable(flag, line.text, value))
 
     def _mend(self, name: str) -> str:
-        """Return the fix for an unknown name."""
+        """Return what was meant by an unknown name."""
         from launcher.options.unknown import find_near
 
         dashed = name.replace("_", "-").lower().lstrip("-")
@@ -144,7 +144,7 @@ class Reader:
             return f"{switch.name[2:]} = false"
         known = [flag.name[2:] for flag in FLAGS if flag.dest not in OF_ONE_JOB]
         near = [dashed] if dashed in known else find_near(dashed, known, 0)
-        return f"{near[0]} is the nearest" if near else "no flag is similar: launcher run --help lists all"
+        return f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"
 
     def _refuse(self, place: str, what: str, fix: str) -> None:
         self.problems.append(Problem("malformed-config", f"{place}: {what}", place, fix))

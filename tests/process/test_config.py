@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.options.flags import FLAGS
 from tests.process.hooking import RANK, read_environ, run, write_dump
 from tests.process.starting import clean_environ, launch
 
@@ -60,12 +61,19 @@ def test_setup_and_the_hook_read_it_too(config: Path, hooked: str, tmp_path: Pat
 
 
 def test_what_is_wrong_stops_the_start(config: Path) -> None:
-    """With the line, and the nearest name; the hook sets nothing, and says so."""
-    config.write_text("nproc-per-nod = 2\n")
+    """A wrong value does, with its line; a name that no flag has does not, and what the warning names works."""
+    config.write_text("nproc-per-nod = 2\nxyzzy = 1\n")
+    done = launch("run", *SHOW, environ={"LAUNCHER_CONFIG": str(config)})
+    assert done.returncode == 0
+    assert f"warning: {config}:1: 'nproc-per-nod' is not the name of a flag and is not used" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "'xyzzy'" in line]
+    command, _, _ = line.partition("none is similar: launcher ")[2].partition(" lists all")
+    shown = launch(*command.split()).stdout
+    assert [flag.name for flag in FLAGS if f"{flag.name} " not in shown.replace("\n", " ")] == []
+    config.write_text("grace = soon\n")
     done = launch("run", *SHOW, environ={"LAUNCHER_CONFIG": str(config)})
     assert (done.returncode, done.stdout) == (64, "")
-    assert f"[malformed-config] {config}:1: 'nproc-per-nod' is not the name of a flag" in done.stderr
-    assert "fix:  nproc-per-node is the nearest" in done.stderr
+    assert f"[malformed-flag] {config}:1: grace = soon: expected" in done.stderr
 
 
 def test_a_snapshot_replays_it(config: Path, tmp_path: Path) -> None:
