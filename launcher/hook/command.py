@@ -34,6 +34,7 @@ def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     if words.action == "install":
         _refuse_managed(place, words.managed)
         _refuse_unpacked()
+        _refuse_writable(place)
         _warn_closed()
     well = True
     for path, text, what in todo:
@@ -117,6 +118,21 @@ def _refuse_unpacked() -> None:
                 "install the launcher by pip, or take an image that has it, for a hook",
             )
         )
+
+
+def _refuse_writable(place: Place) -> None:
+    """Refuse root a launcher, or a Python of it, that other users can change; warn other users of it.
+
+    In an environment that others can change anyway the hook opens nothing, and a warning is enough.
+    """
+    package = os.path.dirname(os.path.dirname(enter_file()))
+    fix = files.find_writable(package) or files.find_writable(sys.executable)
+    if fix is None:
+        return
+    what = "other users can change the launcher, and every Python that reads the hook would run it"
+    if os.geteuid() == 0 and files.find_writable_above(place.folder) is None:
+        raise UsageError(Problem("hook-unsafe", what, package, fix))
+    say(f"warning: {what}: {fix}", "warning")
 
 
 def _warn_closed() -> None:

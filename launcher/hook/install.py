@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.files import remove_file, replace_file
@@ -135,6 +137,54 @@ def find_closed_folder(path: str) -> str | None:
         except OSError:
             return path
     return None
+
+
+def find_writable(path: str) -> str | None:
+    """Return the command that takes the first file or folder from other users who can change what is run.
+
+    None if only root and this user can.
+
+    Args:
+        path: A file that the hook names, or the folder of a package.
+    """
+    for folder, folders, names in os.walk(path):
+        for inside in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
+            if mend := _mend(os.lstat(inside), is_above=False):
+                return f"{mend[0]} -R {mend[1]} {shlex.quote(path)}"
+    return find_writable_above(path)
+
+
+def find_writable_above(path: str) -> str | None:
+    """Return the same of a path and the folders above it."""
+    for above in _list_above(path):
+        if mend := _mend(os.lstat(above), is_above=above != path):
+            return f"{mend[0]} {mend[1]} {shlex.quote(above)}"
+    return None
+
+
+def _mend(found: os.stat_result, *, is_above: bool) -> tuple[str, str] | None:
+    """Return how to take a file from other users; None if only root and this user can write it."""
+    if found.st_uid not in (0, os.geteuid()):
+        return "chown", f"-h {os.geteuid()}:{os.getegid()}"
+    # Nobody can replace what is in a folder with the sticky bit, but anybody can add to it
+    if stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
+        return None
+    by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
+    return ("chmod", "go-w") if by_group or found.st_mode & stat.S_IWOTH else None
+
+
+def _list_above(path: str) -> list[str]:
+    """Return a path, all folders above it, and the same of all links among them."""
+    found: list[str] = []
+    todo = [path]
+    while todo:
+        path = os.path.abspath(todo.pop())
+        while path not in found:
+            found.append(path)
+            if os.path.islink(path):
+                todo.append(os.path.join(os.path.dirname(path), os.readlink(path)))
+            path = os.path.dirname(path)
+    return found
 
 
 def _cannot_write(path: str, error: OSError) -> Problem:

@@ -61,7 +61,7 @@ def test_setup_and_the_hook_read_it_too(config: Path, hooked: str, tmp_path: Pat
 
 
 def test_what_is_wrong_stops_the_start(config: Path) -> None:
-    """A wrong value does, with its line; a name that no flag has does not, and what the warning names works."""
+    """A wrong value does; a name that no flag has does not, and what its warning names works."""
     config.write_text("nproc-per-nod = 2\nxyzzy = 1\n")
     done = launch("run", *SHOW, environ={"LAUNCHER_CONFIG": str(config)})
     assert done.returncode == 0

@@ -159,6 +159,67 @@ def test_a_python_that_the_loader_runs(hooked: str, tmp_path: Path) -> None:
     assert json.loads(run(loader, *words, **RANK).stdout)["environ"].get("RANK") == "1"
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("name", "mode", "owner", "mend"),
+    [
+        ("above/launcher/hook/enter.py", 0o666, (0, 0), "chmod -R go-w {package}"),
+        ("above/launcher/core/log.py", 0o664, (0, 4711), "chmod -R go-w {package}"),
+        ("above/launcher/core/log.py", 0o644, (4711, 0), "chown -R -h 0:0 {package}"),
+        ("above/launcher/guest", 0o777, (0, 0), "chmod -R go-w {package}"),
+        ("above/launcher/guest", 0o1777, (0, 0), "chmod -R go-w {package}"),
+        ("above", 0o775, (0, 4711), "chmod go-w {path}"),
+        ("above", 0o755, (4711, 4711), "chown -h 0:0 {path}"),
+        ("above", 0o1777, (0, 0), ""),
+        ("above/launcher", 0o775, (0, 0), ""),
+    ],
+)
+def test_root_installs_no_launcher_that_others_can_change(
+    name: str, mode: int, owner: tuple[int, int], mend: str, tmp_path: Path
+) -> None:
+    """Every job of root would run what they write; what the message names makes it right."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    prefix = make_venv(tmp_path / "venv")
+    package = tmp_path / "above" / "launcher"
+    shutil.copytree(Path(ROOT) / "launcher", package, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / name
+    os.chown(path, *owner)
+    path.chmod(mode)
+    python = os.path.realpath(sys.executable)
+    words = (str(package / "__main__.py"), "hook", "install", "--prefix", str(prefix))
+    done = run(python, "-B", *words)
+    if mend:
+        assert (done.returncode, "[hook-unsafe]" in done.stderr) == (64, True), done.stderr
+        assert list(prefix.rglob("launcher_hook.pth")) == []
+        command = done.stderr.partition("fix:  ")[2].strip()
+        assert command == mend.format(path=path, package=package)
+        subprocess.run(command, shell=True, check=True)
+        done = run(python, "-B", *words)
+    assert (done.returncode, "other users can change" in done.stderr) == (0, False), done.stderr
+    if mend:  # in an environment that is theirs anyway, as /opt/conda of some images
+        os.chown(path, 4711, 0)
+        os.chown(prefix / "lib", 4711, 0)
+        done = run(python, "-B", *words, "--force")
+        assert (done.returncode, "warning: other users can change" in done.stderr) == (0, True), done.stderr
+
+
+@pytest.mark.root
+def test_a_launcher_behind_a_link_of_another_user(tmp_path: Path) -> None:
+    """Its owner can lead it elsewhere."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a link away")
+    prefix = make_venv(tmp_path / "venv")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    link = tmp_path / "shared" / "link"
+    link.symlink_to(ROOT)
+    os.chown(link, 4711, 4711, follow_symlinks=False)
+    line = (f"{link}/launcher/__main__.py", "hook", "install", "--prefix", str(prefix))
+    done = run(os.path.realpath(sys.executable), "-B", *line)
+    assert (done.returncode, f"chown -h 0:0 {link}" in done.stderr) == (64, True), done.stderr
+
+
 JOB = {**RANK, "LAUNCHER_HOSTFILE": "FOLDER/secret"}
 ARMED = {"LAUNCHER_STACKS_FILE": "FOLDER/stacks.txt", "TORCHELASTIC_ERROR_FILE": "FOLDER/error.json"}
 FAILING = "import os; print(os.environ.get('LAUNCHER_HOOKED'), flush=True); 1 / 0"
