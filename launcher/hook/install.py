@@ -166,7 +166,7 @@ def _mend(found: os.stat_result, *, is_above: bool) -> tuple[str, str] | None:
     """Return how to take a file from other users; None if only root and this user can write it."""
     if found.st_uid not in (0, os.geteuid()):
         return "chown", f"-h {os.geteuid()}:{os.getegid()}"
-    # Nobody can replace what is in a folder with the sticky bit, but anybody can add to it
+    # The sticky bit protects the files of a folder, but does not keep new ones out
     if stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
         return None
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())

@@ -223,8 +223,17 @@ OF_PARENT = (
     "events",
     "log_rotate",
     "timings",
+    "nccl_ras",
+    "dedupe",
+    "progress_pattern",
+    "on_stall",
+    *("grace", "shutdown_timeout", "log_dir", "local_ranks_filter"),
 )
 """Flags that need a launcher that stays with the job."""
+OF_AGENT = ("grace", "shutdown_timeout", "log_dir", "local_ranks_filter", "redirects", "tee")
+"""Those that an agent that the launcher becomes may take."""
+OF_PEERS = ("control_port", "token_file", "roll_call_timeout", "lost_after", "keep_going")
+OF_TORCHRUN = ("rdzv_conf", "local_addr", "monitor_interval", "signals_to_handle", "start_method")
 
 
 def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
@@ -232,11 +241,29 @@ def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...
     if stays:
         served = agent is None or agent.fleet is None or not case.options.get("metrics_port")
         return () if served else ("no metrics: mpirun starts the processes",)
-    asked = case.options.origins(*OF_PARENT) if agent is None else case.options.origins("metrics_port")
+    asked = case.options.origins(*(dest for dest in OF_PARENT if agent is None or dest not in OF_AGENT))
     way = "--init" if case.forks else "--stay"
     if not asked:
         return ()
     return (f"{', '.join(asked)}: no effect, the launcher becomes the command ({way}: it stays)",)
+
+
+def note_unused(case: Case, agent: Agent | None, *, has_channel: bool, looks: bool) -> tuple[str, ...]:
+    """Return notes about flags of parts that this job does not have.
+
+    Args:
+        case: The job.
+        agent: The command that starts its processes; None if we do.
+        has_channel: Whether the launchers of all nodes have a control channel.
+        looks: Whether the launcher checks that the processes connect.
+    """
+    parts = (
+        (has_channel, OF_PEERS, "the launchers of this job have no control channel"),
+        (looks, ("meeting_timeout", "require_meeting"), "nothing looks whether the processes connect"),
+        (agent is not None, OF_TORCHRUN, "torchrun does not start the processes"),
+    )
+    found = ((case.options.origins(*dests), why) for is_there, dests, why in parts if not is_there)
+    return tuple(f"{', '.join(asked)}: no effect, {why}" for asked, why in found if asked)
 
 
 def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from launcher.engines.choice import WITH_WORKERS
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.horovod_meeting import TRAP
 from launcher.frameworks.script import find_missing
-from launcher.planning.notes import note_gone, note_job, warn_gone, warn_job
+from launcher.planning.notes import note_gone, note_job, note_unused, warn_gone, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
@@ -100,6 +100,8 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     warnings = (*warned, *warn_gone(case, agent, stays=stays), *unused)
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
     watch = _plan_watch(parts, host, proof, stays=stays)
+    looks = watch.contact is not None
+    notes += note_unused(case, agent, has_channel=parts.peers is not None, looks=looks)
     return Plan(
         allocation=case.allocation,
         topology=topology,

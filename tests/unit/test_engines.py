@@ -1136,6 +1136,56 @@ def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     assert not plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", prefix=True, stay=True).warnings
 
 
+WORDS = {"redirects": "3", "tee": "3", "signal_map": "TERM=USR1", "rdzv_conf": "a=b", "log_rotate": "1M"}
+WORDS |= {"local_ranks_filter": "0", "signals_to_handle": "SIGTERM", "local_addr": "10.0.0.5"}
+ACTS = ("check", "meeting", "peers", "preload", "preemption")
+"""Flags that are no part of a plan, or have a note of their own."""
+AT_SCOPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "process": (PER_RANK, {"master_addr": "10.0.0.4"}),
+    "process, init": (PER_RANK, {"master_addr": "10.0.0.4", "init": True}),
+    "process, stays": (PER_RANK, {"master_addr": "10.0.0.4", "stay": True}),
+    "node": ({}, {"nproc_per_node": "2"}),
+    "nodes": ({}, {"nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.4", "nproc_per_node": "2"}),
+    "torchrun": ({}, {"nproc_per_node": "2", "engine": "torchrun"}),
+}
+
+
+@pytest.mark.parametrize("scope", AT_SCOPES)
+def test_no_flag_is_dropped_without_a_word(scope: str) -> None:
+    """Each changes the plan, is refused, or has a note, at every scope."""
+    environ, base = AT_SCOPES[scope]
+
+    def render(**flags: Any) -> tuple[dict[str, object], str]:
+        document = describe(plan(*TRAIN, environ=environ, **{**base, **flags}), environ)
+        notes = str((document.pop("notes"), document.pop("facts")))
+        if document["mode"] == "exec":
+            del document["grace_s"]
+        return document, notes
+
+    dropped, before = [], render()[0]
+    for flag in FLAGS:
+        if flag.group not in ("watch", "restarts", "peers", "output", "torchrun") or flag.dest in ACTS:
+            continue
+        if flag.dest in base or (flag.dest in ("init", "stay") and before["mode"] == "supervise"):
+            continue
+        if flag.dest == "progress_pattern" and before["mode"] == "supervise":
+            continue  # it is for the report of a hang, too
+        words = flag.metavar.split("|")
+        value = True if flag.parse is None else WORDS.get(flag.dest, words[0] if len(words) > 1 else "7")
+        try:
+            after, notes = render(**{flag.dest: value})
+            if flag.parse is None and after == before and flag.name not in notes:
+                after, notes = render(**{flag.dest: False})
+        except LauncherError:
+            continue
+        last = words[-1] if len(words) > 1 and after == before and flag.name not in notes else None
+        if last is not None:
+            after, notes = render(**{flag.dest: last})
+        if after == before and flag.name not in notes:
+            dropped.append(flag.name)
+    assert dropped == ([] if scope != "torchrun" else ["--stay"])  # an agent has no use for it
+
+
 def test_one_rank_is_not_started_again_alone() -> None:
     """The others would wait for a process that does not know them."""
     status, code, text = refuse(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", restarts="2")

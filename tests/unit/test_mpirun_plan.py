@@ -242,8 +242,8 @@ def test_hosts_of_a_hostfile_with_their_slots(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("# nodes\n10.0.0.4\n10.0.0.5 slots=x\n", ", line 3, '10.0.0.5 slots=x': expected an integer in 1.."),
-        ("10.0.0.4\nnode/5\n", ", line 2, 'node/5': expected a host name or an IP address"),
+        ("# nodes\n10.0.0.4\n10.0.0.5 slots=x\n", ", line 3: '10.0.0.5 slots=x': expected an integer in 1.."),
+        ("10.0.0.4\nnode/5\n", ", line 2: 'node/5': expected a host name or an IP address"),
         ("# nothing\n\n", ": expected at least one host"),
         ("10.0.0.4\n10.0.0.4\n", ": expected each host only once, not '10.0.0.4' twice"),
     ],
