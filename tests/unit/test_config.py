@@ -227,13 +227,8 @@ def test_a_file_of_the_system_that_others_can_write_is_not_used(tmp_path: Path) 
     assert read_options({}, {}, host).grace_s == 9
     file.chmod(0o666)
     options = read_options({}, {}, host)
-<<<<<<< HEAD
     assert (options.grace_s, options.files.warnings) == (25, (f"{ETC} is not used: all users can write it",))
-    file.chmod(0o644)
-=======
-    assert (options.grace_s, options.files.warnings) == (30, (f"{ETC} is not used: all users can write it",))
     file.chmod(0o664)
->>>>>>> 3d160f47 (An unknown name in a file of defaults is a warning; a file that a group can write is not used)
     if os.geteuid() == 0:
         assert read_options({}, {}, host).grace_s == 9  # its group is root's
         os.chown(file, 0, 4711)
