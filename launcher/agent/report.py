@@ -121,7 +121,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         attempt=agent.attempt + agent.restarter.restarts_of_torchrun,
         started_ns=agent.started_ns,
         told=None if told is None else name_signal(told),
-        causes=find_causes(ends[0], before, host, observers.counters_after, faults),
+        causes=find_causes(ends[0], before, host, observers.counters_after, faults, ends[1:]),
         faults=faults,
         reason=agent.reason,
         unmet_since=observers.unmet,

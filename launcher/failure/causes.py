@@ -35,6 +35,7 @@ from launcher.process.missing import find_program, fix_missing
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import TypeVar
 
     from launcher.failure.model import ProcessExit
@@ -92,6 +93,7 @@ def find_causes(
     host: Host,
     after: Counters | None = None,
     faults: Faults | None = None,
+    others: Sequence[ProcessExit] = (),
 ) -> tuple[Cause, ...]:
     """Return why a process ended, most certain cause first, consequences last. Never raises.
 
@@ -102,16 +104,16 @@ def find_causes(
         after: The counters at the failure; read now if not given. They should be read soon, because a
             process's files in /dev/shm can vanish with it.
         faults: Collects our own faults meanwhile.
+        others: The job's other processes on this node.
 
     Returns:
         Empty if nothing is known. The kernel log is read to its end, so a second call for the same start does
-            not
-        see its messages again.
+        not see its messages again.
     """
     faults = faults or Faults()
     after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
     found: list[Cause] = []
-    faults.guard("causes", lambda: found.extend(_find(death, before, host, after, faults)), None)
+    faults.guard("causes", lambda: found.extend(_find(death, before, host, after, faults, others)), None)
     return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
 
 
@@ -126,7 +128,12 @@ def ended_by(code: int) -> int | None:
 
 
 def _find(
-    death: ProcessExit, before: Counters, host: Host, after: Counters, faults: Faults
+    death: ProcessExit,
+    before: Counters,
+    host: Host,
+    after: Counters,
+    faults: Faults,
+    others: Sequence[ProcessExit],
 ) -> Iterator[Cause]:
     guard, none = faults.guard, list[Cause]()
     death = guard("torchrun's report", lambda: read_root_cause(death), None) or death
@@ -148,8 +155,17 @@ def _find(
         yield explain_bus_error(after)
     if death.code == NOT_EXECUTABLE and not words.exception:
         yield from _explain_exit(death.code, words)
-    yield from guard("the kernel's log", lambda: list(_find_xids(before, host)), none)
+    is_fault = any(cause.code == "gpu-program-fault" for cause in own)
+    explained = not is_fault and bool(own or (words.exception and not symptoms))
+    pids = {one.pid for one in others}
+    nothing: tuple[list[Cause], ...] = ([], [], [])
+    xids = guard("the kernel's log", lambda: _find_xids(before, host, death.pid, pids, explained), nothing)
+    yield from xids[0]
+    if is_fault:
+        yield from own  # says more than its Xid
+    yield from xids[1]
     yield from symptoms
+    yield from xids[2]
     if memory is not None:
         yield memory
     elif number == signal.SIGABRT and symptoms:
@@ -248,15 +264,42 @@ def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) ->
     return None
 
 
-def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
-    if before.kernel_log is None:
-        return
-    for xid in find_xids(read_kernel_log(before.kernel_log, WORD), host):
+def _find_xids(
+    before: Counters, host: Host, pid: int, others: AbstractSet[int], explained: bool
+) -> tuple[list[Cause], ...]:
+    """Return the Xids of hardware, of the process, and of others since the start.
+
+    A fault of a program concerns only the process that the driver names: a neighbor on a shared GPU can have
+    one while ours fails for a reason of its own.
+
+    Args:
+        before: The counters at the start, with the position in the kernel log.
+        host: This node.
+        pid: The process that failed first.
+        others: PIDs of the job's other processes on this node.
+        explained: Whether its output has a cause that is no fault of a kernel on a GPU.
+    """
+    found: tuple[list[Cause], list[Cause], list[Cause]] = [], [], []
+    lines = [] if before.kernel_log is None else read_kernel_log(before.kernel_log, WORD)
+    xids = find_xids(lines, host)
+    has_own = any(xid.pid == pid for xid in xids)
+    for xid in xids:
         fault = xid.meaning.fault
+        is_other = xid.pid is not None and xid.pid != pid
+        is_foreign = is_other and xid.pid not in others and fault != HARDWARE
+        if (is_foreign and (explained or has_own or fault == NOTICE)) or (
+            xid.pid is None and explained and fault == PROGRAM
+        ):
+            continue
         what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
+        if is_foreign:
+            what = f"process {xid.pid}, which is no rank of this job: {what}"
         fix = "`compute-sanitizer python ...` names the kernel that did it" if fault == PROGRAM else GPU_FIX
         retryable = {HARDWARE: True, PROGRAM: False}.get(fault)
-        yield Cause("gpu-xid", quote(what), fix, retryable, fault == NOTICE)
+        follows = fault == NOTICE or is_foreign or (is_other and explained and fault == PROGRAM)
+        place = 0 if fault == HARDWARE else 1 if xid.pid == pid else 2
+        found[place].append(Cause("gpu-xid", quote(what), fix, retryable, follows))
+    return found
 
 
 def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:

@@ -20,6 +20,10 @@ XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]{1,32})\): (?P<number>\d{1,5})\b,? ?(?P<text>.*)"
 )
 
+PID = re.compile(r"\bpid='?(\d{1,10})\b")
+INITIAL_PIDS = "pid:[4026531836]"
+"""Name of the initial PID namespace (PROC_PID_INIT_INO): only there are our PIDs those of the kernel log."""
+
 PROGRAM, HARDWARE, NOTICE = "program", "hardware", "notice"
 
 
@@ -65,11 +69,12 @@ UNKNOWN = Meaning("not in the launcher's table: see NVIDIA's Xid catalog", NOTIC
 
 @frozen
 class Xid:
-    """One message of the driver: its number, its GPU, and the driver's own text."""
+    """One message of the driver: its number, its GPU, the driver's own text, and the process that it names."""
 
     number: int
     gpu: str
     text: str
+    pid: int | None = None
 
     @property
     def meaning(self) -> Meaning:
@@ -78,16 +83,28 @@ class Xid:
 
 
 def find_xids(lines: Sequence[str], host: Host) -> tuple[Xid, ...]:
-    """Return the Xids in lines of the kernel log, each number once per GPU, hardware faults first.
+    """Return the Xids in lines of the kernel log, each number once per GPU and process, hardware first.
 
     ``gpu`` is the PCI address, with the device file if the driver reports it: ``0000:3b:00 (/dev/nvidia2)``.
+    ``pid`` is None in a PID namespace of our own, where the process has another number. Xid 13 has several
+    lines, of which only the last one names the process: the first, which describes the fault, gets its PID.
     """
-    found: dict[tuple[int, str], Xid] = {}
+    comparable = host.read_link("/proc/self/ns/pid") == INITIAL_PIDS
+    found: dict[tuple[int, str, str], Xid] = {}
     for line in lines:
         match = XID.search(line)
         if match is not None:
-            key = (int(match["number"]), match["pci"])
-            found.setdefault(key, Xid(key[0], _name_gpu(match["pci"], host), match["text"]))
+            number, pci, text = int(match["number"]), match["pci"], match["text"]
+            named = PID.search(text)
+            pid = named[1] if named else ""
+            started = found.pop((number, pci, ""), None) if pid else None
+            xid = Xid(
+                number,
+                _name_gpu(pci, host),
+                f"{started.text} (pid={pid})" if started else text,
+                int(pid) if pid and comparable else None,
+            )
+            found.setdefault((number, pci, pid), xid)
     order = (HARDWARE, PROGRAM, NOTICE)
     return tuple(sorted(found.values(), key=lambda xid: order.index(xid.meaning.fault)))
 

@@ -578,6 +578,73 @@ def test_xids_since_the_start(tmp_path: Path) -> None:
         os.close(before.kernel_log)
 
 
+SHARED_CARD = (
+    "NVRM: Xid (PCI:0000:00:06): 43, pid=1472, name=python3, channel 0x0000001d",
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=1725, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
+    "NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address",
+    "NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0x501000f 0x519734=0x0 0x519728=0x1f81fb60 0x51972c=0x1174",
+    "NVRM: Xid (PCI:0000:00:06): 13, pid=2009, name=python3, Graphics Exception: channel 0x00000013, Class 0000cbc0, Offset 00000000, Data 00000000",
+)
+"""Of a neighbor, rank 1 and rank 0 on one H200, driver 580.159.04."""
+CARD_LOST = "NVRM: Xid (PCI:0000:00:06): 79, pid=1472, name=python3, GPU has fallen off the bus."
+FAULT, OOM, BUG = (
+    raised(f"torch.AcceleratorError: CUDA error: {what}") if what else raised("ValueError: no")
+    for what in ("misaligned address", "out of memory", "")
+)
+LOST_PEER = raised("torch.distributed.DistBackendError: NCCL error: ncclRemoteError: remote process exited")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "stderr", "logged", "expected"),
+    [
+        ("initial", FAULT, SHARED_CARD, ["gpu-program-fault", "13", "31"]),
+        ("initial", "", SHARED_CARD, ["13", "31"]),
+        ("initial", OOM, SHARED_CARD, ["13", "cuda-out-of-memory", "31?"]),
+        ("initial", LOST_PEER, SHARED_CARD[:2], ["31", "nccl-peer-lost?", "43?"]),
+        ("initial", OOM, SHARED_CARD[:1], ["cuda-out-of-memory"]),
+        ("initial", BUG, SHARED_CARD[:1], ["python-exception"]),
+        ("initial", FAULT, SHARED_CARD[:1], ["gpu-program-fault", "43?"]),
+        ("initial", "", SHARED_CARD[:1], ["43?"]),
+        ("initial", OOM, [CARD_LOST], ["79", "cuda-out-of-memory"]),
+        ("initial", BUG, SHARED_CARD[2:4], ["python-exception"]),  # of an unknown process
+        ("initial", "", SHARED_CARD[2:4], ["13"]),
+        # A container's PIDs are not the kernel's: 2009 is some other process.
+        ("own", BUG, SHARED_CARD, ["python-exception"]),
+        ("own", OOM, [*SHARED_CARD, CARD_LOST], ["79", "cuda-out-of-memory"]),
+        ("own", FAULT, SHARED_CARD[:1], ["gpu-program-fault", "43"]),
+        ("own", "", SHARED_CARD[:1], ["43"]),
+    ],
+)
+def test_whose_xid_it_is(
+    tmp_path: Path, namespace: str, stderr: str, logged: list[str], expected: list[str]
+) -> None:
+    """A neighbor's fault on a shared GPU is not blamed on the program; "?" marks what is no first cause."""
+    host = machine(tmp_path, {"dev/kmsg": ""})
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").symlink_to(
+        f"pid:[{4026531836 if namespace == 'initial' else 4026532100}]"
+    )
+    before = read_counters(host)
+    assert before.kernel_log is not None
+    try:
+        (tmp_path / "dev/kmsg").write_text("".join(f"4,2,2,-;{line}\n" for line in logged))
+        first, other = (
+            ProcessExit(rank, rank, one, 1, 0, stderr.encode()) for rank, one in enumerate((2009, 1725))
+        )
+        found = find_causes(first, before, host, others=[other])
+    finally:
+        os.close(before.kernel_log)
+    seen = [
+        (cause.what.partition("Xid ")[2].partition(",")[0] if cause.code == "gpu-xid" else cause.code)
+        + "?" * cause.consequence
+        for cause in found
+    ]
+    assert seen == expected
+    for cause in found:
+        is_neighbor = namespace == "initial" and "Xid 43" in cause.what
+        assert ("process 1472, which is no rank of this job" in cause.what) == is_neighbor
+
+
 @pytest.mark.parametrize(
     ("code", "number"),
     [(0, None), (3, None), (128, None), (129, 1), (137, 9), (255, None), (-9, 9), (-64, 64)],
