@@ -293,9 +293,9 @@ def _find_xids(
             continue
         what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
         if is_foreign:
-            what = f"process {xid.pid}, which is no rank of this job: {what}"
+            what = f"process {xid.pid}, which may belong to another job: {what}"
         fix = "`compute-sanitizer python ...` names the kernel that did it" if fault == PROGRAM else GPU_FIX
-        retryable = {HARDWARE: True, PROGRAM: False}.get(fault)
+        retryable = None if is_foreign else {HARDWARE: True, PROGRAM: False}.get(fault)
         follows = fault == NOTICE or is_foreign or (is_other and explained and fault == PROGRAM)
         place = 0 if fault == HARDWARE else 1 if xid.pid == pid else 2
         found[place].append(Cause("gpu-xid", quote(what), fix, retryable, follows))

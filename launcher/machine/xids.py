@@ -69,7 +69,7 @@ UNKNOWN = Meaning("not in the launcher's table: see NVIDIA's Xid catalog", NOTIC
 
 @frozen
 class Xid:
-    """One message of the driver: its number, its GPU, the driver's own text, and the process that it names."""
+    """One message of the driver: its number, its GPU, the driver's own text, and the process it names."""
 
     number: int
     gpu: str
