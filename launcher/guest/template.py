@@ -304,7 +304,8 @@ def _check(start: Start) -> None:
     for fd, path in enumerate(start.streams):
         if _describe_fd(fd) != path:
             raise Refused(f"the import has replaced a standard stream (descriptor {fd})")
-    for path in (_describe_fd(fd) for fd in _list_fds() if fd not in start.opened):
+    opened = (_describe_fd(fd) for fd in _list_fds() if fd not in start.opened)
+    for path in sorted(opened, key=lambda path: not path.startswith(GPUS)):  # CUDA also opens an eventfd
         if path.startswith(GPUS):
             raise Refused(f"the import has opened {path}: the context of a GPU does not survive a fork")
         if path and path not in QUIET_FILES:

@@ -214,6 +214,14 @@ SPOKEN: dict[str, tuple[str, list[str]]] = {
         ),
         ["gpu-shared-by-ranks", "nccl-misused"],
     ),
+    "NCCL: no interface": (
+        raised(
+            "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+            "Bootstrap : no socket interface found"
+        ),
+        ["nccl-no-interface", "nccl-misused"],
+    ),
     "CUDA: memory": (
         raised(
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "

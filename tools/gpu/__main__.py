@@ -40,21 +40,22 @@ ROWS = (
     Row("suite.run", 2, 125),  # alone: it compares the memory in use, and waits for a GPU at rest
     Row("failures.endless", 3, 75),  # alone but for parts that leave the GPU's memory at rest
     Row("failures.timeout", 3, 65),
+    Row("failures.stuck", 3, 75),
     Row("recorder.hang", 3, 65),
     Row("cost.start", 3, 40, needs_gpu=False),
     Row("training.ddp", 4, 60),
     Row("training.two", 4, 60),
     Row("training.started", 4, 70),
     Row("training.jax", 4, 60),
-    Row("failures.faults", 4, 70),  # one after the other: their Xids are told apart by time
     Row("failures.memory", 4, 60),
     Row("failures.meeting", 4, 60),
     Row("failures.numbers", 4, 60),
     Row("failures.devices", 4, 60),
-    Row("restarts.wait", 5, 70),
-    Row("failures.full", 6, 40),
-    Row("training.first", 7, 70),
-    Row("cost.steps", 8, 60),
+    Row("failures.faults", 5, 90),  # alone, one after the other: their Xids are told apart by time
+    Row("restarts.wait", 6, 70),
+    Row("failures.full", 7, 40),
+    Row("training.first", 8, 70),
+    Row("cost.steps", 9, 60),
 )
 """In the order in which they run."""
 

@@ -47,8 +47,12 @@ class Expected(NamedTuple):
     ranks: int = 1
     """Number of processes."""
     environ: tuple[tuple[str, str], ...] = ()
+    words: tuple[str, ...] = ()
+    """Of the program, after its name."""
+    flags: tuple[str, ...] = ()
 
 
+ENGINE = ("--engine", "torchrun", "--init")
 FAULT = Expected(("gpu-program-fault",), False, "compute-sanitizer")
 MEMORY = Expected(("cuda-out-of-memory",), False, "a smaller batch")
 CASES = {
@@ -62,7 +66,17 @@ CASES = {
     "duplicate": Expected(("gpu-shared-by-ranks",), False, "LOCAL_RANK", None, 2),
     "ordinal": Expected(("gpu-missing",), False, "CUDA_VISIBLE_DEVICES", 1, 2),
     "forked": Expected(("cuda-after-fork",), False, "spawn"),
-    "timeout": Expected(("nccl-timeout",), None, "launcher stacks"),
+    "timeout": Expected(("nccl-timeout",), None, "launcher stacks", words=("late",)),
+    "timeout-endless": Expected(
+        ("nccl-timeout",),
+        None,
+        "launcher stacks",
+        words=("endless",),
+        environ=(("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "12"),),
+    ),
+    "interface": Expected(
+        ("nccl-no-interface",), False, "NCCL_SOCKET_IFNAME", environ=(("NCCL_SOCKET_IFNAME", "nope0"),)
+    ),
 }
 FIGURES = ("verdict", "retryable", "rank", "exit_status", "signal", "exception", "causes")
 
@@ -82,20 +96,18 @@ def judge(record: dict[str, Any], expected: Expected) -> list[tuple[str, Any, An
     ]
 
 
-def provoke(
-    part: Part, name: str, expected: Expected | None = None, *words: str, limit_s: float = 45
-) -> None:
-    """Run a case, and compare its verdict."""
+def provoke(part: Part, name: str, expected: Expected, program: str = "", limit_s: float = 45) -> list[str]:
+    """Run a case, and compare its verdict; return the codes of its causes."""
     with part.step(name):
-        expected = expected or CASES[name]
-        flags = ("--nproc-per-node", str(expected.ranks), "--grace", "5")
-        done = part.job(
-            name, flags, *part.program(name, *words), limit_s=limit_s, environ=dict(expected.environ)
-        )
+        flags = ("--nproc-per-node", str(expected.ranks), "--grace", "5", *expected.flags)
+        words = part.program(program or name, *expected.words)
+        done = part.job(name, flags, *words, limit_s=limit_s, environ=dict(expected.environ))
         for what, right, seen in judge(done.record, expected):
             part.check(f"{name}: {what}", right, seen)
         part.figure(name, {key: done.record.get(key) for key in FIGURES} | {"seconds": done.seconds})
-        part.figure(f"{name}: stderr", done.err[-3500:])
+        part.figure(f"{name}: stderr", done.err[-4500:])
+        return [cause["code"] for cause in done.record.get("causes") or ()]
+    return []
 
 
 def faults(part: Part) -> None:
@@ -107,9 +119,9 @@ def faults(part: Part) -> None:
     began = {}
     for name in ("assert", "illegal", "misaligned"):
         began[name] = time.time()
-        # where the kernel's log can be read, the Xid is the first cause, and the text of CUDA the second
-        xid = CASES[name]._replace(codes=("gpu-program-fault", *(("gpu-xid",) if fd is not None else ())))
-        provoke(part, name, xid)
+        codes = provoke(part, name, FAULT)
+        if fd is not None:
+            part.check(f"{name}: the Xid follows", ["gpu-program-fault", "gpu-xid"], codes)
     for listener, who in zip(listeners, ("root", "nobody"), strict=True):
         with part.step(f"events of {who}"):
             listener.process.kill()
@@ -118,40 +130,60 @@ def faults(part: Part) -> None:
             part.figure(f"events of {who}", (events, began, done.err[-500:]))
             seen = [e["xid"] for e in events if began["illegal"] < e["at"] < began["misaligned"] + 1]
             part.check(f"NVML tells {who} of Xid 31", "31 among them", seen, right=31 in seen)
+    beside(part)
+    elsewhere = {
+        "by-torchrun": FAULT._replace(flags=ENGINE),
+        "two-of-four": FAULT._replace(ranks=4, rank=None),
+    }
+    for name, expected in elsewhere.items():
+        provoke(part, name, expected, "assert")
+    with part.step("wrapped"):
+        line = " ".join(part.program("assert"))
+        done = part.job("wrapped", (), "sh", "-c", f"{line}; exit $?")
+        part.figure("wrapped", ({key: done.record.get(key) for key in FIGURES}, done.err[-1500:]))
+        part.check("wrapped: cause", "gpu-program-fault", (done.record.get("causes") or [{}])[0].get("code"))
     with part.step("kernel log"):
         part.figure(
             "dmesg", part.run("dmesg", ("sh", "-c", "dmesg | grep -i -E 'xid|nvrm' | tail -30"), 10).out
         )
 
 
+def beside(part: Part) -> None:
+    """A neighbor on the card causes an Xid; the job then fails for a reason of its own."""
+    with part.step("beside"):
+        path = os.path.join(part.logs, f"{part.name}.beside")
+        job = part.start_job("beside", (), *part.program("beside", path))
+        part.check("beside: it uses the card", True, job.wait_for(f"{path}.ready", 30))
+        part.run("neighbor", part.program("illegal"), 30)
+        open(path, "w").close()
+        done = job.wait(30)
+        codes = [cause["code"] for cause in done.record.get("causes") or ()]
+        part.check("beside: causes", ["python-exception"], codes)
+        part.figure("beside: stderr", done.err[-2500:])
+
+
 def memory(part: Part) -> None:
     """The GPU's memory is full, or too small."""
     for name in ("oom", "oom-share", "oom-jax"):
-        provoke(part, name)
+        provoke(part, name, CASES[name])
+    provoke(part, "oom-torchrun", MEMORY._replace(flags=ENGINE), "oom")
 
 
 def full(part: Part) -> None:
     """All memory of the card is taken when cuBLAS wants some."""
-    provoke(part, "cublas")
+    provoke(part, "cublas", CASES["cublas"])
 
 
 def meeting(part: Part) -> None:
     """NCCL cannot begin: two ranks on one card, and a network interface that does not exist."""
-    provoke(part, "duplicate")
-    with part.step("interface"):
-        environ = {"NCCL_SOCKET_IFNAME": "nope0"}
-        done = part.job("interface", (), *part.program("duplicate"), limit_s=45, environ=environ)
-        codes = ("nccl-system-error", "nccl-internal-error", "nccl-misused")
-        for what, right, seen in judge(done.record, Expected(codes, False, "NCCL_SOCKET_IFNAME")):
-            part.check(f"interface: {what}", right, seen)
-        part.figure("interface", {key: done.record.get(key) for key in FIGURES})
-        part.figure("interface: stderr", done.err[-3500:])
+    provoke(part, "duplicate", CASES["duplicate"])
+    provoke(part, "interface", CASES["interface"], "duplicate")
 
 
 def devices(part: Part) -> None:
     """A device that is not there, and CUDA in a fork of a process that uses it."""
-    provoke(part, "ordinal")
-    provoke(part, "forked")
+    for name in ("ordinal", "forked"):
+        provoke(part, name, CASES[name])
 
 
 def numbers(part: Part) -> None:
@@ -161,16 +193,17 @@ def numbers(part: Part) -> None:
         part.check("nan: status", 0, done.status)
         part.holds("nan: note", "[loss-nan]", done.err)
         part.figure("nan", (done.out[-800:], done.err[-1500:]))
-    with part.step("nan-raises"):
-        done = part.job("nan-raises", (), *part.program("diverge", "raises"), limit_s=45)
-        for what, right, seen in judge(done.record, Expected(("loss-nan",), False, "--lr")):
-            part.check(f"nan-raises: {what}", right, seen)
-        part.figure("nan-raises", {key: done.record.get(key) for key in FIGURES})
+    provoke(part, "nan-raises", Expected(("loss-nan",), False, "--lr", words=("raises",)), "diverge")
 
 
 def timeout(part: Part) -> None:
-    """NCCL's watchdog ends a rank whose collective cannot end."""
-    provoke(part, "timeout", limit_s=58)
+    """NCCL's watchdog ends a rank whose collective comes late."""
+    provoke(part, "timeout", CASES["timeout"], limit_s=58)
+
+
+def stuck(part: Part) -> None:
+    """NCCL's heartbeat monitor ends a rank whose watchdog waits for a kernel that never ends."""
+    provoke(part, "timeout-endless", CASES["timeout-endless"], "timeout", limit_s=70)
 
 
 def endless(part: Part) -> None:
@@ -185,13 +218,13 @@ def endless(part: Part) -> None:
         stacks = part.run("stacks", (*LAUNCHER, "stacks", *which), 15)
         status = part.run("status", (*LAUNCHER, "status", *which), 15)
         native = part.run("native", (*LAUNCHER, "stacks", "--native", *which), 15)
-        uses = [part.run(f"use-{n}", ("nvidia-smi", "dmon", "-c", "3", "-s", "um"), 10).out for n in range(1)]
+        part.holds("no py-spy is said", "py-spy is not installed", native.out)
         done = job.wait(45)
         part.figure("seconds until it was stopped", time.monotonic() - began)
         part.holds("stacks: the line", "rank.py", stacks.out)
         part.holds("stacks: the call", "synchronize", stacks.out)
         part.holds("the stall names the GPU", "the GPUs only wait (1 of 1 in a kernel that spins", done.err)
         part.check("it was stopped", True, done.status not in (None, 0))
-        part.figure("screens", json.dumps([stacks.out, status.out, native.out, native.err, *uses]))
+        part.figure("screens", json.dumps([stacks.out, status.out, native.out, native.err]))
         part.figure("stderr", done.err[-5000:])
         part.figure("verdict", {key: done.record.get(key) for key in FIGURES})

@@ -30,6 +30,13 @@ again:
   ld.volatile.global.u32 %v, [%a]; setp.eq.u32 %p, %v, 0; @%p bra again;
   ret;
 }
+.visible .entry late() {
+  .reg .u64 %a, %b; .reg .pred %p;
+  mov.u64 %a, %globaltimer; add.u64 %a, %a, 16000000000;
+again:
+  mov.u64 %b, %globaltimer; setp.lt.u64 %p, %b, %a; @%p bra again;
+  ret;
+}
 """
 """Kernels that misbehave, for the driver's own compiler."""
 
@@ -202,8 +209,8 @@ def diverge(how: str) -> None:
         optimizer.step()
 
 
-def timeout() -> None:
-    """An all_reduce that waits behind an endless kernel: NCCL's watchdog ends the process."""
+def timeout(name: str) -> None:
+    """An all_reduce behind a kernel that ends after 16 s, or never: NCCL's watchdog ends the process."""
     from datetime import timedelta
 
     import torch
@@ -212,9 +219,21 @@ def timeout() -> None:
     device = join(timeout=timedelta(seconds=8))
     dist.all_reduce(torch.ones(1, device=device))
     torch.cuda.synchronize()
-    launch("endless")
+    launch(name)
     dist.all_reduce(torch.ones(1, device=device))
     torch.cuda.synchronize()
+
+
+def beside(path: str) -> None:
+    """Use the card, wait until a neighbor has failed on it, and fail for another reason."""
+    import torch
+
+    torch.ones(1, device="cuda")
+    note(f"{path}.ready")
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    torch.ones(1, device="cuda").sum().item()
+    raise ValueError("a mistake that has nothing to do with a GPU")
 
 
 def hang(marker: str) -> None:
@@ -319,6 +338,7 @@ CASES = {
     "illegal": lambda: fault("illegal"), "misaligned": lambda: fault("misaligned"), "assert": device_assert,
     "endless": endless, "oom": oom, "oom-share": oom_driver, "oom-jax": oom_jax, "cublas": cublas,
     "duplicate": duplicate, "ordinal": ordinal, "forked": forked, "diverge": diverge, "timeout": timeout,
+    "beside": beside,
     "hang": hang, "first": first, "hold": hold, "steps": steps,
 }  # fmt: skip
 

@@ -57,7 +57,7 @@ def hang(part: Part) -> None:
         part.figure("record", record)
         part.check("backend", "nccl", record.backend)
         group = record.groups[0]
-        part.check("called and completed", (4, 3), (group.called, group.completed))
+        part.check("called and completed", (4, 3), (group.enqueued, group.completed))
         part.check(
             "line of the script", "rank.py", group.recent[-1].where, right="rank.py" in group.recent[-1].where
         )

@@ -29,19 +29,20 @@ def train(part: Part, name: str, flags: tuple[str, ...], command: tuple[str, ...
 def ddp(part: Part) -> None:
     """DistributedDataParallel with NCCL, and the Trainer of Transformers."""
     train(part, "ddp", (), (sys.executable, "examples/train_ddp.py", "--epochs", "2"), "accuracy")
-    train(part, "transformers", (), (sys.executable, "examples/transformers_trainer.py"), "loss")
+    trainer = (sys.executable, "examples/transformers_trainer.py")
+    train(part, "transformers", (), trainer, "loss")
+    train(part, "transformers-preload", ("--preload", "torch,transformers"), trainer, "loss")
 
 
 def two(part: Part) -> None:
-    """Two ranks share the card, with gloo on CUDA tensors; also forked from one that has imported torch."""
-    for name, flags in (("two", ()), ("two-preload", ("--preload", "torch"))):
+    """Two ranks, and four, share the card, with gloo on CUDA tensors; also forked from one with torch."""
+    for name, count, flags in (("two", 2, ()), ("four-preload", 4, ("--preload", "torch"))):
         with part.step(name):
-            done = part.job(
-                name, ("--nproc-per-node", "2", *flags), *part.program("first", "gloo"), limit_s=50
-            )
+            words = ("--nproc-per-node", str(count), *flags)
+            done = part.job(name, words, *part.program("first", "gloo"), limit_s=50)
             found = all_results(done.out)
             part.check(f"{name}: status", 0, done.status)
-            part.check(f"{name}: sums of both ranks", [16.0, 16.0], [one.get("value") for one in found])
+            part.check(f"{name}: sums", [8.0 * count] * count, [one.get("value") for one in found])
             part.figure(name, (found, done.err[-1500:]))
 
 

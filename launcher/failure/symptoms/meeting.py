@@ -203,6 +203,14 @@ SYMPTOMS = (
         loud=True,
     ),
     Symptom(
+        "nccl-no-interface",
+        ("no socket interface found", "NET/Socket*no interface found"),
+        "NCCL finds none of the network interfaces that it should use",
+        "correct or unset `NCCL_SOCKET_IFNAME`: `ip -br address` lists the interfaces of this node",
+        False,
+        loud=True,
+    ),
+    Symptom(
         "nccl-system-error",
         ("ncclSystemError", "NCCL*unhandled system error"),
         "a system call of NCCL failed",
