@@ -362,7 +362,7 @@ def judge_event(first: First, shape: Shape, started_ns: int, attempt: int) -> Ve
         local_rank=facts.get("local_rank", 0),
         pid=facts.get("pid", 0),
         code=facts.get("code", event.status),
-        ended_ns=max(time.time_ns() - first.ago_ns, started_ns),
+        ended_ns=max(first.wall_ns - first.ago_ns, started_ns),
         called=called,
     )
     verdict = make_verdict(

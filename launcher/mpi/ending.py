@@ -29,6 +29,7 @@ class RanksTarget:
         begun: Whether the ranks have been told to end.
         killed: Whether they have been sent SIGKILL.
         released: Whether they have been released, so that mpirun can notice their end.
+        passed_on: The signals that were forwarded to them.
     """
 
     def __init__(self, head: Head) -> None:
@@ -42,6 +43,7 @@ class RanksTarget:
         """Forget the end of the attempt before."""
         self.due: float | None = None
         self.begun = self.killed = self.released = False
+        self.passed_on: set[int] = set()
         self._kill_at, self._settled_at = 0.0, 0.0
 
     @property
@@ -57,6 +59,7 @@ class RanksTarget:
     def pass_on(self, number: int, *, whole: bool) -> None:
         """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
         if number != signal.SIGTSTP:
+            self.passed_on.add(number)
             self._head.sessions.tell(PassOn(number))
 
     def note(self, number: int) -> None:

@@ -187,7 +187,7 @@ class Head(Lead):
         node.ended.add(end.pid)
         event = Event(node, time.time_ns(), end.status, end)
         self.ends[end.rank] = (event, end.code)
-        if end.asked and end.status == 128 + end.asked and not self.ending.begun:
+        if end.status == 128 + (end.asked or 0) and end.asked in self.ending.passed_on:
             self.agent.forwarder.told = self.agent.forwarder.told or end.asked  # see `Agent._note_told`
         if end.status:
             how = describe_end(end.code, None, None, heard=False)
