@@ -52,7 +52,7 @@ def test_no_document_is_left_over() -> None:
 @pytest.mark.parametrize("name", topology_names())
 def test_machines_say_where_they_come_from(name: str) -> None:
     """Published or made by hand: the notes say which fact is which."""
-    assert read_topology(name)["notes"][0].startswith(("By hand: ", "From a published "))
+    assert read_topology(name)["notes"][0].startswith(("By hand: ", "From a published ", "Recorded "))
 
 
 def texts(picture: str) -> list[str]:
