@@ -5,8 +5,8 @@ from __future__ import annotations
 from launcher.checks.runtime import find_runtime
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, Scope
+from launcher.machine import count_visible
 from launcher.machine.azure_vm import Vm, is_azure, read_vm
-from launcher.machine.gpus import count_visible_gpus
 from launcher.planning.parts import GLOO_INTERFACE, find_interface
 
 TYPE_CHECKING = False
@@ -125,7 +125,7 @@ def read_case(
         environ=environ,
         runtime=find_runtime(host, environ),
         exposed_count=exposed,
-        visible_count=count_visible_gpus(exposed, environ.get("CUDA_VISIBLE_DEVICES")),
+        visible_count=count_visible(host, environ),
         ports=host.hca_ports(),
         packages=_read_packages(host, environ, command),
         vm=_find_vm(host, environ, asks),

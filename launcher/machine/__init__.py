@@ -44,9 +44,18 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
             )
         )
     return Machine(
-        gpu_count=count_visible_gpus(exposed, listed),
+        gpu_count=count_visible(host, environ),
         cpu_count=host.granted_cpus(),
         bound_cpu_count=None if bound is None else len(bound),
         has_others=any(name.startswith(OTHERS) for name in devices),
         accelerators=host.accelerators(environ) if counts else (),
+    )
+
+
+def count_visible(host: Host, environ: Mapping[str, str]) -> int | None:
+    """Return the number of GPUs that CUDA would find. Reads UUIDs only if CUDA_VISIBLE_DEVICES has some."""
+    listed = environ.get(VISIBLE)
+    named = "GPU-" in (listed or "")
+    return count_visible_gpus(
+        host.gpu_count(), listed, [gpu.uuid for gpu in host.gpus(name_gpus=True)] if named else ()
     )

@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def count_visible_gpus(exposed: int | None, visible_devices: str | None) -> int | None:
+
+def count_visible_gpus(
+    exposed: int | None, visible_devices: str | None, uuids: Sequence[str | None] = ()
+) -> int | None:
     """Return the number of GPUs that CUDA would find, None if unknown.
 
     Args:
         exposed: Number of GPUs whose device files we have; None if unknown (a replay without GPUs).
-        visible_devices: Value of CUDA_VISIBLE_DEVICES: indices, UUIDs or MIG names. The first invalid entry
-            ends the list, and an empty value hides all GPUs. None if unset.
+        visible_devices: Value of CUDA_VISIBLE_DEVICES: indices, or UUIDs and MIG names, as the first is. The
+            first invalid entry ends the list, and an empty value hides all GPUs. None if unset.
+        uuids: UUIDs of the exposed GPUs, as far as they are known.
 
     Source:
-        CUDA C++ Programming Guide, "CUDA Environment Variables".
+        CUDA C++ Programming Guide, "CUDA Environment Variables"; the kinds and "+0": driver 580 on an H200.
     """
     if visible_devices is None:
         return exposed
+    known = [uuid.lower() for uuid in uuids if uuid]
     count = named = 0
+    by_index = True
     for item in visible_devices.split(","):
         name = item.strip()
-        is_index = name.isascii() and name.isdecimal()
-        named += name.startswith("GPU-")
-        beyond = exposed is not None and (named > exposed or (is_index and int(name[:9]) >= exposed))
-        if beyond or not (is_index or name.startswith(("GPU-", "MIG-"))):
+        index = _index(name)
+        if not count:
+            by_index = index is not None
+        if index is not None:
+            is_valid = exposed is None or int(index[:9]) < exposed
+        elif name.startswith("GPU-"):
+            named += 1
+            is_valid = exposed is None or named <= exposed
+            if len(known) == exposed:
+                is_valid = is_valid and sum(uuid.startswith(name.lower()) for uuid in known) == 1
+        else:
+            is_valid = name.startswith("MIG-")
+        if not is_valid or by_index is (index is None):
             break
         count += 1
     return 0 if exposed == 0 else count
+
+
+def _index(name: str) -> str | None:
+    """Return an index without its sign and leading zeros; None if it is none."""
+    digits = name.removeprefix("+")
+    return digits.lstrip("0") or "0" if digits.isascii() and digits.isdecimal() else None
 
 
 def find_doubles(visible_devices: str) -> list[str]:
     """Return the entries that CUDA_VISIBLE_DEVICES repeats: with one, CUDA finds no device at all."""
     names, twice = set[str](), set[str]()
     for item in visible_devices.split(","):
-        name = item.strip()
+        name = _index(item.strip()) or item.strip()
         (twice if name in names else names).add(name)
     return sorted(twice - {""})
 
@@ -41,7 +65,9 @@ def name_visible_gpus(visible_devices: str | None, gpu_count: int | None) -> tup
     """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them, in CUDA's order."""
     count = gpu_count or 0
     if visible_devices:
-        return tuple(name.strip() for name in visible_devices.split(",")[:count])  # CUDA sees only these
+        return tuple(
+            name.strip().removeprefix("+") for name in visible_devices.split(",")[:count]
+        )  # CUDA sees only these
     return tuple(str(index) for index in range(count))
 
 

@@ -420,11 +420,11 @@ class Host:
 
         return read_granted_cpus(self)
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the PCI addresses and NUMA nodes of the exposed NVIDIA GPUs, in CUDA's order."""
+    def gpus(self, *, name_gpus: bool = False) -> tuple[Gpu, ...]:
+        """Return addresses, NUMA nodes and, if asked, UUIDs of the exposed NVIDIA GPUs, in CUDA's order."""
         from launcher.machine.numa import read_gpus
 
-        return read_gpus(self, name_gpus=False)
+        return read_gpus(self, name_gpus)
 
     def layout(self, *, name_gpus: bool = True) -> Layout:
         """Return our CPUs by core and NUMA node, and the GPUs by NUMA node.

@@ -63,7 +63,7 @@ def find_visible(environ: Mapping[str, str], hardware: Hardware) -> frozenset[in
     nvidia = [gpu for gpu in hardware.gpus if gpu.vendor == NVIDIA]
     others = [gpu.index for gpu in hardware.gpus if gpu.vendor != NVIDIA]
     listed = environ.get(VISIBLE)
-    names = name_visible_gpus(listed, count_visible_gpus(len(nvidia), listed))
+    names = name_visible_gpus(listed, count_visible_gpus(len(nvidia), listed, [gpu.uuid for gpu in nvidia]))
     found = [gpu.index for gpu in (find_gpu(nvidia, name) for name in names) if gpu is not None]
     return frozenset((*found, *others))
 

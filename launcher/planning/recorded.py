@@ -253,7 +253,7 @@ class RecordedHost(Host):
         bound = mapping(self._data.get("cpus")).get("bound")
         return frozenset(range(bound)) if isinstance(bound, int) and 0 < bound < 1 << 16 else None
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self, *, name_gpus: bool = True) -> tuple[Gpu, ...]:
         """Return the recorded GPUs."""
         return read_gpus(self._data.get("gpus"))[:GPU_LIMIT]
 

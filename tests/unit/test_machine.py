@@ -15,6 +15,8 @@ from launcher.machine import read_machine
 from launcher.machine.cpus import parse_cpu_list, read_granted_cpus, render_cpu_list
 from launcher.machine.gpus import count_visible_gpus, find_doubles, share_gpus
 from launcher.machine.host import Host
+from launcher.planning.recorded import RecordedHost
+from tests.unit.machines import write_gpus
 from tests.unit.platforms_model import deterministic
 
 ROOT = "sys/fs/cgroup"
@@ -178,6 +180,12 @@ def test_any_text_in_these_files_gives_a_positive_number_or_none(
         (8, "\u0663", 0),
         (8, "9" * 5000, 0),
         (2, "GPU-a,GPU-b,GPU-c", 2),  # there cannot be a third
+        (8, "0,GPU-8932f937", 1),  # the first entry decides whether they are numbers: seen on an H200
+        (8, "GPU-8932f937,0", 1),
+        (8, "MIG-1,0", 1),
+        (8, "+0, +3", 2),  # seen on an H200
+        (8, "++0", 0),
+        (8, "+", 0),
     ],
 )
 def test_visible_gpus_are_counted_as_cuda_counts_them(
@@ -185,6 +193,27 @@ def test_visible_gpus_are_counted_as_cuda_counts_them(
 ) -> None:
     """CUDA C++ Programming Guide, "CUDA Environment Variables"."""
     assert count_visible_gpus(exposed, visible) == count
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        ("GPU-ffffffff-0000-0000-0000-000000000000", 0),  # another machine's: seen on an H200
+        ("GPU-0001-A", 1),  # in any case
+        ("GPU-0001-a,GPU-ffff,GPU-0002", 1),
+        ("GPU-000", 0),  # two begin so
+        ("GPU-0002-b,GPU-0001-a", 2),
+    ],
+)
+def test_uuids_are_those_of_this_machine(tmp_path: Path, visible: str, count: int) -> None:
+    """Where the driver's files name the GPUs; where they do not, each entry counts."""
+    write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], uuids=("GPU-0001-a", "GPU-0002-b"))
+    environ = {"CUDA_VISIBLE_DEVICES": visible}
+    assert read_machine(Host(str(tmp_path)), environ).gpu_count == count
+    recorded = {"gpus": [{"uuid": "GPU-0001-a"}, {"uuid": "GPU-0002-b"}]}
+    assert read_machine(RecordedHost(recorded), environ).gpu_count == count
+    write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], uuids=("GPU-????", "GPU-????"))
+    assert read_machine(Host(str(tmp_path)), environ).gpu_count == len(visible.split(",")[:2])
 
 
 def test_gpus_are_the_device_files_that_we_were_given(tmp_path: Path) -> None:
@@ -209,6 +238,7 @@ def test_gpus_are_the_device_files_that_we_were_given(tmp_path: Path) -> None:
         (None, None, 1, [None]),
         ("", 0, 1, [None]),
         ("-1", 0, 1, [None]),
+        ("+2,+3", 2, 1, ["2", "3", None]),
         ("0,9,1", 1, 1, ["0", None]),  # what CUDA does not see is nobody's
         (" 2 , 3 ", 2, 1, ["2", "3", None]),
     ],
@@ -224,6 +254,7 @@ def test_gpus_that_are_listed_twice_are_found_in_linear_time() -> None:
     """A variable may have 128 KB."""
     began = time.process_time()
     assert find_doubles("".join(f"{number}," for number in range(20_000)) + "7, 9,,") == ["7", "9"]
+    assert find_doubles("+0,00,GPU-a") == ["0"]
     assert time.process_time() - began < 1
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from part import Part, find_result
 
+from launcher.machine import VISIBLE, count_visible
 from launcher.machine.gpu_facts import describe_gpu, find_gpu
-from launcher.machine.gpus import count_visible_gpus, find_doubles, name_visible_gpus
+from launcher.machine.gpus import find_doubles, name_visible_gpus
 from launcher.machine.host import Host
 from launcher.output.progress import LIBRARY, Nvml
 
@@ -134,7 +135,11 @@ def compare_visible(part: Part, facts: tuple[Any, ...]) -> None:
     for name, found in zip(ASKED_OF_TORCH, torch, strict=True):
         part.figure(f"torch's count, {name}", {key: found.get(key) for key in ("available", "count", "real")})
     for (name, value), cuda in zip(cases.items(), real, strict=True):
-        ours = 0 if value and find_doubles(value) else count_visible_gpus(len(facts), value)
+        ours = (
+            0
+            if value and find_doubles(value)
+            else count_visible(Host(), {} if value is None else {VISIBLE: value})
+        )
         part.check(f"count, {name}: {value!r}", cuda.get("count"), ours)
         if cuda.get("count") == ours == 1:
             named = find_gpu(facts, name_visible_gpus(value, ours)[0])
