@@ -5,7 +5,8 @@
 PYTHON is one with the frameworks (`tools/setup.sh`, setup_horovod). Programs stand in ``failing/*.txt``: a
 line ``=== CLASS/NAME key=value ...``, then a script. Keys: ``run`` (python, ranks, torchrun, mpirun,
 horovodrun, accelerate, sh; default python), ``np`` (processes, 2), ``args``, ``limit`` (seconds), ``rank``
-(whose stderr is kept) and variables of the environment in capitals. Linux, root.
+(whose stderr is kept) and variables of the environment in capitals. Linux, root. Those of ``gpu.txt`` need an
+NVIDIA GPU: without one leave them out.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def environ_of(program: Program, python: str, folder: Path) -> dict[str, str]:
         MASTER_ADDR="127.0.0.1",
     )
     cache = os.path.expanduser("~/.cache/cluster-launcher")
-    base.update(MPIS=f"{cache}/mpis")
+    base.update(MPIS=f"{cache}/mpis", ROOT=str(HERE.parents[1]))
     base.update(PYTHON=python, CUDA_VISIBLE_DEVICES="", PYTHONDONTWRITEBYTECODE="1")
     return {**base, **program.environ}
 
@@ -158,6 +159,7 @@ def wait_for_failure(
 def neutral(text: str, python: str, folder: Path) -> str:
     """Return the end of a stderr without the paths and names of this machine."""
     text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node0", text.replace(str(folder), "/job"))
+    text = text.replace(f"{HERE.parents[1]}/tools/gpu", "/job")
     real = Path(python).resolve().parent.parent
     for prefix in sorted(
         {str(Path(python).parent.parent), str(real), sys.base_prefix}, key=len, reverse=True
