@@ -19,6 +19,8 @@ def leave_folder() -> None:
         del sys.path[0]
     elif sys.path and sys.path[0] in ("", _find_cwd()) and not (sys.flags.isolated or _is_safe()):
         del sys.path[0]
+    here = _find_cwd()  # an empty or relative part of PYTHONPATH gives it, too
+    sys.path[:] = [folder for folder in sys.path if folder not in ("", here)]
     home = os.path.dirname(os.__file__)
     sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))
 

@@ -225,7 +225,7 @@ def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
     with live_hub(count) as live:
         callers = [Caller(live.port) for _ in range(1, count)]
         for rank, caller in enumerate(callers, 1):
-            names = ("launcher", "torch", "nccl", "command", "fabric", "gpu_kind", "driver", "python", "mpi")
+            names = ("torch", "nccl", "command", "fabric", "gpu_kind", "driver", "python", "mpi")
             odd = dict.fromkeys(names, f"{rank % 8}{'z' * 110}")
             caller.say(make_join(rank, count, host="h" + "x" * 198, **odd))
         for caller in callers:

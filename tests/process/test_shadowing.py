@@ -106,6 +106,16 @@ def test_no_command_imports_from_pythonpath(name: str, start: str, named: Path) 
     assert name in ("status", "stacks") or done.returncode in (0, 1, 75), done.stderr
 
 
+@pytest.mark.parametrize("path", [":/nowhere", "/nowhere:", "."])
+def test_nothing_is_imported_by_an_empty_part_of_pythonpath(path: str, tmp_path: Path) -> None:
+    """Python takes it for the working directory; `subprocess` tries a module of Windows, we optional ones."""
+    shadows = write_shadows(tmp_path / "shadows", ["msvcrt", "pynvml"])
+    for start in ("bin/launcher", "launcher/__main__.py"):
+        for command in ("check", "topology"):
+            run(shadows, BARE, f"{ROOT}/{start}", command, PYTHONPATH=path)
+    run(shadows, BARE, "-m", "launcher", "check", PYTHONPATH=f"{ROOT}:{path}")
+
+
 def test_programs_in_the_users_python_have_its_library_first(named: Path) -> None:
     """Torch's agent and the servers run where torch, Horovod and TensorFlow are, on PYTHONPATH maybe."""
     (named / "__future__.py").unlink()  # the first line of these files: nothing can come before it
