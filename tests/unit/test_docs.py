@@ -17,9 +17,10 @@ import pytest
 from launcher import __version__
 from launcher.cli.entry import main
 from launcher.cli.main import COMMANDS
-from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.errors import EnvironmentUntrusted, LauncherError
 from launcher.core.model import Claim
 from launcher.options.flags import FLAGS
+from launcher.options.parser import Parser, read_run
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
@@ -28,13 +29,21 @@ from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
-from tools.parsers import find_parser
 
 DOCS = Path(ROOT) / "docs"
 CODE = Path(ROOT) / "launcher"
 VARIABLE = re.compile(r"[A-Z]{2,}[A-Z0-9]*(_[A-Za-z0-9]+)*")
 WORDS = {"RANK"}  # of one part; every other word of one part in capitals is no variable
-COMMAND = re.compile(rf"^    (?:\w+=\S+ )*(launcher (?:{'|'.join(COMMANDS)})(?: .*)?)$", re.MULTILINE)
+SHOWN_WRONG = "mistakes.md"
+"""Its commands are wrong on purpose, and typed by `tests/process/test_mistakes.py`."""
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    *(f"docs/{page.name}" for page in sorted(DOCS.glob("*.md"))),
+)
+MISSPELT = "--nporc"
+FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 
 
@@ -137,23 +146,15 @@ def test_every_error_code_is_documented_once() -> None:
     assert sorted(rows) == sorted({code for code, _ in codes()})
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     """A link names a file that is there, and a heading that is in it."""
-    for target, heading in LINK.findall(read(page)):
-        path = DOCS / target if target else DOCS / page
-        assert path.exists(), f"{page}: {target}"
+    path = Path(ROOT, page)
+    for target, heading in LINK.findall(path.read_text(encoding="utf-8")):
+        other = path.parent / target if target else path
+        assert other.exists(), f"{page}: {target}"
         if heading:
-            assert heading in anchors(path.read_text(encoding="utf-8")), f"{page}: {target}#{heading}"
-
-
-@pytest.mark.parametrize("page", pages())
-def test_commands_are_ones_that_the_program_takes(page: str) -> None:
-    """Each line that begins with ``launcher COMMAND`` has flags that are there; nothing is started."""
-    for line in COMMAND.findall(read(page).replace("\\\n", "")):
-        words = shlex.split(line, comments=True)
-        end = next((index for index, word in enumerate(words) if word in ("|", "||", "&&", ">")), None)
-        find_parser(words[1]).parse_args(words[2:end])
+            assert heading in anchors(other.read_text(encoding="utf-8")), f"{page}: {target}#{heading}"
 
 
 def anchors(page: str) -> set[str]:
@@ -301,11 +302,67 @@ def test_a_page_begins_with_a_sentence_and_a_command(page: str) -> None:
     assert blocks and blocks[0] <= 1, parts[:2]
 
 
-def test_the_links_of_security_lead_somewhere() -> None:
-    """To pages, and to headings on them."""
-    for page, place in LINK.findall((Path(ROOT) / "SECURITY.md").read_text(encoding="utf-8")):
-        text = (Path(ROOT) / page).read_text(encoding="utf-8")
-        heads = [
-            re.sub(r"[^\w -]", "", line.lstrip("# ").lower()) for line in text.splitlines() if line[:1] == "#"
-        ]
-        assert not place or place in [head.replace(" ", "-") for head in heads], (page, place)
+class Parsed(Exception):
+    """The words were understood; nothing has been done yet."""
+
+
+def lines(page: str) -> Iterator[str]:
+    """Yield the lines of a page's blocks, continued lines in one piece."""
+    text = Path(ROOT, page).read_text(encoding="utf-8").replace("\\\n", " ")
+    for block in FENCED.findall(text):
+        yield from block.splitlines()
+    yield from re.findall(r"^    (.*)$", FENCED.sub("", text), re.MULTILINE)
+
+
+def typed(page: str) -> Iterator[list[str]]:
+    """Yield the words of each call of the launcher, from the name of its command on."""
+    for line in lines(page):
+        if "launcher " not in line or line.startswith(("launcher:", "[rank")):
+            continue
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:
+            continue  # no line of a shell: a quotation of something else
+        for index, word in enumerate(words[:-1]):
+            if word == "launcher" and words[index + 1] in COMMANDS:
+                rest = words[index + 1 :]
+                end = next((place for place, one in enumerate(rest) if set(one) <= set("|&;<>")), len(rest))
+                yield rest[:end]
+
+
+ALL = [
+    (page, words)
+    for page in PAGES
+    if SHOWN_WRONG not in page
+    for words in typed(page)
+    if MISSPELT not in words
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), ALL, ids=[f"{page}-{' '.join(words)[:60]}" for page, words in ALL]
+)
+def test_a_command_on_a_page_is_understood(
+    page: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No flag that is not there, and no value that is none."""
+    real = Parser.parse_args
+
+    def parse(self: Parser, *given: object) -> None:
+        real(self, *given)  # type: ignore[call-overload]
+        raise Parsed
+
+    monkeypatch.setattr(Parser, "parse_args", parse)
+    command = read_run if words[0] == "run" else COMMANDS[words[0]]
+    try:
+        command(words[1:], {})
+    except (Parsed, SystemExit):
+        return
+    except LauncherError as error:
+        pytest.fail(f"{page}: launcher {' '.join(words)}: {error}")
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(ALL) > 120 and len({page for page, _ in ALL}) > 20

@@ -1,4 +1,4 @@
-"""docs/failures.md says what the code does: every code, every Xid, every key of the record."""
+"""docs/failures.md and docs/troubleshooting.md say what the code does: every code, Xid, key, and message."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import json
 import re
 from collections.abc import Iterator
 
+import pytest
+
+from launcher import checks
+from launcher.core.model import Fact
+from launcher.failure.causes import find_causes
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.failure.symptoms import SYMPTOMS
 from launcher.machine.xids import XIDS
 from launcher.mpi import events
+from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, death
+from tests.unit.test_causes import codes as codes_of
 from tests.unit.test_docs import CODE, read, sections
 from tests.unit.test_verdict import KILLED, OOM, PEER, dead, judge
 
@@ -90,3 +97,31 @@ def test_the_screen_in_the_page_is_a_real_one() -> None:
         line for line in KILLED.splitlines() if "  fix: " not in line
     ]
     assert "launcher: rank" in render_text(judge(dead(0, 1)))
+
+
+ROW = re.compile(
+    r"^\| `(?P<message>.+?)` \| (?:`(?P<verdict>[a-z-]+)`)? ?\| (?:`(?P<check>[a-z]+)`)? ?"
+    r"\| (?:`(?P<plan>\w+)`)? ?\| .+ \|$",
+    re.M,
+)
+ROWS = [match.groups() for match in ROW.finditer(read("troubleshooting.md"))]
+LEAST = 25
+LINES = {*(fact.value for fact in Fact), "fabric", *re.findall(r"^\| `(\w+)` \|", read("variables.md"), re.M)}
+"""What `launcher plan` has lines about."""
+
+
+def test_every_row_was_read() -> None:
+    """There are as many as promised, and none has another form."""
+    rows = [line for line in read("troubleshooting.md").splitlines() if line.startswith("| `")]
+    assert len(ROWS) == len(rows) >= LEAST
+
+
+@pytest.mark.parametrize(("message", "verdict", "check", "plan"), ROWS)
+def test_the_verdict_on_a_message(
+    message: str, verdict: str | None, check: str | None, plan: str | None
+) -> None:
+    """As the last line of a process it gives that cause first, or none; checks and plans have such lines."""
+    found = codes_of(find_causes(death(1, f"{message}\n"), UNKNOWN, EMPTY_HOST))
+    assert found[:1] == ([verdict] if verdict else [])
+    assert check is None or check in {row.name for row in checks.TABLE}
+    assert plan is None or plan in LINES
