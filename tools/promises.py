@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,7 @@ def read() -> set[str]:
     return set(LIST.read_text(encoding="utf-8").splitlines())
 
 
+@cache
 def find() -> set[str]:
     """Return the promises that the program keeps."""
     return {*names(), *documents()}

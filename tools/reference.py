@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from launcher.core import mpi
@@ -45,9 +46,15 @@ def variable_rows() -> list[tuple[str, str, str]]:
     return rows
 
 
+@cache
+def find_nodes(path: Path) -> Sequence[ast.AST]:
+    """Return all nodes of a module's tree."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def quoted(path: Path) -> Iterator[str]:
     """Yield the variables that a module names, in quotes or by a row of `launcher.core.mpi`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in find_nodes(path):
         for text in _find_texts(node):
             if VARIABLE.fullmatch(text) or text == "RANK":
                 yield text

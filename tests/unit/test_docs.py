@@ -29,7 +29,9 @@ from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
+from tools.reference import find_nodes
 
+pytestmark = pytest.mark.xdist_group("source")
 DOCS = Path(ROOT) / "docs"
 CODE = Path(ROOT) / "launcher"
 VARIABLE = re.compile(r"[A-Z]{2,}[A-Z0-9]*(_[A-Za-z0-9]+)*")
@@ -59,7 +61,7 @@ def pages() -> list[str]:
 
 def constants(path: Path) -> Iterator[str]:
     """Yield every text that stands in quotes in a module, less its docstrings' own sentences."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in find_nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
@@ -73,7 +75,7 @@ def variables(path: Path) -> set[str]:
 def codes() -> Iterator[tuple[str, str]]:
     """Yield (code, module) of every problem that the launcher can report."""
     for path in sorted(CODE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in find_nodes(path):
             if isinstance(node, ast.Call) and node.args and _reports(node.func):
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tools.reference import find_nodes
+
+pytestmark = pytest.mark.xdist_group("source")
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "launcher"
 SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment"}
@@ -58,7 +62,7 @@ def read_names(event: ast.expr, parameters: frozenset[str]) -> list[str] | None:
 
 def find_events(path: Path) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the place of each message of a module, and the names that its event can have."""
-    for call, parameters in find_calls(ast.parse(path.read_text(encoding="utf-8"))):
+    for call, parameters in find_calls(find_nodes(path)[0]):
         place = f"{path.relative_to(ROOT)}:{call.lineno}"
         yield place, read_names(call.args[1], parameters) if len(call.args) > 1 else None
 
@@ -68,18 +72,21 @@ def modules() -> list[Path]:
     return [one for one in sorted(PACKAGE.rglob("*.py")) if one.relative_to(PACKAGE).parts[0] not in OTHERS]
 
 
-FOUND = [found for path in modules() for found in find_events(path)]
+@cache
+def found_events() -> list[tuple[str, list[str] | None]]:
+    """Return the messages of all modules."""
+    return [found for path in modules() for found in find_events(path)]
 
 
 def test_each_message_names_its_event() -> None:
     """A message without a literal name fails, and one that hides it in a variable."""
-    assert len(FOUND) > 100
-    assert [place for place, names in FOUND if names is None] == []
+    assert len(found_events()) > 100
+    assert [place for place, names in found_events() if names is None] == []
 
 
 def test_the_table_has_each_event_and_no_other() -> None:
     """Errors have their codes as names, so that their rows are those of docs/errors.md."""
-    named = {name for _, names in FOUND for name in names or ()}
+    named = {name for _, names in found_events() for name in names or ()}
     errors = set(rows("errors.md"))
     assert named - errors - set(rows("events.md")) == set()
     assert set(rows("events.md")) - named == set()

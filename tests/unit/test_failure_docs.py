@@ -21,7 +21,9 @@ from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, death
 from tests.unit.test_causes import codes as codes_of
 from tests.unit.test_docs import CODE, read, sections
 from tests.unit.test_verdict import KILLED, OOM, PEER, dead, judge
+from tools.reference import find_nodes
 
+pytestmark = pytest.mark.xdist_group("source")
 PAGE = "failures.md"
 RETRY = {True: "yes", False: "no", None: "unknown"}
 
@@ -35,7 +37,7 @@ def rows(heading: str) -> list[list[str]]:
 def causes_in_code() -> Iterator[tuple[str, str]]:
     """Yield (code, retry) of every cause of the code, in quotes or by a name of `launcher.mpi.events`."""
     for path in sorted(CODE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in find_nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
                 first = next(iter(node.args), None)
                 code = getattr(events, first.id, None) if isinstance(first, ast.Name) else None
