@@ -20,6 +20,11 @@ PURE = [Path(__file__).parent / name for name in ("unit", "golden", "fuzz")]
 
 NO_HOROVOD = "no horovod: run bash tools/test.sh, which compiles it, or prints why it cannot"
 
+REAL = [
+    Path(__file__).parent / name for name in ("process", "cluster", "container", "deploy", "azure", "oracles")
+]
+"""Folders whose tests start real processes. Of a table there, the default suite runs the first row."""
+
 COUNTED = "truth"
 """Property of a test whose value is a row as JSON (see `tests.unit.truth_judge.Tally`)."""
 
@@ -34,10 +39,18 @@ if settings is not None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is quick by its folder; of other folders each file, or test, says it.
 
+    The rows of tables in `REAL` are thorough, but for the first, or the first N of a test marked ``rows(N)``.
     What needs Horovod is skipped where it could not be compiled. In CI it fails instead.
     """
     without_horovod = find_spec("horovod") is None and not os.environ.get("CI")
+    rows: Counter[str] = Counter()
     for item in items:
+        rows[test := item.nodeid.partition("[")[0]] += 1
+        marker = item.get_closest_marker("rows")
+        if rows[test] > (marker.args[0] if marker else 1) and any(
+            folder in item.path.parents for folder in REAL
+        ):
+            item.add_marker("thorough")
         if without_horovod and item.get_closest_marker("horovod"):
             item.add_marker(pytest.mark.skip(reason=NO_HOROVOD))
         if any(folder in item.path.parents for folder in PURE):

@@ -3,7 +3,7 @@
 What a framework makes of our variables is seen where one platform starts it for each way there is: mpirun's
 ranks, a launcher per process, a launcher per node. That the other platforms give the same variables is what
 `tests.cluster.test_real_jobs`, `tests.cluster.test_platforms` and tests/golden say. All pairs of a framework
-and a platform run where LAUNCHER_TEST_ALL is set.
+and a platform are in the thorough suite.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from tests.cluster.conftest import need_namespaces
 from tests.process.starting import ROOT, clean_environ
@@ -21,13 +20,6 @@ from tests.process.starting import ROOT, clean_environ
 DEADLINE_S = 300.0
 PREFIX = re.compile(r"^\[rank \d+\] ", flags=re.MULTILINE)
 EXAMPLES = os.path.join(ROOT, "examples")
-ALL = bool(os.environ.get("LAUNCHER_TEST_ALL"))
-Row = TypeVar("Row")
-
-
-def always(*rows: Row, rest: Sequence[Row]) -> tuple[Row, ...]:
-    """Return rows of a table; the rest of it as well where everything is to run."""
-    return (*rows, *rest) if ALL else rows
 
 
 def rehearse(

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import always
 from tests.mpis import find_mpi
 from tests.process.hooking import install, make_venv
 from tests.process.starting import ROOT, clean_environ
@@ -83,7 +82,7 @@ def assert_sum(results: list[dict[str, object]], *, nodes: list[str] | None) -> 
     assert nodes is None or [p["NODE_RANK"] for p in processes] == nodes
 
 
-@pytest.mark.parametrize("like", always("azure-batch", "slurm", rest=["azureml-pytorch", "azureml-mpi"]))
+@pytest.mark.parametrize("like", ["azure-batch", "slurm", "azureml-pytorch", "azureml-mpi"])
 def test_plain_torchrun_starts_one_job_on_two_nodes(like: str, environment: Path) -> None:
     """No flag at all: which node, how many, where to meet, two processes each."""
     need_namespaces()
@@ -131,7 +130,7 @@ def test_torchruns_own_flags_win(environment: Path) -> None:
     assert_sum(results, nodes=["0", "0", "1", "1"])
 
 
-@pytest.mark.parametrize("like", always("azureml-pytorch", rest=["azureml-mpi", "slurm"]))
+@pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi", "slurm"])
 def test_plain_python_is_one_rank(like: str, environment: Path) -> None:
     """Where the platform starts one process per rank, ``python train.py`` is that rank."""
     need_namespaces()

@@ -19,7 +19,7 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.fleets import Fleet, make_key
-from tests.cluster.frameworks import EXAMPLES, always, printed, rehearse, run_example
+from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_example
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
 from tests.process.looking import wait_for
@@ -62,16 +62,14 @@ def assert_trained(said: str, by: str, ranks: int = 2, each: int = 1) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("like", "scope", "by"),
-    always(
+    [
         ("azureml-mpi", None, "MPI"),
         ("azure-batch", None, "gloo"),
         ("azureml-pytorch", "process", "gloo"),
-        rest=[
-            ("openmpi", None, "MPI"),
-            ("azureml-pytorch", "node", "gloo"),
-            ("slurm", "process", "gloo"),
-        ],
-    ),
+        ("openmpi", None, "MPI"),
+        ("azureml-pytorch", "node", "gloo"),
+        ("slurm", "process", "gloo"),
+    ],
 )
 def test_two_nodes_learn_one_model(like: str, scope: str | None, by: str) -> None:
     """PyTorch, in every style: nothing is asked for, the script imports Horovod."""
@@ -79,7 +77,7 @@ def test_two_nodes_learn_one_model(like: str, scope: str | None, by: str) -> Non
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("like", "by"), always(("azure-batch", "gloo"), rest=[("openmpi", "MPI")]))
+@pytest.mark.parametrize(("like", "by"), [("azure-batch", "gloo"), ("openmpi", "MPI")])
 def test_tensorflow_learns_on_two_nodes(like: str, by: str) -> None:
     """A loop of its own, with Horovod's gradient tape."""
     environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.rehearse import namespaces
-from tests.cluster.frameworks import always, rehearse, run_example
+from tests.cluster.frameworks import rehearse, run_example
 
 pytestmark = [pytest.mark.torch, pytest.mark.root]
 
@@ -34,11 +34,12 @@ def last_line(printed: str) -> str:
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("like", "scope"),
-    always(
+    [
         ("azureml-mpi", None),  # mpirun starts a launcher for every process
         ("azure-batch", None),
-        rest=[("azureml-pytorch", "node"), ("openmpi", None)],
-    ),
+        ("azureml-pytorch", "node"),
+        ("openmpi", None),
+    ],
 )
 def test_two_nodes_learn_what_one_process_learns(alone: str, like: str, scope: str | None) -> None:
     """``jax.distributed.initialize()`` without arguments, on every platform; the script shows what it is."""

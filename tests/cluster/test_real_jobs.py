@@ -17,7 +17,6 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import always
 from tests.mpis import FAMILIES, find_mpi
 from tests.process.starting import ROOT, clean_environ
 
@@ -60,11 +59,7 @@ def assert_sum(done: subprocess.CompletedProcess[str], *, master: str | None = N
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("family", "scope"),
-    always(
-        *((family, "process") for family in FAMILIES),
-        ("openmpi4", "node"),
-        rest=[(family, "node") for family in FAMILIES if family != "openmpi4"],
-    ),
+    [(family, scope) for scope in ("process", "node") for family in FAMILIES],
 )
 def test_every_mpi_runs_per_rank_and_per_node(family: str, scope: str) -> None:
     """mpirun of each family starts 2 nodes x 2, once per rank or once per node: the sum is right."""

@@ -1,7 +1,7 @@
 """Training that is disturbed ends with the weights of an undisturbed run, and each disturbance is named.
 
-A rank is killed, or a node is lost, as soon as the checkpoint has advanced. A few disturbances always run;
-with LAUNCHER_TEST_ALL there are 23 for PyTorch, and 5 for each other framework.
+A rank is killed, or a node is lost, as soon as the checkpoint has advanced: 23 times for PyTorch, 5 times for
+each other framework; in the default suite once or twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import ALL
 from tests.cluster.together import Job, own_environ
 from tests.cluster.training.run import EVERY
 from tests.process.looking import wait_for
@@ -192,39 +191,44 @@ def read_attempt(line: str) -> dict[str, object]:
     return {**{name: found[name] for name in names}, "what": found["what"].partition(":")[0]}
 
 
-def choose_ways(few: int, kills: int, losses: Sequence[str]) -> list[str]:
-    """Return the disturbances, losses evenly among kills; ``few`` kills and one loss by default."""
-    ways = [KILL] * (kills if ALL else few)
-    for number, loss in enumerate(losses if ALL else losses[:1], 1):
+def choose_ways(kills: int, losses: Sequence[str] = ()) -> list[str]:
+    """Return the disturbances, losses evenly among kills."""
+    ways = [KILL] * kills
+    for number, loss in enumerate(losses, 1):
         ways.insert(number * len(ways) // (len(losses) + 1), loss)
     return ways
 
 
-def test_pytorch_loses_ranks_and_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kills", "losses"), [(1, [LOSE]), (20, [LOSE, CRASH, LOSE])])
+def test_pytorch_loses_ranks_and_nodes(tmp_path: Path, kills: int, losses: list[str]) -> None:
     """4 nodes x 2 ranks; a spare node takes the place of each lost one."""
-    assert_recovers(tmp_path, "ddp.py", 4, 2, choose_ways(3, 20, [LOSE, CRASH, LOSE]))
+    assert_recovers(tmp_path, "ddp.py", 4, 2, choose_ways(kills, losses))
 
 
 @pytest.mark.horovod
-def test_horovod_loses_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, 5])
+def test_horovod_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 2 ranks, by gloo: each attempt has a rendezvous of its own."""
-    assert_recovers(tmp_path, "horovod_torch.py", 2, 2, choose_ways(2, 5, []), "--framework", "horovod")
+    assert_recovers(tmp_path, "horovod_torch.py", 2, 2, choose_ways(kills), "--framework", "horovod")
 
 
-def test_jax_loses_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, 5])
+def test_jax_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 2 ranks; rank 0 has the coordination service."""
-    assert_recovers(tmp_path, "jax_steps.py", 2, 2, choose_ways(2, 5, []), "--framework", "jax")
+    assert_recovers(tmp_path, "jax_steps.py", 2, 2, choose_ways(kills), "--framework", "jax")
 
 
-def test_tensorflow_loses_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, 5])
+def test_tensorflow_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 1 worker; the nodes have told each other their addresses before the first attempt."""
     flags = ("--framework", "tensorflow")
-    assert_recovers(tmp_path, "tensorflow_steps.py", 2, 1, choose_ways(2, 5, []), *flags)
+    assert_recovers(tmp_path, "tensorflow_steps.py", 2, 1, choose_ways(kills), *flags)
 
 
-def test_pytorch_by_mpirun_loses_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, 5])
+def test_pytorch_by_mpirun_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 2 ranks; the head starts mpirun again."""
     key = str(tmp_path / "key")
     assert launch("keygen", key).returncode == 0
     flags = ("--engine", "mpirun", "--hosts", "node0,node1", "--ssh-key", key)
-    assert_recovers(tmp_path, "ddp.py", 2, 2, choose_ways(2, 5, []), *flags)
+    assert_recovers(tmp_path, "ddp.py", 2, 2, choose_ways(kills), *flags)

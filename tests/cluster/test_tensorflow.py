@@ -17,7 +17,7 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import EXAMPLES, always, run_alone, run_example
+from tests.cluster.frameworks import EXAMPLES, run_alone, run_example
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
@@ -44,11 +44,13 @@ def alone() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "like",
-    always(
+    [
         "azureml-tensorflow",
         pytest.param("openmpi", marks=pytest.mark.mpi),
-        rest=["azure-batch", "azureml-pytorch", pytest.param("azureml-mpi", marks=pytest.mark.mpi)],
-    ),
+        "azure-batch",
+        "azureml-pytorch",
+        pytest.param("azureml-mpi", marks=pytest.mark.mpi),
+    ],
 )
 def test_workers_with_different_images_take_the_steps_of_one(like: str, alone: dict[str, Any]) -> None:
     """Gradients are averaged: the weights are those that one worker gets from all images."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
+from itertools import product
 
 import pytest
 
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import EXAMPLES, always, printed, rehearse, run_alone, run_example
+from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_alone, run_example
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
 
@@ -48,12 +49,12 @@ def loss_alone(name: str) -> float:
 
 
 @pytest.mark.mpi
+@pytest.mark.rows(len(STYLES))
 @pytest.mark.parametrize(
     ("like", "name"),
     [
         pytest.param(like, name, marks=pytest.mark.xdist_group(name))
-        for like, own in STYLES.items()
-        for name in always(own, rest=[other for other in NAMES if other != own])
+        for like, name in sorted(product(STYLES, NAMES), key=lambda pair: STYLES[pair[0]] != pair[1])
     ],
 )
 def test_two_nodes_learn_what_one_process_learns(like: str, name: str) -> None:
@@ -70,12 +71,10 @@ def test_two_nodes_learn_what_one_process_learns(like: str, name: str) -> None:
 @pytest.mark.xdist_group("lightning_fit.py")
 @pytest.mark.parametrize(
     ("like", "scope", "processes"),
-    always(
+    [
         ("slurm", "process", 1),
-        ("azureml-mpi", "process", 1),
-        ("azureml-mpi", "node", 2),
-        rest=[("slurm", "node", 2)],
-    ),
+        *[("azureml-mpi", "process", 1), ("azureml-mpi", "node", 2), ("slurm", "node", 2)],
+    ],
 )
 def test_lightning_is_not_misled(like: str, scope: str, processes: int) -> None:
     """By what Slurm and mpirun have set, with mpi4py installed: torchrun's marks come first."""

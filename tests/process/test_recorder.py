@@ -24,7 +24,6 @@ from launcher.recorder.analyse import analyse
 from launcher.recorder.conclude import conclude, describe_missing
 from launcher.recorder.request import DumpRequest, trigger
 from launcher.recorder.variables import Places
-from tests.cluster.frameworks import always
 from tests.process.looking import wait_for
 from tests.process.recording import GLOO, end, follow, start_stand_in
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
@@ -241,7 +240,7 @@ HANGS = {
 @pytest.mark.torch
 @pytest.mark.thorough
 @pytest.mark.xdist_group("torch")
-@pytest.mark.parametrize("how", always("skips", rest=["other", "group"]))
+@pytest.mark.parametrize("how", ["skips", "other", "group"])
 def test_gloos_recorder_names_the_rank_on_all_nodes(tmp_path: Path, how: str) -> None:
     """A real recorder of a real hang on two nodes; only the pipe is the test's, because gloo has none."""
     (tmp_path / "train.py").write_text(GLOO)
