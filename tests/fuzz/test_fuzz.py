@@ -1,4 +1,4 @@
-"""Each fuzzer for a minute, with another seed each time; what they have found before; that they can find."""
+"""Each fuzzer for a short time, with a new seed each time; what they have found before; that they can find."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.fuzz.snapshots import WATCH
 if TYPE_CHECKING:
     from tests.fuzz.engine import Subject
 
-SECONDS = 60
 KEPT = [(name, case) for name in SUBJECTS for case in kept(load(name))]
 
 
@@ -33,14 +32,13 @@ def test_what_is_kept_breaks_no_promise(name: str, case: str) -> None:
     assert isinstance(came, str), came.text
 
 
-@pytest.mark.thorough
-@pytest.mark.flaky(reruns=0)  # another seed may find nothing, and the fault is still there
+@pytest.mark.parametrize("seconds", [2, pytest.param(300, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_minute_finds_nothing(name: str) -> None:
+def test_a_look_finds_nothing(name: str, seconds: int) -> None:
     """What is found is printed, and kept in the corpus: commit it with what mends it."""
-    line = [sys.executable, "-m", "tests.fuzz", name, "--seconds", str(SECONDS)]
+    line = [sys.executable, "-m", "tests.fuzz", name, "--seconds", str(seconds)]
     done = subprocess.run(
-        line, cwd=HERE.parents[1], capture_output=True, text=True, timeout=10 * SECONDS, check=False
+        line, cwd=HERE.parents[1], capture_output=True, text=True, timeout=60 + 10 * seconds, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
