@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,7 +40,7 @@ if settings is not None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is quick by its folder; of other folders each file, or test, says it.
 
-    The rows of tables in `REAL` are thorough, but for the first, or the first N of a test marked ``rows(N)``.
+    What is in `LARGE` is thorough, and in `REAL` all rows of a table but the first N, ``rows(N)``, or one.
     What needs Horovod is skipped where it could not be compiled. In CI it fails instead.
     """
     without_horovod = find_spec("horovod") is None and not os.environ.get("CI")
@@ -53,8 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("thorough")
         if without_horovod and item.get_closest_marker("horovod"):
             item.add_marker(pytest.mark.skip(reason=NO_HOROVOD))
-        if any(folder in item.path.parents for folder in PURE):
+        if is_in(item, PURE):
             item.add_marker("quick")
+
+
+def is_in(item: pytest.Item, folders: Sequence[Path]) -> bool:
+    """Whether a test is in one of these folders."""
+    return any(folder in item.path.parents for folder in folders)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

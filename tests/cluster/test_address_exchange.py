@@ -44,6 +44,7 @@ def test_all_are_told_all_addresses(job: Job, environ: dict[str, str]) -> None:
         assert json.loads(one.out)["cluster"]["worker"] == [f"{address}:2222" for address in addresses]
 
 
+@pytest.mark.thorough
 def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
     """Two nodes with one --node-rank: the job goes on with the first, once the third is there."""
     job.start(0, *SHOW)
@@ -60,6 +61,7 @@ def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
     assert {one.status for one in job.wait(0, 1, 2).values()} == {0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("port", "words"), [(MASTER_PORT, SHOW), (CONTROL_PORT, ("--", "true"))], ids=["exchange", "control"]
 )

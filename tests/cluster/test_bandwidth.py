@@ -39,6 +39,7 @@ THREADS = {"OMP_NUM_THREADS": "1"}
 OTHER_PYTHON = "/usr/bin/python3"
 
 
+@pytest.mark.thorough
 def test_two_processes_measure_all_sizes_and_draw_them(tmp_path: Path) -> None:
     """Each size once, bandwidths as defined, the report and the picture where they were asked for."""
     report, picture = tmp_path / "report.json", tmp_path / "report.svg"
@@ -57,6 +58,7 @@ def test_two_processes_measure_all_sizes_and_draw_them(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<svg ")
 
 
+@pytest.mark.thorough
 def test_processes_of_one_node_can_be_measured_in_pairs() -> None:
     """Where there is no second node, every two processes; rank 0 alone reports, for people by default."""
     flags = {"LAUNCHER_NPROC_PER_NODE": "2", "LAUNCHER_STANDALONE": "1"}
@@ -68,6 +70,7 @@ def test_processes_of_one_node_can_be_measured_in_pairs() -> None:
     assert "verdict: rank 0 - rank 1: " in done.stdout and "nothing to compare with" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_rank_without_torch_says_so_and_ends_the_job() -> None:
     """One line for what is missing and one for what to do, status 69, and no traceback of anybody."""
     if subprocess.run([OTHER_PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
@@ -81,6 +84,7 @@ def test_a_rank_without_torch_says_so_and_ends_the_job() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_processes_that_never_come_are_an_error_of_one_line() -> None:
     """Half of a job: status 75 within the time given, and no traceback."""
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
@@ -91,6 +95,7 @@ def test_processes_that_never_come_are_an_error_of_one_line() -> None:
     assert "[peers-missing]" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.gpu
 def test_one_gpu_measures_with_nccl(tmp_path: Path) -> None:
     """NCCL on the one GPU, through the launcher: right sums, nothing that travels, no verdict."""

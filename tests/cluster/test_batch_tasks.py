@@ -93,6 +93,7 @@ def logs(shared: Path) -> str:
     return "\n".join(path.read_text()[-2000:] for path in shared.parent.glob("wd-*/*.log"))
 
 
+@pytest.mark.thorough
 def test_mpirun_starts_the_ranks_of_a_batch_task(shared: Path) -> None:
     """Four ranks of MPI on two nodes; the node that serves ends with the job."""
     make_key(shared)

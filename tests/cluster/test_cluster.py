@@ -41,6 +41,7 @@ with Cluster(2) as cluster:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_node_has_own_hostname_and_address(cluster: Cluster, on: Run) -> None:
     """Each node answers to its own name, and has eth0 with its own address next to lo."""
@@ -52,6 +53,7 @@ def test_node_has_own_hostname_and_address(cluster: Cluster, on: Run) -> None:
         assert f"{node.address}/24" == interfaces[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_node_has_own_processes(cluster: Cluster, on: Run) -> None:
     """A node sees its own PID 1, and no process of another node."""
@@ -65,6 +67,7 @@ def test_node_has_own_processes(cluster: Cluster, on: Run) -> None:
         cluster.kill(sleeper.pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_node_has_own_shared_memory(cluster: Cluster, on: Run) -> None:
     """A file in /dev/shm of one node is not on the other, and not on the machine."""
@@ -75,6 +78,7 @@ def test_node_has_own_shared_memory(cluster: Cluster, on: Run) -> None:
     assert not Path("/dev/shm/of-node0").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 @pytest.mark.parametrize("by", ["hostname", "address"])
 def test_nodes_reach_each_other(cluster: Cluster, on: Run, by: str) -> None:
@@ -87,6 +91,7 @@ def test_nodes_reach_each_other(cluster: Cluster, on: Run, by: str) -> None:
     assert f"{first.address}\n" == done.stdout, done.stderr
 
 
+@pytest.mark.thorough
 def test_loopback_nodes_reach_each_other(loopback: Cluster, on: Run) -> None:
     """Without root too, each node has an address to listen on."""
     first, second = loopback.nodes
@@ -111,6 +116,7 @@ def test_command_passes_through(kind: str, request: pytest.FixtureRequest, on: R
     assert on(cluster, node, ["sh", "-c", "kill -USR1 $$"]).returncode == -signal.SIGUSR1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["cluster", "loopback"])
 def test_kill_reaches_the_command(kind: str, request: pytest.FixtureRequest) -> None:
     """A signal goes to the command itself, which can end in its own way."""
@@ -123,6 +129,7 @@ def test_kill_reaches_the_command(kind: str, request: pytest.FixtureRequest) -> 
         assert process.wait(TIMEOUT_S) == 9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["cluster", "loopback"])
 def test_agent_starts_from_an_empty_environment(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
     """PATH and HOME as from a stock sshd, PWD from the shell, TMPDIR of the node; nothing else."""
@@ -133,6 +140,7 @@ def test_agent_starts_from_an_empty_environment(kind: str, request: pytest.Fixtu
     assert "PATH=/usr/local/sbin:" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["cluster", "loopback"])
 def test_agent_behaves_as_ssh(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
     """It joins the words for a shell, passes input and status, and has 255 for an unknown host."""
@@ -144,6 +152,7 @@ def test_agent_behaves_as_ssh(kind: str, request: pytest.FixtureRequest, on: Run
     assert on(cluster, first, [cluster.agent, "nowhere", "true"]).returncode == 255
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_agent_reaches_the_right_node(cluster: Cluster, on: Run) -> None:
     """Names and addresses lead to the node; a signal's status is 128+n; a dead node gives 255."""
@@ -230,6 +239,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
     assert before == machine_state()
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_clusters_stand_side_by_side(cluster: Cluster, on: Run) -> None:
     """Another cluster with the same names and addresses is another network."""
@@ -244,6 +254,7 @@ def test_clusters_stand_side_by_side(cluster: Cluster, on: Run) -> None:
         assert on(other, other.nodes[0], client).returncode == 0
 
 
+@pytest.mark.thorough
 def test_loopback_refuses_what_it_cannot_do(loopback: Cluster) -> None:
     """A crash needs namespaces; the message says so."""
     with pytest.raises(UsageError, match="cannot be simulated on loopback"):

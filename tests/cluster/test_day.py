@@ -95,6 +95,7 @@ def day(tmp_path: Path) -> Iterator[Day]:
         yield Day(slurm, tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_day_in_the_life(day: Day) -> None:
     """A rank is killed, a node is lost: restarted, queued again without the node, ended with 0."""
     day.submit(Path(ROOT, "deploy", "slurm", "pyxis.sbatch"))

@@ -42,6 +42,7 @@ def alone() -> str:
     return str(found[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", ["openmpi", "azure-batch", "azureml-mpi", "azureml-pytorch"])
 def test_two_nodes_learn_what_one_process_learns(like: str, alone: str) -> None:
     """However a platform starts it: the loss of the same steps, to its last digit."""
@@ -72,6 +73,7 @@ def two(tmp_path: Path) -> Iterator[Fleet]:
         fleet.close()
 
 
+@pytest.mark.thorough
 def test_its_autotuner_runs_experiments_on_both_nodes(two: Fleet, tmp_path: Path) -> None:
     """Started once per node: node 0 tunes, node 1 serves until it is done; experiments run on both."""
     for node in two.cluster.nodes:
@@ -85,6 +87,7 @@ def test_its_autotuner_runs_experiments_on_both_nodes(two: Fleet, tmp_path: Path
     two.await_empty()
 
 
+@pytest.mark.thorough
 def test_sigterm_ends_an_experiment_on_both_nodes(two: Fleet, tmp_path: Path) -> None:
     """Told to node 0 while an experiment runs: both end with its status, and nothing is left on either."""
     for node in two.cluster.nodes:

@@ -130,6 +130,7 @@ def test_a_failure_on_one_node_starts_the_processes_of_both_again(cluster: Clust
     assert restarts["1"] > 0  # node 0 heard of it, which torchrun does not count
 
 
+@pytest.mark.thorough
 def test_a_platforms_elastic_job_is_torchruns(cluster: Cluster, job: str) -> None:
     """Kubeflow's PET_* for an elastic job, and no flags: as torchrun would in the launcher's place."""
     pet = {
@@ -156,6 +157,7 @@ for step in range(1000000):
 """
 
 
+@pytest.mark.thorough
 def test_one_exception_is_a_page_on_each_node(pair: Job, tmp_path: Path) -> None:
     """Rank 3 of 2 x 2 raises: 25 lines at most in each log, the traceback once, its own status."""
     script = tmp_path / "train.py"

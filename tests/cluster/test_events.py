@@ -106,6 +106,7 @@ def test_the_nodes_of_a_job_tell_one_story(two: Job, receiver: Path, tmp_path: P
         assert parents == sorted([job.span_id, node.span_id] * count), name
 
 
+@pytest.mark.thorough
 def test_each_node_may_have_its_file(two: Job, tmp_path: Path) -> None:
     """By its rank in the file's name, for file systems on which two nodes cannot append to one file."""
     two.start_all("--events", f"{tmp_path}/events-%n.jsonl", "--", "true")
@@ -115,6 +116,7 @@ def test_each_node_may_have_its_file(two: Job, tmp_path: Path) -> None:
         assert {event["node"] for event in events} == {node}
 
 
+@pytest.mark.thorough
 def test_a_node_that_waits_tells_so(two: Job, tmp_path: Path) -> None:
     """Before the nodes are together: the file grows, and a node that is not the first knows no run yet."""
     path = tmp_path / "events.jsonl"

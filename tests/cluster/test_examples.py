@@ -68,6 +68,7 @@ def test_every_example_is_there() -> None:
     assert sorted(TABLE) == sorted(path.name for path in Path(EXAMPLES).glob("*.py"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "like"),
     [

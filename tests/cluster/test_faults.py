@@ -40,6 +40,7 @@ def hear_no_more(job: Job, deaf: int, mute: int, *, again: bool = False) -> None
     job.on(nodes[deaf], ("iptables", "-D" if again else "-A", *rule))
 
 
+@pytest.mark.thorough
 def test_a_node_that_gave_node_0_up_makes_no_success_of_the_job(job: Job) -> None:
     """It hears nothing of node 0, its rank saves and ends with 0; then packets flow again."""
     job.start_all("--lost-after", "5", "--", "sh", "-c", SAVES.format(folder=job.folder))
@@ -62,6 +63,7 @@ def test_a_rank_that_dies_slowly_is_the_one_to_blame(job: Job) -> None:
     assert all("[python-exception] ValueError: the true cause" in one.err for one in done.values())
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_is_killed_before_a_rank_fails_elsewhere_is_named(job: Job) -> None:
     """The moment at which its connection ended is known: a tenth of a second is no same time."""
     job.start_waiting("--lost-after", "5")
@@ -129,6 +131,7 @@ def test_a_node_0_that_is_cut_off_blames_itself(job: Job) -> None:
         assert "node 0 failed first: it is lost" in done[name].first[0]
 
 
+@pytest.mark.thorough
 def test_a_node_0_that_stood_still_for_long_blames_itself(job: Job) -> None:
     """The others have given it up when it goes on."""
     job.start_waiting("--lost-after", "5")
@@ -151,6 +154,7 @@ def test_two_launchers_that_are_both_node_0_are_named_at_once(pair: Job, second:
         assert "[two-nodes-one-rank] two nodes claim to be node 0: " in one.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGSTOP, 0], ids=["stopped", "runs"])
 def test_of_a_job_that_hangs_the_rank_that_the_others_wait_for_is_named(job: Job, number: int) -> None:
     """All are silent; one is stopped, or goes round in circles, on the node that is heard last."""
@@ -172,6 +176,7 @@ def test_of_a_job_that_hangs_the_rank_that_the_others_wait_for_is_named(job: Job
     assert {one.status for one in done.values()} == {1}
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.parametrize(("how", "status"), [("saves", 0), ("ignores", 137), ("fails", 1)])
 def test_workers_of_two_torchruns_that_are_told_on_one_node_all_save(

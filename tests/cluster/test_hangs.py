@@ -63,6 +63,7 @@ def test_the_rank_that_differs_is_named_on_two_nodes(pair: Job, kind: str) -> No
     assert_named(pair, done, kind, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["loader", *sorted({*HANGS} - {"loader"})])
 def test_the_rank_that_differs_is_named_on_four_nodes(job: Job, kind: str) -> None:
     """Rank 5 of 8, which is on node 2."""
@@ -89,6 +90,7 @@ def test_a_report_ends_nothing(pair: Job, kind: str, rank: int) -> None:
     jobs.end(pair)
 
 
+@pytest.mark.thorough
 def test_a_worker_of_a_loader_is_shown_with_its_rank(pair: Job) -> None:
     """The rank waits for it in the DataLoader: the line in the worker's code is what a user needs."""
     jobs.start(pair, "loader", 3, *jobs.STOPS)
@@ -96,6 +98,7 @@ def test_a_worker_of_a_loader_is_shown_with_its_rank(pair: Job) -> None:
     assert re.search(jobs.find_line("worker"), "\n".join(jobs.read_stall(done[0].err))), done[0].err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["shorter", "longer"])
 def test_tensors_of_two_lengths_end_the_job(pair: Job, kind: str) -> None:
     """gloo ends a rank that receives more than it expects: rank 3 if its tensor is shorter, else another one.
@@ -144,6 +147,7 @@ def test_a_failure_shows_where_the_others_were_on_two_nodes(pair: Job, kind: str
     assert_survivors(pair, pair.wait(), 1, FAILURES[kind])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FAILURES)
 def test_a_failure_shows_where_the_others_were_on_four_nodes(job: Job, kind: str) -> None:
     """Rank 6, on node 3, fails."""

@@ -91,6 +91,7 @@ def test_plain_torchrun_starts_one_job_on_two_nodes(like: str, environment: Path
     assert_sum(results, nodes=["0", "0", "1", "1"])
 
 
+@pytest.mark.thorough
 def test_without_the_hook_it_is_two_jobs(environment: Path) -> None:
     """What the hook is good for."""
     need_namespaces()
@@ -99,6 +100,7 @@ def test_without_the_hook_it_is_two_jobs(environment: Path) -> None:
     assert [len(result["processes"]) for result in results] == [1, 1]  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_standalone_is_a_job_of_its_own(environment: Path, tmp_path: Path) -> None:
     """``torchrun --standalone`` on each node: it does not wait for the others, whoever starts it."""
     need_namespaces()
@@ -122,6 +124,7 @@ def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.thorough
 def test_torchruns_own_flags_win(environment: Path) -> None:
     """``--nproc-per-node`` on its command line, where the platform would have four."""
     need_namespaces()

@@ -76,6 +76,7 @@ def test_two_nodes_learn_one_model(like: str, scope: str | None, by: str) -> Non
     assert_trained(run_example(like, TORCH, "--epochs", "2", scope=scope), by)
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize(("like", "by"), [("azure-batch", "gloo"), ("openmpi", "MPI")])
 def test_tensorflow_learns_on_two_nodes(like: str, by: str) -> None:
@@ -84,6 +85,7 @@ def test_tensorflow_learns_on_two_nodes(like: str, by: str) -> None:
     assert_trained(run_example(like, TENSORFLOW, "--epochs", "4", environ=environ), by)
 
 
+@pytest.mark.thorough
 def test_several_ranks_on_each_node() -> None:
     """2 nodes x 2: the groups of a node, and those across nodes, are gloo's, too."""
     said = run_example("azure-batch", TORCH, "--epochs", "2", processes=2)
@@ -94,6 +96,7 @@ HIDDEN = "import runpy; runpy.run_module({name!r}, run_name='__main__')"
 """What imports a script behind the launcher's back."""
 
 
+@pytest.mark.thorough
 def test_a_module_is_read_like_a_script() -> None:
     """``-m`` is found in PYTHONPATH, and shows by its import what it is."""
     environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
@@ -101,6 +104,7 @@ def test_a_module_is_read_like_a_script() -> None:
     assert_trained(printed(done), "gloo")
 
 
+@pytest.mark.thorough
 def test_what_nobody_names_cannot_train_alone() -> None:
     """Without mpirun, a Horovod that has MPI would be two worlds of one, and both would end with 0."""
     environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
@@ -110,6 +114,7 @@ def test_what_nobody_names_cannot_train_alone() -> None:
     assert "[horovod-rendezvous]" in done.stderr and "--framework horovod" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 def test_other_words_of_horovod_contradict_mpi_until_one_is_named() -> None:
     """A stray HOROVOD_RANK in an image: a contradiction, whose fix lets MPI's controller train."""
@@ -128,6 +133,7 @@ def fleet(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> I
     two.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("fleet", ["openmpi4"], indirect=True)
 def test_mpirun_as_the_engine(fleet: Fleet) -> None:
@@ -140,6 +146,7 @@ def test_mpirun_as_the_engine(fleet: Fleet) -> None:
     assert_trained(head.out, "MPI")
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("fleet", ["openmpi4"], indirect=True)
 def test_mpirun_as_the_engine_serves_no_rendezvous(fleet: Fleet) -> None:
@@ -150,6 +157,7 @@ def test_mpirun_as_the_engine_serves_no_rendezvous(fleet: Fleet) -> None:
     assert head.status == 64 and "companion-per-rank" in head.err, head.err[-3000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("fleet", ["openmpi5"], indirect=True)
 def test_a_build_for_open_mpi_4_does_not_run_under_5_and_says_so(fleet: Fleet) -> None:
@@ -161,6 +169,7 @@ def test_a_build_for_open_mpi_4_does_not_run_under_5_and_says_so(fleet: Fleet) -
     assert "import-error" in head.err and "libmpi_cxx.so.40: undefined symbol" in head.err
 
 
+@pytest.mark.thorough
 def test_horovodrun_brings_its_own_rendezvous() -> None:
     """As the command on one node: it is run as it is, and its processes are its own."""
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
@@ -210,6 +219,7 @@ print("asked", urllib.request.urlopen("http://{address}:7777/launcher/job").read
 """
 
 
+@pytest.mark.thorough
 def test_the_rendezvous_outlives_the_ranks_of_its_node(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 1 asks after rank 0 has ended: it would wait ten minutes for a server that is gone."""
     job, address = Job(cluster, tmp_path), cluster.nodes[0].address
@@ -247,6 +257,7 @@ def test_a_rank_that_dies_in_training_ends_the_job(tmp_path: Path) -> None:
     assert "horovod-peer-lost" in done.stderr or "stopping the other 1" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_before_is_named(tmp_path: Path) -> None:
     """And its platform ends the other node, which would wait for it."""
     done = run_faulty(tmp_path, "before")
@@ -278,6 +289,7 @@ def find_server(launcher: subprocess.Popen[str]) -> int:
     return server
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_ends_the_job_by_name(tmp_path: Path) -> None:
     """It is the first that failed, and the ranks are stopped."""
     job = open_job(tmp_path)
@@ -290,6 +302,7 @@ def test_a_server_that_is_killed_ends_the_job_by_name(tmp_path: Path) -> None:
     assert "horovod server failed first: it was killed by SIGKILL" in err, err
 
 
+@pytest.mark.thorough
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     """By the server, with 75: a retry can help."""
     import socket
@@ -350,6 +363,7 @@ def read_weights(done: subprocess.CompletedProcess[str]) -> list[list[float]]:
     return [[float(weight) for weight in line.split(",")] for line in learned]
 
 
+@pytest.mark.thorough
 def test_keras_2_learns_the_mean_of_all_ranks(tmp_path: Path) -> None:
     """tf_keras is the pair that works: one rank's data say 1, the other's 3."""
     script = write_keras(tmp_path, "tf_keras", callbacks=True)
@@ -359,6 +373,7 @@ def test_keras_2_learns_the_mean_of_all_ranks(tmp_path: Path) -> None:
     assert len(weights) == 2 and all(1.8 <= weight <= 2.2 for line in weights for weight in line)
 
 
+@pytest.mark.thorough
 def test_keras_3_trains_every_rank_alone(tmp_path: Path) -> None:
     """Why a script with Horovod's Keras optimizer is refused: each learns its own data, and all end well."""
     quiet = {"LAUNCHER_FRAMEWORK": "horovod", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
@@ -368,6 +383,7 @@ def test_keras_3_trains_every_rank_alone(tmp_path: Path) -> None:
     assert sorted(read_weights(done)) == [[1.0] * 4, [3.0] * 4]
 
 
+@pytest.mark.thorough
 def test_keras_3_fails_with_horovods_callback(tmp_path: Path) -> None:
     """It looks for what variables of Keras 3 have not."""
     write_keras(tmp_path, "keras", callbacks=True)

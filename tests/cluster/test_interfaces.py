@@ -95,6 +95,7 @@ def test_gloo_meets_through_the_interface_that_leads_to_the_others(forked: Clust
     assert add_up(forked, job) == [(0, "3 eth0 =eth0")] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("usual", ["anet0", "docker0"])
 def test_another_choice_fails(usual: str, forked: Cluster, job: str) -> None:
     """Of the dead network, or of the bridge; and what the user set is what the processes see."""
@@ -102,6 +103,7 @@ def test_another_choice_fails(usual: str, forked: Cluster, job: str) -> None:
     assert all(status != 0 for status, _ in ended), ended
 
 
+@pytest.mark.thorough
 def test_gloo_by_itself_takes_what_the_nodes_name_means(forked: Cluster, job: str, on: Run) -> None:
     """Without a word from anybody: an address in the dead network, and nobody is reached."""
     started = []

@@ -47,6 +47,7 @@ def test_two_nodes_learn_what_one_process_learns(alone: str, like: str, scope: s
     assert last_line(printed) == f"processes 2, devices 2: {alone}"
 
 
+@pytest.mark.thorough
 def test_jax_that_nothing_shows_says_what_it_misses() -> None:
     """What the page says: of our variables for every job JAX does not read enough, and it stops at once."""
     script = "import importlib; importlib.import_module('jax').distributed.initialize()"

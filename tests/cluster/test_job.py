@@ -175,6 +175,7 @@ def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
     assert second.endswith("(not on PATH: unshare, nsenter, ip; apt-get install iproute2 util-linux)")
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_replaced_does_not_end_a_rehearsal(tmp_path: Path) -> None:
     """Node 1 fails, and is unhealthy before attempt 1: it ends with 75, and node 2 has its place."""
     health = tmp_path / "health.sh"

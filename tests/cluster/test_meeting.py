@@ -49,6 +49,7 @@ def test_lone_workers_of_two_agents_are_warned_about() -> None:
         assert any(f"[never-met] all processes have ended; {ranks} were not seen" in line for line in lines)
 
 
+@pytest.mark.thorough
 def test_lone_workers_of_two_agents_that_have_to_meet_are_a_failure() -> None:
     """Status 78 on all nodes, by the variable."""
     environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_MEETING_TIMEOUT": "4"}
@@ -71,6 +72,7 @@ def test_workers_that_train_together_have_met(processes: int) -> None:
     assert (unmet(done), "ends (--require" in done.stderr) == ([], False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["process", "torchrun"])
 def test_a_meeting_at_the_very_end_is_no_false_alarm(engine: str) -> None:
     """JAX's processes join and end between two looks."""
@@ -80,6 +82,7 @@ def test_a_meeting_at_the_very_end_is_no_false_alarm(engine: str) -> None:
     assert (unmet(done), "ends (--require" in done.stderr) == ([], False)
 
 
+@pytest.mark.thorough
 def test_a_connection_that_the_other_node_closes_at_once_is_a_meeting() -> None:
     """It lasts a millisecond; of the node of rank 1 only a counter of the kernel tells of it."""
     done = rehearse("plain", "python", "-c", CLOSED_THERE)

@@ -183,6 +183,7 @@ def test_every_value_arrives_bit_for_bit(head: Head) -> None:
         assert arrived == {name: os.fsencode(value) for name, value in environ.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi5", "mpich", "impi"], indirect=True)
 def test_a_name_that_is_said_not_to_arrive_does_not(head: Head) -> None:
     """What `carries` refuses is refused with reason: on some node it is missing."""
@@ -193,6 +194,7 @@ def test_a_name_that_is_said_not_to_arrive_does_not(head: Head) -> None:
     assert not all(record["values"] for record in head.read(done))
 
 
+@pytest.mark.thorough
 def test_only_what_is_said_to_change_changes(head: Head) -> None:
     """Open MPI puts folders in front of PATH and the library path; nothing else does."""
     environ = {"PATH": f"/opt/mine:{head.environ['PATH']}", "LD_LIBRARY_PATH": "/opt/mine/lib"}
@@ -269,6 +271,7 @@ NARROW = {
 """What makes a tree of daemons narrow, so that three nodes show it, and what makes it a tree again."""
 
 
+@pytest.mark.thorough
 def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
     """The keys are there, and daemons must not start daemons: Open MPI lets them beyond 65 nodes."""
     narrow, tree = NARROW[family]
@@ -282,6 +285,7 @@ def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
         assert [call[0] for call in calls()] == ["node0", "node0" if family == "mpich" else "node1"]
 
 
+@pytest.mark.thorough
 def test_intel_mpi_has_no_tree_where_it_would_grow_one(tmp_path: Path) -> None:
     """Its tree begins beyond the 17th node."""
     need_namespaces()
@@ -292,6 +296,7 @@ def test_intel_mpi_has_no_tree_where_it_would_grow_one(tmp_path: Path) -> None:
         assert [call[0] for call in calls()] == ["node0"] * 17
 
 
+@pytest.mark.thorough
 def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:
     """Every node has a second network of the same addresses, as Docker makes one: nobody goes there."""
     for node in head.cluster.nodes:
@@ -305,6 +310,7 @@ def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:
     assert "10.77.0.10" in words and "172.17.0.1" not in words
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5"], indirect=True)
 def test_the_variables_alone_make_a_line_that_was_typed_by_hand_work(head: Head) -> None:
     """For both generations: the same variables hold the names of both."""
@@ -316,6 +322,7 @@ def test_the_variables_alone_make_a_line_that_was_typed_by_hand_work(head: Head)
     assert without.returncode != 0, "there is no sshd on these nodes"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi5"], indirect=True)
 def test_what_everybody_copies_from_open_mpi_4_means_something_else_to_5(head: Head) -> None:
     """Its variables are ignored without a word; its component is an error; its option is understood."""
@@ -330,6 +337,7 @@ def test_what_everybody_copies_from_open_mpi_4_means_something_else_to_5(head: H
     assert places(head.read(understood)) == TWO_EACH
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi4"], indirect=True)
 def test_a_line_for_open_mpi_5_is_an_error_to_4(head: Head) -> None:
     """It says which option."""
@@ -340,6 +348,7 @@ def test_a_line_for_open_mpi_5_is_an_error_to_4(head: Head) -> None:
     assert done.returncode != 0 and "prtemca" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_empty_hostfile_is_an_error_except_to_mpich(head: Head, family: str) -> None:
     """MPICH runs all ranks on the head, silently, as only they can notice. No file is an error to all."""
     job = head.job()

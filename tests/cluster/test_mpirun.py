@@ -110,6 +110,7 @@ def await_ready(folder: Path, count: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_head_alone_where_sshd_runs_already(
     family: str, fleet: MakeFleet, sshd_on_nodes: StartSshd
@@ -150,6 +151,7 @@ def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet, tm
     four.await_empty()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5"])
 def test_ranks_that_are_all_on_one_node_are_noticed(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
     """An mpirun that does not follow the hostfile would run all ranks on its own node, and exit with 0."""
@@ -200,6 +202,7 @@ VALUES = {
 }
 
 
+@pytest.mark.thorough
 def test_a_platforms_numbers_of_a_node_are_not_those_of_its_ranks(fleet: MakeFleet) -> None:
     """A platform that starts a launcher on each node numbers these; no rank inherits such a number."""
     two = fleet("openmpi4", 2)
@@ -240,6 +243,7 @@ def test_values_arrive_bit_for_bit_and_secrets_stay(family: str, fleet: MakeFlee
     ]
 
 
+@pytest.mark.thorough
 def test_what_a_killed_rank_has_printed_is_not_lost(fleet: MakeFleet) -> None:
     """Ranks write to pipes (but for Open MPI's, which have terminals): Python would keep 8 KiB to itself."""
     two = fleet("mpich", 2)
@@ -255,6 +259,7 @@ def test_what_a_killed_rank_has_printed_is_not_lost(fleet: MakeFleet) -> None:
     assert "was here" in head.out, head.err
 
 
+@pytest.mark.thorough
 def test_other_signals_and_the_map_reach_the_ranks(fleet: MakeFleet, tmp_path: Path) -> None:
     """SIGUSR2 arrives as it is; SIGTERM arrives as SIGUSR1 where the script wants that, with its grace."""
     two = fleet("openmpi5", 2)
@@ -286,6 +291,7 @@ def test_other_signals_and_the_map_reach_the_ranks(fleet: MakeFleet, tmp_path: P
     assert (head.status, other.status) == (0, 0), head.err[-2000:]
 
 
+@pytest.mark.thorough
 def test_who_ignores_sigterm_is_killed_after_the_grace(fleet: MakeFleet, tmp_path: Path) -> None:
     """On every node, and the status says how it ended."""
     two = fleet("openmpi4", 2)
@@ -314,6 +320,7 @@ def test_nothing_survives_a_sigkill_of_the_head(family: str, fleet: MakeFleet, t
     two.await_empty()
 
 
+@pytest.mark.thorough
 def test_sigterm_to_any_node_ends_the_job_everywhere(fleet: MakeFleet, tmp_path: Path) -> None:
     """A platform that stops the container of one node means the job: all ranks may save their state."""
     two = fleet("openmpi5", 2)
@@ -326,6 +333,7 @@ def test_sigterm_to_any_node_ends_the_job_everywhere(fleet: MakeFleet, tmp_path:
     assert "node 1 (node1) received SIGTERM" in head.err
 
 
+@pytest.mark.thorough
 def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
     """An option that it does not know: its own words and status, nothing is left on any node."""
     two = fleet("openmpi5", 2)
@@ -336,6 +344,7 @@ def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
     two.await_empty()
 
 
+@pytest.mark.thorough
 def test_launcher_serve_by_itself(fleet: MakeFleet, tmp_path: Path) -> None:
     """A node need not know the command: launcher serve, at an address, with the key in a file."""
     two = fleet("mpich", 2)
@@ -351,6 +360,7 @@ def test_launcher_serve_by_itself(fleet: MakeFleet, tmp_path: Path) -> None:
     assert "sshd:" not in other.err
 
 
+@pytest.mark.thorough
 def test_a_stall_is_the_jobs_and_its_end_too(fleet: MakeFleet, tmp_path: Path) -> None:
     """A rank of another node that writes is no stall; silence ends the ranks, with their grace."""
     two = fleet("mpich", 2)
@@ -377,6 +387,7 @@ def test_a_stall_is_the_jobs_and_its_end_too(fleet: MakeFleet, tmp_path: Path) -
     assert head.status == other.status == 1 and "stalled: no output for 3 s" in head.err, head.err
 
 
+@pytest.mark.thorough
 def test_each_node_says_what_is_wrong_with_it_while_the_job_runs(fleet: MakeFleet) -> None:
     """The head and the node that serves; a rank says nothing."""
     two = fleet("openmpi4")

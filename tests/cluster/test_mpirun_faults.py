@@ -107,6 +107,7 @@ def test_a_part_that_is_killed(part: str, family: str, fleet: MakeFleet, tmp_pat
     assert words in head.err, head.err[-3000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_launcher_that_is_killed_leaves_no_keys(index: int, fleet: MakeFleet, tmp_path: Path) -> None:
     """SIGKILL to the head or to a node that serves: its folder with the job's keys goes with it."""
@@ -119,6 +120,7 @@ def test_a_launcher_that_is_killed_leaves_no_keys(index: int, fleet: MakeFleet, 
         assert "the launcher that served there was killed" in done[0].err, done[0].err[-2000:]
 
 
+@pytest.mark.thorough
 def test_a_head_that_is_killed_while_it_waits_leaves_no_keys(fleet: MakeFleet) -> None:
     """Nothing of the job has started yet."""
     two = fleet("openmpi5")
@@ -135,6 +137,7 @@ def test_a_head_that_is_killed_while_it_waits_leaves_no_keys(fleet: MakeFleet) -
 # --- SIGSTOP and SIGTERM
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("part", "status"), [("mpirun", 0), ("session", None), ("wrapper", 0), ("placeholder", 0)]
 )
@@ -153,6 +156,7 @@ def test_a_part_that_is_stopped_does_not_keep_the_job(
     assert head.status == other.status == (head.status if status is None else status), head.err[-2000:]
 
 
+@pytest.mark.thorough
 def test_sigterm_while_ranks_start_leaves_them_their_grace(fleet: MakeFleet, tmp_path: Path) -> None:
     """Ranks that start after the signal hear it, too, and none is killed long before the grace is over."""
     two = fleet("mpich")
@@ -173,6 +177,7 @@ def test_sigterm_while_ranks_start_leaves_them_their_grace(fleet: MakeFleet, tmp
     assert (head.status, other.status) == (137, 137), head.err[-2000:]
 
 
+@pytest.mark.thorough
 def test_a_serving_node_is_told_twice_and_the_ranks_have_their_time(fleet: MakeFleet, tmp_path: Path) -> None:
     """SIGTERM is no Ctrl-C: who sends it again does not cut the grace short."""
     two = fleet("openmpi5")
@@ -237,6 +242,7 @@ HOSTILE = """
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_lies_to_the_session(fleet: MakeFleet) -> None:
     """What a rank has started is no rank: forged reports, garbage and floods change nothing."""
     two = fleet("mpich")
@@ -303,6 +309,7 @@ def test_words_folder_and_input_arrive(family: str, fleet: MakeFleet, tmp_path: 
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_that_one_node_lacks(family: str, fleet: MakeFleet) -> None:
     """Ranks do not work in the home folder instead: the verdict names the node and the folder."""
@@ -327,6 +334,7 @@ def test_a_folder_that_one_node_lacks(family: str, fleet: MakeFleet) -> None:
     assert "working directory '/dev/shm/only-here', on node1: No such file" in done.err, done.err[-2000:]
 
 
+@pytest.mark.thorough
 def test_a_command_that_one_node_lacks(fleet: MakeFleet) -> None:
     """Status 127, and the verdict names node and reason, although the kernel said so after the fork."""
     two = fleet("openmpi5")
@@ -358,6 +366,7 @@ def test_mpi_abort(family: str, fleet: MakeFleet) -> None:
 # --- before mpirun
 
 
+@pytest.mark.thorough
 def test_one_node_under_two_names(fleet: MakeFleet) -> None:
     """The list is wrong, and that is said at once: a second session would take the place of the first."""
     two = fleet("openmpi5")
@@ -373,6 +382,7 @@ def test_one_node_under_two_names(fleet: MakeFleet) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_attempts_to_reach_a_node_do_not_pile_up(fleet: MakeFleet) -> None:
     """Each ssh that has failed is waited for: 15 minutes of them would fill the process table."""
     two = fleet("openmpi5")
@@ -388,6 +398,7 @@ def test_attempts_to_reach_a_node_do_not_pile_up(fleet: MakeFleet) -> None:
 # --- the session by itself
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) -> None:
     """mpirun may be quicker than the line to a node; and what a node is told may have 5 MB."""
     job = f"test{os.getpid()}"
@@ -473,6 +484,7 @@ def test_all_ranks_have_their_grace(part: str, family: str, fleet: MakeFleet, tm
     assert find_saved(tmp_path) == sorted({*"0123"} - {*abort})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_ranks_fail_at_once(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
     """On two nodes: the others have their time."""
@@ -484,6 +496,7 @@ def test_two_ranks_fail_at_once(family: str, fleet: MakeFleet, tmp_path: Path) -
     assert find_saved(tmp_path) == ["1", "3"]
 
 
+@pytest.mark.thorough
 def test_a_rank_that_aborts_leaves_the_others_their_grace(fleet: MakeFleet, tmp_path: Path) -> None:
     """MPI_Abort is a failure like others: its status is the job's, and the other ranks are asked to end."""
     two = fleet("mpich")

@@ -77,6 +77,7 @@ ARGUMENTS = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("two", ["openmpi4", "mpich"], indirect=True)
 def test_each_rank_gets_its_own_arguments(two: Fleet) -> None:
@@ -113,6 +114,7 @@ TENSORFLOW = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("two", ["openmpi4"], indirect=True)
 def test_tensorflow_adds_up_at_the_port_it_is_told(two: Fleet) -> None:

@@ -133,6 +133,7 @@ def test_mpirun_starts_again_after_a_rank_was_killed(family: str, make_job: Make
     assert "3 attempts, 2 failed" in head.err.splitlines()[-5], head.err[-2000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich"])
 def test_the_ranks_of_the_next_attempt_meet_by_mpi(family: str, make_job: MakeJob) -> None:
     """MPI_Init and an allreduce in each attempt."""
@@ -151,6 +152,7 @@ def test_the_ranks_of_the_next_attempt_meet_by_mpi(family: str, make_job: MakeJo
     assert "2 attempts, 1 failed" in head.err, head.err[-2000:]
 
 
+@pytest.mark.thorough
 def test_a_cause_that_a_restart_does_not_help_ends_the_job(make_job: MakeJob) -> None:
     job = make_job("openmpi5")
     job.start("--restarts", "5", "--", "python", "-c", "import no_such_module")
@@ -160,6 +162,7 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job(make_job: MakeJob) ->
     assert "no restart: a restart does not help" in head.err and "--restart-on any" in head.err
 
 
+@pytest.mark.thorough
 def test_the_budget_ends_and_the_record_has_all_attempts(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job("mpich")
     record = tmp_path / "attempts.jsonl"
@@ -186,6 +189,7 @@ def test_sigterm_before_an_attempt_ends_the_job(told: int, make_job: MakeJob) ->
     assert "no restart: the launcher was told to end" in head.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_ranks_that_run_ends_the_job(number: int, make_job: MakeJob) -> None:
     """A job that was told to end does not start again, although its ranks have died by the signal."""
@@ -214,6 +218,7 @@ def test_a_launcher_that_is_killed_on_a_node_comes_back(family: str, make_job: M
     assert "node 1 failed first: it is lost" in head.err and "node 1 (node1) is back" in head.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi5", "mpich"])
 def test_a_session_that_is_killed_is_opened_again(
     family: str, make_job: MakeJob, sshd_on_nodes: StartSshd
@@ -235,6 +240,7 @@ def test_a_session_that_is_killed_is_opened_again(
         wait_for(lambda mark=mark: not find_pids(job.fleet, job.other, mark), f"no {mark} is left")  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("index", [0, 1], ids=["head", "serving"])
 def test_the_session_of_a_launcher_is_opened_again(index: int, make_job: MakeJob) -> None:
     """A node that serves waits for the head to come back."""
@@ -248,6 +254,7 @@ def test_the_session_of_a_launcher_is_opened_again(index: int, make_job: MakeJob
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["openmpi5", "mpich"])
 def test_a_network_that_is_cut_for_a_while(family: str, make_job: MakeJob) -> None:
     """Both sides notice, and the ranks of both end; once the network is back, the job starts again."""
@@ -264,6 +271,7 @@ def test_a_network_that_is_cut_for_a_while(family: str, make_job: MakeJob) -> No
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
 
 
+@pytest.mark.thorough
 def test_a_node_that_serves_gives_up_a_head_that_does_not_come_back(make_job: MakeJob) -> None:
     job = make_job("mpich")
     job.start("--restarts", "5", "--grace", "1", "--rejoin-timeout", "3", "--", *job.script())
@@ -273,6 +281,7 @@ def test_a_node_that_serves_gives_up_a_head_that_does_not_come_back(make_job: Ma
     assert other.status == 75 and "has not come back within 3 s" in other.err, other.err
 
 
+@pytest.mark.thorough
 def test_a_node_that_does_not_come_back_ends_the_job(make_job: MakeJob) -> None:
     """After --rejoin-timeout: 75, and the node is named."""
     job = make_job("openmpi5")
@@ -286,6 +295,7 @@ def test_a_node_that_does_not_come_back_ends_the_job(make_job: MakeJob) -> None:
     assert want in head.err, head.err[-3000:]
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_lost_before_an_attempt_ends_the_job(make_job: MakeJob) -> None:
     """The ranks have failed for another cause; the job ends for this one, with 75."""
     job = make_job("mpich")
@@ -298,6 +308,7 @@ def test_a_node_that_is_lost_before_an_attempt_ends_the_job(make_job: MakeJob) -
     assert "node 1 failed first" in head.err and "no restart: node 1 (node1) did not come back" in head.err
 
 
+@pytest.mark.thorough
 def test_what_a_rank_has_left_is_gone_before_the_next_attempt(make_job: MakeJob) -> None:
     """A process in a session of its own that ignores SIGTERM, on each node."""
     job = make_job("openmpi5")

@@ -56,6 +56,7 @@ def test_the_last_lines_of_the_culprit_are_on_every_node(pair: Job) -> None:
     assert (records[0]["rank"], records[0]["host"], records[0]["node_rank"]) == (3, "node1", 1)
 
 
+@pytest.mark.thorough
 def test_a_clean_end_of_one_node_is_normal(pair: Job) -> None:
     """The others go on; at the end all have the same status."""
     go = pair.folder / "go"
@@ -121,6 +122,7 @@ def heard(pair: Job, rank: int) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [0, 1])
 def test_who_tells_all_nodes_to_end_is_heard_once(pair: Job, first: int) -> None:
     """As `scancel` and Kubernetes do: a second signal is for who sends a second one."""
@@ -138,6 +140,7 @@ def test_who_tells_all_nodes_to_end_is_heard_once(pair: Job, first: int) -> None
     assert heard(pair, first) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_ranks_of_torchruns_agents_are_told_once(pair: Job) -> None:
     """Its agent passes a signal on and waits for its ranks: a second one would end the agent itself."""
@@ -151,6 +154,7 @@ def test_ranks_of_torchruns_agents_are_told_once(pair: Job) -> None:
     assert (heard(pair, 0), heard(pair, 1)) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_signals_to_all_nodes_at_once_are_heard_once(pair: Job) -> None:
     """Each node has its own before the others' word comes: node 0 stands still meanwhile."""
     start_counting(pair)
@@ -165,6 +169,7 @@ def test_signals_to_all_nodes_at_once_are_heard_once(pair: Job) -> None:
     assert (heard(pair, 0), heard(pair, 1)) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_a_node_that_returns_to_a_job_that_keeps_going_takes_part(pair: Job) -> None:
     """As one whose ranks torchrun restarts: it is let in, and its loss is no failure of the job any more."""
     script = f"touch {pair.folder}/up-$RANK; while [ ! -e {pair.folder}/go ]; do sleep 0.05; done"
@@ -242,6 +247,7 @@ def test_a_lost_node_0_is_noticed_by_all(job: Job) -> None:
     job.launchers.pop(0).communicate()
 
 
+@pytest.mark.thorough
 def test_a_node_that_stood_still_for_six_seconds_survives(job: Job) -> None:
     """As a virtual machine does that is moved: node 0 too."""
     job.start_waiting()
@@ -289,6 +295,7 @@ def test_a_node_that_comes_late_is_waited_for(pair: Job) -> None:
     assert [one.status for one in pair.wait().values()] == [0, 0]
 
 
+@pytest.mark.thorough
 def test_a_node_that_comes_a_minute_late_is_waited_for(job: Job) -> None:
     """The others say four times whom they wait for, hold their connections, and begin together."""
     for index in (0, 1, 3):
@@ -304,6 +311,7 @@ def test_a_node_that_comes_a_minute_late_is_waited_for(job: Job) -> None:
     assert all(done[rank].err.count("waiting for 1 of 4 nodes: node 2") >= 3 for rank in (0, 1, 3))
 
 
+@pytest.mark.thorough
 def test_a_node_0_that_comes_late_is_waited_for(pair: Job) -> None:
     """The others call until it is there; who came earlier has no other clock for that."""
     pair.start(1, "--", "true")
@@ -326,6 +334,7 @@ def test_a_node_that_never_comes_is_named_on_all(job: Job) -> None:
     assert not (job.folder / "started").exists()
 
 
+@pytest.mark.thorough
 def test_node_0_says_why_before_it_waits_for_late_comers(job: Job) -> None:
     """At once, and whole if it is told to end meanwhile, as platforms do when the first node has ended."""
     for index in (0, 1):
@@ -473,6 +482,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.thorough
 def test_noise_at_the_door_disturbs_no_job(job: Job) -> None:
     """Half-open, slow, garbage, oversized: counted, named, and the next failure is heard in time."""
     job.start_waiting()
@@ -516,6 +526,7 @@ def test_real_training_ends_well_and_ends_together(pair: Job, engine: str) -> No
     assert "2 process" in done[0].out
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.parametrize("engine", ["process", "torchrun"])
 def test_a_rank_of_real_training_that_is_killed_ends_it_everywhere(pair: Job, engine: str) -> None:

@@ -52,6 +52,7 @@ def test_they_meet_and_give_one_verdict(job: Job, master: str) -> None:
     assert max(job.told_at(rank) for rank in (0, 1, 3)) - killed_at < 2.0
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_missing_is_looked_for(job: Job) -> None:
     """By names that mean IPv6 addresses only."""
     hosts = ",".join(node.name for node in job.cluster.nodes)

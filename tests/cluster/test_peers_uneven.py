@@ -65,6 +65,7 @@ def test_another_number_of_restarts_or_spare_nodes_ends_the_job_before_it_starts
         assert "the nodes differ in --restarts: " in one.err and "the nodes differ in --spares: " in one.err
 
 
+@pytest.mark.thorough
 def test_other_rules_of_restarts_are_a_warning(pair: Job) -> None:
     pair.start(0, "--restarts", "5", "--restarts-per-cause", "2", "--", "true")
     pair.start(1, "--restarts", "5", "--attempts-file", "/scratch/1", "--", "true")
@@ -74,6 +75,7 @@ def test_other_rules_of_restarts_are_a_warning(pair: Job) -> None:
     assert "--restarts-per-cause 2" in done[0].err and "/scratch" not in done[0].err
 
 
+@pytest.mark.thorough
 def test_roles_that_make_nodes_uneven_are_no_difference(pair: Job) -> None:
     """Three workers on two nodes: two here, one there."""
     hosts = ",".join(node.address for node in pair.cluster.nodes)
@@ -84,6 +86,7 @@ def test_roles_that_make_nodes_uneven_are_no_difference(pair: Job) -> None:
     assert "differ" not in done[0].err
 
 
+@pytest.mark.thorough
 def test_a_name_that_nobody_knows_yet_is_asked_for_again(pair: Job) -> None:
     """Not even node 0 knows what it will be called: it listens where the others can reach it."""
     for index in (0, 1):
@@ -107,6 +110,7 @@ def test_a_node_without_the_channel_is_named(pair: Job) -> None:
     assert "or it has --no-peers" in done[0].err and "--no-peers, on all nodes" in done[0].err
 
 
+@pytest.mark.thorough
 def test_a_node_0_without_the_channel_is_named(pair: Job) -> None:
     """Its processes wait already, where the others are to meet them."""
     pair.start(0, "--no-peers", "--", sys.executable, "-c", LISTEN, "6105")
@@ -148,6 +152,7 @@ def test_a_firewall_before_the_control_port_is_named_and_another_port_is_a_way_o
     assert [one.status for one in pair.wait().values()] == [0, 0]
 
 
+@pytest.mark.thorough
 def test_a_job_that_had_the_port_and_has_ended_is_in_nobodys_way(pair: Job) -> None:
     """Node 0 listens above it; when the others call, nobody is at the first port any more."""
     with listening(pair, 0, 6106):
@@ -172,6 +177,7 @@ def test_a_port_that_a_task_needs_and_has_not_is_told_to_all(pair: Job) -> None:
 # --- real training
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_a_rank_of_four_nodes_real_training_that_is_killed_ends_it_everywhere(tmp_path: Path) -> None:
     """Its peers fail of it at the same moment; all nodes name the one, and end as it did."""

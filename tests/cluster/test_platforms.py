@@ -112,6 +112,7 @@ def test_no_platform_gives_a_secret() -> None:
             assert not [name for name in start.environ if "TOKEN" in name or "KEY" in name]
 
 
+@pytest.mark.thorough
 def test_the_user_wins() -> None:
     """A variable of the user's stands where the platform has one of that name."""
     assert starts("azureml-pytorch", 1, MASTER_PORT="7000")[0].environ["MASTER_PORT"] == "7000"
@@ -161,6 +162,7 @@ def test_each_mpirun_has_its_own_line(family: str, version: str, expected: str) 
     assert " ".join(line).endswith(expected)
 
 
+@pytest.mark.thorough
 def test_base_environment_is_clean() -> None:
     """Nothing of the caller's own job leaks into a rehearsal."""
     leftovers = dict.fromkeys([marker for row in TABLE for marker in row.markers], "3")
@@ -210,6 +212,7 @@ def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said
     assert "removed from the environment, because the platform sets its own: AZUREML_CR_LEFTOVER (" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
 @pytest.mark.parametrize("like", ["openmpi", "azureml-mpi"])
@@ -229,6 +232,7 @@ def test_real_mpirun_starts_four_processes(
     assert len(daemons) == 2, "two daemons, so two nodes"
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.root
 def test_real_mpirun_gives_what_was_recorded(

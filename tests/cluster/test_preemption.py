@@ -115,6 +115,7 @@ def test_a_spot_machine_that_is_taken_back_leaves_a_checkpoint_and_75(start: Sta
         assert saved["reason"] == "preempted" and saved["told"] < saved["deadline"] < saved["told"] + 31
 
 
+@pytest.mark.thorough
 def test_who_does_not_hear_is_killed_before_the_machine_goes(start: Start) -> None:
     """The grace ends two seconds before the deadline, however long it was to be."""
     job, (service,) = start(1)
@@ -130,6 +131,7 @@ def test_who_does_not_hear_is_killed_before_the_machine_goes(start: Start) -> No
     assert "killed by SIGKILL, which the launcher sent to kill it" in done.err
 
 
+@pytest.mark.thorough
 def test_the_signal_is_what_the_map_makes_of_sigterm(start: Start) -> None:
     """A script that saves its checkpoint on SIGUSR1 hears SIGUSR1."""
     job, (service,) = start(1)
@@ -158,6 +160,7 @@ def test_an_event_that_is_withdrawn_is_withdrawn(start: Start) -> None:
     assert "SIGTERM in 88" in said and "unless it is withdrawn" in said and "\x1b" not in said
 
 
+@pytest.mark.thorough
 def test_events_of_other_machines_and_pauses_are_none_of_ours(start: Start) -> None:
     """Azure tells all machines of a scale set of the events of all."""
     job, (service,) = start(1)
@@ -169,6 +172,7 @@ def test_events_of_other_machines_and_pauses_are_none_of_ours(start: Start) -> N
     assert "takes" not in said and COMPLAINT not in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -256,6 +260,7 @@ def test_nobody_is_asked_without_evidence(
     assert done.out.strip().endswith("deadline.json" if is_asked else "none")
 
 
+@pytest.mark.thorough
 def test_a_failure_that_came_first_is_the_verdict(start: Start) -> None:
     """An event of a machine whose job has failed already changes nothing about that."""
     job, (service,) = start(1)
@@ -288,6 +293,7 @@ def test_all_nodes_end_when_the_machine_of_one_is_taken_back(start: Start) -> No
     assert max(one["deadline"] for one in saved) - min(one["deadline"] for one in saved) < 3
 
 
+@pytest.mark.thorough
 def test_the_machine_of_a_node_whose_processes_have_ended_well_counts(start: Start) -> None:
     """Its launcher waits for the others, who are told while there is time for a checkpoint."""
     job, services = start(2)
@@ -300,6 +306,7 @@ def test_the_machine_of_a_node_whose_processes_have_ended_well_counts(start: Sta
     assert not job.says(0, "still run")
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_torchruns_agents_are_told_as_well(start: Start) -> None:
     """Their workers save their checkpoint; what the agents say of the signal is no failure."""
@@ -310,6 +317,7 @@ def test_torchruns_agents_are_told_as_well(start: Start) -> None:
     assert all((job.folder / f"checkpoint-{rank}").exists() for rank in range(4))
 
 
+@pytest.mark.thorough
 def test_the_first_node_may_be_the_one(start: Start) -> None:
     """Node 0 stays until all know the verdict."""
     job, services = start(2)
@@ -320,6 +328,7 @@ def test_the_first_node_may_be_the_one(start: Start) -> None:
     assert all((job.folder / f"checkpoint-{rank}").exists() for rank in (0, 1))
 
 
+@pytest.mark.thorough
 def test_a_withdrawn_event_is_withdrawn_on_all_nodes(start: Start) -> None:
     """What was announced on one node stands in the deadline of all, and goes from all."""
     job, services = start(2)
@@ -348,6 +357,7 @@ def test_keep_going_stops_only_the_node_that_goes(start: Start) -> None:
 # --- restarts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_attempt_follows_a_preemption_while_a_restart_waits(start: Start, count: int) -> None:
     """Nothing runs when the time of the machine comes, and nothing may start on it any more."""

@@ -79,6 +79,7 @@ def test_every_mpi_runs_per_rank_and_per_node(family: str, scope: str) -> None:
     assert_sum(rehearse(*words, "--", *ALLREDUCE, path=mpi.environ["PATH"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 def test_intel_mpi_without_a_master_is_a_named_error() -> None:
     """Nothing in Intel MPI's environment names rank 0's host: stop, and say what to type."""

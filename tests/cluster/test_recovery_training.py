@@ -205,6 +205,7 @@ def test_pytorch_loses_ranks_and_nodes(tmp_path: Path, kills: int, losses: list[
     assert_recovers(tmp_path, "ddp.py", 4, 2, choose_ways(kills, losses))
 
 
+@pytest.mark.thorough
 @pytest.mark.horovod
 @pytest.mark.parametrize("kills", [1, 5])
 def test_horovod_loses_ranks(tmp_path: Path, kills: int) -> None:
@@ -212,12 +213,14 @@ def test_horovod_loses_ranks(tmp_path: Path, kills: int) -> None:
     assert_recovers(tmp_path, "horovod_torch.py", 2, 2, choose_ways(kills), "--framework", "horovod")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [1, 5])
 def test_jax_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 2 ranks; rank 0 has the coordination service."""
     assert_recovers(tmp_path, "jax_steps.py", 2, 2, choose_ways(kills), "--framework", "jax")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [1, 5])
 def test_tensorflow_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 1 worker; the nodes have told each other their addresses before the first attempt."""
@@ -225,6 +228,7 @@ def test_tensorflow_loses_ranks(tmp_path: Path, kills: int) -> None:
     assert_recovers(tmp_path, "tensorflow_steps.py", 2, 1, choose_ways(kills), *flags)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [1, 5])
 def test_pytorch_by_mpirun_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 2 ranks; the head starts mpirun again."""

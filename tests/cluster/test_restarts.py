@@ -104,6 +104,7 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job_on_all_nodes(job: Job
         assert "no restart: a restart does not help" in one.err and "--restart-on any" in one.err
 
 
+@pytest.mark.thorough
 def test_all_nodes_wait_until_the_gpus_of_each_are_free(pair: Job) -> None:
     """NVML is a stand-in: on node 1 the memory is in use for a second after the end."""
     gpus = [StandIn(pair.folder, node.name) for node in pair.cluster.nodes]
@@ -117,6 +118,7 @@ def test_all_nodes_wait_until_the_gpus_of_each_are_free(pair: Job) -> None:
     assert {one.out for one in done.values()} == {"free\n"}
 
 
+@pytest.mark.thorough
 def test_a_node_0_that_is_cut_off_between_two_attempts_blames_itself(job: Job) -> None:
     """As inside an attempt: all others fall silent at once, and none of them is blamed for that."""
     flags = ("--restarts", "9", "--restart-delay", "60", "--lost-after", "5")
@@ -186,6 +188,7 @@ def require_workers(five: Job, attempt: int, indices: Sequence[int]) -> None:
         assert config["task"]["index"] == rank
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("new", [2, 4], ids=["same-machine", "other-machine"])
 def test_tensorflow_is_told_the_address_of_a_node_that_comes_back(five: Job, new: int) -> None:
     words = (*LOSSES, "--framework", "tensorflow", "--", sys.executable, "-c", TELLS, str(five.folder))
@@ -223,6 +226,7 @@ def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
     assert_one_truth(done, 75, "node 0 failed first: it is lost")
 
 
+@pytest.mark.thorough
 def test_a_node_without_processes_that_loses_node_0_has_killed_none(job: Job) -> None:
     """It waits for the next attempt, and its lease ends while it tries to tell node 0 that it leaves."""
     start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
@@ -269,6 +273,7 @@ def test_a_signal_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: in
     assert all("no restart: node" in one.err and received in one.err for one in done.values())
 
 
+@pytest.mark.thorough
 def test_a_signal_that_crosses_the_start_of_an_attempt_ends_the_job(pair: Job) -> None:
     """Node 1 stands still while node 0 starts attempt 2; when it goes on, it finds the start and SIGTERM."""
     script = f'test "$LAUNCHER_ATTEMPT" = 2 || exit 9; touch {pair.folder}/up-$RANK; exec sleep 600'
@@ -361,6 +366,7 @@ def require_order(log: str, cause: str, effect: str) -> None:
     assert log.index(cause) < log.index(effect), log
 
 
+@pytest.mark.thorough
 def test_tensorflow_is_told_the_address_of_a_spare_node(five: Job) -> None:
     start_with_spare(five, "--framework", "tensorflow", script=TELLS)
     five.cluster.crash(five.cluster.nodes[1])
@@ -372,6 +378,7 @@ def test_tensorflow_is_told_the_address_of_a_spare_node(five: Job) -> None:
     require_workers(five, 1, (0, 4, 2, 3))
 
 
+@pytest.mark.thorough
 def test_a_spare_node_that_is_not_needed_ends_with_the_job(five: Job) -> None:
     start_with_spare(five)
     (five.folder / "go").touch()
@@ -393,6 +400,7 @@ def test_a_spare_node_that_dies_while_it_waits_changes_nothing(five: Job) -> Non
     assert {one.status for one in five.wait().values()} == {0}
 
 
+@pytest.mark.thorough
 def test_a_spare_node_that_is_told_to_end_leaves_the_job_alone(five: Job) -> None:
     start_with_spare(five)
     five.signal(4, signal.SIGTERM)
@@ -403,6 +411,7 @@ def test_a_spare_node_that_is_told_to_end_leaves_the_job_alone(five: Job) -> Non
     assert {one.status for one in five.wait().values()} == {0}
 
 
+@pytest.mark.thorough
 def test_a_node_that_was_replaced_ends_its_processes(five: Job) -> None:
     """Its network is cut for a while: the spare node has its rank, and it may not go on beside that."""
     start_with_spare(five)
@@ -418,6 +427,7 @@ def test_a_node_that_was_replaced_ends_its_processes(five: Job) -> None:
     assert {one.status for one in five.wait().values()} == {0}
 
 
+@pytest.mark.thorough
 def test_a_node_that_was_replaced_comes_back_as_a_spare_one(five: Job) -> None:
     """Node 2 is replaced by the fifth node, and later replaces node 3."""
     start_with_spare(five)
@@ -442,6 +452,7 @@ def test_a_node_that_was_replaced_comes_back_as_a_spare_one(five: Job) -> None:
 CHECK = "sh -c 'test ! -e {folder}/ill-$(hostname) || {{ echo GPU 3 has fallen off the bus; exit 1; }}'"
 
 
+@pytest.mark.thorough
 def test_an_unhealthy_node_is_replaced_before_the_first_attempt(five: Job) -> None:
     """It is named, and ends with 75; the fifth node has its rank from the beginning."""
     (five.folder / "ill-node1").touch()
@@ -484,6 +495,7 @@ def test_a_node_that_has_become_unhealthy_is_replaced_by_a_restart(five: Job) ->
     assert "bad nodes: node3" in done[0].err and "unhealthy" in done[0].err
 
 
+@pytest.mark.thorough
 def test_without_a_spare_node_an_unhealthy_one_takes_part(job: Job) -> None:
     (job.folder / "ill-node2").touch()
     start_living(job, "--restarts", "2", "--health-command", CHECK.format(folder=job.folder))
@@ -536,6 +548,7 @@ def assert_restarted_apart(world: World) -> None:
     assert [done[name].status for name in range(COUNT + 1)] == [0, 0, 75, 0, 0], world.explain("status")
 
 
+@pytest.mark.thorough
 def test_a_node_that_only_hears_has_ended_before_the_next_attempt(world: World) -> None:
     """Node 0 does not hear it, but is heard until it hangs up: only then does the silence begin."""
     world.start()
@@ -544,6 +557,7 @@ def test_a_node_that_only_hears_has_ended_before_the_next_attempt(world: World) 
     assert_restarted_apart(world)
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_deaf_has_its_grace_period_before_the_next_attempt(world: World) -> None:
     """It closes the connection when it gives node 0 up; a rank that ignores SIGTERM goes on for a while."""
     world.grace_s = 12
@@ -610,6 +624,7 @@ def read_mark(world: World) -> str:
     return mark.split("/")[0].removesuffix("-2")
 
 
+@pytest.mark.thorough
 def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:
     """The others have given it up and ended, and the platform may start another node 0.
 
@@ -629,6 +644,7 @@ def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:
     assert "host ," not in end.err
 
 
+@pytest.mark.thorough
 def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
     """It waits for a place, and hears nothing any more."""
     world.start()
@@ -637,6 +653,7 @@ def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
     assert_one_truth(done, 75, "node 0 failed first: it is lost")
 
 
+@pytest.mark.thorough
 def test_a_spare_node_that_comes_late_waits_longer_than_the_roll_call(world: World) -> None:
     world.start()
     world.job.signal(SPARE, signal.SIGKILL)
@@ -704,6 +721,7 @@ def lose(hub: LiveHub, rank: int) -> None:
     hub.do(lambda: regroup.lose(hub.hub.members[rank], "it was silent"))
 
 
+@pytest.mark.thorough
 def test_a_new_launcher_that_reconnects_is_not_told_of_the_attempt_before() -> None:
     """It would start the processes of that attempt, alone."""
     with live_hub(3, RULE) as hub:
@@ -719,6 +737,7 @@ def test_a_new_launcher_that_reconnects_is_not_told_of_the_attempt_before() -> N
         assert not hub.faults
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("index", [2, 3], ids=["new-launcher", "spare-node"])
 def test_a_launcher_that_is_lost_before_its_first_attempt_may_come_back(index: int) -> None:
     """It has nothing left of an attempt, so it is ready without a word."""
@@ -734,6 +753,7 @@ def test_a_launcher_that_is_lost_before_its_first_attempt_may_come_back(index: i
         assert not hub.faults
 
 
+@pytest.mark.thorough
 def test_what_a_spare_node_says_is_not_said_of_the_node_that_has_its_place() -> None:
     """Node 2 was replaced, and waits as a spare node: its preemption concerns no rank."""
     with live_hub(3, RULE, spare_count=1) as hub:
@@ -756,6 +776,7 @@ def test_what_a_spare_node_says_is_not_said_of_the_node_that_has_its_place() -> 
         assert not hub.faults
 
 
+@pytest.mark.thorough
 def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
     rule = Restarts(most=9, health_argv=("check",))
     with live_hub(3, rule, spare_count=1) as hub:
@@ -768,6 +789,7 @@ def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
         assert not is_true_by(lambda: hub.faults, 1.5), hub.faults
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_does_not_fit_replaces_no_node_that_is_away() -> None:
     """The connection of node 2 has just ended, and a launcher of another job has its rank."""
     with live_hub(3, RULE) as hub:
@@ -781,6 +803,7 @@ def test_a_launcher_that_does_not_fit_replaces_no_node_that_is_away() -> None:
         assert hub.hub.ending.arbiter.is_lost(2)
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_has_begun_is_no_part_of_a_new_job() -> None:
     """Node 0 was started again, and would count it as one that waits for the start."""
     with live_hub(3, RULE) as hub:
@@ -790,6 +813,7 @@ def test_a_launcher_that_has_begun_is_no_part_of_a_new_job() -> None:
         assert list(hub.hub.members) == [0] and hub.hub.roll.is_open
 
 
+@pytest.mark.thorough
 def test_a_successor_is_the_reason_for_the_loss_and_is_not_turned_away() -> None:
     """It calls seconds after the connection of its predecessor has ended, not after --lost-after."""
     with live_hub(3, RULE) as hub:
@@ -827,6 +851,7 @@ def test_each_node_that_is_lost_has_its_own_time_to_come_back(monkeypatch: pytes
         assert back.hear("start") and not hub.faults
 
 
+@pytest.mark.thorough
 def test_a_node_that_comes_back_has_time_to_get_ready() -> None:
     """Its health command may take longer than what is left for its return; it is not called lost then."""
     with live_hub(3, Restarts(most=9, delay_s=0.0, rejoin_timeout_s=2.0, health_argv=("true",))) as hub:
@@ -845,6 +870,7 @@ def test_a_node_that_comes_back_has_time_to_get_ready() -> None:
         node_2.hear("start")
 
 
+@pytest.mark.thorough
 def test_a_node_0_that_all_others_give_up_between_two_attempts_waits_for_none() -> None:
     """It was paused: it reads only later that they have given it up and have ended."""
     with live_hub(3, RULE) as hub:
@@ -860,6 +886,7 @@ def test_a_node_0_that_all_others_give_up_between_two_attempts_waits_for_none() 
         assert not hub.faults
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_lost_in_the_roll_call_had_joined() -> None:
     with live_hub(3, timeout_s=1.0) as hub:
         node_1 = join(hub, 1)
@@ -874,6 +901,7 @@ def test_a_node_that_is_lost_in_the_roll_call_had_joined() -> None:
         )
 
 
+@pytest.mark.thorough
 def test_a_node_that_calls_again_beside_its_connection_loses_no_message() -> None:
     """What has arrived on the old connection is read; what node 0 has sent since it heard comes again."""
     with live_hub(3) as hub:
@@ -892,6 +920,7 @@ def test_a_node_that_calls_again_beside_its_connection_loses_no_message() -> Non
             again.hear("news")
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_is_never_let_in_is_reported() -> None:
     """Node 2 goes on, and a second launcher has its rank."""
     with live_hub(3, RULE) as hub:
@@ -909,6 +938,7 @@ def test_nodes_that_wait_for_a_lost_one_say_until_when(monkeypatch: pytest.Monke
         assert node_1
 
 
+@pytest.mark.thorough
 def test_nodes_with_one_host_name_are_named_by_rank() -> None:
     """Several launchers on one machine: the name of the host says nothing."""
     with live_hub(3, RULE) as hub:
@@ -933,6 +963,7 @@ def test_seats_that_cannot_be_end_the_connection(seats: object) -> None:
         read_seats({"seats": seats}, shape)
 
 
+@pytest.mark.thorough
 def test_a_spare_node_that_is_heard_shows_that_node_0_is_not_cut_off() -> None:
     """Both others fall silent: each is lost, and the job goes on."""
     with live_hub(3, RULE, spare_count=1, lost_after_s=3.0) as hub:
@@ -967,6 +998,7 @@ def test_a_node_that_comes_back_with_another_command_is_named() -> None:
         assert any("command" in line for line in hub.said) and not hub.faults, hub.said
 
 
+@pytest.mark.thorough
 def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
     """Otherwise the other nodes would wait for the start for ever."""
 
@@ -982,6 +1014,7 @@ def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
         assert over["status"] == 75 and not hub.faults
 
 
+@pytest.mark.thorough
 def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
     """Its launcher stood still at the start, so that its lease was over; the others would wait for ever."""
     with live_hub(3, RULE) as hub:
@@ -1019,6 +1052,7 @@ def start_three(hub: LiveHub) -> tuple[Caller, Caller]:
 TAKEN = "Azure reclaims this spot machine"
 
 
+@pytest.mark.thorough
 def test_a_preemption_after_another_failure_ends_the_job() -> None:
     """The rank of node 1 fails first; while all stop, the time of node 2 has come."""
     with live_hub(3, RULE) as hub:
@@ -1042,6 +1076,7 @@ def test_a_preemption_between_two_attempts_ends_the_job() -> None:
         assert not hub.faults
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whose", ["own", "other"])
 def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is set forward during an attempt, or that of the node that fails is: the attempt was short."""
@@ -1063,6 +1098,7 @@ def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pyte
         assert hub.recovery.history.failed[0].lasted_s < 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("health", [(), ("check",)], ids=["no-check", "check"])
 def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(health: tuple[str, ...]) -> None:
     """That of node 2 is killed between two attempts: its watchdog needs a moment; its health was its own."""
@@ -1129,6 +1165,7 @@ def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
         assert [one.node for one in hub.recovery.history.noted] == [2] and not hub.faults
 
 
+@pytest.mark.thorough
 def test_no_attempt_follows_on_several_nodes_while_a_process_survives(pair: Job) -> None:
     """A debugger holds the rank of node 1, as the kernel may hold a process that waits for a device."""
     script = (

@@ -112,6 +112,7 @@ def test_srun_starts_one_launcher_per_process(slurm: SlurmCluster) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_uneven_tasks_know_the_size_of_their_own_node(slurm: SlurmCluster) -> None:
     """Srun -N2 -n3 puts two tasks on one node and one on the other."""
     assert lines(slurm.run("srun", "-N2", "-n3", *RUN)) == [
@@ -131,6 +132,7 @@ def test_cyclic_tasks_are_on_their_true_node(slurm: SlurmCluster) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_a_step_on_other_nodes_than_the_jobs_first(three: SlurmCluster) -> None:
     """The nodes and the master of a step are the step's own, not the job's."""
     step = ("srun", "-N2", "-n2", "-w", "node1,node2")
@@ -140,6 +142,7 @@ def test_a_step_on_other_nodes_than_the_jobs_first(three: SlurmCluster) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_arbitrary_tasks_need_a_master(slurm: SlurmCluster) -> None:
     """With -m arbitrary rank 0 is not on the first node of the list, and no variable says on which."""
     hosts = slurm.folder / "arbitrary"
@@ -171,6 +174,7 @@ def test_one_launcher_per_node_starts_the_processes(slurm: SlurmCluster) -> None
     assert_sum(slurm.run(*step, *ALLREDUCE, **two), ["0.0", "0.1", "1.0", "1.1"])
 
 
+@pytest.mark.thorough
 def test_slurms_own_names_tell_forked_processes_the_truth(slurm: SlurmCluster) -> None:
     """Libraries that prefer SLURM_PROCID to RANK find the same rank there."""
     show = 'echo "$RANK $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS"'
@@ -179,6 +183,7 @@ def test_slurms_own_names_tell_forked_processes_the_truth(slurm: SlurmCluster) -
     assert lines(done) == ["0 0 0 0 4", "1 1 1 0 4", "2 2 0 1 4", "3 3 1 1 4"]
 
 
+@pytest.mark.thorough
 def test_pmi2_stays_usable_by_the_command(slurm: SlurmCluster) -> None:
     """PMI_RANK agrees with our rank, and what slurmstepd listens to is still open after the launcher."""
     command = (*LAUNCHER, "run", "--", sys.executable, "-c", TALK_PMI)
@@ -196,6 +201,7 @@ def test_the_status_of_a_task_is_sruns(slurm: SlurmCluster) -> None:
 # GPUs
 
 
+@pytest.mark.thorough
 def test_gpus_that_no_device_file_shows_start_nothing(slurm: SlurmCluster) -> None:
     """Slurm counts two GPUs per node, and the container was given none: one process, and a note."""
     step = ("srun", "-N2", "--ntasks-per-node=1", "--gres=gpu:2")
@@ -209,6 +215,7 @@ def test_gpus_that_no_device_file_shows_start_nothing(slurm: SlurmCluster) -> No
     assert "SLURM_GPUS_ON_NODE='2' but no GPU is visible here: one process" in words
 
 
+@pytest.mark.thorough
 def test_one_launcher_per_node_starts_a_process_per_gpu(with_gpus: SlurmCluster) -> None:
     """One task, two GPUs that Slurm gave to it: two processes, who both see both."""
     step = ("srun", "-N2", "--ntasks-per-node=1", "--gres=gpu:2")
@@ -252,6 +259,7 @@ def test_a_batch_script_on_two_nodes_is_refused(slurm: SlurmCluster) -> None:
     assert "srun launcher run -- COMMAND" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_batch_script_on_one_node_is_a_launcher(slurm: SlurmCluster) -> None:
     """Nothing else starts anything there."""
     done = slurm.run_script(shlex.join(RUN), "-w", "node0", LAUNCHER_NPROC_PER_NODE="2")
@@ -261,6 +269,7 @@ def test_a_batch_script_on_one_node_is_a_launcher(slurm: SlurmCluster) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_srun_in_a_batch_script_is_the_way(slurm: SlurmCluster) -> None:
     """What the refusal says to type works, though the step inherits what the script was told."""
     done = slurm.run_script("srun " + shlex.join(RUN), "-N2", "--ntasks-per-node=1")
@@ -283,6 +292,7 @@ def test_a_shell_in_an_allocation_is_refused(slurm: SlurmCluster, way: tuple[str
 # mpirun inside
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.torch
 def test_mpirun_in_a_batch_script_is_who_knows(slurm: SlurmCluster) -> None:
@@ -307,6 +317,7 @@ def test_mpirun_in_a_batch_script_is_who_knows(slurm: SlurmCluster) -> None:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 def test_mpirun_on_other_nodes_than_the_jobs_first_needs_a_master(three: SlurmCluster) -> None:
     """Mpirun --host may leave out the first node: rank 0 sees that it is not there, and stops the job."""
@@ -328,6 +339,7 @@ def test_mpirun_on_other_nodes_than_the_jobs_first_needs_a_master(three: SlurmCl
 # The simulation of srun, and the fixture
 
 
+@pytest.mark.thorough
 def test_a_rehearsal_sets_what_srun_sets(slurm: SlurmCluster) -> None:
     """`launcher rehearse --like slurm` simulates srun: variable by variable, this is what srun says."""
     show = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -379,6 +391,7 @@ def test_a_missing_slurm_fails_and_says_what_to_run(monkeypatch: pytest.MonkeyPa
         SlurmCluster(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 def test_a_launcher_around_mpirun_in_a_batch_script_stays_out_of_its_way(slurm: SlurmCluster) -> None:
     """With the launcher as an image's entry point: mpirun knows the nodes, is run once, and told nothing."""
@@ -406,6 +419,7 @@ def key(tmp_path: Path) -> str:
 BY_MPIRUN = ("run", "--engine", "mpirun", "--no-prefix")
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("family", ["openmpi4", "mpich"])
 def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmCluster, key: str) -> None:
@@ -420,6 +434,7 @@ def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmClu
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 def test_a_batch_script_and_mpirun_as_the_engine(slurm: SlurmCluster, key: str) -> None:
     """The script runs on the first node alone: its nodes, and --ntasks-per-node, are Slurm's to say."""

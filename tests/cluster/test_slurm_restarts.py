@@ -71,6 +71,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(slurm: SlurmCluster, tmp_pat
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_is_killed_does_not_end_the_step(slurm: SlurmCluster, tmp_path: Path) -> None:
     """The job succeeds on the spare node; srun's status is the highest of its tasks all the same."""
     step = slurm.start("srun", "-N3", "--ntasks-per-node=1", "--no-kill", *launch(tmp_path, "--spares", "1"))
@@ -83,6 +84,7 @@ def test_a_launcher_that_is_killed_does_not_end_the_step(slurm: SlurmCluster, tm
     assert step.returncode == 137 and "2 attempts, 1 failed (1 x node-lost); exit status 0" in said, said
 
 
+@pytest.mark.thorough
 def test_without_no_kill_slurm_ends_the_step(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Sbatch's --no-kill is not srun's: the launchers on all nodes are killed."""
     script = f"srun {shlex.join(launch(tmp_path, '--spares', '1'))}"

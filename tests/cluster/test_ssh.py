@@ -140,6 +140,7 @@ def test_who_is_not_let_in(cluster: Cluster, on: Run, server: object, keys: Keys
     assert on(cluster, first, [*ssh, "node1", "true"]).returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_node_that_shows_another_host_key_is_not_entered(
     cluster: Cluster, on: Run, server: object, keys: Keys, tmp_path: Path
@@ -152,6 +153,7 @@ def test_a_node_that_shows_another_host_key_is_not_entered(
         assert explain(done.stderr).startswith("its host key is not the job's")
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -175,6 +177,7 @@ def test_what_a_session_is_not_given(
     assert words in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_what_a_session_does_without(
     cluster: Cluster, on: Run, server: object, keys: Keys, tmp_path: Path
@@ -218,6 +221,7 @@ def test_only_the_address_of_the_cluster_is_open(
         assert explain(done.stderr).startswith(("nothing listens there", "its network cannot be reached"))
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_why_a_node_is_not_reached(cluster: Cluster, on: Run, keys: Keys, tmp_path: Path) -> None:
     """Each way in which a network fails has words of its own."""
@@ -237,6 +241,7 @@ def test_why_a_node_is_not_reached(cluster: Cluster, on: Run, keys: Keys, tmp_pa
     assert explain(on(cluster, first, [*ssh, "node1", "true"]).stderr).startswith("no answer")
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_node_that_takes_connections_and_says_nothing(
     cluster: Cluster, on: Run, keys: Keys, tmp_path: Path
@@ -252,6 +257,7 @@ def test_a_node_that_takes_connections_and_says_nothing(
         listener.stdin.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_both_sides_notice_that_the_other_is_gone(
     cluster: Cluster, server: subprocess.Popen[str], keys: Keys, tmp_path: Path
@@ -269,6 +275,7 @@ def test_both_sides_notice_that_the_other_is_gone(
     subprocess.run(cluster.argv(second, ["sh", "-c", wait]), check=True, timeout=20)
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_session_whose_sshd_is_killed(
     cluster: Cluster, on: Run, server: object, keys: Keys, tmp_path: Path
@@ -279,6 +286,7 @@ def test_a_session_whose_sshd_is_killed(
     assert explain(done.stderr) == "the connection was closed: the node, or its sshd, has ended"
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_the_log_tells_refusals_only(
     cluster: Cluster, on: Run, server: subprocess.Popen[str], keys: Keys, tmp_path: Path
@@ -295,6 +303,7 @@ def test_the_log_tells_refusals_only(
     assert told and all(f"{USER} " in line and "10.77.0.10" in line for line in told), lines
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_unprivileged_it_serves_its_own_user(cluster: Cluster, on: Run, keys: Keys, tmp_path: Path) -> None:
     """No root anywhere; and what the user's .bashrc does stays out of the session."""
@@ -308,6 +317,7 @@ def test_unprivileged_it_serves_its_own_user(cluster: Cluster, on: Run, keys: Ke
         assert explain(done.stderr).startswith("it refuses our key")
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 @pytest.mark.parametrize(
     ("prefix", "words", "fix"),
@@ -334,6 +344,7 @@ def test_who_cannot_be_served_is_told_before(
     assert fix in done.stderr.partition("fix:")[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_the_user_that_sshd_lacks_is_named(cluster: Cluster, on: Run, keys: Keys, tmp_path: Path) -> None:
     """As root sshd needs a user of its own, which only its package makes."""
@@ -344,6 +355,7 @@ def test_the_user_that_sshd_lacks_is_named(cluster: Cluster, on: Run, keys: Keys
     assert "useradd --system --home-dir /run/sshd" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_key_in_another_format_serves(cluster: Cluster, on: Run, tmp_path: Path) -> None:
     """One RSA key in PEM, as old tools make it, as client and host key."""

@@ -115,6 +115,7 @@ sys.exit(9)
 """
 
 
+@pytest.mark.thorough
 def test_any_node_tells_that_a_restart_waits(job: Job) -> None:
     """The second failure in a row: all ranks have ended, and the job goes on a minute later."""
     start(job, FAILS_WHEN_ALL_ARE_UP, "--restarts", "9", "--restart-delay", "60")
@@ -124,6 +125,7 @@ def test_any_node_tells_that_a_restart_waits(job: Job) -> None:
         assert re.search(r"0 of 4 ranks run · .* · waits [0-9.]+ s for restart 2$", head), head
 
 
+@pytest.mark.thorough
 def test_a_launcher_of_the_machine_is_not_of_a_node_that_shares_its_files(job: Job) -> None:
     """Both have their sockets' folders in /tmp; only the kernel knows which network they are of."""
     outside = open_launcher("run", "--", "sleep", "600")
@@ -167,6 +169,7 @@ def test_while_the_nodes_come_together_the_missing_are_named(job: Job) -> None:
     assert found["silent"] == [{"node": 1, "why": "it has not joined yet"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_a_job_of_torchrun_is_called_what_the_user_has_typed(job: Job) -> None:
     """Not by the line of the agent, which nobody would know again."""
@@ -178,6 +181,7 @@ def test_a_job_of_torchrun_is_called_what_the_user_has_typed(job: Job) -> None:
     assert ask(job, 1, "status").stdout.startswith(f"{sys.executable} {script} · 2 nodes")
 
 
+@pytest.mark.thorough
 def test_without_the_channel_a_node_tells_of_itself(job: Job) -> None:
     """--no-peers."""
     start(job, SLEEPS, "--no-peers")
@@ -186,6 +190,7 @@ def test_without_the_channel_a_node_tells_of_itself(job: Job) -> None:
     assert [rank["rank"] for rank in found["nodes"][0]["ranks"]] == [2, 3]
 
 
+@pytest.mark.thorough
 def test_a_node_that_has_lost_node_0_tells_of_itself(job: Job) -> None:
     """And that it is not all."""
     start(job, SLEEPS, "--lost-after", "15")
@@ -225,6 +230,7 @@ def hosts(job: Job, index: int) -> tuple[list[str], list[str]]:
     return in_job, spares
 
 
+@pytest.mark.thorough
 def test_the_nodes_that_are_in_and_the_spare_ones_are_named_before_and_after_a_loss(five: Job) -> None:
     """Asked on node 0, on the spare node, and on one that has come back while another has its rank."""
     flags = ("--restarts", "5", "--lost-after", "5", "--grace", "1", "--spares", "1")

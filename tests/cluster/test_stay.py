@@ -75,6 +75,7 @@ def test_the_first_failure_is_told_once_on_each_node(
     assert len(re.findall("where: local rank 1, pid .*, node 1", both)) == 2
 
 
+@pytest.mark.thorough
 def test_who_stays_alone_keeps_the_status_of_its_rank(tmp_path: Path) -> None:
     """Without other ranks there is nobody to meet; with ``--no-peers`` nobody is met."""
     script = write(tmp_path, "import sys; sys.exit(7)")
@@ -124,6 +125,7 @@ def test_a_signal_to_one_lets_all_save(pair: Job, tmp_path: Path) -> None:
     assert "rank 2 (node1) received SIGTERM: passing it on to all ranks" in done[0].err
 
 
+@pytest.mark.thorough
 @pytest.mark.root
 def test_a_launcher_that_is_killed_takes_its_rank_along_and_ends_all(pair: Job, tmp_path: Path) -> None:
     """The others hear at once that its connection has ended, and name it when it does not come back."""

@@ -150,6 +150,7 @@ def task(role: str, index: int = 0) -> str:
     return f'{{"type":"{role}","index":{index}}}'
 
 
+@pytest.mark.thorough
 def test_a_coordinator_trains_and_all_ends_by_itself(job: Job) -> None:
     """Chief, 2 workers, 1 server and an evaluator on 2 nodes: status 0 on both, and nothing is left."""
     job.start("chief=0 worker=0,1 ps=1 evaluator=0")
@@ -171,6 +172,7 @@ def kill_when_trained(job: Job, index: int, victim: str) -> float:
     return time.monotonic()
 
 
+@pytest.mark.thorough
 def test_the_death_of_a_server_is_a_named_end(job: Job) -> None:
     """Its node says that it was killed, and the chief ends by what TensorFlow raises."""
     job.start("chief=0 worker=0 ps=1", "--steps", "100000")
@@ -182,6 +184,7 @@ def test_the_death_of_a_server_is_a_named_end(job: Job) -> None:
     assert time.monotonic() - began < ENDS_S
 
 
+@pytest.mark.thorough
 def test_the_death_of_the_chief_ends_the_other_node_too(job: Job) -> None:
     """The servers there see that nobody listens any more; the truth is told where the chief was."""
     job.start("chief=0 worker=1 ps=1", "--steps", "100000")
@@ -191,6 +194,7 @@ def test_the_death_of_the_chief_ends_the_other_node_too(job: Job) -> None:
     assert job.wait(1) == 0
 
 
+@pytest.mark.thorough
 def test_a_worker_beside_the_chief_is_missed_by_name(job: Job) -> None:
     """A companion that dies while the chief runs is the failure of the job."""
     job.start("chief=0 worker=0,1 ps=1", "--steps", "100000")
@@ -200,6 +204,7 @@ def test_a_worker_beside_the_chief_is_missed_by_name(job: Job) -> None:
     assert job.wait(1) == 0
 
 
+@pytest.mark.thorough
 def test_the_last_worker_is_not_waited_for_without_end(job: Job) -> None:
     """The coordinator would wait an hour for it, and again: the watch on its node ends the job."""
     job.start("chief=0 ps=0 worker=1", "--steps", "100000")
@@ -210,6 +215,7 @@ def test_the_last_worker_is_not_waited_for_without_end(job: Job) -> None:
     assert "no worker is left" in job.said(0, "err")
 
 
+@pytest.mark.thorough
 def test_a_lost_worker_elsewhere_is_the_strategys_to_bear(job: Job) -> None:
     """Its node says that it was killed; the coordinator gives its work to the other worker and ends well."""
     job.start("chief=0 worker=0,1 ps=0", "--steps", "600")
@@ -220,6 +226,7 @@ def test_a_lost_worker_elsewhere_is_the_strategys_to_bear(job: Job) -> None:
     assert any("scheduled" in one for one in records(job.said(0)))
 
 
+@pytest.mark.thorough
 def test_the_death_of_a_mirrored_worker_ends_the_others(job: Job) -> None:
     """MultiWorkerMirroredStrategy cannot go on without it: both nodes name it, and end as it did."""
     job.start_example("tensorflow_multiworker.py", "worker=0,1", "--steps", "10000000")

@@ -67,6 +67,7 @@ def test_two_nodes_learn_what_one_process_learns(like: str, name: str) -> None:
         assert "each keeps 8613 of 17226 parameters" in rest
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.xdist_group("lightning_fit.py")
 @pytest.mark.parametrize(
@@ -97,6 +98,7 @@ def test_accelerate_launch_is_told_the_job() -> None:
     assert loss == pytest.approx(loss_alone("accelerate_loop.py"), abs=AGREE)
 
 
+@pytest.mark.thorough
 def test_accelerate_launch_on_cpus_would_be_several_jobs() -> None:
     """With --cpu it starts a process without a rank on every node, and all of them end well: refused."""
     need_namespaces()

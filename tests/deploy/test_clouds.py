@@ -93,6 +93,7 @@ def load_spot(folder_: Path, text: str, name: str) -> Path:
     return place / name
 
 
+@pytest.mark.thorough
 def test_azures_client_takes_the_spot_job_and_no_wrong_one(tmp_path: Path) -> None:
     """azure-ai-ml, as for the jobs in docker/azureml."""
     text = SPOT.read_text()

@@ -145,6 +145,7 @@ def test_srun_refuses_a_wrong_option_of_pyxis(slurm: SlurmCluster, tmp_path: Pat
     assert "srun: unrecognized option '--container-folder=" in log.read_text(), log.read_text()
 
 
+@pytest.mark.thorough
 def test_a_node_with_a_problem_stops_the_job_before_it_starts(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Status 69, and the file of the node says why: here no node has the script."""
     log = submit(slurm, "srun.sbatch", tmp_path, "./no-such-script.py")
@@ -156,6 +157,7 @@ def test_a_node_with_a_problem_stops_the_job_before_it_starts(slurm: SlurmCluste
     assert "command-not-found" in (tmp_path / f"check-{job[1]}-node1.json").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5"])
 def test_mpirun_trains_on_all_nodes(family: str, slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -168,6 +170,7 @@ def test_mpirun_trains_on_all_nodes(family: str, slurm: SlurmCluster, tmp_path: 
     assert not list(tmp_path.glob("*.key*"))
 
 
+@pytest.mark.thorough
 def test_a_lost_node_queues_the_job_again_without_it(tmp_path: Path) -> None:
     """Status 75 of srun, because no node came back: the job excludes our line's node, and the user's own.
 

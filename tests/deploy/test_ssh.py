@@ -63,6 +63,7 @@ def start(cluster: Cluster, config: str, folder: Path, *words: str, **variables:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_job_ends_with_the_script(
     number: int, cluster: Cluster, sshd_on_nodes: StartSshd, tmp_path: Path
@@ -110,6 +111,7 @@ def break_programs(folder: Path, *names: str) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.thorough
 def test_without_a_token_nothing_starts(tmp_path: Path) -> None:
     """The control channel would trust whoever knows the job's name."""
     path = break_programs(tmp_path, "od", "openssl", "python3")
@@ -118,6 +120,7 @@ def test_without_a_token_nothing_starts(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (69, "") and "ssh.sh: no token" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_empty_list_of_nodes_is_an_error() -> None:
     """It would do nothing, with status 0."""
     environ = {**clean_environ(), "HOSTS": " \n"}
@@ -125,6 +128,7 @@ def test_an_empty_list_of_nodes_is_an_error() -> None:
     assert done.returncode == 64 and "HOSTS is empty" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_node_with_a_problem_stops_the_job(
     cluster: Cluster, sshd_on_nodes: StartSshd, tmp_path: Path
 ) -> None:

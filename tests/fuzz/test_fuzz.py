@@ -1,4 +1,4 @@
-"""Each fuzzer for a short time, with a new seed each time; what they have found before; that they can find."""
+"""Each fuzzer for a short time, with a new seed each time; what they have found; that they can find."""
 
 from __future__ import annotations
 
