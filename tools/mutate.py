@@ -116,15 +116,16 @@ def choose(rooms: Sequence[str], seed: int, count: int, root: Path = ROOT) -> li
     return list(chosen)
 
 
-def try_change(change: Change, copy: Path, stages: Sequence[Sequence[str]]) -> str:
-    """Return what notices a change: the first failed test, or nothing."""
-    path = copy / change.path.relative_to(ROOT)
+def try_change(
+    change: Change, path: Path, stages: Sequence[Sequence[str]], checkout: Path | None = None
+) -> str:
+    """Return what notices a change, made in this file of a checkout: the first failed test, or nothing."""
     source = path.read_bytes()
     path.write_bytes(change.apply(source))
     try:
         for stage in stages:
             done = subprocess.run(
-                ["timeout", str(STAGE_S), *stage], cwd=copy, capture_output=True, text=True, check=False
+                ["timeout", str(STAGE_S), *stage], cwd=checkout, capture_output=True, text=True, check=False
             )
             if done.returncode:
                 lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -159,7 +160,8 @@ def main() -> int:
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         for change in changes:
             began = time.monotonic()
-            by = try_change(change, copy, [asked.tests] if asked.tests else STAGES)
+            path = copy / change.path.relative_to(ROOT)
+            by = try_change(change, path, [asked.tests] if asked.tests else STAGES, copy)
             survived += not by
             print(f"{time.monotonic() - began:5.0f} s  {by or 'SURVIVED'}", flush=True)
             print(f"         {show(change)}", flush=True)
