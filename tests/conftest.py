@@ -48,9 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         rows[test := item.nodeid.partition("[")[0]] += 1
         marker = item.get_closest_marker("rows")
-        if rows[test] > (marker.args[0] if marker else 1) and any(
-            folder in item.path.parents for folder in REAL
-        ):
+        is_later = rows[test] > (marker.args[0] if marker else 1)
+        if is_in(item, LARGE) or (is_later and is_in(item, REAL)):
             item.add_marker("thorough")
         if without_horovod and item.get_closest_marker("horovod"):
             item.add_marker(pytest.mark.skip(reason=NO_HOROVOD))
