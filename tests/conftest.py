@@ -21,10 +21,11 @@ PURE = [Path(__file__).parent / name for name in ("unit", "golden", "fuzz")]
 
 NO_HOROVOD = "no horovod: run bash tools/test.sh, which compiles it, or prints why it cannot"
 
-REAL = [
-    Path(__file__).parent / name for name in ("process", "cluster", "container", "deploy", "azure", "oracles")
-]
+REAL = [Path(__file__).parent / name for name in ("process", "cluster")]
 """Folders whose tests start real processes. Of a table there, the default suite runs the first row."""
+
+LARGE = [Path(__file__).parent / name for name in ("container", "azure", "oracles")]
+"""Folders whose tests need large downloads: images, Azure's clients, libraries that read our variables."""
 
 COUNTED = "truth"
 """Property of a test whose value is a row as JSON (see `tests.unit.truth_judge.Tally`)."""

@@ -569,6 +569,7 @@ def test_a_node_that_is_deaf_has_its_grace_period_before_the_next_attempt(world:
     assert_restarted_apart(world)
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> None:
     """Its watchdog kills them when the lease ends, before a spare node takes the place."""
     world.start()
