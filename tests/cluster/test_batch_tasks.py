@@ -109,6 +109,7 @@ def test_mpirun_starts_the_ranks_of_a_batch_task(shared: Path) -> None:
     assert [path.parent.name for path in shared.parent.glob("wd-*/serve.log")] == ["wd-node1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_launchers_on_all_nodes_are_a_batch_task(shared: Path) -> None:
     """No ssh and no key: the launchers meet, and four processes of PyTorch add up."""

@@ -120,6 +120,7 @@ def test_an_elastic_job_meets_where_it_is_told(cluster: Cluster, job: str, nodes
     assert {seen["MASTER_ADDR"] for seen in found} <= {node.address for node in cluster.nodes}
 
 
+@pytest.mark.thorough
 def test_a_failure_on_one_node_starts_the_processes_of_both_again(cluster: Cluster, job: str) -> None:
     """--max-restarts on two nodes: agents that hear of each other, which static ones would not."""
     fixed = ("--nnodes", "2", "--max-restarts", "3", "--master-addr", cluster.nodes[0].address)

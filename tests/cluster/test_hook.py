@@ -112,6 +112,7 @@ def test_standalone_is_a_job_of_its_own(environment: Path, tmp_path: Path) -> No
     assert [(result["sum"], len(result["processes"])) for result in results] == [(3, 2)] * 2  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> None:
     """A driver in Python, as the command of the platform: it is told of the node, and torchrun all of it."""
     need_namespaces()
@@ -133,6 +134,7 @@ def test_torchruns_own_flags_win(environment: Path) -> None:
     assert_sum(results, nodes=["0", "0", "1", "1"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi", "slurm"])
 def test_plain_python_is_one_rank(like: str, environment: Path) -> None:
     """Where the platform starts one process per rank, ``python train.py`` is that rank."""

@@ -265,6 +265,7 @@ def test_a_rank_that_dies_before_is_named(tmp_path: Path) -> None:
     assert "rank 1 of 2 failed first: it was killed by SIGKILL" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_rank_that_never_comes_is_missed_by_name(tmp_path: Path) -> None:
     """After the timeout: the others know which rank they have waited for."""
     began = time.monotonic()

@@ -283,6 +283,7 @@ def test_a_link_that_is_down_for_less_than_lost_after_ends_nothing(job: Job) -> 
 # --- the roll call
 
 
+@pytest.mark.thorough
 def test_a_node_that_comes_late_is_waited_for(pair: Job) -> None:
     """Said every 15 seconds, with what node 0 knows of it; as late as that it comes, not a minute."""
     hosts = ",".join(node.address for node in pair.cluster.nodes)

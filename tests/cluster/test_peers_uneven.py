@@ -99,6 +99,7 @@ def test_a_name_that_nobody_knows_yet_is_asked_for_again(pair: Job) -> None:
 # --- who has no channel
 
 
+@pytest.mark.thorough
 def test_a_node_without_the_channel_is_named(pair: Job) -> None:
     """The one that waits says what can be the matter, and what to do."""
     hosts = ",".join(node.address for node in pair.cluster.nodes)
@@ -127,6 +128,7 @@ def test_a_node_0_without_the_channel_is_named(pair: Job) -> None:
 # --- who has no way to it
 
 
+@pytest.mark.thorough
 def test_a_firewall_before_the_control_port_is_named_and_another_port_is_a_way_out(pair: Job) -> None:
     """What node 0 says from that port goes nowhere; all other ports work."""
     rule = ("ip", "rule", "add", "ipproto", "tcp", "sport", "6106", "blackhole")

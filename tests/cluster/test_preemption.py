@@ -206,6 +206,7 @@ def test_a_service_that_does_not_answer_well_is_said_once(start: Start, how: str
     assert said.count(COMPLAINT) == 1 and "internal launcher error" not in said
 
 
+@pytest.mark.thorough
 def test_the_notice_of_aws_comes_behind_its_token(start: Start) -> None:
     """404 is no notice; two minutes are more than the grace, so it is announced first."""
     job, (service,) = start(1)

@@ -141,6 +141,7 @@ def test_every_platform_starts_the_same_job(words: tuple[str, ...]) -> None:
     assert_sum(rehearse(*words, "--nodes", "2", "--processes", "2", "--", *ALLREDUCE))
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.xdist_group("loopback")  # both meet at the default port of this machine
 @pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi"])
@@ -150,6 +151,7 @@ def test_a_rehearsal_needs_no_root(like: str) -> None:
     assert_sum(rehearse(*words, "--", *ALLREDUCE), master="127.0.77.10")
 
 
+@pytest.mark.thorough
 @pytest.mark.mpi
 def test_the_main_job_reaches_the_accuracy_of_one_process(tmp_path: Path) -> None:
     """The README's first command: 2 nodes x 2 processes under Azure ML's MPI learn what one learns."""

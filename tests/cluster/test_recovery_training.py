@@ -199,10 +199,14 @@ def choose_ways(kills: int, losses: Sequence[str] = ()) -> list[str]:
     return ways
 
 
-@pytest.mark.parametrize(("kills", "losses"), [(1, [LOSE]), (20, [LOSE, CRASH, LOSE])])
-def test_pytorch_loses_ranks_and_nodes(tmp_path: Path, kills: int, losses: list[str]) -> None:
-    """4 nodes x 2 ranks; a spare node takes the place of each lost one."""
-    assert_recovers(tmp_path, "ddp.py", 4, 2, choose_ways(kills, losses))
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "kills", "losses"), [(2, 1, 1, [LOSE]), (4, 2, 20, [LOSE, CRASH, LOSE])]
+)
+def test_pytorch_loses_ranks_and_nodes(
+    tmp_path: Path, nodes: int, per_node: int, kills: int, losses: list[str]
+) -> None:
+    """A spare node takes the place of each lost one."""
+    assert_recovers(tmp_path, "ddp.py", nodes, per_node, choose_ways(kills, losses))
 
 
 @pytest.mark.thorough

@@ -310,6 +310,7 @@ def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, t
     assert {one.status for one in job.wait().values()} == {0}
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_claims_a_node_that_runs_is_sent_away(job: Job) -> None:
     """A second launcher as node 2, while the first one runs: nothing happens to the job."""
     start_living(job, "--restarts", "5", "--roll-call-timeout", "3")

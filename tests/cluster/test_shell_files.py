@@ -37,6 +37,7 @@ def write(folder: Path, lines: str) -> str:
     return str(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", STYLES)
 def test_a_file_that_is_torchrun_is_one_job(tmp_path: Path, like: str) -> None:
     """As if it were typed."""
@@ -44,6 +45,7 @@ def test_a_file_that_is_torchrun_is_one_job(tmp_path: Path, like: str) -> None:
     assert sorted(printed(done).splitlines()) == ONE_JOB
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", STYLES)
 def test_a_file_that_does_more_is_refused_and_the_fix_works(tmp_path: Path, like: str) -> None:
     """Each node would have been a job of 2; the variables that the message names make one job of 4."""
@@ -53,6 +55,7 @@ def test_a_file_that_does_more_is_refused_and_the_fix_works(tmp_path: Path, like
     assert sorted(printed(done).splitlines()) == ONE_JOB
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("like", STYLES)
 def test_a_file_that_is_started_for_each_process_is_refused(tmp_path: Path, like: str) -> None:
     """It would start torchrun twice on each node, by the platform's hand or by ours."""

@@ -148,6 +148,7 @@ def test_the_stacks_of_all_nodes_say_who_is_waited_for(job: Job) -> None:
     assert text.count("ranks 0-2, innermost first (faulthandler):") == 1
 
 
+@pytest.mark.thorough
 def test_a_node_that_does_not_answer_is_named(job: Job) -> None:
     """Its launcher is stopped; the others are shown, the status is 75."""
     start(job, SLEEPS, "--lost-after", "60")

@@ -49,7 +49,6 @@ def loss_alone(name: str) -> float:
 
 
 @pytest.mark.mpi
-@pytest.mark.rows(len(STYLES))
 @pytest.mark.parametrize(
     ("like", "name"),
     [

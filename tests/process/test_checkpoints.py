@@ -191,6 +191,7 @@ def stop_while_training(job: Job, line: list[str]) -> int:
         return process.wait(timeout=DEADLINE_S)
 
 
+@pytest.mark.thorough
 def test_the_example_takes_the_steps_it_would_have_taken(tmp_path: Path) -> None:
     """After a resume the losses are those of the run that was not interrupted, dropout included."""
     job = Job(tmp_path, count=1)
@@ -222,6 +223,7 @@ def test_bash_around_python_saves_the_checkpoint(job: Job) -> None:
     job.saved_step("SIGTERM", text)
 
 
+@pytest.mark.thorough
 def test_a_wrapper_script_saves_the_checkpoint(pair: Job) -> None:
     """The usual train.sh, ``set -e`` and neither trap nor exec, with DataLoaders' workers on top."""
     wrapper, script = pair.folder / "train.sh", pair.script(*ENDLESS, "--workers", "1")
@@ -233,6 +235,7 @@ def test_a_wrapper_script_saves_the_checkpoint(pair: Job) -> None:
     pair.saved_step("SIGTERM", text)
 
 
+@pytest.mark.thorough
 def test_a_script_is_told_by_the_signal_that_it_listens_to(pair: Job) -> None:
     """--signal-map TERM=USR1: SIGTERM arrives here, SIGUSR1 there, and nobody hears of SIGTERM."""
     status = stop_while_training(pair, pair.line(pair.script(), "--signal-map", "TERM=USR1"))
@@ -283,6 +286,7 @@ def training_below(pid: int) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.thorough
 def test_data_loaders_workers_live_while_their_leader_saves(pair: Job) -> None:
     """SIGTERM to a DataLoader's worker would make its process fail in the middle of the save."""
     words = ("--steps", "1000000", "--every", "3", "--workers", "2")
@@ -303,6 +307,7 @@ def test_data_loaders_workers_live_while_their_leader_saves(pair: Job) -> None:
     pair.saved_step("SIGTERM", text)
 
 
+@pytest.mark.thorough
 def test_a_second_sigterm_cuts_no_save_short(pair: Job) -> None:
     """It is passed on as the first was, and changes nothing about the deadline or the checkpoint."""
     pair.hold.touch()
@@ -327,6 +332,7 @@ def is_pending(pid: int, number: int) -> bool:
     return any(mask >> number - 1 & 1 for mask in masks)
 
 
+@pytest.mark.thorough
 def test_too_short_a_grace_ends_in_sigkill_and_is_said(pair: Job) -> None:
     """--grace 1 and a save that takes longer: 137, in words; the checkpoint before it is still whole."""
     line = pair.line(pair.held_script("--steps", "1000000", "--every", "3"), "--grace", "1")
@@ -406,6 +412,7 @@ def test_ctrl_c_saves_the_checkpoint(tmp_path: Path, terminal: Terminal, count: 
     job.saved_step("SIGINT", terminal.read())
 
 
+@pytest.mark.thorough
 def test_a_second_ctrl_c_ends_the_job_now(pair: Job, terminal: Terminal) -> None:
     """Whoever types it twice does not want to wait for a checkpoint."""
     pair.hold.touch()
@@ -465,6 +472,7 @@ def tmux(tmp_path: Path) -> Iterator[Callable[[Job], Tmux]]:
         session.close()
 
 
+@pytest.mark.thorough
 def test_under_tmux_the_checkpoint_is_saved(job: Job, tmux: Callable[[Job], Tmux]) -> None:
     """SIGTERM to a launcher that somebody has typed in a tmux window; started once more, it goes on."""
     session = tmux(job)
@@ -481,6 +489,7 @@ def test_under_tmux_the_checkpoint_is_saved(job: Job, tmux: Callable[[Job], Tmux
     job.assert_resumed(step, job.run("--steps", str(step + 3)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("flags", [(), ("--signal-map", "HUP=TERM")], ids=["as it is", "mapped"])
 def test_a_closed_tmux_session_ends_the_job(
     pair: Job, tmux: Callable[[Job], Tmux], flags: tuple[str, ...]

@@ -205,6 +205,7 @@ def test_the_workers_of_an_agent_have_to_meet_too(tmp_path: Path) -> None:
     assert json.loads(record.read_text())["causes"][0]["code"] == "never-met"
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_workers_that_all_end_alone_are_a_failure_too() -> None:
     """As long as the agent takes to end counts for nothing."""

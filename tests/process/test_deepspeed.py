@@ -85,6 +85,7 @@ def test_sigterm_reaches_every_rank(tmp_path: Path) -> None:
     assert all(map(is_gone, ranks))
 
 
+@pytest.mark.thorough
 def test_no_rank_survives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL to the launcher takes DeepSpeed's command, its launcher and the ranks along."""
     job = Job(tmp_path)
@@ -94,6 +95,7 @@ def test_no_rank_survives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: all(map(is_gone, ranks)), "all ranks are gone")
 
 
+@pytest.mark.thorough
 def test_its_autotuner_on_one_node_needs_no_ssh(tmp_path: Path) -> None:
     """Experiments, the best configuration, and the training with it; where no sshd listens."""
     environ = {**deepspeed_environ(), **TUNING}

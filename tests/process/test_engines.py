@@ -257,6 +257,7 @@ def test_virtual_local_ranks_are_torchruns(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 @torch
 def test_agents_of_an_elastic_job_meet_on_one_machine() -> None:
     """--nnodes 1:2 at localhost, twice: one world of both, which adds up."""
@@ -272,6 +273,7 @@ def test_agents_of_an_elastic_job_meet_on_one_machine() -> None:
     assert '"sum": 10, "expected": 10' in "".join(outputs)
 
 
+@pytest.mark.thorough
 @torch
 def test_several_standalone_jobs_fit_on_one_machine() -> None:
     """Each on a port of its own, and each adds up."""

@@ -113,6 +113,7 @@ def alone() -> list[Epoch]:
     return parse_epochs(run_alone("train_ddp.py"))
 
 
+@pytest.mark.thorough
 def test_one_process_without_variables_learns_the_digits(alone: list[Epoch]) -> None:
     """By hand the script is a world of one, and reaches 95 % in its default number of epochs."""
     assert [epoch.number for epoch in alone] == [1, 2, 3, 4, 5]
@@ -132,6 +133,7 @@ def test_two_processes_reach_what_one_reaches(alone: list[Epoch]) -> None:
         assert actual.accuracy == pytest.approx(expected.accuracy, abs=AGREE_PERCENT)
 
 
+@pytest.mark.thorough
 def test_resumes_after_the_saved_epoch(alone: list[Epoch], tmp_path: Path) -> None:
     """Two processes stop after epoch 3; one takes over at 4, and ends where it would alone."""
     checkpoint = tmp_path / "digits.pt"
@@ -148,6 +150,7 @@ def test_resumes_after_the_saved_epoch(alone: list[Epoch], tmp_path: Path) -> No
     assert [checkpoint] == list(tmp_path.iterdir()), "no half-written file stays behind"
 
 
+@pytest.mark.thorough
 def test_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -> None:
     """Started once more with the checkpoint of its last epoch, it says so and succeeds."""
     checkpoint = tmp_path / "digits.pt"
@@ -157,6 +160,7 @@ def test_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -> None:
     assert f"resumed from {checkpoint} after epoch 1\n" == again
 
 
+@pytest.mark.thorough
 def test_a_batch_that_does_not_divide_is_refused() -> None:
     """Rounding would silently train another job than the one asked for."""
     refused = start_job(2, "train_ddp.py", "--batch-size", "95", processes_per_node=2)

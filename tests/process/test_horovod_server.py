@@ -105,6 +105,7 @@ def put(port: int, key: str, size: int) -> int:
         return int(guest.makefile("rb").readline().split()[1])
 
 
+@pytest.mark.thorough
 def test_strangers_cannot_fill_it(served: tuple[int, Path]) -> None:
     """Neither with one value, nor with many; whose server it is, it still says."""
     port, _ = served

@@ -120,6 +120,7 @@ def reads(job: Served) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_is_stopped_is_down(job: Served) -> None:
     """The exporter answers; the launcher does not."""
     os.kill(job.launcher.pid, signal.SIGSTOP)

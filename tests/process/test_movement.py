@@ -110,6 +110,7 @@ def counts_storage(folder: Path) -> bool:
     return read_storage_bytes(os.getpid()) > before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("moves", "count"),
     [(SPIN, 1), (SEND, 2), (LOAD, 2), (WRITE, 2)],
@@ -122,11 +123,13 @@ def test_a_job_that_moves_is_not_reported(tmp_path: Path, moves: str, count: int
     assert run(tmp_path, moves, count=count)[:2] == (0, [])
 
 
+@pytest.mark.thorough
 def test_traffic_of_one_rank_is_enough(tmp_path: Path) -> None:
     """The others may wait for what it downloads."""
     assert run(tmp_path, f"if rank: {WAIT}" + SEND)[:2] == (0, [])
 
 
+@pytest.mark.thorough
 def test_an_endless_loop_for_which_the_others_wait_is_reported(tmp_path: Path) -> None:
     """CPU time of at most half of the ranks is no movement: it is what hangs."""
     status, stalls, said = run(tmp_path, f"if rank == 1:\n    {SPIN}else:\n    {WAIT}", count=3)
@@ -142,6 +145,7 @@ def test_zero_switches_all_of_it_off(tmp_path: Path) -> None:
     assert run(tmp_path, WAIT, "--stall-timeout", "0")[:2] == (0, [])
 
 
+@pytest.mark.thorough
 def test_a_given_time_counts_output_and_gpus_only(tmp_path: Path) -> None:
     """As before: CPU time says nothing then."""
     status, stalls, said = run(tmp_path, SPIN, "--stall-timeout", "2")
@@ -149,12 +153,14 @@ def test_a_given_time_counts_output_and_gpus_only(tmp_path: Path) -> None:
     assert status == 0
 
 
+@pytest.mark.thorough
 def test_the_action_needs_a_given_time(tmp_path: Path) -> None:
     """A fleet's LAUNCHER_ON_STALL=stop without a time ends no job."""
     status, stalls, said = run(tmp_path, WAIT, LAUNCHER_ON_STALL="stop")
     assert (status, len(stalls)) == (0, 1), said
 
 
+@pytest.mark.thorough
 def test_one_process_whose_output_is_not_seen(tmp_path: Path) -> None:
     """Its output goes to a file past the launcher: the report does not speak of it."""
     path, out = tmp_path / "train.py", tmp_path / "out"
@@ -183,6 +189,7 @@ def test_the_rank_that_is_behind_is_named(tmp_path: Path) -> None:
     assert f"{stalls[0]}\nlauncher:   rank 1 is behind: step 1,259, the others 1,261\nlauncher:   " in said
 
 
+@pytest.mark.thorough
 def test_a_pattern_that_takes_forever_delays_nothing(tmp_path: Path) -> None:
     """It is searched in a fork, which the launcher ends; the report has no line about it then."""
     status, stalls, said = run(tmp_path, "print('a' * 40 + 'b')\n" + WAIT, "--progress-pattern", "(a+)+$")

@@ -77,6 +77,7 @@ def test_two_jobs_at_once_meet_each_at_a_port_of_its_own(count: int) -> None:
         assert len(set(said)) == 2
 
 
+@pytest.mark.thorough
 @torch
 def test_two_jobs_of_torch_with_a_torchrun_beside_them() -> None:
     """Each adds up what its own processes have, and nothing more."""

@@ -72,6 +72,7 @@ def built(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_source_archive_has_everything(built: Path) -> None:
     """What a clone has, the source archive has."""
     with tarfile.open(built / f"{NAME}.tar.gz") as archive:
@@ -132,12 +133,14 @@ def test_a_users_launcher_is_not_run(copy: Path, tmp_path: Path, shadow: str) ->
         assert (done.returncode, done.stderr) == (0, ""), (form, done.stderr)
 
 
+@pytest.mark.thorough
 def test_the_source_archive_can_be_installed(built: Path, tmp_path: Path) -> None:
     """As the wheel that pip makes of it: completions and man page are made on the way."""
     install(built / f"{NAME}.tar.gz", tmp_path)
     check_share(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_checkout_can_be_installed(copy: Path, tmp_path: Path) -> None:
     """Completions and man page are made on the way, though git does not have them."""
     install(copy, tmp_path)

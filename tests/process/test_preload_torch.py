@@ -76,6 +76,7 @@ def test_a_restart_imports_nothing_again(tmp_path: Path) -> None:
     assert len(again) == 2 and all(float(seconds) < 0.8 for seconds in again), again
 
 
+@pytest.mark.thorough
 def test_each_rank_has_its_own_seeds(tmp_path: Path) -> None:
     """As in processes of their own: torch's and numpy's."""
     script = tmp_path / "train.py"
@@ -87,6 +88,7 @@ def test_each_rank_has_its_own_seeds(tmp_path: Path) -> None:
         assert all(one != other for one, other in zip(*seeds, strict=True)), seeds
 
 
+@pytest.mark.thorough
 def test_record_writes_the_error(tmp_path: Path) -> None:
     """The report quotes it, as without."""
     script = tmp_path / "train.py"
@@ -103,6 +105,7 @@ def test_record_writes_the_error(tmp_path: Path) -> None:
     assert "template.py" not in told["traceback"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("example", "module"),
     [
@@ -120,6 +123,7 @@ def test_other_frameworks_survive(example: str, module: str) -> None:
     assert "not used" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_lightning_reads_its_rank_when_it_is_imported() -> None:
     """It is named and left out; the rest is imported once."""
     done = launch(
@@ -151,6 +155,7 @@ def test_it_can_be_looked_at(tmp_path: Path) -> None:
         running.communicate(timeout=DEADLINE_S)
 
 
+@pytest.mark.thorough
 def test_coverage_measures_the_script(tmp_path: Path) -> None:
     """``coverage run`` is the program, and each rank writes its own data."""
     script = tmp_path / "train.py"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.process.starting import ROOT, clean_environ
 
-pytestmark = pytest.mark.xdist_group("site")
+pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.thorough]
 CHECKOUT = Path(ROOT)
 LIBRARIES = ("mkdocs==1.6.1", "mkdocs-material==9.8.1")
 """What the environment has, with pins; tools/setup.sh installs the same list."""

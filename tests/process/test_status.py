@@ -360,6 +360,7 @@ def select_each_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
         second.end()
 
 
+@pytest.mark.thorough
 def test_stopped_launcher_does_not_block_status(job: Asked) -> None:
     """It is reported as a launcher that does not answer."""
     os.kill(job.launcher.pid, signal.SIGSTOP)
@@ -442,6 +443,7 @@ while True:
 """.replace("NAME", SOCKET_NAME)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("kind", ["mute", "invented"])
 def test_sockets_of_another_user_do_not_hide_a_job(job: Asked, kind: str) -> None:
