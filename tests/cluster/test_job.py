@@ -158,7 +158,7 @@ def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
     for name in ("sh", "env"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     (tmp_path / "train.py").write_text(
-        "import os\nprint('rank', os.environ['RANK'], os.environ['WORLD_SIZE'])\n"
+        "import os\nos.write(1, b'rank %s %s\\n' % (os.environb[b'RANK'], os.environb[b'WORLD_SIZE']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "launcher", "rehearse", "train.py"],

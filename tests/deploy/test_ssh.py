@@ -20,8 +20,12 @@ from tests.process.starting import clean_environ
 
 SCRIPT = DEPLOY / "ssh.sh"
 SHOW = """
-import os, sys
-print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.uname().nodename, *sys.argv[1:])
+import os, sys, time
+words = (os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.uname().nodename, *sys.argv[1:])
+os.write(1, (" ".join(words) + chr(10)).encode())
+open("seen-" + os.environ["RANK"], "w").close()
+while not (os.path.exists("seen-0") and os.path.exists("seen-1")):
+    time.sleep(0.02)
 sys.exit(int(os.environ["RANK"]) * int(sys.argv[2]))
 """
 
