@@ -30,7 +30,8 @@ OWN = f"launcher-pyz-{os.geteuid()}"
 TRAINS = """
 import os, sys, time
 attempt = os.environ.get("LAUNCHER_ATTEMPT", "0")
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "attempt", attempt, flush=True)
+line = "rank %s of %s attempt %s" % (os.environ["RANK"], os.environ["WORLD_SIZE"], attempt)
+os.write(1, (line + chr(10)).encode())  # at once, because nodes share a pipe
 """
 FAILS_ONCE = TRAINS + 'sys.exit(os.environ["RANK"] == "1" and attempt == "0")\n'
 HANGS = (
