@@ -1,4 +1,4 @@
-"""What all tests share of pytest: what is quick or needs Horovod, deadlines, and the truth model's counts."""
+"""What all tests share: what is thorough or needs Horovod, deadlines, and the truth model's counts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ try:
 except ImportError:  # an image for GPUs, in which tools/gpu.sh runs only the tests marked gpu
     settings = None  # type: ignore[assignment, misc]
 
-PURE = [Path(__file__).parent / name for name in ("unit", "golden", "fuzz")]
-"""Folders whose tests plan and parse, and start next to no process."""
-
 NO_HOROVOD = "no horovod: run bash tools/test.sh, which compiles it, or prints why it cannot"
 
 REAL = [Path(__file__).parent / name for name in ("process", "cluster")]
@@ -33,13 +30,12 @@ COUNTED = "truth"
 
 if settings is not None:
     settings.register_profile("busy machine", deadline=None)  # its deadline of 200 ms is the wall's time
-    settings.register_profile("quick", deadline=None, max_examples=20)
     settings.load_profile("busy machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is quick by its folder; of other folders each file, or test, says it.
+    """Mark what is thorough by its folder, or as a later row of a table.
 
     What is in `LARGE` is thorough, and in `REAL` all rows of a table but the first N, ``rows(N)``, or one.
     What needs Horovod is skipped where it could not be compiled. In CI it fails instead.
@@ -54,8 +50,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("thorough")
         if without_horovod and item.get_closest_marker("horovod"):
             item.add_marker(pytest.mark.skip(reason=NO_HOROVOD))
-        if is_in(item, PURE):
-            item.add_marker("quick")
 
 
 def is_in(item: pytest.Item, folders: Sequence[Path]) -> bool:

@@ -26,9 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("planning", "identity", "process", "agent", "cluster", "failure")
 PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", str(os.cpu_count())]
 STAGES = (
-    [*PYTEST, "-m", "not thorough", "tests/unit", "tests/golden", "tests/fuzz"],
-    [*PYTEST, "-m", "quick and not thorough", "--dist", "loadgroup", "tests/process", "tests/cluster"],
-    [*PYTEST, "-m", "not thorough", "--dist", "loadgroup", "tests"],
+    [*PYTEST, "-m", "not thorough", "tests/unit", "tests/golden", "tests/fuzz", "tests/corpus"],
+    [*PYTEST, "-m", "not thorough", "--dist", "loadgroup", "tests/process", "tests/cluster"],
 )
 STAGE_S = 1800.0
 """Seconds of one stage. Tests that hang have noticed the change, too."""

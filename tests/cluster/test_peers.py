@@ -27,9 +27,6 @@ SHORT = ("--roll-call-timeout", "6")
 
 
 # --- one verdict
-
-
-@pytest.mark.quick
 def test_a_rank_that_is_killed_ends_the_job_on_all_nodes_at_once(job: Job) -> None:
     """Within a second all processes are told, and all launchers have one verdict, status and record."""
     job.start_waiting("--failure-file", str(job.folder / "failure-{}.json"), per_node=1)
@@ -70,7 +67,6 @@ def test_a_clean_end_of_one_node_is_normal(pair: Job) -> None:
     assert_one_truth(pair.wait(), 1, "rank 1 of 2 failed first: it exited with status 1")
 
 
-@pytest.mark.quick
 def test_all_well_is_status_0_and_no_verdict(job: Job) -> None:
     """Whatever was measured and compared on the way."""
     job.start_all("--", "sh", "-c", SHOW)

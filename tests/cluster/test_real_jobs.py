@@ -112,13 +112,11 @@ def test_hydras_cyclic_ranks_get_their_true_node() -> None:
     assert sorted(done.stdout.splitlines()) == ["0 0 0 node0", "1 1 0 node1", "2 0 1 node0", "3 1 1 node1"]
 
 
-OFTEN = ("--like", "azureml-mpi", "--scope", "process")
-"""The job that is started in `make quick`, too: a real mpirun, one launcher per process, a real framework."""
 PLATFORMS: Sequence[tuple[str, ...]] = (
+    ("--like", "azureml-mpi", "--scope", "process"),
     ("--like", "azureml-pytorch", "--scope", "node"),
     ("--like", "azureml-pytorch", "--scope", "process"),
     ("--like", "azureml-mpi", "--scope", "node"),
-    OFTEN,
     ("--like", "azure-batch"),
     ("--like", "slurm", "--scope", "node"),
     ("--like", "slurm", "--scope", "process"),
@@ -128,13 +126,7 @@ PLATFORMS: Sequence[tuple[str, ...]] = (
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, id="-".join(words[1::2]), marks=pytest.mark.quick if words == OFTEN else ())
-        for words in PLATFORMS
-    ],
-)
+@pytest.mark.parametrize("words", PLATFORMS, ids=lambda words: "-".join(words[1::2]))
 def test_every_platform_starts_the_same_job(words: tuple[str, ...]) -> None:
     """Whatever started it, the job has the same ranks on the same nodes, and adds up."""
     need_namespaces()

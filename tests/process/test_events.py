@@ -49,7 +49,6 @@ def find(events: list[dict[str, object]], name: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.quick
 def test_a_job_that_succeeds_has_its_milestones(tmp_path: Path) -> None:
     """In their order, with what the launcher knows; nothing is printed for them."""
     path = tmp_path / "new" / "events.jsonl"

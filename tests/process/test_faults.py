@@ -20,7 +20,6 @@ from launcher.process.descendants import read_state
 from tests.process.faults import ANYTHING, Job, Outcome, read_rows
 from tests.process.looking import is_gone, wait_for
 
-pytestmark = pytest.mark.quick  # which process failed first, and what is said
 ROWS = read_rows()
 TWO = ("--nproc-per-node", "2")
 GRACE_S = 0.4

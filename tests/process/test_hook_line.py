@@ -21,7 +21,6 @@ from tests.process.hooking import (
 )
 from tests.process.starting import ROOT, launch
 
-pytestmark = pytest.mark.quick  # what an image does where nothing is typed
 BATCH = {
     "AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5",
     "AZ_BATCH_NODE_LIST": "10.0.0.4;10.0.0.5",

@@ -15,7 +15,6 @@ import pytest
 from tests.process.looking import is_gone, pending, read_pid, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 
-pytestmark = pytest.mark.quick  # process 1 of a container: statuses and signals
 FORWARDED = sorted(
     signal.valid_signals()
     - {

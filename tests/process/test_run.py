@@ -18,7 +18,6 @@ from launcher.frameworks.torch import ELASTIC
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, launch, open_launcher
 
-pytestmark = pytest.mark.quick  # what a user types, and what comes back
 MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
     "OMPI_COMM_WORLD_SIZE": "4",

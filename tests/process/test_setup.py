@@ -6,12 +6,9 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.process.starting import clean_environ, launch
 from tests.process.test_run import DUMP, MPI
 
-pytestmark = pytest.mark.quick  # the launcher inside of a script
 SCRIPT = """
 import json, os, launcher
 one = launcher.setup()

@@ -72,9 +72,6 @@ PROCESS = {
 NODE = {"LAUNCHER_NNODES": "1", "LAUNCHER_NPROC_PER_NODE": "1"}
 
 
-pytestmark = pytest.mark.quick  # what is loaded before a command starts
-
-
 @pytest.mark.parametrize("environ", [PROCESS, NODE, {}], ids=["process", "node", "plain"])
 def test_only_these_modules_load_before_the_command(environ: dict[str, str]) -> None:
     """Each module costs every process of every job: a new one here needs a reason and a measurement."""

@@ -57,7 +57,6 @@ def receiver() -> Iterator[Receiver]:
         yield one
 
 
-@pytest.mark.quick
 def test_the_spans_of_a_job(receiver: Receiver, tmp_path: Path) -> None:
     """One trace: the job, its start, each attempt with its training and its stop, and why it failed."""
     script = tmp_path / "train.py"

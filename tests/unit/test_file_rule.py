@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
+from tools.reference import find_nodes
+
+pytestmark = pytest.mark.xdist_group("source")
 ROOT = Path(__file__).parents[2] / "launcher"
 RULE = "core/files.py"
 WRITING = {
@@ -25,9 +30,9 @@ ELSEWHERE = {
 """Calls that may stay outside, by module, each with its reason."""
 
 
-def find_writes(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def find_writes(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each call that may write to a path; of imports that hide one, too."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in {"os", *MODULES}:
             names = {alias.name for alias in node.names}
             if node.module != "os" or names & (WRITING | {"open"}):
@@ -57,7 +62,7 @@ def test_one_module_writes() -> None:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         module = path.relative_to(ROOT).as_posix()
-        calls = [*find_writes(ast.parse(path.read_text()))] if module != RULE else []
+        calls = [*find_writes(find_nodes(path))] if module != RULE else []
         wrong = [f"{line}: {name}" for line, name in calls if name not in ELSEWHERE.get(module, ())]
         if wrong:
             found[module] = wrong
@@ -66,7 +71,7 @@ def test_one_module_writes() -> None:
 
 def test_what_is_searched_for_is_found() -> None:
     """In the rule's own module, and in each of these lines."""
-    ours = {name for _, name in find_writes(ast.parse((ROOT / RULE).read_text()))}
+    ours = {name for _, name in find_writes(find_nodes(ROOT / RULE))}
     assert ours == {"open", "os.mkdir", "os.open", "os.replace", "os.rmdir", "os.unlink"}
     writing = (
         "open(path, 'w')",
@@ -88,4 +93,4 @@ def test_what_is_searched_for_is_found() -> None:
         "shutil.which('ssh')",
         "text.replace('a', 'b')",
     )
-    assert [line for line in writing + reading if [*find_writes(ast.parse(line))]] == list(writing)
+    assert [line for line in writing + reading if [*find_writes(ast.walk(ast.parse(line)))]] == list(writing)

@@ -6,8 +6,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import launcher
+import pytest
 
+import launcher
+from tools.reference import find_nodes
+
+pytestmark = pytest.mark.xdist_group("source")
 PACKAGE = Path(launcher.__file__).parent
 PYTHONS = {
     "machine/pythons.py": "the rule itself",
@@ -54,8 +58,9 @@ CALLS = ("fork", "forkpty", "popen", "system", "posix_spawn", "posix_spawnp", "r
 def walk() -> Iterator[tuple[str, ast.AST]]:
     """Yield all nodes of the package, with the file of each."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            yield str(path.relative_to(PACKAGE)), node
+        name = str(path.relative_to(PACKAGE))
+        for node in find_nodes(path):
+            yield name, node
 
 
 def is_python_line(node: ast.AST) -> bool:

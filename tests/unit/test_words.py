@@ -12,6 +12,7 @@ import pytest
 
 from tests.process.starting import ROOT
 
+pytestmark = pytest.mark.xdist_group("source")
 PAGES = (*("README", "SECURITY", "CONTRIBUTING", "CHANGELOG"), "docs/*")
 NOT = "whoever whom nobody somebody anybody everybody thereby court crew guardian obstacle parting roster"
 """A process, a node and a program are no persons; the rest has a name in the field."""

@@ -72,6 +72,7 @@ def test_starters_on_path(tmp_path: Path) -> None:
         *((bytes((1 << 20) - cut) + b"\0libmpi.so.12\0", "MPICH") for cut in (0, 1, 5, 13, 14)),
         (b"\0libmpich.a\0" + bytes(3 << 20) + b"\0libmpi.so.40\0", "Open MPI"),
     ],
+    ids=lambda value: str(len(value)),
 )
 def test_what_a_package_was_built_for(tmp_path: Path, content: bytes, family: str) -> None:
     """By the library that its binary names; nothing is imported."""
