@@ -78,8 +78,7 @@ def test_plans_are_true(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", cases(jobs=True))
-def test_processes_of_a_job_agree(name: str) -> None:
+def check_processes_of_a_job_agree(name: str) -> None:
     """One world, one master, one port."""
     nodes = snapshots(read_case(name))
     seen = {
@@ -89,8 +88,7 @@ def test_processes_of_a_job_agree(name: str) -> None:
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("name", cases(jobs=True))
-def test_ranks_and_places_are_taken_once(name: str) -> None:
+def check_ranks_and_places_are_taken_once(name: str) -> None:
     """Ranks are 0..W-1 once each where no start is missing; no two processes share a place."""
     outcomes = [outcome for outcome in plan_case(name) if not is_spare(outcome)]
     plans = plans_of(name)
@@ -108,8 +106,7 @@ def test_ranks_and_places_are_taken_once(name: str) -> None:
     assert len(set(places)) == len(places)
 
 
-@pytest.mark.parametrize("name", cases(jobs=True))
-def test_a_node_has_one_index_and_its_processes_the_same_size(name: str) -> None:
+def check_a_node_has_one_index_and_its_processes_the_same_size(name: str) -> None:
     """What runs on one node knows one node rank and one local size, and no other node has that rank."""
     nodes = snapshots(read_case(name))
     sizes: dict[str, set[int]] = {}
@@ -126,8 +123,7 @@ def test_a_node_has_one_index_and_its_processes_the_same_size(name: str) -> None
     assert len(set(chain.from_iterable(index.values()))) == len(index)
 
 
-@pytest.mark.parametrize("name", cases(jobs=True))
-def test_rank_0_runs_on_the_master(name: str) -> None:
+def check_rank_0_runs_on_the_master(name: str) -> None:
     """Where the case knows which host the master is, rank 0 is there, and that is node 0."""
     nodes = snapshots(read_case(name))
     known = {node["hostname"] for node in nodes}
@@ -142,8 +138,7 @@ def test_rank_0_runs_on_the_master(name: str) -> None:
         assert outcome.topology.node_rank in (None, 0) if on_master else outcome.topology.node_rank != 0
 
 
-@pytest.mark.parametrize("name", cases(jobs=True))
-def test_variables_say_what_the_plan_says(name: str) -> None:
+def check_variables_say_what_the_plan_says(name: str) -> None:
     """What a process really gets is the plan: nothing inherited survives beside it."""
     nodes = snapshots(read_case(name))
     for node, outcome in zip(nodes, plan_case(name), strict=True):
@@ -168,3 +163,13 @@ def test_variables_say_what_the_plan_says(name: str) -> None:
             }
             expected = {key: None if value is None else str(value) for key, value in wanted.items()}
             assert expected == {key: got.get(key) for key in wanted}
+
+
+@pytest.mark.parametrize("name", cases(jobs=True))
+def test_a_job_is_one(name: str) -> None:
+    """All of the above, on one reading of the case."""
+    check_processes_of_a_job_agree(name)
+    check_ranks_and_places_are_taken_once(name)
+    check_a_node_has_one_index_and_its_processes_the_same_size(name)
+    check_rank_0_runs_on_the_master(name)
+    check_variables_say_what_the_plan_says(name)

@@ -16,35 +16,32 @@ from tests.golden.jobs import (
     render,
 )
 
+ORIGINS = (
+    "Recorded ",
+    "From documentation: ",
+    "From source: ",
+    "From a published ",
+    "From use ",
+    "By hand: ",
+)
+"""How the first note of a case begins: where it comes from."""
+
 
 @pytest.mark.parametrize("name", case_names())
 def test_plans_are_the_golden_ones(name: str) -> None:
-    """The plan of every process, as JSON, is the document that somebody has read.
+    """The plan of every process, as JSON, is the document that was reviewed, in the rewriter's layout.
 
     To change one: ``python -m tests.golden.rewrite``, and read what it prints.
     """
     expected = read_expected(name)
     assert expected == describe_case(name)
+    assert render(expected) + "\n" == (EXPECTED / f"{name}.json").read_text()
+    assert read_case(name)["notes"][0].startswith(ORIGINS)
 
 
 def test_no_golden_document_is_left_over() -> None:
     """A document without its case proves nothing."""
     assert sorted(path.stem for path in EXPECTED.glob("*.json")) == case_names()
-
-
-@pytest.mark.parametrize("name", case_names())
-def test_golden_documents_are_written_by_the_rewriter(name: str) -> None:
-    """One layout, so that a rewrite shows only what has changed."""
-    expected = render(read_expected(name)) + "\n"
-    assert expected == (EXPECTED / f"{name}.json").read_text()
-
-
-@pytest.mark.parametrize("name", case_names())
-def test_cases_say_where_they_come_from(name: str) -> None:
-    """Recorded, from documentation or source, or made by hand: the first note says which."""
-    first = read_case(name)["notes"][0]
-    origins = ("Recorded ", "From documentation: ", "From source: ", "From a published ", "From use ")
-    assert first.startswith((*origins, "By hand: "))
 
 
 @pytest.mark.parametrize("name", recording_names())

@@ -64,8 +64,7 @@ def take_over(environ: Mapping[str, str], answer: dict[str, Any]) -> dict[str, s
     return {**kept, **answer["set"]}
 
 
-@pytest.mark.parametrize("name", case_names())
-def test_every_way_gives_a_process_the_same(name: str) -> None:
+def check_every_way_gives_a_process_the_same(name: str) -> None:
     """At PROCESS scope: byte for byte, and nothing that the user or the platform has set is another then."""
     for environ, host, words in starts(name):
         planned = plan(environ, host, words)
@@ -81,8 +80,7 @@ def test_every_way_gives_a_process_the_same(name: str) -> None:
             assert not environ.get(variable) or variable.startswith(MAY_CHANGE) or left_over, variable
 
 
-@pytest.mark.parametrize("name", case_names())
-def test_torchrun_is_told_the_same_with_and_without_the_launcher(name: str) -> None:
+def check_torchrun_is_told_the_same_with_and_without_the_launcher(name: str) -> None:
     """``torchrun train.py`` by itself, with the hook, sees what ``launcher run -- torchrun ...`` gives it."""
     for environ, host, _ in starts(name):
         planned = plan(environ, host, TORCHRUN_LINE)
@@ -93,8 +91,7 @@ def test_torchrun_is_told_the_same_with_and_without_the_launcher(name: str) -> N
         assert (answer["scope"], take_over(environ, answer)) == (TORCHRUN, expected)
 
 
-@pytest.mark.parametrize("name", case_names())
-def test_a_script_that_stands_for_a_node_gets_what_it_lacks(name: str) -> None:
+def check_a_script_that_stands_for_a_node_gets_what_it_lacks(name: str) -> None:
     """At NODE scope nothing that is there changes; the node is told, or a process where the node has one."""
     for environ, host, words in starts(name):
         planned = plan(environ, host, words)
@@ -121,8 +118,7 @@ def test_a_script_that_stands_for_a_node_gets_what_it_lacks(name: str) -> None:
             assert after["NODE_RANK"] == environ.get("NODE_RANK", str(topology.node_rank))
 
 
-@pytest.mark.parametrize("name", case_names())
-def test_what_is_refused_by_one_way_is_refused_by_all(name: str) -> None:
+def check_what_is_refused_by_one_way_is_refused_by_all(name: str) -> None:
     """The hook sets nothing then, and names the first thing that is wrong."""
     for environ, host, words in starts(name):
         planned = plan(environ, host, words)
@@ -130,6 +126,15 @@ def test_what_is_refused_by_one_way_is_refused_by_all(name: str) -> None:
             answer = find_answer(environ, host, words)
             assert list(answer) == ["refused"]
             assert answer["refused"].startswith(f"[{planned.problems[0].code}] ")
+
+
+@pytest.mark.parametrize("name", case_names())
+def test_all_ways_of_a_case_agree(name: str) -> None:
+    """All of the above."""
+    check_every_way_gives_a_process_the_same(name)
+    check_torchrun_is_told_the_same_with_and_without_the_launcher(name)
+    check_a_script_that_stands_for_a_node_gets_what_it_lacks(name)
+    check_what_is_refused_by_one_way_is_refused_by_all(name)
 
 
 ALONE = {
