@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.command.line import is_python, read_flags
+from launcher.command.line import behind_front, is_python, read_flags
 from launcher.core.errors import Problem, UsageError
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ def plan_words(
     if options.switch("expand_args"):
         words[1:] = [expand(word, variables) for word in words[1:]]
     if options.switch("local_rank_arg") and words:
-        words.insert(count_callers(words), f"--local_rank={local_rank}")
+        words.insert(count_callers(words, variables), f"--local_rank={local_rank}")
     return tuple(words)
 
 
@@ -69,9 +69,11 @@ def expand_local_rank(word: str, local_rank: int) -> str:
     return _READ.sub(lambda match: match[1] or str(local_rank), word)
 
 
-def count_callers(argv: Sequence[str]) -> int:
+def count_callers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Return the number of words before the script's own arguments."""
-    return read_flags(argv)[2] if is_python(argv[0]) else 1
+    behind = behind_front(tuple(argv), environ)
+    callers = read_flags(behind)[2] if is_python(behind[0]) else 1
+    return len(argv) - len(behind) + callers
 
 
 def refuse_words(options: Options, who: str) -> UsageError:

@@ -118,12 +118,44 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
     Raises:
         UsageError: No command, or ``-m`` without a module.
     """
+    count = count_front(command)
+    if count:
+        return plan_fronted(command, count, options, environ)
     argv = add_python(command, options, environ)
     if argv == tuple(command) and not options.switch("no_python") and may_be_shell(argv):
         from launcher.command.shell import open_shell
 
         argv = open_shell(argv)
     return part_module(argv) if is_python(argv[0]) else argv
+
+
+def count_front(argv: Sequence[str]) -> int:
+    """Return the number of words of programs in front of a command, such as ``nice -n 5``; see `fronts`."""
+    if not argv or argv[0].endswith(".py") or (is_python(argv[0]) and read_flags(argv)[1] != "m"):
+        return 0
+    from launcher.command.fronts import find_front
+
+    return find_front(argv).count
+
+
+def behind_front(argv: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line behind programs such as ``nice -n 5``, from its Python on if it has one."""
+    if not count_front(argv):
+        return argv
+    from launcher.command.fronts import look_behind
+
+    return part_module(look_behind(argv, _python(environ)))
+
+
+def plan_fronted(
+    command: Sequence[str], count: int, options: Options, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return a command line that begins with ``count`` words of fronts, with Python before its script."""
+    front, rest = tuple(command[:count]), tuple(command[count:])
+    if behind_front(tuple(command), environ) != rest:
+        return tuple(command)  # the front runs the script itself
+    words = add_python(rest, options, environ)
+    return (*front, *(part_module(words) if is_python(words[0]) else words))
 
 
 def add_python(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:

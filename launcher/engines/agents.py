@@ -5,9 +5,9 @@ Only the chosen engine's modules are loaded.
 
 from __future__ import annotations
 
-from launcher.command.line import may_be_launcher
+from launcher.command.line import STARTERS, behind_front, may_be_launcher
 from launcher.core.errors import Problem, UsageError
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.engines.choice import (
     MPIRUN,
     NOT_TORCH,
@@ -55,7 +55,7 @@ class Request:
     def script_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line of one process, even if the command starts several of them."""
         if self.own is None:
-            return self.argv
+            return behind_front(self.argv, environ)
         from launcher.command.launchers import find_inner
 
         return find_inner(self.own, self.argv, own_python(environ))
@@ -76,16 +76,17 @@ class Request:
         return self.own is not None and self.own.launcher.name == "deepspeed" and self.own.has("autotuning")
 
 
-def read_request(argv: tuple[str, ...], options: Options) -> Request:
+def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, str]) -> Request:
     """Return the request in a command line.
 
     Raises:
-        UsageError: torchrun or mpirun is to start a command that is a launcher.
+        UsageError: torchrun or mpirun is to start a command that is a launcher, or a launcher comes behind a
+            program that we do not know.
     """
     asked = options.text("engine", "auto")
     if asked == PROCESS:
         return Request(argv, options.without_platforms())
-    own = _find_launcher(argv)
+    own = _find_launcher(argv, environ)
     if own is None:
         return Request(argv, options, starter=name_starter(options, None))
     name = own.launcher.name
@@ -116,12 +117,19 @@ def refuse_idle(request: Request) -> None:
         )
 
 
-def _find_launcher(argv: tuple[str, ...]) -> Command | None:
-    if not may_be_launcher(argv):
+def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command | None:
+    """Return the launcher that a command line calls, also behind fronts; None for any other."""
+    behind = behind_front(argv, environ)
+    if not may_be_launcher(behind):
+        if any(word.rpartition("/")[2] in STARTERS for word in behind[1:]):
+            from launcher.command.fronts import refuse_unknown
+
+            refuse_unknown(behind)
         return None
     from launcher.command.launchers import find_launcher
 
-    return find_launcher(argv)
+    found, count = find_launcher(behind), len(argv) - len(behind)
+    return found and replace(found, head=found.head + count, inner=found.inner + count)
 
 
 def _two_launchers(options: Options, name: str) -> Problem:
@@ -203,7 +211,7 @@ def plan_engine(
 
         job = Job(request.own, allocation, topology, request.options, machine, environ, host)
         return _plan_own(request, job)
-    choice = choose(request.argv, request.options, allocation, environ, host)
+    choice = choose(behind_front(request.argv, environ), request.options, allocation, environ, host)
     if choice.engine == MPIRUN:
         from launcher.engines import mpirun
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.command.line import behind_front
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.frameworks.horovod_meeting import Meeting
@@ -53,6 +54,11 @@ class Case:
     script: Script = Script()
     agent: str = ""
     is_wrapped: bool = False
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line of a process behind programs such as ``nice``; with its Python first, if any."""
+        return behind_front(self.argv, self.environ)
 
     @property
     def is_by_mpi(self) -> bool:

@@ -103,7 +103,7 @@ def plan_companions(case: Case) -> list[Companion]:
     """Return Horovod's rendezvous server, beside rank 0, run by the Python that has Horovod."""
     if not _is_served(case) or all(place.rank for place in case.topology.places):
         return []
-    python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
+    python = case.command[0] if case.argv and is_python(case.command[0]) else own_python(case.environ)
     argv = (python, SERVER, str(find_port(case)), name_slots(case.topology))
     if not case.topology.spans_nodes:
         return [Companion("horovod server", (*argv, LOOPBACK))]

@@ -193,7 +193,7 @@ def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]
 
 def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command line of the standard server, with the command's Python."""
-    python = case.argv[0] if case.argv and is_python(case.argv[0]) else ""
+    python = case.command[0] if case.argv and is_python(case.command[0]) else ""
     return (python or own_python(case.environ), SERVER, *words)
 
 

@@ -129,7 +129,7 @@ def _is_worldless(row: Row, case: Case) -> bool:
 
 def _is_installed(row: Row, case: Case, host: Host) -> bool:
     """Whether the job's Python may have the package: without it, a script that runs does not need it."""
-    python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
+    python = case.command[0] if case.argv and is_python(case.command[0]) else own_python(case.environ)
     return host.find_version(python, case.environ, row.package) != ""
 
 

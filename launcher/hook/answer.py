@@ -86,7 +86,7 @@ def _plan(environ: dict[str, str], host: Host, words: tuple[str, ...]) -> tuple[
         LauncherError: The job cannot be planned.
     """
     options = read_options({}, environ, host)
-    if read_request(words, options).own is not None:
+    if read_request(words, options, environ).own is not None:
         plan = plan_job(environ, host, options, words)
         if plan.agent is not None and plan.agent.argv == words and not plan.agent.files:
             return TORCHRUN, plan, apply_settings(environ, plan.agent.unset, plan.agent.settings)

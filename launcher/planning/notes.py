@@ -116,9 +116,9 @@ def _note_behind(case: Case) -> tuple[str, ...]:
 
     Ignores flags that are also given to us, and flags that occur in the script's text: the script has them.
     """
-    if not case.forks or case.is_wrapped or not case.argv or not is_python(case.argv[0]):
+    if not case.forks or case.is_wrapped or not case.argv or not is_python(case.command[0]):
         return ()
-    words = case.argv[read_flags(case.argv)[2] :]
+    words = case.command[read_flags(case.command)[2] :]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     behind = [
         name

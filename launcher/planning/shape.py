@@ -80,7 +80,7 @@ def decide_shape(
     Raises:
         LauncherError: The shape cannot be decided; carries all problems found together.
     """
-    request = read_request(plan_argv(command, options, environ) if command else (), options)
+    request = read_request(plan_argv(command, options, environ) if command else (), options, environ)
     outer, options = options, request.options
     refuse_idle(request)
     _refuse_arguments(options, request)

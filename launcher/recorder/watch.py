@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import is_python, may_be_shell, read_interpreter
+from launcher.command.line import behind_front, is_python, may_be_shell, read_interpreter
 from launcher.core.files import remove_file
 from launcher.machine.pythons import import_folders, own_python
 from launcher.recorder.variables import PIPE, find_places, find_torch, plan_variables
@@ -146,7 +146,7 @@ def find_command(argv: Sequence[str]) -> Sequence[str]:
 
 def find_python(argv: Sequence[str]) -> str:
     """Return the Python of a command: its first word, or the interpreter of a script; empty if unknown."""
-    command = find_command(argv)
+    command = behind_front(tuple(find_command(argv)), os.environ)
     if not command:
         return ""
     if is_python(command[0]):

@@ -97,7 +97,7 @@ def check_a_script_that_stands_for_a_node_gets_what_it_lacks(name: str) -> None:
         planned = plan(environ, host, words)
         if not is_asked(environ) or not isinstance(planned, Plan):
             continue
-        own = read_request(words, read_options({}, environ)).own
+        own = read_request(words, read_options({}, environ), environ).own
         if planned.allocation.scope is not Scope.NODE or own is not None:
             continue
         answer = find_answer(environ, host, words)

@@ -79,7 +79,7 @@ def test_nothing_is_expanded_twice() -> None:
 )
 def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> None:
     """Behind the script or the module of a Python, behind the name of any other program."""
-    assert count_callers(line.split()) == count
+    assert count_callers(line.split(), {}) == count
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""Programs in front of a command: ``nice -n 5 python train.py``, ``uv run torchrun train.py``.
+
+We look behind them for the script or the launcher of the job, however many there are. They stay where they
+are: before each process, or before a launcher that starts the processes. The table is ``fronts.txt``.
+
+Sources: the manuals of coreutils 9.1, util-linux 2.38, numactl 2.0.16, uv 0.8, conda 25, nsys and ncu 2025.1,
+apptainer 1.4, and Python 3.13.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.command.line import STARTERS, is_python, is_shell, read_flags
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fronts.txt")
+SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
+ASSIGNS = "NAME=VALUE"
+
+
+@frozen
+class Front:
+    """One program of the table.
+
+    Attributes:
+        words: How it is called; ``-m NAME`` comes after a Python.
+        valued: Its flags whose value is the next word.
+        before: What comes before the command: a number of words, ``NAME=VALUE``, a flag, or nothing.
+        kind: ``script``, ``project``, ``elsewhere``, or empty.
+    """
+
+    words: tuple[str, ...]
+    valued: frozenset[str]
+    before: str
+    kind: str
+
+
+@frozen
+class Fronted:
+    """A command line, and where its command begins.
+
+    Attributes:
+        count: Number of words in front; 0 without a front.
+        kind: Kind of the last front.
+        python: The Python that runs the script behind the last front: the front's own; empty if none does.
+    """
+
+    count: int = 0
+    kind: str = ""
+    python: str = ""
+
+
+def look_behind(argv: Sequence[str], python: str) -> tuple[str, ...]:
+    """Return the command line behind all fronts; a script that a front runs comes behind its Python.
+
+    Args:
+        argv: The whole command line.
+        python: The Python of a front that does not name one.
+    """
+    front = find_front(argv)
+    words = tuple(argv[front.count :])
+    if front.kind == SCRIPT or (front.kind == PROJECT and words[0].endswith(".py")):
+        return (front.python or python, *words)
+    return words
+
+
+def read_fronts() -> Iterator[Front]:
+    """Yield the rows of the table."""
+    with open(TABLE, encoding="utf-8") as file:
+        for line in file:
+            if not line.startswith("#"):
+                words, valued, before, kind = (part.strip() for part in line.split("|"))
+                yield Front(tuple(words.split()), frozenset(valued.split()), before, kind)
+
+
+def find_front(argv: Sequence[str]) -> Fronted:
+    """Return what is in front of the command in a command line; nothing if no command comes behind it."""
+    found = Fronted()
+    fronts = [*read_fronts()] if argv else []
+    while found.kind != SCRIPT:
+        for front in fronts:
+            place = _match(argv, found.count, front)
+            place = place and _skip(argv, place, front)
+            if place and place < len(argv):
+                runner = argv[found.count] if is_python(argv[found.count]) else ""
+                found = Fronted(place, front.kind, runner if front.kind == SCRIPT else "")
+                break
+        else:
+            break
+    return found
+
+
+def _match(argv: Sequence[str], place: int, front: Front) -> int:
+    """Return the index after a front's own words if it is called at this index; otherwise 0."""
+    words = front.words
+    if words[0] == "-m":
+        if not is_python(argv[place]):
+            return 0
+        at, flag, after = read_flags(argv[place:])
+        name = argv[place + after - 1 : place + after] if flag == "m" else ()
+        if at + 1 == after:  # -mNAME
+            name = (argv[place + at].partition("m")[2],) if flag == "m" else ()
+        end = place + after + len(words) - 2
+        return end if (*name, *argv[place + after : end]) == words[1:] else 0
+    end = place + len(words)
+    return end if (argv[place].rpartition("/")[2], *argv[place + 1 : end]) == words else 0
+
+
+def _skip(argv: Sequence[str], place: int, front: Front) -> int:
+    """Return the index of the command behind a front's flags and own words."""
+    if front.before.startswith("-"):
+        return argv.index(front.before, place) + 1 if front.before in argv[place:] else 0
+    left = int(front.before) if front.before.isdecimal() else 0
+    while place < len(argv):
+        word = argv[place]
+        if word == "--":
+            place += 1
+            if not left:
+                break
+        elif word in ("-m", "-c") and front.kind == SCRIPT and word not in front.valued:
+            break  # of the script behind it
+        elif word.startswith("-") and word != "-":
+            place += 2 if word in front.valued else 1
+        elif left:
+            left, place = left - 1, place + 1
+        elif front.before == ASSIGNS and "=" in word:
+            place += 1
+        else:
+            break
+    return place
+
+
+def refuse_unknown(argv: Sequence[str]) -> None:
+    """Refuse a launcher behind a program that may start it in any way.
+
+    Raises:
+        UsageError: The first word is unknown, and a launcher comes behind it.
+    """
+    if is_python(argv[0]) or is_shell(argv[0]):
+        return
+    for place in range(1, len(argv) - 1):
+        name, before = argv[place].rpartition("/")[2], argv[place - 1]
+        is_value = before.startswith("-") and "=" not in before
+        if name in STARTERS and not is_value:
+            raise UsageError(_unknown(argv[0], name))
+
+
+def _unknown(front: str, name: str) -> Problem:
+    return Problem(
+        "unknown-front",
+        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job",
+        "command line",
+        f"let {name} start it: launcher run -- {name} ... {front} ...; or run the line as it is, once per "
+        f"process: launcher run --engine process -- {front} ...",
+    )

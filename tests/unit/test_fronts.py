@@ -1,0 +1,134 @@
+"""What stands in front of a command is looked behind, whatever it is and however many there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.command.fronts import find_front, read_fronts
+from launcher.command.line import behind_front, plan_argv
+from launcher.core.errors import UsageError
+from launcher.engines.agents import read_request
+from launcher.options.reading import Options
+
+ENVIRON = {"PATH": "/usr/bin"}
+SCRIPT = "/py train.py --x 1"
+RUN = "torchrun --standalone train.py"
+
+
+def behind(line: str) -> str:
+    """Return the command behind the fronts of a line, its Python written ``/py``."""
+    words = behind_front(tuple(line.split()), ENVIRON)
+    return " ".join(("/py" if "python" in words[0] else words[0], *words[1:]))
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        *("env", "env A=1 B=2", "env -u A -C /tmp A=1", "env -i A=1", "/usr/bin/env A=b=c"),
+        *("nice", "nice -n 5", "nice --adjustment=5", "nice -5", "timeout 5m", "timeout -k 5 -s INT 1h"),
+        *("timeout --foreground --signal=KILL 9", "stdbuf -oL", "stdbuf -o L -e L", "taskset -c 0-3"),
+        *("taskset 0xff", "numactl --cpunodebind=0 --membind=0", "numactl -N 0 -m 0", "chrt -f 10"),
+        *("ionice -c 2 -n 0", "ionice -c3", "setsid", "setsid -w", "nohup", "time -p", "catchsegv"),
+        *("xvfb-run -a", "xvfb-run -s screen", "strace -f -o out", "strace -ff --trace=file"),
+        *("gdb -ex run --args", "gdb -batch -ex run -ex bt --args", "valgrind --leak-check=full"),
+        *("nsys profile -o out --trace=cuda", "nsys profile -t cuda,nvtx -y 5", "ncu --set full -o out"),
+        *(
+            "perf record -F 99 -g",
+            "py-spy record -o out.svg --",
+            "ddprof -S service",
+            "rocprofv3 --hip-trace --",
+        ),
+        *("uv run", "uv run --with numpy --no-sync", "uv run --", "poetry run", "pdm run", "pixi run -e gpu"),
+        *("conda run -n env --no-capture-output", "conda run --live-stream -p /env", "micromamba run -n env"),
+        *("singularity exec --nv -B /data image.sif", "apptainer exec --rocm docker://pytorch"),
+        *("nohup nice -n 5 env A=1 numactl -N 0", "timeout 1h uv run --frozen", "env A=1 time"),
+    ],
+)
+def test_what_is_behind_a_front_is_found(front: str) -> None:
+    """A Python and its script; a launcher, too."""
+    assert behind(f"{front} python3 train.py --x 1") == SCRIPT
+    assert behind(f"{front} {RUN}") == RUN
+    words = tuple(f"{front} {RUN}".split())
+    own = read_request(plan_argv(words, Options(), ENVIRON), Options(), ENVIRON).own
+    assert own is not None and own.launcher.name == "torchrun"
+    assert (words[own.head - 1], words[own.inner]) == ("torchrun", "train.py")
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        *("python -m cProfile", "python3 -m cProfile -o out.prof -s cumtime", "python -u -m pdb -c continue"),
+        *(
+            "python -m trace --trace",
+            "python -mtrace --count",
+            "python -m debugpy --listen 5678 --wait-for-client",
+        ),
+        *(
+            "python -m coverage run --source pkg",
+            "coverage run -p",
+            "coverage run --rcfile=x",
+            "kernprof -l -v",
+        ),
+        *("memray run -o out.bin", "viztracer -o out.json", "python -m viztracer --", "scalene --cpu"),
+        *("nice python -m cProfile", "uv run coverage run", "env A=1 uv run python -m cProfile"),
+    ],
+)
+def test_a_front_that_runs_the_script_itself_is_its_python(front: str) -> None:
+    """The script is read as one of the front's Python; the line stays as it is."""
+    words = tuple(f"{front} train.py --x 1".split())
+    assert behind(f"{front} train.py --x 1").endswith("train.py --x 1")
+    assert "python" in behind_front(words, ENVIRON)[0]
+    assert behind(f"{front} -m pkg.train").endswith(" -m pkg.train")
+    planned = plan_argv(words, Options(), ENVIRON)
+    assert [word for word in planned if word.endswith(".py")] == ["train.py"]
+    assert len(planned) in (len(words), len(words) + 1)  # -mtrace: two words
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("nice train.py", "nice /py train.py"),
+        ("env A=1 train.py x", "env A=1 /py train.py x"),
+        ("nice -m pkg", "nice -m pkg"),
+        ("timeout 5 -m pkg", "timeout 5 -m pkg"),
+        ("uv run train.py", "uv run train.py"),
+        ("uv run pytest train.py", "uv run pytest train.py"),
+    ],
+)
+def test_a_script_behind_a_program_gets_its_python(line: str, expected: str) -> None:
+    words = plan_argv(tuple(line.split()), Options(), ENVIRON)
+    assert ["/py" if "python" in word else word for word in words] == expected.split()
+
+
+@pytest.mark.parametrize(
+    "line", ["env", "env A=1", "nice -n 5", "timeout 5", "gdb --args", "true", "uv run", "time"]
+)
+def test_a_front_without_a_command_is_the_command(line: str) -> None:
+    assert find_front(tuple(line.split())).count == 0
+
+
+@pytest.mark.parametrize(
+    "line", [f"myprof {RUN}", "myprof -x=1 /bin/mpirun -n 2 a", f"nice myprof --a b {RUN}"]
+)
+def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
+    """With both ways out."""
+    with pytest.raises(UsageError) as found:
+        read_request(tuple(line.split()), Options(), ENVIRON)
+    (problem,) = found.value.problems
+    assert problem.code == "unknown-front" and "'myprof'" in problem.what
+    assert "launcher run -- " in problem.fix and "--engine process -- " in problem.fix
+
+
+@pytest.mark.parametrize(
+    "line", ["python train.py torchrun x", "bash run.sh torchrun x", "./train --by torchrun x"]
+)
+def test_a_launchers_name_as_an_argument_is_none(line: str) -> None:
+    assert read_request(tuple(line.split()), Options(), ENVIRON).own is None
+
+
+def test_each_row_of_the_table_is_one() -> None:
+    """No name twice, each flag with its dashes."""
+    rows = [*read_fronts()]
+    assert len({row.words for row in rows}) == len(rows) > 50
+    assert all(flag.startswith("-") for row in rows for flag in row.valued)
+    assert {row.kind for row in rows} == {"", "script", "project", "elsewhere"}
