@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from launcher.command.line import is_python, may_be_shell, read_flags
 from launcher.core.model import Agent, Fact
-from launcher.engines.choice import MPIRUN, Choice
+from launcher.engines.choice import MPIRUN, ONLY_TORCHRUN, PROCESS, TORCHRUN, Choice
 from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import find_unknown
-from launcher.planning.supervision import list_idle
+from launcher.options.flags import RESTART_RULES, TENSORFLOW, find_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ ABOUT_THE_JOB = frozenset(
 """Flags of ours that scripts rarely have."""
 
 
-def note_job(
-    case: Case, request: Request, choice: Choice, agent: Agent | None, ledger: Ledger, host: Host
-) -> tuple[str, ...]:
+def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> tuple[str, ...]:
     """Return the notes about frameworks, engine, port and options.
 
     Raises:
@@ -46,7 +43,6 @@ def note_job(
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *_note_port(ledger, case),
-        *_note_rules(case, agent),
         *case.options.files.notes,
         *name_unknown(case.environ),
         *_note_disabled(case.environ),
@@ -61,14 +57,6 @@ def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
         return ()
     port = case.topology.master_port
     return (f"MASTER_PORT is a port that is free when the job starts; here {port} stands for it",)
-
-
-def _note_rules(case: Case, agent: Agent | None) -> tuple[str, ...]:
-    """Return a note about rules of restarts, from variables, that do nothing with this agent."""
-    if agent is None or not case.options.number("restarts", 0):
-        return ()
-    idle = case.options.origins(*list_idle(agent))
-    return (f"{', '.join(idle)}: no effect, {agent.engine} starts the processes",) if idle else ()
 
 
 def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -208,65 +196,74 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
 
 
 OF_PARENT = (
-    "metrics_port",
-    "prefix",
-    "log_format",
-    "timestamps",
-    "progress",
-    "redirects",
-    "tee",
-    "signal_to",
-    "signal_map",
-    "stall_timeout",
-    "failure_file",
-    "evidence_dir",
-    "events",
-    "log_rotate",
-    "timings",
-    "nccl_ras",
-    "dedupe",
-    "progress_pattern",
-    "on_stall",
-    *("grace", "shutdown_timeout", "log_dir", "local_ranks_filter"),
+    *("metrics_port", "prefix", "log_format", "timestamps", "progress", "signal_to", "signal_map"),
+    *("stall_timeout", "failure_file", "evidence_dir", "events", "log_rotate", "timings", "nccl_ras"),
+    *("dedupe", "progress_pattern", "on_stall"),
 )
 """Flags that need a launcher that stays with the job."""
-OF_AGENT = ("grace", "shutdown_timeout", "log_dir", "local_ranks_filter", "redirects", "tee")
-"""Those that an agent that the launcher becomes may take."""
-OF_PEERS = ("control_port", "token_file", "roll_call_timeout", "lost_after", "keep_going")
-OF_TORCHRUN = ("rdzv_conf", "local_addr", "monitor_interval", "signals_to_handle", "start_method")
+OF_STOP = ("grace", "shutdown_timeout")
+OF_LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
+OF_PROCESSES = ("gpus_per_process", "bind", *TENSORFLOW)
+OF_CHANNEL = ("peers", "control_port", "lost_after", "keep_going")
+OF_MEETING = ("meeting", "meeting_timeout", "require_meeting")
+OF_TORCHRUN = (
+    *ONLY_TORCHRUN,
+    *("rdzv_conf", "local_addr", "monitor_interval", "signals_to_handle", "start_method"),
+)
+
+NOTHING = (False, 0, "", (), "none")
+"""Values that ask for nothing."""
 
 
-def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
-    """Return a note about requested flags that have no effect, because the launcher does not stay."""
-    if stays:
-        served = agent is None or agent.fleet is None or not case.options.get("metrics_port")
-        return () if served else ("no metrics: mpirun starts the processes",)
-    asked = case.options.origins(*(dest for dest in OF_PARENT if agent is None or dest not in OF_AGENT))
-    way = "--init" if case.forks else "--stay"
-    if not asked:
-        return ()
-    return (f"{', '.join(asked)}: no effect, the launcher becomes the command ({way}: it stays)",)
+def note_idle(
+    case: Case, agent: Agent | None, *, stays: bool, has_channel: bool, meets: bool, unseen: str
+) -> tuple[str, ...]:
+    """Return a sentence about the given flags that have no effect in this job, for each reason.
 
-
-def note_unused(case: Case, agent: Agent | None, *, has_channel: bool, looks: bool) -> tuple[str, ...]:
-    """Return notes about flags of parts that this job does not have.
+    A sentence about typed flags begins with a flag, so `launcher.planning.plan` makes it a warning.
 
     Args:
         case: The job.
         agent: The command that starts its processes; None if we do.
-        has_channel: Whether the launchers of all nodes have a control channel.
-        looks: Whether the launcher checks that the processes connect.
+        stays: Whether the launcher stays with the job.
+        has_channel: Whether the launchers of the job have a control channel.
+        meets: Whether they exchange addresses before the start.
+        unseen: Why the launcher does not check whether the processes connect; empty if it does.
     """
-    parts = (
-        (has_channel, OF_PEERS, "the launchers of this job have no control channel"),
-        (looks, ("meeting_timeout", "require_meeting"), "nothing looks whether the processes connect"),
-        (agent is not None, OF_TORCHRUN, "torchrun does not start the processes"),
+    engine = agent.engine if agent is not None else PROCESS
+    by_mpirun = agent is not None and agent.fleet is not None
+    is_ours, is_torchruns = agent is None or by_mpirun, engine == TORCHRUN
+    told = {setting.origin for setting in agent.settings} if agent is not None else set()
+    stops = not told.isdisjoint(case.options.origins(*OF_STOP))
+    files = case.options.origins("redirects", "tee")
+    becomes = "the command" if agent is None else engine
+    gone = f"the launcher becomes {becomes} ({'--init' if case.forks else '--stay'}: it stays)"
+    theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
+    rows = (
+        (stays, OF_PARENT, gone),
+        (stays or stops, OF_STOP, gone),
+        (stays or agent is not None, (*OF_LOGS, "restarts", *RESTART_RULES), gone),
+        (is_ours or is_torchruns, (*OF_LOGS, "restarts"), theirs),
+        (is_ours, ("log_rotate", *RESTART_RULES), theirs),
+        (not by_mpirun, ("metrics_port", "health_command"), theirs),
+        (not case.is_wrapped, OF_PROCESSES, theirs),
+        (not case.is_wrapped or is_torchruns, ("role", "rdzv_id"), theirs),
+        (files, ("log_rotate",), "no output goes to a file (--redirects, --tee)"),
+        (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init: it stays)"),
+        (has_channel, OF_CHANNEL, apart),
+        (has_channel or meets, ("token_file",), apart),
+        (has_channel or meets or by_mpirun, ("roll_call_timeout",), apart),
+        (not unseen, OF_MEETING, unseen),
+        (is_torchruns, OF_TORCHRUN, "torchrun does not start the processes"),
     )
-    found = ((case.options.origins(*dests), why) for is_there, dests, why in parts if not is_there)
-    return tuple(f"{', '.join(asked)}: no effect, {why}" for asked, why in found if asked)
-
-
-def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
-    """Return that note as a warning if one of the flags was typed."""
-    typed = [dest for dest in OF_PARENT if (given := case.options.get(dest)) and given.is_typed]
-    return note_gone(case, agent, stays=stays) if typed and agent is None and not stays else ()
+    notes, noted = list[str](), set[str]()
+    for has_effect, dests, why in rows:
+        if has_effect:
+            continue
+        found = [given for dest in dests if dest not in noted and (given := case.options.get(dest))]
+        noted.update(dests)
+        for is_typed in (True, False):
+            asked = [one.origin for one in found if one.is_typed is is_typed and one.value not in NOTHING]
+            if asked:
+                notes.append(f"{', '.join(asked)}: no effect, {why}")
+    return tuple(notes)

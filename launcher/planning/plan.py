@@ -29,7 +29,7 @@ from launcher.engines.choice import WITH_WORKERS
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.horovod_meeting import TRAP
 from launcher.frameworks.script import find_missing
-from launcher.planning.notes import note_gone, note_job, note_unused, warn_gone, warn_job
+from launcher.planning.notes import note_idle, note_job, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
@@ -100,12 +100,15 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         else find_missing(shape.request.script_argv(environ))
     )
     preload, unused = _plan_preload(case, agent, host, stays=stays)
-    warned = warn_job(case, agent, parts.wiring.notes, host)
-    warnings = (*warned, *warn_gone(case, agent, stays=stays), *unused)
-    notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
+    warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
     watch = _plan_watch(parts, host, proof, stays=stays)
-    looks = watch.contact is not None
-    notes += note_unused(case, agent, has_channel=parts.peers is not None, looks=looks)
+    meeting = _plan_meeting(parts, watch)
+    unseen = _find_unseen(parts, watch, stays=stays)
+    has_channel, meets = parts.peers is not None, meeting is not None
+    idle = note_idle(case, agent, stays=stays, has_channel=has_channel, meets=meets, unseen=unseen)
+    # Of the notes about flags that do nothing or not all, those that begin with a typed flag
+    warnings = (*warned, *(note for note in (*parts.binding.notes, *idle) if note.startswith("-")))
+    notes = _gather_notes(shape, parts, host, missing, (*warned, *idle), stays=stays)
     return Plan(
         allocation=case.allocation,
         topology=topology,
@@ -128,7 +131,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         reads=shape.gathered.reads,
         companions=plan_companions(parts.beside, unbuffered, options, environ),
         ports=table.plan_ports(case) if agent is None else (),
-        meeting=_plan_meeting(parts, watch),
+        meeting=meeting,
     )
 
 
@@ -202,6 +205,17 @@ def _find_blindness(parts: Parts, *, stays: bool) -> str:
     return "" if stays or agent is None else f"the launcher becomes {agent.engine}"
 
 
+def _find_unseen(parts: Parts, watch: Supervision, *, stays: bool) -> str:
+    """Return why the launcher does not check whether the processes connect; empty if it does."""
+    if watch.contact is not None:
+        return ""
+    if parts.case.topology.world_size == 1:
+        return "the job has one process"
+    given = parts.case.options.get("meeting")
+    off = f"the check is off ({given.origin})" if given is not None and not given.value else ""
+    return off or _find_blindness(parts, stays=stays) or "the processes of this node are not known"
+
+
 def _list_shown(shape: Shape) -> tuple[Place, ...]:
     """Return the places whose processes are known before the start; empty if a launcher starts them."""
     return () if shape.request.own is not None or shape.allocation.ranks_at_start else shape.topology.places
@@ -226,7 +240,7 @@ def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None
 
 
 def _gather_notes(
-    shape: Shape, parts: Parts, host: Host, missing: str, warnings: Sequence[str], *, stays: bool
+    shape: Shape, parts: Parts, host: Host, missing: str, more: Sequence[str], *, stays: bool
 ) -> tuple[str, ...]:
     """Return the notes, deduplicated, in decision order."""
     # No notes about Horovod for a readable script that does not import it
@@ -236,9 +250,8 @@ def _gather_notes(
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
-        *warnings,
-        *note_job(parts.case, shape.request, parts.choice, parts.agent, shape.ledger, host),
-        *note_gone(parts.case, parts.agent, stays=stays),
+        *more,
+        *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
         *(note_traces(parts.case.environ, host) if stays else ()),
     )
     return tuple(dict.fromkeys(notes))

@@ -122,11 +122,19 @@ def test_processes_that_meet_late_take_the_warning_back() -> None:
     assert said[1].startswith("launcher: the processes have met, ")
 
 
-@pytest.mark.parametrize("flags", [("--no-meeting",), ("--nproc-per-node", "1")], ids=["asked", "one"])
-def test_nothing_is_said_where_nothing_is_to_meet(flags: tuple[str, ...]) -> None:
-    """Shards that never talk on purpose, and a job of one process."""
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--no-meeting",), "the check is off (--no-meeting)"),
+        (("--nproc-per-node", "1"), "the job has one process"),
+    ],
+    ids=["asked", "one"],
+)
+def test_nothing_is_looked_at_where_nothing_is_to_meet(flags: tuple[str, ...], why: str) -> None:
+    """Shards that never talk on purpose, and a job of one process: the time limit has no effect."""
     done = run(ALONE, *flags)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = f"launcher: warning: --meeting-timeout 1: no effect, {why}\n"
+    assert (done.returncode, done.stderr) == (0, said)
 
 
 def test_a_job_too_short_to_be_judged_is_left_alone() -> None:

@@ -19,7 +19,8 @@ from launcher.command.line import STARTERS, may_be_launcher
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import NODE, RANK, Mode, Plan, Scope
 from launcher.engines.torchrun import AGENT, WORKER
-from launcher.options.flags import FLAGS, Flag
+from launcher.frameworks.torch import MAX_RESTARTS
+from launcher.options.flags import FLAGS, NEEDS, Flag
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
@@ -1136,54 +1137,111 @@ def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     assert not plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", prefix=True, stay=True).warnings
 
 
-WORDS = {"redirects": "3", "tee": "3", "signal_map": "TERM=USR1", "rdzv_conf": "a=b", "log_rotate": "1M"}
-WORDS |= {"local_ranks_filter": "0", "signals_to_handle": "SIGTERM", "local_addr": "10.0.0.5"}
-ACTS = ("check", "meeting", "peers", "preload", "preemption")
-"""Flags that are no part of a plan, or have a note of their own."""
-AT_SCOPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "process": (PER_RANK, {"master_addr": "10.0.0.4"}),
-    "process, init": (PER_RANK, {"master_addr": "10.0.0.4", "init": True}),
-    "process, stays": (PER_RANK, {"master_addr": "10.0.0.4", "stay": True}),
-    "node": ({}, {"nproc_per_node": "2"}),
-    "nodes": ({}, {"nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.4", "nproc_per_node": "2"}),
-    "torchrun": ({}, {"nproc_per_node": "2", "engine": "torchrun"}),
+ALONE = {name: "0" if name.endswith("RANK") else "1" for name in PER_RANK}
+ACTS = ("check", "no_python", "expand_args")
+"""Flags that are no part of a plan, or that depend on the command."""
+WORDS = {"meeting_timeout": "60", "local_ranks_filter": "1", "metrics_port": "9400", "hosts": "10.0.0.4,x"}
+WORDS |= {"scope": "node", "nproc_per_node": "3", "redirects": "3", "forward": "DISPLAY"}
+AT_SCOPES: dict[str, tuple[tuple[str, ...], dict[str, str], dict[str, Any]]] = {
+    "process": (TRAIN, PER_RANK, {"master_addr": "10.0.0.4"}),
+    "process, init": (TRAIN, PER_RANK, {"master_addr": "10.0.0.4", "init": True}),
+    "process, stays": (TRAIN, PER_RANK, {"master_addr": "10.0.0.4", "stay": True}),
+    "process, alone": (TRAIN, ALONE, {}),
+    "process, alone, asked": (TRAIN, ALONE, {"scope": "process"}),
+    "process, alone, stays": (TRAIN, ALONE, {"stay": True}),
+    "node, alone": (TRAIN, {}, {"nproc_per_node": "1"}),
+    "node": (TRAIN, {}, {"nproc_per_node": "2"}),
+    "nodes": (TRAIN, {}, {**NODES, "node_rank": "0", "nproc_per_node": "2"}),
+    "torchrun": (TRAIN, {}, {"nproc_per_node": "2", "engine": "torchrun"}),
+    "torchrun, alone": (TRAIN, {}, {"nproc_per_node": "1", "engine": "torchrun"}),
+    "torchrun, init": (TRAIN, {}, {"nproc_per_node": "2", "engine": "torchrun", "init": True}),
+    "torchrun, nodes": (TRAIN, {}, {**NODES, "nproc_per_node": "2", "engine": "torchrun"}),
+    "torchrun's command": (("torchrun", "train.py"), {}, {"nproc_per_node": "2"}),
+    "accelerate": (("accelerate", "launch", "train.py"), {}, {"nproc_per_node": "2"}),
+    "accelerate, init": (("accelerate", "launch", "train.py"), {}, {"nproc_per_node": "2", "init": True}),
+    "mpirun": (TRAIN, {"DISPLAY": ":0"}, {"nproc_per_node": "2", "engine": "mpirun"}),
+}
+MACHINE = {
+    **TORCH,
+    "gpus": 4,
+    "modules": ["prometheus_client"],
+    "mpiruns": {"mpirun": "/opt/mpi/bin/mpirun"},
+    "mpirun": {"path": "/opt/mpi/bin/mpirun", "family": "Open MPI", "version": "5.0.7"},
 }
 
 
 @pytest.mark.parametrize("scope", AT_SCOPES)
 def test_no_flag_is_dropped_without_a_word(scope: str) -> None:
-    """Each changes the plan, is refused, or has a note, at every scope."""
-    environ, base = AT_SCOPES[scope]
+    """Each changes the plan, is refused, or is named in a warning that ``launcher run`` prints."""
+    command, environ, base = AT_SCOPES[scope]
 
-    def render(**flags: Any) -> tuple[dict[str, object], str]:
-        document = describe(plan(*TRAIN, environ=environ, **{**base, **flags}), environ)
-        notes = str((document.pop("notes"), document.pop("facts")))
+    def show(**flags: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return what the plan does, and its warnings."""
+        job = plan(*command, environ=environ, machine=MACHINE, **{**base, **flags})
+        document: dict[str, Any] = describe(job, environ)
+        del document["notes"]
         if document["mode"] == "exec":
             del document["grace_s"]
-        return document, notes
+        for part in (document, *document["processes"]):  # the number of restarts restarts nothing
+            part["settings"] = [one for one in part["settings"] if one["name"] != MAX_RESTARTS]
+        return document, job.warnings
 
-    dropped, before = [], render()[0]
-    for flag in FLAGS:
-        if flag.group not in ("watch", "restarts", "peers", "output", "torchrun") or flag.dest in ACTS:
-            continue
-        if flag.dest in base or (flag.dest in ("init", "stay") and before["mode"] == "supervise"):
-            continue
-        if flag.dest == "progress_pattern" and before["mode"] == "supervise":
-            continue  # it is for the report of a hang, too
-        words = flag.metavar.split("|")
-        value = True if flag.parse is None else WORDS.get(flag.dest, words[0] if len(words) > 1 else "7")
+    def honours(flag: Flag, value: str | bool, others: dict[str, Any]) -> bool:
         try:
-            after, notes = render(**{flag.dest: value})
-            if flag.parse is None and after == before and flag.name not in notes:
-                after, notes = render(**{flag.dest: False})
+            after, warnings = show(**{**others, flag.dest: value})
+            return after != show(**others)[0] or any(flag.name[2:] in warning for warning in warnings)
         except LauncherError:
+            return True
+
+    before, _ = show()
+    watch = before["supervision"]
+    is_met = {"init", "stay", "progress_pattern"} if watch else set()  # a pattern is for the report of a hang
+    is_met |= {"meeting"} if watch and watch["meeting_timeout_s"] else set()
+    is_met |= {"peers"} if before["peers"] else set()
+    dropped = []
+    for flag in FLAGS:
+        if flag.dest in {*base, *ACTS, *is_met}:
             continue
-        last = words[-1] if len(words) > 1 and after == before and flag.name not in notes else None
-        if last is not None:
-            after, notes = render(**{flag.dest: last})
-        if after == before and flag.name not in notes:
+        needed = NEEDS.get(flag.dest, ("", ""))[0].replace("engine", "")
+        others = {needed: SAMPLE[needed][0]} if needed else {}
+        values = (True, False) if flag.parse is None else (WORDS.get(flag.dest), *SAMPLE[flag.dest])
+        if not any(honours(flag, value, others) for value in values if value is not None):
             dropped.append(flag.name)
-    assert dropped == ([] if scope != "torchrun" else ["--stay"])  # an agent has no use for it
+    assert dropped == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"meeting_timeout": "60"}, "--meeting-timeout 60: no effect, the job has one process"),
+        ({"require_meeting": True}, "--require-meeting: no effect, the job has one process"),
+        (
+            {"keep_going": True, "lost_after": "20"},
+            "--lost-after 20, --keep-going: no effect, the launchers of this job have no control channel",
+        ),
+        (
+            {"restarts": "2", "restart_delay": "1"},
+            "--restarts 2, --restart-delay 1: no effect, the launcher becomes the command (--stay: it stays)",
+        ),
+        ({"monitor_interval": "1"}, "--monitor-interval 1: no effect, torchrun does not start the processes"),
+    ],
+)
+def test_a_typed_flag_without_effect_is_a_warning(flags: dict[str, Any], why: str) -> None:
+    """The same from a variable is a note: an image may set it for other jobs."""
+    assert plan(*TRAIN, environ=ALONE, scope="process", **flags).warnings == (why,)
+    variables = {f"LAUNCHER_{dest.upper()}": "1" if on is True else on for dest, on in flags.items()}
+    from_image = plan(*TRAIN, environ={**ALONE, **variables}, scope="process")
+    assert not from_image.warnings
+    (note,) = [note for note in from_image.notes if ": no effect, " in note]
+    assert note.partition(": no effect, ")[2] == why.partition(": no effect, ")[2]
+
+
+def test_typed_and_untyped_flags_are_apart() -> None:
+    """The warning names only what the user can take back."""
+    job = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_TIMINGS": "1"}, master_addr="10.0.0.4", prefix=True)
+    words = "no effect, the launcher becomes the command (--stay: it stays)"
+    assert job.warnings == (f"--prefix: {words}",)
+    assert f"LAUNCHER_TIMINGS='1': {words}" in job.notes
 
 
 def test_one_rank_is_not_started_again_alone() -> None:
