@@ -11,7 +11,8 @@ import time
 
 from launcher.core import LOADED_S
 from launcher.core.version import __version__
-from launcher.events.writer import name_file, open_file, render_event
+from launcher.events.feed import Feed
+from launcher.events.writer import NO_EVENTS, append_events, name_file, render_event
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.events.traces import Traces
-    from launcher.events.writer import Sink
     from launcher.process.spawn import Child, Process
 
 TRACE_AFTER_S = 0.2
 """Seconds until the process of the traces starts: until then the processes of the job need the CPU."""
 DRAIN_S = 1.0
-"""Seconds at the end in which a pipe can take the last events."""
+"""Seconds at the end in which the file can take the last events."""
+WRITER_NAME = "launcher-events"
 BY = ("output", "connection", "progress")
 """What shows that the work has begun, the best last."""
 
@@ -41,19 +42,17 @@ class Milestones:
         from launcher.machine.host import Host
 
         self._agent, self._job = agent, find_job_id(agent.environ)
-        self._file: Sink | None = None
+        self._file: Feed | None = None
         self._traces: Traces | None = None
         self._has_traces = agent.watch.traces and agent.coordination.speaks
         self._runs = False
         self._told: tuple[float | None, ...] = (None,) * len(BY)
         self._has_told_stop = self._is_innocent = False
         self._run = ""
+        self._path = ""
         if agent.watch.events is not None:
-            path = name_file(agent.watch.events, agent.place.node_rank)
-            try:
-                self._file = open_file(path, agent.loop, self._complain)
-            except OSError as error:
-                agent.output.say(f"no events in {path}: {error.strerror}; the job goes on", "no-events")
+            self._path = name_file(agent.watch.events, agent.place.node_rank)
+            self._open_file(self._path)
         if self._has_traces:
             from launcher.events.traces import Traces
 
@@ -65,6 +64,22 @@ class Milestones:
             "the launcher has started", "start", agent.began_s, seconds=agent.began_s - LOADED_S,
             host=Host().hostname(), pid=_pid(), version=__version__, world_size=agent.place.world_size,
         )  # fmt: skip
+
+    def _open_file(self, path: str) -> None:
+        """Start the process that writes the file."""
+        agent, gone = self._agent, f"{path}: no more events: what writes them was killed; the job goes on"
+        try:
+            self._file = Feed(
+                lambda fd: append_events(fd, path),
+                path,
+                agent.loop,
+                agent.group.helpers,
+                self._complain,
+                gone,
+                name=WRITER_NAME,
+            )
+        except OSError as error:
+            self._complain(f"{NO_EVENTS} in {path}: {error.strerror}; the job goes on")
 
     # --- events
 
@@ -99,7 +114,7 @@ class Milestones:
 
     def _complain(self, text: str) -> None:
         """Say that a destination of events fails; the other one, if any, gets this as an event."""
-        self._agent.output.say(text, "events-lost")
+        self._agent.output.say(text, "no-events" if text.startswith(NO_EVENTS) else "events-lost")
 
     # --- what happens
 
@@ -226,8 +241,8 @@ class Milestones:
 
     def _close_file(self, now: float) -> None:
         file, self._file = self._file, None
-        if file is not None:
-            file.close(now + DRAIN_S)
+        if file is not None and file.finish(now + DRAIN_S) and not file.complaints:
+            self._complain(f"{self._path}: the last events were lost: it does not take them fast enough")
 
 
 def _status_of(first: Process | None) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import time
 
 from launcher.core.log import CLOCK
 from launcher.core.redact import redact
 from launcher.output.console import BACKLOG_LIMIT_BYTES, LogFile
+from launcher.process.kernel import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +25,11 @@ NODE_MARK = "%n"
 TEXT_LIMIT = 1 << 16
 """Characters of a text that are kept. A line longer than this is no message of ours."""
 ESCAPE = "\x1b["
+NO_EVENTS = "no events"
+"""How a message begins that says why there is no file."""
+READ_BYTES = 1 << 16
+LAST_S = 0.5
+"""Seconds in which a pipe can take events that are left when the launcher ends."""
 
 
 def render_event(
@@ -72,10 +80,10 @@ def name_file(path: str, node_rank: int | None) -> str:
 
 
 class Sink:
-    """One destination of events, a file or a socket. Each event is one write, and a whole line.
+    """The socket of a process that takes events. Each event is one write, and a whole line.
 
-    What a slow destination does not take yet waits in a queue. Events that do not fit, or that a full disk
-    refuses, are dropped and counted, and this is reported once.
+    What it does not take yet waits in a queue. Events that do not fit are dropped and counted, and this is
+    reported once.
     """
 
     def __init__(self, console: Console, loop: Loop, complain: Callable[[str], None]) -> None:
@@ -123,10 +131,45 @@ class Sink:
             self._complain(f"{console.name}: {what} were lost: it does not take them fast enough")
 
 
-def open_file(path: str, loop: Loop, complain: Callable[[str], None]) -> Sink:
-    """Open a file for events, to append to it; missing folders are made.
+def append_events(fd: int, path: str) -> None:
+    """Append events to a file, in a process of its own, until there are no more; missing folders are made.
 
-    Raises:
-        OSError: It cannot be opened.
+    The file is opened here, too: a network drive that is down blocks that forever.
+
+    Args:
+        fd: A socket: events come in, and a line goes out if they cannot be written.
+        path: The file.
     """
-    return Sink(LogFile(path), loop, complain)
+    die_with_parent(0)  # it ends after the launcher, whose last events it may still have
+    try:
+        file = LogFile(path)
+    except OSError as error:
+        _report(fd, f"{NO_EVENTS} in {path}: {error.strerror}; the job goes on")
+        return
+    rest = b""
+    while data := os.read(fd, READ_BYTES):
+        whole, newline, rest = (rest + data).rpartition(b"\n")
+        if newline:
+            _put(file, fd, whole + newline)
+
+
+def _put(file: LogFile, fd: int, lines: bytes) -> None:
+    """Write whole lines; those that a pipe does not take before the launcher ends are lost."""
+    file.write(b"\n" + lines if file.torn else lines)
+    gate = select.poll()
+    gate.register(fd, select.POLLRDHUP)
+    while file.backlog_bytes:
+        is_last = bool(gate.poll(0))
+        file.drain(time.monotonic() + LAST_S)
+        if is_last:
+            break
+    complaint = file.take_complaint()
+    if complaint is not None:
+        _report(fd, complaint)
+
+
+def _report(fd: int, text: str) -> None:
+    try:  # noqa: SIM105
+        os.write(fd, f"{text}\n".encode("utf-8", "replace"))
+    except OSError:
+        pass  # the launcher has ended

@@ -8,15 +8,23 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.process.looking import wait_for
+from launcher.agent.milestones import WRITER_NAME
+from launcher.events.feed import Feed
+from launcher.events.writer import append_events
+from launcher.process.helper import Helpers
+from launcher.process.loop import Loop
+from tests.process.looking import is_gone, wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
 TWO = ("run", "--nproc-per-node", "2")
 BASE = ["schema", "time", "job", "run", "node", "attempt", "event", "text"]
+ANSWER_S = 10.0
+"""Seconds for the end of a job that nothing keeps."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
 TRAINS = """
@@ -157,6 +165,59 @@ def test_a_pipe_is_read_and_its_reader_may_leave(tmp_path: Path) -> None:
     _, err = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 143
     assert len([line for line in err.splitlines() if "Broken pipe" in line]) == 1, err
+
+
+def test_a_file_that_hangs_keeps_nobody(tmp_path: Path) -> None:
+    """As on a network drive that is down: the job ends as without it, and what is lost is said once."""
+    path = tmp_path / "events.jsonl"
+    job = open_launcher(*TWO, "--events", str(path), "--", "sleep", "600")
+    wait_for(lambda: path.exists() and "attempt-started" in path.read_text(), "the job runs")
+    writer = find_writer(job.pid)
+    os.kill(writer, signal.SIGSTOP)  # as one that the kernel holds in a write
+    before, began = path.read_text(), time.monotonic()
+    job.terminate()
+    _, err = job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == 143 and time.monotonic() - began < ANSWER_S
+    assert [line for line in err.splitlines() if str(path) in line] == [
+        f"launcher: {path}: the last events were lost: it does not take them fast enough"
+    ]
+    assert path.read_text() == before and is_gone(writer)
+
+
+def test_events_for_a_file_that_hangs_are_dropped_and_counted(tmp_path: Path) -> None:
+    """The queue has a limit, and each event is taken at once."""
+    path, said = tmp_path / "events.jsonl", list[str]()
+    loop = Loop(lambda text, event: said.append(text))
+    helpers = Helpers(loop)
+    feed = Feed(lambda fd: append_events(fd, str(path)), "file", loop, helpers, said.append, "", name="held")
+    feed.add(b"first\n")
+    wait_for(lambda: path.exists() and path.read_text() == "first\n", "the first event is written")
+    (writer,) = helpers.pids
+    os.kill(writer, signal.SIGSTOP)
+    for _ in range(3000):
+        feed.add(b"x" * 1023 + b"\n")
+    assert said == [] and feed.finish(time.monotonic()) == "time"
+    helpers.close()
+    assert len(said) == 1 and re.fullmatch(r"file: \d{4} events were lost: .*", said[0])
+
+
+def test_a_killed_launcher_has_written_its_events(tmp_path: Path) -> None:
+    """What writes them ends by itself after that."""
+    path = tmp_path / "events.jsonl"
+    job = open_launcher(*TWO, "--events", str(path), "--", "sleep", "600")
+    wait_for(lambda: path.exists() and "attempt-started" in path.read_text(), "the job runs")
+    writer = find_writer(job.pid)
+    job.kill()
+    job.communicate(timeout=DEADLINE_S)
+    wait_for(lambda: is_gone(writer), "the writer has ended")
+    assert "end" not in names(read(path))
+
+
+def find_writer(launcher: int) -> int:
+    """Return the pid of the process that writes a launcher's events."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (pid,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == f"{WRITER_NAME}\n"]
+    return int(pid)
 
 
 def test_jobs_that_share_a_file_write_whole_lines(tmp_path: Path) -> None:
