@@ -9,7 +9,7 @@ import os
 import shlex
 
 from launcher.checks.finding import PROBLEM, Finding, ok
-from launcher.core.redact import quote, redact_argv
+from launcher.core.redact import quote_command
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from launcher.recovery.health import ask_health
@@ -29,7 +29,7 @@ def look(case: Case) -> list[Finding]:
 
 
 def _judge(argv: Sequence[str]) -> Finding:
-    shown = quote(shlex.join(redact_argv(argv)), COMMAND_LENGTH)
+    shown = quote_command(argv, COMMAND_LENGTH, shlex.join)
     what, found = f"the health command, {shown}", _ask(argv)
     if not found:
         return ok("site", what, "healthy")

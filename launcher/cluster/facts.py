@@ -11,7 +11,7 @@ from collections import Counter
 
 from launcher.core.environ import is_loopback
 from launcher.core.model import Restarts
-from launcher.core.redact import printable, redact_argv, redact_variable
+from launcher.core.redact import quote_command, redact_variable
 from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import NCCLS
@@ -110,7 +110,7 @@ def describe_rules(rules: Restarts) -> str:
 def describe_command(argv: Sequence[str]) -> str:
     """Return a command line for people, without secrets, with a digest that tells two of them apart."""
     digest = hashlib.sha256("\0".join(argv).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
-    line = printable(shlex.join(redact_argv(argv)))
+    line = quote_command(argv, COMMAND_LENGTH + 1, shlex.join)
     return f"{line[:COMMAND_LENGTH]}{'...' if len(line) > COMMAND_LENGTH else ''} ({digest})"
 
 

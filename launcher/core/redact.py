@@ -11,7 +11,7 @@ from launcher.core import mpi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MARKER = "<redacted>"
 
@@ -218,10 +218,29 @@ def _redact_joined(argv: Sequence[str]) -> list[str]:
     return shown
 
 
-def quote_command(argv: Sequence[str], limit: int) -> str:
+def redact_ends(text: str, limit: int) -> tuple[str, str]:
+    """Return the redacted beginning and end of a text that is longer than ``limit``, not yet printable.
+
+    Both are whole lines if possible; the beginning has a third of the limit. Of a text that is not longer,
+    the first result is all of it, and the second one is empty. Only a part of a longer text is searched.
+    """
+    if len(text) <= limit:
+        return redact(text), ""
+    head, tail = shorten(text, limit // 3), redact(text[len(text) - 2 * limit // 3 - _HALF_MAX :])
+    return head.rpartition("\n")[0] or head, drop_partial(tail[_HALF_MAX:]) or MARKER
+
+
+def drop_partial(text: str) -> str:
+    """Return a text whose beginning is lost without its first line or word, which may be half a secret."""
+    edge = next((mark for mark in "\n\r " if mark in text), None)
+    return text.partition(edge)[2] if edge else ""
+
+
+def quote_command(argv: Sequence[str], limit: int, join: Callable[[Sequence[str]], str] = " ".join) -> str:
     """Return the redacted, printable beginning of a command line: at most ``limit`` characters.
 
     Like `shorten`, it searches only a part of a line that is far longer: its length is the program's choice.
+    ``join`` makes a line of the words.
     """
     left, kept = max(_QUOTED_MAX, 2 * limit), []
     for word in argv:
@@ -229,7 +248,7 @@ def quote_command(argv: Sequence[str], limit: int) -> str:
             break
         kept.append(word[:left])
         left -= len(word) + 1
-    shown = " ".join(redact_argv(kept))
+    shown = join(redact_argv(kept))
     whole = len(shown) if left >= 0 or shown.endswith(MARKER) else max(0, len(shown) - _HALF_MAX)
     return printable(shown[: min(limit, whole)])[:limit]
 

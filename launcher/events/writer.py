@@ -8,7 +8,7 @@ import select
 import time
 
 from launcher.core.log import CLOCK
-from launcher.core.redact import redact
+from launcher.core.redact import shorten
 from launcher.output.console import BACKLOG_LIMIT_BYTES, LogFile
 from launcher.process.kernel import die_with_parent
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 NODE_MARK = "%n"
 """In a file's name: the rank of the node."""
-TEXT_LIMIT = 1 << 16
+TEXT_LIMIT = 1 << 15
 """Characters of a text that are kept. A line longer than this is no message of ours."""
 ESCAPE = "\x1b["
 NO_EVENTS = "no events"
@@ -59,7 +59,7 @@ def render_event(
 def _clean(value: object) -> object:
     """Return a value without secrets, colours, and halves of characters that are no UTF-8."""
     if isinstance(value, str):
-        text = redact(_without_colours(value))[:TEXT_LIMIT]  # a secret that was cut would not be found
+        text = shorten(_without_colours(value), TEXT_LIMIT)
         return text.encode("utf-8", "replace").decode()
     if isinstance(value, list | tuple):
         return [_clean(one) for one in value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.redact import printable, redact
+from launcher.core.redact import drop_partial, printable, redact_ends, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recen
 LINES_MAX = 120
 QUOTE_CHARS = 300
 LINE_CHARS = 1000
+TEXT_CHARS = 1 << 16
+"""Of a longer text only the beginning and the end are searched for secrets, and shown."""
 # Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
@@ -43,9 +45,21 @@ def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]
     """
     if not lines:
         return ()
-    text = redact("\n".join(line.expandtabs(4) for line in lines))
-    kept = shorten_lines(text.split("\n"), min(limit, LINES_MAX))
-    return tuple(printable(_cap(line)) for line in kept)
+    text, limit = "\n".join(lines), min(limit, LINES_MAX)
+    head, tail = redact_ends(text, TEXT_CHARS)
+    kept = shorten_lines(head.split("\n"), limit)
+    if tail:
+        kept = _join_ends(head.split("\n"), tail.split("\n"), limit, text.count("\n") + 1)
+    return tuple(printable(_cap(line.expandtabs(4))) for line in kept)
+
+
+def _join_ends(head: list[str], tail: list[str], limit: int, count: int) -> list[str]:
+    """Return at most ``limit`` of the lines at both ends of a text with ``count`` lines."""
+    first = head[: limit // 3]
+    last = tail[-max(1, limit - len(first) - 1) :]
+    left_out = count - len(first) - len(last)
+    said = f"... {left_out} lines left out ..." if left_out > 0 else "..."
+    return [*first, said, *last][-limit:]
 
 
 def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
@@ -71,11 +85,9 @@ def clean_lines(text: str, *, cut: bool = False) -> list[str]:
             match no pattern.
     """
     text = ESCAPES.sub("", text)
-    if cut:
-        edge = next((mark for mark in "\n\r " if mark in text), None)
-        text = text.partition(edge)[2] if edge else ""
+    head, tail = redact_ends(drop_partial(text) if cut else text, TEXT_CHARS)
     lines: list[str] = []
-    for line in redact(text).split("\n"):
+    for line in [*head.split("\n"), *(["  ...", *tail.split("\n")] if tail else [])]:
         shown = [part for part in line.split("\r") if part.strip()]
         lines.extend(_before_and_after_header(shown[-1].rstrip()) if shown else [""])
     while lines and not lines[-1]:
@@ -105,5 +117,6 @@ def _cap(line: str) -> str:
 
 def quote(text: str) -> str:
     """Return text of another program, safe to show on one line."""
-    line = " ".join(" ".join(presentable([text])).split())
+    kept = shorten(text, 8 * QUOTE_CHARS).expandtabs(4)
+    line = " ".join(" ".join(map(printable, kept.split("\n"))).split())
     return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."

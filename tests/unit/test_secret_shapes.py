@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.channel import lines
+from launcher.cluster.facts import describe_command
 from launcher.core import environ, messages
 from launcher.core.errors import UsageError
 from launcher.core.model import Setting
@@ -23,6 +24,7 @@ from launcher.core.secret_shapes import find_secrets
 from launcher.events.writer import render_event
 from launcher.fabrics import spoken
 from launcher.failure.text import clean_lines, presentable
+from launcher.failure.text import quote as text_quote
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
 from launcher.mpi.session_folder import folder_name
@@ -188,6 +190,47 @@ def test_quoting_a_long_text_searches_only_what_may_be_shown() -> None:
     started = time.process_time()
     assert quote(text, 80) == f"password={MARKER}"
     assert time.process_time() - started < 5
+
+
+CUT: dict[str, Callable[[str], str]] = {
+    "event": lambda text: render_event("output", text, {}, {"why": [text]}, 0).decode(),
+    "record": lambda text: "\n".join(presentable(text.split("\n"))),
+    "output": lambda text: "\n".join(clean_lines(text)),
+    "quotation": text_quote,
+    "command": lambda text: describe_command(["run", text]),
+    "words": lambda text: describe_command(["run", *text.split(" ")]),
+}
+"""What shows a part of a text of any length."""
+SEARCHED_MAX = 200_000
+
+
+@pytest.mark.parametrize("channel", CUT)
+@pytest.mark.parametrize("filler", ["step 12 loss 0.5\n", "x y ", "x" * 64, "password=hunter22\n"])
+def test_of_a_huge_text_only_a_part_is_searched(
+    channel: str, filler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 MB of a rank's output, or of one word: the loop does not wait for that."""
+    counts = list[int]()
+
+    def count(text: str) -> list[tuple[int, int]]:
+        counts.append(len(text))
+        return find_secrets(text)
+
+    monkeypatch.setattr("launcher.core.secret_shapes.find_secrets", count)
+    CUT[channel](filler * (10_000_000 // len(filler)))
+    assert 0 < max(counts) <= SEARCHED_MAX and sum(counts) <= 6 * SEARCHED_MAX  # a few passes
+
+
+@pytest.mark.parametrize("channel", CUT)
+@pytest.mark.parametrize("edge", [" ", "\n"])
+def test_where_a_huge_text_is_cut_there_is_no_half_of_a_secret(channel: str, edge: str) -> None:
+    """Secrets everywhere, so that one is at each cut."""
+    secrets = {f"password={PLAIN}": PLAIN, f"https://u:{PLAIN}@h": PLAIN, "\n".join(KEY): KEY[1]}
+    for secret, part in secrets.items():
+        for offset in range(0, len(secret), len(secret) // 5):
+            text = "a" * offset + edge + (secret + edge) * (200_000 // len(secret))
+            shown = CUT[channel](text)
+            assert part not in shown and part[-6:] not in shown
 
 
 @pytest.mark.parametrize("place", range(90, 125, 3))
