@@ -18,7 +18,6 @@ from launcher.cluster.settings import BEAT_S
 from launcher.cluster.stopper import JobStopper
 from launcher.core.signal import signal
 from launcher.process.loop import Every
-from launcher.process.watchdog import kill_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Process
     from launcher.stacks.answer import Answer
 
-KILLED_S, LOOK_AGAIN_S = 2.0, 0.01
-"""How long, and how often, a launcher looks for the end of what the one before it has left."""
 MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
 
 
@@ -159,7 +156,7 @@ class ClusterNode(Coordination):
                 attempt.again = attempt.again or message
                 self.stopper.end_rest()
                 if view.agreed_last is None:
-                    self._end_predecessor(self._mark_of(name_run({RUN: message.run})))
+                    self.rendezvous.end_predecessor(self._mark_of(name_run({RUN: message.run})))
             case Again():
                 pass  # it came twice
             case News() if message.by != view.shape.node_rank:
@@ -184,12 +181,6 @@ class ClusterNode(Coordination):
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
                     self.agent.loop.guard(lambda: subscriber(message))
-
-    def _end_predecessor(self, mark: str) -> None:
-        """Kill what a launcher before us has left on this machine: its watchdog may have been killed, too."""
-        until = time.monotonic() + KILLED_S
-        while mark and kill_marked(mark.encode()) and time.monotonic() < until:
-            time.sleep(LOOK_AGAIN_S)  # the kernel needs a moment to free the memory of a process
 
     def on_heard(self) -> None:
         """Renew the lease of our processes, because node 0 was heard, or is this node and runs."""

@@ -15,6 +15,7 @@ from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.redact import printable, redact
 from launcher.process.loop import Later
+from launcher.process.watchdog import kill_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 SURVIVORS_S, SURVIVORS_EVERY_S = 10.0, 0.25
 """How long, and how often, a node looks whether the kernel has ended the processes of the last attempt."""
+KILLED_S, LOOK_AGAIN_S = 2.0, 0.02
+"""How long, and how often, a launcher looks for the end of what the one before it has left."""
 SURVIVORS_SHOWN = 4
 PORTS_S, PORTS_EVERY_S = 5.0, 0.1
 """How long, and how often, a restart looks whether the ports of the last attempt are free."""
@@ -54,6 +57,7 @@ class NodeRendezvous:
         self._agent, self._channel, self._view = agent, channel, view
         self._reporter, self._stopper, self._ending = reporter, stopper, ending
         self._say, self._make_children = say, make_children
+        self._predecessor, self._given_up_at = b"", 0.0
 
     # --- before the first attempt
 
@@ -152,6 +156,23 @@ class NodeRendezvous:
         self._take_children()
         return True
 
+    def end_predecessor(self, mark: str) -> None:
+        """Kill what a launcher before us has left on this machine: its watchdog may have been killed, too.
+
+        Args:
+            mark: Name in the mark of its processes; empty if it is not known.
+        """
+        self._predecessor, self._given_up_at = mark.encode(), time.monotonic() + KILLED_S
+        self._has_predecessor()
+
+    def _has_predecessor(self) -> bool:
+        """Whether something of it is left: the kernel needs a moment to free the memory of a process."""
+        if self._predecessor and (
+            not kill_marked(self._predecessor) or time.monotonic() >= self._given_up_at
+        ):
+            self._predecessor = b""  # the processes of our own will have the same mark
+        return bool(self._predecessor)
+
     def _tell_ready(self, number: int, until: float) -> None:
         """Report that this node is ready once no process of the last attempt is left here.
 
@@ -159,12 +180,13 @@ class NodeRendezvous:
             number: The attempt.
             until: When to report what is left (monotonic seconds).
         """
-        survivors = self._agent.group.describe_survivors()
-        if not survivors:
-            self._reporter.tell_health(number)
-        elif time.monotonic() < until:
-            again = Later(time.monotonic() + SURVIVORS_EVERY_S, lambda: self._tell_ready(number, until))
+        survivors, has_predecessor = self._agent.group.describe_survivors(), self._has_predecessor()
+        if has_predecessor or (survivors and time.monotonic() < until):
+            wait_s = LOOK_AGAIN_S if has_predecessor else SURVIVORS_EVERY_S
+            again = Later(time.monotonic() + wait_s, lambda: self._tell_ready(number, until))
             self._agent.loop.timers.append(again)  # a process that is not our child reports no end
+        elif not survivors:
+            self._reporter.tell_health(number)
         else:
             what = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
             self._reporter.tell(ReadyAgain(number, printable(redact(what)), is_held=True))

@@ -12,18 +12,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from errno import EMFILE
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launcher.cluster.job_view import read_seats
 from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, News, ReadyAgain, Told
+from launcher.cluster.node_rendezvous import NodeRendezvous
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit
 from launcher.failure.verdict import make_verdict
+from launcher.process.loop import Loop
 from launcher.process.signals import name_signal
 from launcher.process.watchdog import NAME as WATCHDOG
 from launcher.rehearse.cluster import Cluster
@@ -830,6 +833,28 @@ def test_a_successor_is_the_reason_for_the_loss_and_is_not_turned_away() -> None
         assert "a new launcher has called as node 2" in what and "no contact" not in what
         join(hub, 2, "aa").hear("welcome")
     assert not [line for line in hub.said if "turned away" in line], hub.said
+
+
+def test_what_a_launcher_has_left_is_waited_for_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that comes after it kills that, answers signals meanwhile, and is ready once it has ended."""
+    left, asked, told = [[7], [7], list[int]()], list[bytes](), list[int]()
+
+    def kill(mark: bytes) -> list[int]:
+        asked.append(mark)
+        return left.pop(0)
+
+    monkeypatch.setattr("launcher.cluster.node_rendezvous.kill_marked", kill)
+    loop = Loop(lambda text, event: told.append(-1))
+    agent: Any = SimpleNamespace(loop=loop, group=SimpleNamespace(describe_survivors=list))
+    reporter: Any = SimpleNamespace(tell_health=told.append)
+    nothing: Any = None
+    node = NodeRendezvous(agent, nothing, nothing, reporter, nothing, nothing, nothing, nothing)
+    node.end_predecessor("run-1")
+    node._tell_ready(1, time.monotonic() + 9)
+    assert len(left) == 1 and told == []
+    loop.turn_until(lambda: bool(told), 9)
+    node._tell_ready(2, time.monotonic() + 9)  # our own processes have this mark by now
+    assert (asked, told) == ([b"run-1"] * 3, [1, 2])
 
 
 def is_over(hub: LiveHub) -> bool:
