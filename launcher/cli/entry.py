@@ -5,13 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from errno import EMFILE, ENFILE
 
 from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, print_problems
 from launcher.core.log import STYLE, guess_style
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
+
+HIGHEST = 1 << 16
+"""Descriptors up to this one are closed where none is left."""
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -30,9 +37,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     try:
         return dispatch(words, given)
     except LauncherError as error:
-        if not STYLE.as_json:
-            guess_style(words, given)
-        print_problems(error)
+        _with_descriptors(_report, error, words, given)
         return error.exit_status
     except BrokenPipeError:
         # The reader of our output has exited (launcher plan | head): discard the rest.
@@ -41,28 +46,43 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        known = _explain(error)
+        known = _with_descriptors(_explain, error)
         if known is None:
             _print_bug()
             return EXIT_BUG
-        print_problems(known)
+        _with_descriptors(print_problems, known)
         return known.exit_status
+
+
+def _report(error: LauncherError, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    if not STYLE.as_json:
+        guess_style(words, environ)
+    print_problems(error)
+
+
+def _with_descriptors(action: Callable[..., Result], *given: object) -> Result:
+    """Do what is left to do; if no descriptor is left to load its modules, first close those in use."""
+    try:
+        return action(*given)
+    except OSError as error:
+        if error.errno not in (EMFILE, ENFILE):
+            raise
+    os.closerange(3, HIGHEST)
+    return action(*given)
 
 
 def _explain(error: Exception) -> LauncherError | None:
     """Return the system failure behind an exception; None for a bug of ours."""
     if not isinstance(error, OSError):
         return None
-    try:
-        from launcher.process.kernel import FULL
+    from launcher.process.kernel import FULL
 
-        if error.errno in FULL:
-            from launcher.process.spawn import cannot_start
+    if error.errno in FULL:
+        from launcher.process.spawn import cannot_start
 
-            return cannot_start(error)
-        from launcher.process.refused import explain
-    except OSError:  # not even a module can be loaded
-        return None
+        return cannot_start(error)
+    from launcher.process.refused import explain
+
     return explain(error)
 
 

@@ -97,7 +97,7 @@ def test_without_all_of_them_a_job_still_ends_as_it_should(error: int) -> None:
     assert done.returncode == 3 and "rank 0 of 2 failed first" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("limit", [9, 12, 16])
+@pytest.mark.parametrize("limit", range(8, 17))
 def test_no_more_descriptors_is_no_bug(limit: int) -> None:
     """``ulimit -n``: the limit is named, with 75."""
     line = f"ulimit -n {limit}; exec {sys.executable} -m launcher run --nproc-per-node 4 -- true"
