@@ -307,7 +307,7 @@ class Coordinator:
     ) -> None:
         """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
         what = f"this {self._shape.member} leaves the job: {why}; status {EXIT_NOT_READY}"
-        connection.send(pack(Over(EXIT_NOT_READY, why=what)))
+        connection.send(pack(Over(EXIT_NOT_READY, why=what, leaves=True)))
 
     def _lose_replaced(self, known: Member | None, message: Message) -> None:
         """Give up a node at once whose connection has ended, if a new launcher that fits has its place.

@@ -351,6 +351,8 @@ class Over:
         record: The verdict of its node, if known.
         also: Descriptions of what else has failed of its own accord.
         why: Why no other attempt follows; empty if none was allowed.
+        leaves: Whether only this node leaves. The job goes on without it, and its processes have not failed:
+            they were killed for that.
     """
 
     status: Status
@@ -358,6 +360,7 @@ class Over:
     record: Verdict | None = None
     also: tuple[Line, ...] = ()
     why: Line = ""
+    leaves: bool = False
 
 
 @message

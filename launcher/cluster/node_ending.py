@@ -93,7 +93,8 @@ class NodeEnding:
             if outcome.verdict is not None:
                 restarter.publish(outcome.verdict, shown=shape.speaks)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
-        self.report(over)
+        if not over.leaves:
+            self.report(over)
         if over.why:
             self._say(over.why, "no-restart")
         return over.status

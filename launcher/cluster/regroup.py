@@ -369,8 +369,9 @@ class Regroup:
         """End the launcher of an unhealthy node; ``then``: what has followed."""
         self.gone.add(member.facts["session"])
         if member.connection is not None:
-            why = f"this {member.kind} leaves the job: it is unhealthy ({member.health}){then}"
-            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"{why}; status {EXIT_NOT_READY}")))
+            what = f"this {member.kind} leaves the job: it is unhealthy ({member.health}){then}"
+            why = f"{what}; status {EXIT_NOT_READY}"
+            member.connection.send(pack(Over(EXIT_NOT_READY, why=why, leaves=True)))
 
     # --- time
 

@@ -602,6 +602,8 @@ def test_a_frozen_node_kills_its_ranks_as_soon_as_it_goes_on(world: World, until
     assert not is_replaced or not find_overlap(world, {}), world.explain(find_overlap(world, {}))
     done = world.finish()
     assert [done[name].status for name in range(COUNT + 1)] == [0, 0, 75, 0, 0], world.explain("status")
+    said = world.job.errors[2].read_text()
+    assert "rank 2 of 4 failed first" not in said, said  # it has killed that itself
 
 
 def test_a_new_launcher_ends_what_the_one_before_has_left(world: World) -> None:
