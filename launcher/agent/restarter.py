@@ -73,7 +73,7 @@ class Restarter:
             from launcher.recovery.search import Search
 
             search = Search(rule.progress_pattern, agent.group.helpers, agent.loop, agent.say)
-        return ProgressGate(rule, search)
+        return ProgressGate(rule, search, agent.say)
 
     def begin(self) -> None:
         """Forget the attempt before."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.redact import quote
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from launcher.core.log import Say
     from launcher.core.model import Restarts
 
     class Search(Protocol):
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     Version = tuple[int, int, int] | None
 
 
+PATH_CHARS = 200
 LINE_BYTES = 1 << 14
 """A longer line is searched in pieces; a match of at most this length is found wherever it is."""
 
@@ -45,15 +49,15 @@ LINE_BYTES = 1 << 14
 class ProgressGate:
     """Tells whether an attempt made progress, and when."""
 
-    def __init__(self, rule: Restarts, search: Search | None) -> None:
+    def __init__(self, rule: Restarts, search: Search | None, say: Say) -> None:
         """Watch the file of the user's rule, and the output; ``search``: None without a pattern."""
         self._path = rule.progress_file
-        self._search = search
+        self._search, self._say = search, say
         self._before: Version = None
 
     def begin(self) -> None:
         """Begin an attempt."""
-        self._before = _read_version(self._path)
+        self._before = self._read_version()
         if self._search is not None:
             self._search.begin()
 
@@ -69,7 +73,7 @@ class ProgressGate:
 
     def read_last_s(self) -> float | None:
         """Return when the file changed last in this attempt, monotonic seconds; None if it has not."""
-        version = _read_version(self._path)
+        version = self._read_version()
         if version is None or version == self._before:
             return None
         return time.monotonic() - max(0.0, time.time() - version[2] / 1e9)
@@ -83,10 +87,27 @@ class ProgressGate:
 
         It is not if neither a file nor a pattern was given, or if the search of the output was given up.
         """
-        search = self._search
-        if (self._path and _read_version(self._path) != self._before) or (search and search.has_found):
+        search, version = self._search, self._read_version()  # which may end that there is a file
+        if (self._path and version != self._before) or (search and search.has_found):
             return True
         return None if (search is None and not self._path) or (search and search.is_over) else False
+
+    def _read_version(self) -> Version:
+        """Return what changes when the file is written or replaced; None if there is none.
+
+        A file of another user, except root, no longer counts: it could keep a job alive that leads nowhere.
+        """
+        if not self._path:
+            return None
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        if found.st_uid not in (0, os.geteuid()):
+            path, self._path = quote(self._path, PATH_CHARS), ""
+            self._say(f"{path} shows no progress: another user owns it", "no-progress-file")
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Lines:
@@ -118,14 +139,3 @@ class Lines:
         """Search the rest: the output has ended."""
         self._search.put(self._rest)
         self._rest.clear()
-
-
-def _read_version(path: str) -> Version:
-    """Return what changes when a file is written or replaced; None if there is no file."""
-    if not path:
-        return None
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

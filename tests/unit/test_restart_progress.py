@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -38,9 +40,14 @@ class Direct:
     def finish(self) -> None: ...
 
 
+def no_word(text: str, event: str) -> None:
+    """Fail: there is nothing to say."""
+    raise AssertionError(text, event)
+
+
 def matches(pattern: str, *parts: bytes, ends: bool = True) -> bool | None:
     """Return whether a pattern is found in output that arrives in these parts."""
-    gate = ProgressGate(Restarts(most=1), Direct(pattern))
+    gate = ProgressGate(Restarts(most=1), Direct(pattern), no_word)
     gate.begin()
     lines = gate.follow()
     assert lines is not None
@@ -94,7 +101,7 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
 
 def test_an_attempt_that_has_made_progress_is_not_searched_any_more() -> None:
     search = Direct("step")
-    gate, lines = ProgressGate(Restarts(most=1), search), Lines(search)
+    gate, lines = ProgressGate(Restarts(most=1), search, no_word), Lines(search)
     gate.begin()
     assert gate.has_progressed() is False
     lines.read(b"step\n")
@@ -103,3 +110,24 @@ def test_an_attempt_that_has_made_progress_is_not_searched_any_more() -> None:
     assert search.searched == [5]
     gate.begin()
     assert gate.has_progressed() is False
+
+
+def test_a_file_of_another_user_shows_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could keep a job alive that leads nowhere. One line says so; then it is as without a file."""
+    path, said = tmp_path / "checkpoint", list[str]()
+    gate = ProgressGate(
+        Restarts(most=1, progress_file=str(path)), None, lambda text, event: said.append(f"{event}: {text}")
+    )
+    gate.begin()
+    path.write_text("1")
+    assert gate.has_progressed() is True
+    gate.begin()
+    path.write_text("12")
+    status = path.stat()
+    foreign = os.stat_result((*status[:4], 12345, *status[5:]))
+    system = SimpleNamespace(stat=lambda name: foreign, geteuid=lambda: 0)
+    monkeypatch.setattr("launcher.recovery.progress.os", system)
+    assert gate.has_progressed() is None and gate.read_last_s() is None
+    gate.begin()
+    assert gate.has_progressed() is None
+    assert said == [f"no-progress-file: {path} shows no progress: another user owns it"]
