@@ -1,18 +1,17 @@
 """Accepts clients that have the key and send a first message; turns away, counts and names all others.
 
 A connection that has not passed the handshake costs a socket and 64 bytes, for a few seconds at most. There
-are never more than `PENDING_MAX` of them. If more come, a place is taken from the address that holds most of
-them: however often one address calls, the others get in. If many addresses call, each connection gets a tenth
-of a second: a client with the key needs a thousandth.
+are never more than `PENDING_MAX` of them. If more come, a place is taken from the network that holds most of
+them, and in it from the busiest address: however often one calls, the others get in. If many addresses call,
+each connection gets a tenth of a second: a client with the key needs a thousandth.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 
-from launcher.channel.budget import Bucket
+from launcher.channel.budget import Bucket, find_busiest, network_of
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Answering, Intruder
 from launcher.channel.listener import Listener
@@ -45,11 +44,11 @@ READ_BYTES = 4096
 class Arrival:
     """A connection without a first message yet."""
 
-    __slots__ = ("address", "answering", "connection", "number", "since", "socket")
+    __slots__ = ("address", "answering", "connection", "network", "number", "since", "socket")
 
     def __init__(self, connected: socket.socket, address: str, key: bytes, since: float) -> None:
         self.socket, self.address, self.since = connected, address, since
-        self.number = connected.fileno()
+        self.network, self.number = network_of(address), connected.fileno()
         self.answering = Answering(key)
         self.connection: Connection | None = None
 
@@ -118,16 +117,16 @@ class Acceptor:
         return len(self._arrivals) < PENDING_MAX
 
     def _find_slow(self) -> Arrival | None:
-        """Return the oldest connection of the address with the most places, if it has had its time.
+        """Return the oldest connection of the busiest address, if it has had its time.
 
         A connection that has proved the key keeps its place as long as there is one that has not.
         """
         arrivals = self._arrivals.values()
         unproven = [arrival for arrival in arrivals if arrival.connection is None] or list(arrivals)
-        held = Counter(arrival.address for arrival in unproven)
-        most = max(held.values())
-        oldest = next(arrival for arrival in unproven if held[arrival.address] == most)
-        patience_s = CROWDED_S if most > CROWD or self._calm.is_empty else SLOW_S
+        _, busiest = find_busiest((arrival.network, arrival.address) for arrival in unproven)
+        held = [arrival for arrival in unproven if arrival.address == busiest]
+        oldest = held[0]
+        patience_s = CROWDED_S if len(held) > CROWD or self._calm.is_empty else SLOW_S
         return None if time.monotonic() - oldest.since < patience_s else oldest
 
     def _on_ready(self, arrival: Arrival) -> None:

@@ -1,8 +1,29 @@
-"""Token bucket: how often something may happen that another process causes."""
+"""Limits on what others can cause: how often something happens, what is printed of it, and what is kept.
+
+Whoever reaches a port, or has the key of the job, may send anything as often as it likes. What can grow with
+that grows in one of these: `Bucket` (events), `Quota` (lines of the log) or `Latest` (entries).
+"""
 
 from __future__ import annotations
 
+import socket
 import time
+from collections import Counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+    from launcher.core.log import Say
+
+LINES_MAX, LINES_PER_S = 512, 1.0
+"""Lines of the log that other nodes can cause at once, and a second; see `Quota`."""
+LINES_OF_NODE = 8
+"""Lines that each node of a job may add to that: it joins, it fails, it is lost, it is back."""
+ENTRIES_MAX = 1024
+"""Least number of entries that `Latest` keeps."""
+_V6_NETWORK_BYTES = 8
+_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Bucket:
@@ -27,3 +48,94 @@ class Bucket:
         is_allowed = not self.is_empty
         self._left = max(self._left - 1, -self._burst)
         return is_allowed
+
+
+class Quota:
+    """Prints what other nodes cause, up to a limit, and then how many lines it has dropped."""
+
+    def __init__(self, say: Say, node_count: int = 1) -> None:
+        self._say, self._dropped = say, 0
+        self._bucket = Bucket(LINES_MAX + LINES_OF_NODE * node_count, LINES_PER_S)
+
+    def __call__(self, text: str, event: str) -> None:
+        """Print a line, or drop it."""
+        if self.allows():
+            self._say(text, event)
+
+    def allows(self) -> bool:
+        """Count a line; return whether it may be printed. The first after a flood is about the others."""
+        if not self._bucket.take():
+            self.drop()
+            return False
+        self.say_dropped()
+        return True
+
+    def drop(self) -> None:
+        """Count a line that somebody else has dropped."""
+        self._dropped += 1
+
+    def say_dropped(self) -> None:
+        """Print how many lines were dropped, if any were."""
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            many = "s" if dropped > 1 else ""
+            self._say(f"{dropped} more line{many} about other nodes dropped: too many", "lines-dropped")
+
+
+class Latest:
+    """A set of the entries that were added last; each further one replaces the oldest."""
+
+    def __init__(self, most: int = ENTRIES_MAX) -> None:
+        self._most = max(most, ENTRIES_MAX)
+        self._entries: dict[Hashable, None] = {}
+
+    def add(self, entry: Hashable) -> None:
+        """Add an entry, or make it the newest."""
+        self._entries.pop(entry, None)
+        self._entries[entry] = None
+        if len(self._entries) > self._most:
+            del self._entries[next(iter(self._entries))]
+
+    def discard(self, entry: Hashable) -> None:
+        """Remove an entry, if it is there."""
+        self._entries.pop(entry, None)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._entries
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def network_of(address: str) -> str:
+    """Return what one caller has at least: its IPv4 address, or its network of IPv6 addresses, a /64.
+
+    A host chooses among the 2^64 addresses of its network as it likes.
+
+    Source: RFC 6177, section 2 (no site gets less than a /64); RFC 4291, section 2.5.5.2 (mapped addresses).
+    """
+    try:
+        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    except (OSError, ValueError):
+        return address
+    if packed.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[len(_MAPPED) :])
+    network = packed[:_V6_NETWORK_BYTES] + bytes(16 - _V6_NETWORK_BYTES)
+    return f"{socket.inet_ntop(socket.AF_INET6, network)}/64"
+
+
+def find_busiest(callers: Iterable[tuple[str, str]]) -> tuple[str, str]:
+    """Return the caller that must yield: of the network with the most connections, the busiest address.
+
+    Args:
+        callers: The network and the address of each open connection, the oldest first; one or more.
+    """
+    held = Counter(callers)
+    networks: Counter[str] = Counter()
+    for (network, _), count in held.items():
+        networks[network] += count
+    busiest = networks.most_common(1)[0][0]
+    return max((caller for caller in held if caller[0] == busiest), key=lambda caller: held[caller])

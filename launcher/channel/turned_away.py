@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from launcher.channel.budget import network_of
 from launcher.core.redact import quote
 
 TYPE_CHECKING = False
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 20
 """Maximum number of pairs of address and reason that are kept; others are only counted."""
+OF_NETWORK_MAX = NAMED_MAX // 2
+"""Maximum number of these pairs for one caller, see `network_of`: others are named as well."""
 
 
 class TurnedAway:
@@ -20,6 +23,7 @@ class TurnedAway:
     def __init__(self, say: Say) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.total = 0
+        self._networks: Counter[str] = Counter()
         self._say = say
 
     def note(self, address: str, why: str) -> None:
@@ -32,11 +36,14 @@ class TurnedAway:
         self.total += 1
         kind, colon, detail = why.partition(": ")
         pair = (quote(address, 64), quote(kind, 160))
-        if pair in self.counts or len(self.counts) < NAMED_MAX:
-            self.counts[pair] += 1
-            if self.counts[pair] == 1:
-                shown = quote(colon + detail, 160)
-                self._say(f"turned away {pair[0]}: {pair[1]}{shown}", "turned-away")
+        if pair not in self.counts:
+            network = network_of(address)
+            if len(self.counts) >= NAMED_MAX or self._networks[network] >= OF_NETWORK_MAX:
+                return
+            self._networks[network] += 1
+            shown = quote(colon + detail, 160)
+            self._say(f"turned away {pair[0]}: {pair[1]}{shown}", "turned-away")
+        self.counts[pair] += 1
 
     def summary(self) -> str:
         """Return how many connections were turned away; empty if each of them was reported already."""

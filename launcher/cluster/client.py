@@ -7,6 +7,7 @@ import time
 from errno import ECONNREFUSED
 from os import strerror
 
+from launcher.channel.budget import Quota
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
 from launcher.cluster.connect import NOT_YET, SILENT, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
@@ -18,6 +19,10 @@ from launcher.cluster.messages import (
     Bye,
     Ended,
     Failed,
+    Hung,
+    Look,
+    News,
+    NodeNotice,
     ReadyAgain,
     Start,
     Told,
@@ -54,6 +59,8 @@ LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
 REPEATED = (Failed, Told, Ended, ReadyAgain)
+PRINTED = (Hung, Look, News, NodeNotice, Waiting)
+"""Messages of node 0 of which each prints a line, or costs a look at our processes."""
 UNHEARD_MAX = 64
 """Maximum number of other messages that are sent again because node 0 was not heard after them."""
 RESOLVE_S = 20.0
@@ -111,6 +118,7 @@ class CoordinatorClient:
         self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
         self._key, self._shape, self._join, self._loop = key, shape, join, loop
+        self._quota = Quota(say, shape.node_count)
         self._say, self._deliver, self._on_lost, self._on_heard = say, deliver, on_lost, on_heard
         self._helpers = helpers
         self._resolving: Helper | None = None
@@ -255,6 +263,8 @@ class CoordinatorClient:
                 self._unheard.clear()
             if now <= (self.due or now) + LATE_S:
                 self._on_heard()
+        if isinstance(message, PRINTED) and not self._quota.allows():
+            return
         match message:
             case Beat():
                 return
@@ -391,6 +401,7 @@ class CoordinatorClient:
     def close(self) -> None:
         """Leave the channel."""
         self._is_closed = True
+        self._quota.say_dropped()
         for helper in (self._resolving, self._looking):
             if helper is not None:
                 helper.close()

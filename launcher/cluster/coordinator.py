@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from launcher.channel.acceptor import Acceptor
+from launcher.channel.budget import Quota
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
@@ -115,6 +116,7 @@ class Coordinator:
         self.acceptor = acceptor = Acceptor(
             listener, key, loop, lambda what, event: say(f"control channel: {what}", event), self._admit
         )
+        self._quota = say = Quota(say, shape.node_count + shape.spare_count)
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
         self.membership = Membership(
@@ -207,6 +209,9 @@ class Coordinator:
         if self._is_gone(identity.session) and not may_join:
             self._dismiss(connection)
             return
+        if self.roll.refusal is not None and not self.membership.has_room(rank):
+            self.membership.part(connection, self.roll.refusal)
+            return
         if self.has_started and not is_back and not may_join:
             self._lose_replaced(known, message)
             self._send_away(connection, address, rank)
@@ -219,7 +224,7 @@ class Coordinator:
             member = self._make_member(join, rank, address, connection)
             refusal = self.roll.compare_with(member) if may_join else None
             if refusal is not None:
-                connection.send(pack(refusal))
+                self.membership.part(connection, refusal)
                 return
             if may_join:
                 self.roll.warn_of(member)
@@ -281,7 +286,7 @@ class Coordinator:
             member = self._make_member(join, index, address, connection)
             refusal = self.roll.compare_with(member)
             if refusal is not None:
-                connection.send(pack(refusal))
+                self.membership.part(connection, refusal)
                 return
             self._say(f"{member.name} is here as a spare {member.kind}", "spare-joined")
         spares[index] = member
@@ -307,7 +312,7 @@ class Coordinator:
     ) -> None:
         """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
         what = f"this {self._shape.member} leaves the job: {why}; status {EXIT_NOT_READY}"
-        connection.send(pack(Over(EXIT_NOT_READY, why=what, leaves=True)))
+        self.membership.part(connection, Over(EXIT_NOT_READY, why=what, leaves=True))
 
     def _lose_replaced(self, known: Member | None, message: Message) -> None:
         """Give up a node at once whose connection has ended, if a new launcher that fits has its place.
@@ -375,7 +380,7 @@ class Coordinator:
         member.unheard.clear()
         if packed.get("is") != "beat":
             message = unpack(packed, FROM_NODE)
-            if member.may_send(type(message)):
+            if self.membership.may_send(member, type(message)):
                 self._hear(member, message)
             else:
                 self.acceptor.turned_away.note(member.address, f"sends too many messages: as {member.name}")
@@ -589,8 +594,10 @@ class Coordinator:
         """Close all connections."""
         self._note_claims(float("inf"))
         self.acceptor.close()
-        for member in self.membership.everyone():
-            member.hang_up()
+        self.membership.close()
+        self._quota.say_dropped()
+        if self.regroup is not None:
+            self.regroup.close()
         self._tick_at = None
 
 

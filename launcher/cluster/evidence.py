@@ -135,11 +135,7 @@ class JobEvidence:
         if self._look_until is None:
             if now < self._look_after:
                 return self._look_after
-            self._number += 1
-            self._look_after = now + min(self._number * PAUSE_S, PAUSE_MAX_S)
-            self._looked, self._answers, self._progress, self._records = set(), {}, {}, {}
-            self._threads.clear()
-            self._look_until = now + LOOK_S
+            self._look_until = self.begin_look(now)
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
         if now < self._look_until and not all(rank in self._looked for rank in heard):
             return min(self._look_until, now + 1.0)  # a node may fall silent meanwhile
@@ -150,6 +146,15 @@ class JobEvidence:
         self._has_reported = True
         self._report(silent)
         return None
+
+    def begin_look(self, now: float) -> float:
+        """Begin another question, and forget the answers to the last one; return until when to wait."""
+        self._number += 1
+        self._look_after = now + min(self._number * PAUSE_S, PAUSE_MAX_S)
+        self._looked, self._answers, self._progress, self._records = set(), {}, {}, {}
+        self._taken = {(rank, number) for rank, number in self._taken if not number}
+        self._threads.clear()
+        return now + LOOK_S
 
     def _is_silent(self, rank: int, now: float) -> bool:
         member = self._membership.members.get(rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from launcher.channel.budget import Bucket
 from launcher.channel.lines import encode
 from launcher.cluster.messages import Ask, Beat, Bye, Ended, Hung, Look, News, NodeNotice, Passed, Reply, Seen
@@ -25,6 +27,10 @@ ADDRESSES_MAX = 8
 VERSION_LENGTH = 40
 
 
+BEYOND_MAX = 20
+"""Maximum number of nodes with an index that the job does not have; they are named when it is refused."""
+PARTING_MAX = 256
+"""Maximum number of open connections to launchers that were told to leave; they may still read why."""
 MESSAGES_MAX, MESSAGES_PER_S = 512, 1.0
 """Messages of one kind that a node may send at once, one for each rank of a large node, and a second."""
 UNLIMITED = (Ask, Beat, Bye, Ended, Reply)
@@ -46,7 +52,6 @@ class Member:
     """
 
     __slots__ = (
-        "_buckets",
         "address",
         "closed",
         "connection",
@@ -69,7 +74,6 @@ class Member:
         self.health: str | None = None
         self.has_heard_end = False
         self.unheard: list[bytes] = []
-        self._buckets: dict[type, Bucket] = {}
 
     @property
     def rank(self) -> int:
@@ -123,14 +127,6 @@ class Member:
         if self.connection is not None:
             self.connection.send_encoded(encoded)
 
-    def may_send(self, kind: type) -> bool:
-        """Count a message; return whether it is to be heard: what a node sends is kept or printed."""
-        if kind in UNLIMITED:
-            return True
-        if kind not in self._buckets:
-            self._buckets[kind] = Bucket(MESSAGES_MAX, MESSAGES_PER_S)
-        return self._buckets[kind].take()
-
     def hang_up(self) -> None:
         """Close its connection, if it has one."""
         if self.connection is not None:
@@ -162,6 +158,24 @@ class Membership:
         self.spares: dict[int, Member] = {}
         self.seats: dict[int, int] = {}
         self._total = node_count + spare_count
+        self._buckets: dict[tuple[int, type], Bucket] = {}
+        self._parting: deque[Connection] = deque()
+
+    def has_room(self, rank: int) -> bool:
+        """Whether a node may be kept: one that the job has, or one of the first that it does not have."""
+        return rank < self._total or rank in self.members or len(self.members) < self._total + BEYOND_MAX
+
+    def may_send(self, member: Member, kind: type) -> bool:
+        """Count a message; return whether it is to be heard: what a node sends is kept or printed.
+
+        A new launcher in the place of a node has what the one before has left of its budget.
+        """
+        if kind in UNLIMITED:
+            return True
+        place = self.number_of(member), kind
+        if place not in self._buckets:
+            self._buckets[place] = Bucket(MESSAGES_MAX, MESSAGES_PER_S)
+        return self._buckets[place].take()
 
     def rank_of(self, index: int) -> int | None:
         """Return the rank of a node by its index; None for a spare node."""
@@ -202,6 +216,21 @@ class Membership:
         member.facts = {**member.facts, "rank": rank}
         self.members[rank] = member
         return member
+
+    def part(self, connection: Connection, last: object) -> None:
+        """Send a launcher its last message. It closes the connection when it has read that, or we do."""
+        connection.redirect(lambda message: None, lambda why: self._parting.remove(connection))
+        self._parting.append(connection)
+        connection.send(pack(last))
+        if len(self._parting) > PARTING_MAX:
+            self._parting.popleft().close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._parting:
+            connection.close()
+        for member in self.everyone():
+            member.hang_up()
 
     def describe_nodes(self) -> dict[str, object]:
         """Return the part of the start signal about nodes: which took the place of others, all addresses."""

@@ -15,13 +15,13 @@ import contextlib
 import time
 from collections import Counter
 
+from launcher.channel.budget import LINES_MAX, LINES_OF_NODE, Latest, Quota
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
 from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
-from launcher.core.messages import pack
 from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import CUT_OFF, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
@@ -91,12 +91,13 @@ class Regroup:
         """
         self.again: Again | None = None
         self.attempt, self.is_told = 0, False
-        self.gone: set[object] = set()
-        self.parts: set[object] = set()
+        everyone = shape.node_count + shape.spare_count
+        self.gone, self.parts = Latest(4 * everyone), Latest(4 * everyone)
         self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
-        self._say, self._agree, self._begin = say, agree, begin
+        self._quota = self._say = Quota(say, everyone)
+        self._agree, self._begin = agree, begin
         self._ready: set[int] = set()
-        self._held: set[object] = set()
+        self._held = Latest(4 * everyone)
         """Launchers, by session, whose nodes hold processes of the last attempt that survive SIGKILL."""
         self._unhealthy: dict[int, float] = {}
         """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
@@ -153,8 +154,8 @@ class Regroup:
     def _note_hosts(self) -> None:
         """Note which host names do not tell nodes apart."""
         hosts = Counter(member.host for member in self._membership.everyone())
-        shared = frozenset(host for host, number in hosts.items() if number > 1)
-        self._recovery.history.shared_hosts |= shared
+        for host in (host for host, number in hosts.items() if number > 1):
+            self._recovery.history.shared_hosts.add(host)
 
     def _find_machine(self, rank: int | None) -> str:
         member = None if rank is None else self._membership.members.get(rank)
@@ -181,8 +182,10 @@ class Regroup:
         """Print a line; the report of the attempt that has failed comes first."""
         if self._unsaid is None:
             self._say(text, event)
-        else:
+        elif len(self._unsaid) < LINES_MAX + LINES_OF_NODE * self._shape.node_count:
             self._unsaid.append((text, event))
+        else:
+            self._quota.drop()
 
     def _tell_unsaid(self) -> None:
         """Print what has waited for the report."""
@@ -370,8 +373,9 @@ class Regroup:
         self.gone.add(member.facts["session"])
         if member.connection is not None:
             what = f"this {member.kind} leaves the job: it is unhealthy ({member.health}){then}"
-            why = f"{what}; status {EXIT_NOT_READY}"
-            member.connection.send(pack(Over(EXIT_NOT_READY, why=why, leaves=True)))
+            over = Over(EXIT_NOT_READY, why=f"{what}; status {EXIT_NOT_READY}", leaves=True)
+            self._membership.part(member.connection, over)
+            member.connection = None
 
     # --- time
 
@@ -464,6 +468,10 @@ class Regroup:
             self.again, self._ending = awaited
             raise
         self.note_start()
+
+    def close(self) -> None:
+        """Print how many lines were dropped."""
+        self._quota.say_dropped()
 
     # --- no other attempt
 

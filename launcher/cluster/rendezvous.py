@@ -102,7 +102,7 @@ class Rendezvous:
         self.lost.pop(member.rank, None)
         if member.rank >= count or member.facts["node_count"] != count:
             self._is_miscounted = True
-        if member.version != __version__:
+        if member.version != __version__ and self.is_open:
             self._other_versions[member.name] = member.version
 
     def check(self) -> None:

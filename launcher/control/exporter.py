@@ -5,7 +5,6 @@ Source: OpenMetrics 1.0 (names, units, the exposition format); prometheus-client
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import io
 import socket
@@ -18,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from launcher.channel.budget import find_busiest, network_of
 from launcher.control.client import ask
 from launcher.control.table import mappings, number, rows_of, words
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PATHS = ("/metrics", "/")
 REQUESTS_MAX = 8
-"""Maximum number of requests at a time; one more closes the oldest."""
+"""Maximum number of requests at a time; one more closes the oldest of the busiest address."""
 REQUEST_S = 5.0
 """Seconds after which a client that has not sent its whole request is dropped."""
 HEAD_BYTES = 1 << 14
@@ -152,16 +152,21 @@ class Server(ThreadingHTTPServer):
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self._latest: collections.deque[socket.socket] = collections.deque(maxlen=REQUESTS_MAX)
-        self._rooms = threading.Semaphore(REQUESTS_MAX)
+        self._open: dict[socket.socket, tuple[str, str]] = {}
+        """The connections, the oldest first, with the network and the address of their callers."""
+        self._lock, self._rooms = threading.Lock(), threading.Semaphore(REQUESTS_MAX)
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """Return a new connection; close the oldest one if there are too many."""
+        """Return a new connection; close one if there are too many."""
         request, address = super().get_request()
-        if len(self._latest) == REQUESTS_MAX:
-            with contextlib.suppress(OSError):  # it has already ended
-                self._latest[0].shutdown(socket.SHUT_RDWR)  # its thread ends then
-        self._latest.append(request)
+        with self._lock:
+            if len(self._open) >= REQUESTS_MAX:
+                busiest = find_busiest(self._open.values())
+                oldest = next(one for one, caller in self._open.items() if caller == busiest)
+                del self._open[oldest]
+                with contextlib.suppress(OSError):  # it has already ended
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends then
+            self._open[request] = network_of(address[0]), address[0]
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -174,6 +179,8 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._lock:
+                self._open.pop(request, None)
             self._rooms.release()
 
     def handle_error(self, request: object, client_address: object) -> None:

@@ -12,6 +12,7 @@ import stat
 import time
 
 from launcher.agent.coordination import Outcome
+from launcher.channel.budget import Quota
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
@@ -39,6 +40,10 @@ MPI_GRACE_S = 4.0
 """Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 EXPLAIN_S = 2.0
 """Seconds to wait for reports after mpirun's end: a session may still tell the cause."""
+
+
+EVENTS_MAX = 1024
+"""Ranks of a node, and events of an attempt, that are kept beyond those that the job can have."""
 
 
 @frozen
@@ -99,6 +104,7 @@ class Head(Lead):
     def attach(self, agent: Agent) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(agent)
+        self.take_quota(agent)
         self.ending = RanksTarget(self)
         self.sessions = Sessions(
             self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
@@ -106,6 +112,10 @@ class Head(Lead):
         )  # fmt: skip
         self.regroup = Regroup(self)
         return self.ending
+
+    def take_quota(self, agent: Agent) -> None:
+        """Limit the lines that the nodes can cause."""
+        self._quota = Quota(agent.say, len(self.job.lines))
 
     def brief(self, index: int) -> Briefing:
         """Return the facts for a node about the attempt that comes next."""
@@ -163,10 +173,12 @@ class Head(Lead):
     def on_message(self, node: Node, message: object) -> None:
         """Handle a message from the session of a node."""
         match message:
-            case Started():
+            case Started() | RankEnded() if not self.has_room(node, message.pid):
+                pass  # it names ranks that it cannot have
+            case Started() if message.pid not in node.started:
                 node.started[message.pid] = message.rank
                 self.counting.note(message)
-            case RankEnded():
+            case RankEnded() if message.pid not in node.ended:
                 self.note_end(node, message)
             case Gone() if node.runs(message.pid):
                 # After the release mpirun kills the remaining ranks if one has failed
@@ -176,10 +188,14 @@ class Head(Lead):
                 self.on_abandoned(node, message.pid)
             case Orphaned():
                 self.on_orphaned(node, message.daemon)
-            case NodeTold():
+            case NodeTold() if self._quota.allows():
                 name = name_signal(message.number)
                 self.agent.say(f"{node.name_in_full} received {name}: passing it on to all ranks", "signal")
                 self.agent.on_signal(message.number, from_terminal=False)
+
+    def has_room(self, node: Node, pid: int) -> bool:
+        """Whether a rank of a node is counted: a faulty mpirun may start all of them on one node."""
+        return pid in node.started or len(node.started) < self.job.world_size + EVENTS_MAX
 
     def note_end(self, node: Node, end: RankEnded) -> None:
         """Record the end of a rank; a failure begins the end of the job."""
@@ -226,7 +242,8 @@ class Head(Lead):
             event: The failure.
             what: The failure in words.
         """
-        self.events.append(event)
+        if len(self.events) < 4 * self.job.world_size + EVENTS_MAX:
+            self.events.append(event)
         if not self.ending.begun:
             others = self.ranks_running()
             self.agent.say(f"{what}; stopping the other {others}" if others else what, "stopping")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from itertools import groupby
 
+from launcher.channel.budget import Latest
 from launcher.core.files import open_own, replace_file
 from launcher.core.messages import render
 from launcher.recovery.nodes import find_bad, render_bad
@@ -52,8 +53,8 @@ class History:
             run: Name of this run, for the record.
         """
         self.failed: list[FailedAttempt] = []
-        self.noted: list[FailedAttempt] = []
-        self.shared_hosts: frozenset[str] = frozenset()
+        self.noted: deque[FailedAttempt] = deque(maxlen=KEPT_MAX)
+        self.shared_hosts = Latest()
         self._path, self._say, self.run = path, say, run
         self._lines: list[str] = []
         self._has_read = False

@@ -10,8 +10,7 @@ from launcher.core.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from launcher.recovery.policy import FailedAttempt
 
@@ -24,6 +23,8 @@ OF_NODE = frozenset(
 """Causes that point at the node and not at the program."""
 FAILURES_MIN = 2
 """A node on which so many attempts failed is bad, whatever the causes."""
+SHOWN_MAX = 64
+"""Number of bad nodes on the last screen, the worst first."""
 SLURM, BATCH, KUBERNETES = "slurm", "batch", "kubernetes"
 NAMES = (
     (SLURM, "SLURMD_NODENAME"),
@@ -79,7 +80,7 @@ def read_machine(environ: Mapping[str, str]) -> str:
 
 
 def find_bad(
-    attempts: Sequence[FailedAttempt], *, is_alone: bool, shared: AbstractSet[str] = frozenset()
+    attempts: Sequence[FailedAttempt], *, is_alone: bool, shared: Container[str] = frozenset()
 ) -> list[BadNode]:
     """Return the nodes that the next job should avoid, the worst first.
 
@@ -110,7 +111,9 @@ def render_bad(nodes: Sequence[BadNode]) -> Iterator[str]:
     """Yield the lines for the last screen: the nodes, and a command for each platform."""
     if not nodes:
         return
-    yield f"bad nodes: {', '.join(map(str, nodes))}"
+    more = f" and {len(nodes) - SHOWN_MAX} more" if len(nodes) > SHOWN_MAX else ""
+    nodes = nodes[:SHOWN_MAX]
+    yield f"bad nodes: {', '.join(map(str, nodes))}{more}"
     by = {platform: _names(nodes, platform) for platform in (SLURM, BATCH, KUBERNETES)}
     if by[SLURM]:
         yield f"  to avoid them: sbatch --exclude={','.join(map(shlex.quote, by[SLURM]))}"

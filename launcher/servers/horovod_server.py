@@ -200,7 +200,10 @@ def _bound_server(server: Any, total_bytes: int, requests_max: int) -> Any:
             raise BlockingIOError
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            """Serve a connection; if there are too many, first end the oldest of the busiest address."""
+            """Serve a connection; if there are too many, first end the oldest of the busiest address.
+
+            All addresses are IPv4 here; see `launcher.channel.budget.network_of` for others.
+            """
             with self.cache_lock:
                 self.open = self.open or {}
                 if len(self.open) >= requests_max:

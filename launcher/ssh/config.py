@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from launcher.ssh.account import Account
 
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
-NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60", "PerSourceMaxStartups 64")
-"""Options of OpenSSH 9.8, 9.2 and 8.5; those that an sshd does not know are left out.
+NEWER = (
+    *("PerSourcePenalties no", "UnusedConnectionTimeout 60"),
+    *("PerSourceMaxStartups 64", "PerSourceNetBlockSize 32:64"),
+)
+"""Options of OpenSSH 9.8, 9.2 and 8.5 (two); those that an sshd does not know are left out.
 
 Without the first, sshd makes an address wait that has failed before, e.g. that of a head that comes early.
-The last gives one address a tenth of `MaxStartups`.
+The last two give one caller a tenth of `MaxStartups`: an IPv4 address, or the /64 of an IPv6 address, as
+`launcher.channel.budget.network_of` counts them.
 """
 _CONFIG = """\
 # The sshd of one job, written by the launcher. It lets in one user, by one key, from anywhere that

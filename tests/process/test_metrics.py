@@ -112,6 +112,29 @@ def test_slow_and_silent_ones_make_room(job: Served) -> None:
     assert job.launcher.poll() is None
 
 
+def test_a_caller_keeps_its_place_while_another_one_floods(job: Served) -> None:
+    """One address that holds all places yields them, however late the other one asks."""
+    with socket.create_connection(("127.0.0.1", job.port), 30, ("127.0.0.2", 0)) as other:
+        wait_for(lambda: reads(job), "its connection is taken")
+        silent = [job.open() for _ in range(40)]
+        wait_for(lambda: is_closed(silent[8]), "the flood yields its own places")
+        other.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert other.recv(4096).startswith(b"HTTP/1.0 200")
+    for one in silent:
+        one.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has ended a connection on which nothing was asked."""
+    connection.settimeout(0.1)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
 def reads(job: Served) -> bool:
     """Whether the metrics can be read now."""
     try:

@@ -29,7 +29,7 @@ from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
-from launcher.cluster.membership import Member
+from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import Ended, Failed, ReadyAgain
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
@@ -677,7 +677,8 @@ def test_node_0_has_the_more_time_to_answer_the_more_nodes_call_at_once() -> Non
 
 def test_a_node_is_not_heard_without_limit() -> None:
     """What it sends is kept or printed; an end is heard all the same, and a large node has many failures."""
-    member = Member("node", {"rank": 1}, "192.0.2.1", None, 0.0)
-    heard = [member.may_send(ReadyAgain) for _ in range(25_000)]
+    own, member = (Member("node", {"rank": rank}, "192.0.2.1", None, 0.0) for rank in (0, 1))
+    nodes = Membership(2, own)
+    heard = [nodes.may_send(member, ReadyAgain) for _ in range(25_000)]
     assert all(heard[:512]) and sum(heard) < 600
-    assert member.may_send(Ended) and member.may_send(Failed)
+    assert nodes.may_send(member, Ended) and nodes.may_send(member, Failed)
