@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.channel.budget import Bucket, find_busiest, network_of
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Answering, Intruder
 from launcher.channel.listener import Listener
 from launcher.channel.turned_away import TurnedAway
+from launcher.core.budget import Bucket, find_busiest, network_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

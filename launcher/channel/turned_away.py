@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from launcher.channel.budget import network_of
+from launcher.core.budget import network_of
 from launcher.core.redact import quote
 
 TYPE_CHECKING = False

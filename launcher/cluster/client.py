@@ -7,7 +7,6 @@ import time
 from errno import ECONNREFUSED
 from os import strerror
 
-from launcher.channel.budget import Quota
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
 from launcher.cluster.connect import NOT_YET, SILENT, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
@@ -32,6 +31,7 @@ from launcher.cluster.messages import (
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import BEAT_S, QUIET_S, SAY_EVERY_S, Shape
+from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.failure.arbiter import EVENTS_OF_NODE, RANK

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 
 from launcher.channel.acceptor import Acceptor
-from launcher.channel.budget import Quota
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
@@ -33,6 +32,7 @@ from launcher.cluster.messages import (
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, QUIET_S, Shape
+from launcher.core.budget import Quota
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from launcher.channel.budget import Bucket
 from launcher.channel.lines import encode
 from launcher.cluster.messages import Ask, Beat, Bye, Ended, Hung, Look, News, NodeNotice, Passed, Reply, Seen
+from launcher.core.budget import Bucket
 from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.core.redact import quote

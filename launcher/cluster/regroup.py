@@ -15,11 +15,11 @@ import contextlib
 import time
 from collections import Counter
 
-from launcher.channel.budget import LINES_MAX, LINES_OF_NODE, Latest, Quota
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
 from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
+from launcher.core.budget import LINES_MAX, LINES_OF_NODE, Latest, Quota
 from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact

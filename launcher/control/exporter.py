@@ -17,9 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from launcher.channel.budget import find_busiest, network_of
 from launcher.control.client import ask
 from launcher.control.table import mappings, number, rows_of, words
+from launcher.core.budget import find_busiest, network_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

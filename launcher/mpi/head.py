@@ -12,7 +12,7 @@ import stat
 import time
 
 from launcher.agent.coordination import Outcome
-from launcher.channel.budget import Quota
+from launcher.core.budget import Quota
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict

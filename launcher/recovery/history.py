@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from itertools import groupby
 
-from launcher.channel.budget import Latest
+from launcher.core.budget import Latest
 from launcher.core.files import open_own, replace_file
 from launcher.core.messages import render
 from launcher.recovery.nodes import find_bad, render_bad

@@ -202,7 +202,7 @@ def _bound_server(server: Any, total_bytes: int, requests_max: int) -> Any:
         def process_request(self, request: Any, client_address: Any) -> None:
             """Serve a connection; if there are too many, first end the oldest of the busiest address.
 
-            All addresses are IPv4 here; see `launcher.channel.budget.network_of` for others.
+            All addresses are IPv4 here; see `launcher.core.budget.network_of` for others.
             """
             with self.cache_lock:
                 self.open = self.open or {}

@@ -25,7 +25,7 @@ NEWER = (
 
 Without the first, sshd makes an address wait that has failed before, e.g. that of a head that comes early.
 The last two give one caller a tenth of `MaxStartups`: an IPv4 address, or the /64 of an IPv6 address, as
-`launcher.channel.budget.network_of` counts them.
+`launcher.core.budget.network_of` counts them.
 """
 _CONFIG = """\
 # The sshd of one job, written by the launcher. It lets in one user, by one key, from anywhere that

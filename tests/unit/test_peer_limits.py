@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from launcher.channel.acceptor import Acceptor, Arrival
-from launcher.channel.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.channel.listener import listen
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.client import CoordinatorClient
@@ -24,6 +23,7 @@ from launcher.cluster.membership import BEYOND_MAX, MESSAGES_MAX, PARTING_MAX, M
 from launcher.cluster.messages import Again, Hung, Looked, MachineNotice, News, Over, Start, Waiting
 from launcher.cluster.regroup import Regroup
 from launcher.cluster.settings import Shape
+from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.messages import pack, parse
 from launcher.core.model import Restarts
 from launcher.mpi.counting import Counting

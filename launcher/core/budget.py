@@ -6,7 +6,7 @@ that grows in one of these: `Bucket` (events), `Quota` (lines of the log) or `La
 
 from __future__ import annotations
 
-import socket
+import _socket
 import time
 from collections import Counter
 
@@ -118,13 +118,13 @@ def network_of(address: str) -> str:
     Source: RFC 6177, section 2 (no site gets less than a /64); RFC 4291, section 2.5.5.2 (mapped addresses).
     """
     try:
-        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+        packed = _socket.inet_pton(_socket.AF_INET6, address.partition("%")[0])
     except (OSError, ValueError):
         return address
     if packed.startswith(_MAPPED):
-        return socket.inet_ntop(socket.AF_INET, packed[len(_MAPPED) :])
+        return _socket.inet_ntop(_socket.AF_INET, packed[len(_MAPPED) :])
     network = packed[:_V6_NETWORK_BYTES] + bytes(16 - _V6_NETWORK_BYTES)
-    return f"{socket.inet_ntop(socket.AF_INET6, network)}/64"
+    return f"{_socket.inet_ntop(_socket.AF_INET6, network)}/64"
 
 
 def find_busiest(callers: Iterable[tuple[str, str]]) -> tuple[str, str]:
