@@ -51,7 +51,7 @@ _ENDING = (
     r"|[_.-](?:basic|default|dev|new|old|prod|production|staging|test))?(?:[_.-]?\d{1,3}|\[\d{1,3}(?=\]))?(?![a-z0-9])"
 )
 _NAME = re.compile(
-    rf"(?P<plural>{_PLURALS})(?![a-z0-9])|(?:(?P<strong>{_STRONG})|(?P<word>{_WORDS})){_ENDING}"
+    rf"(?:(?P<plural>{_PLURALS})|(?P<several>(?<=_)(?:tokens|keys)))(?![a-z0-9])|(?:(?P<strong>{_STRONG})|(?P<word>{_WORDS})){_ENDING}"
     rf"|(?:(?P<weak>{_WEAK})|(?P<sig>sig(?:nature)?))(?![a-z0-9])"
 )
 _TEXT_TOKEN = re.compile(
@@ -60,6 +60,11 @@ _TEXT_TOKEN = re.compile(
     r"|audio|ms)[-_/ ]?\Z"
 )
 """Words before "token" that make it a piece of text and not a secret."""
+_COUNTED_TOKENS = re.compile(
+    r"(?:added|additional|all|batch|completion|context|eval|extra|generated|input|max|min|new|num|output|prompt"
+    r"|seq|total|train|used|vocab)_\Z"
+)
+"""The same of "TOKENS", which other variables list or count."""
 _OPEN_KEY = re.compile(r"(?:cache|primary|foreign|public|sort)[-_ ]?\Z")
 LOOK_BACK = 80
 
@@ -99,6 +104,10 @@ _SEPARATORS = (
     ("tag", rf"</[\w:]{{1,32}}>{_GAP}(?:<description>[^<]{{0,200}}</description>{_GAP})?{_ELEMENT}"),
     ("colon", r":(?![:\s]|//)"),
     ("next", rf"(?:[ \t]{{1,8}}(?:\\\r?\n[ \t]{{0,32}})?(?!-|<<<|\|)|{_Q},{_GAP}(?=b?{_Q}(?!-)))"),
+    (
+        "below",
+        rf"(?:{_Q})?{_B}\r?\n(?P<indent>[ \t]{{0,32}})(?P<item>-[ \t]{{1,4}})?(?=[^\s-])",
+    ),
     ("call", rf"\((?={_Q})"),
 )
 _SEPARATORS_OF = tuple((kind, re.compile(pattern)) for kind, pattern in _SEPARATORS)
@@ -136,6 +145,8 @@ _BARE = {
 }
 _PORT = re.compile(r"""\d{1,5}(?:[\s,;"'\])]|\Z)""")
 _HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
+_COMMA = re.compile(r",(?=.)")
+_ITEM = re.compile(r"[\w+/=-]{20,}")
 _STATEMENTS = ("pass", "continue", "break", "return")
 _LINES_MAX = 100
 _LAST_OF_TWO = re.compile(r"""b?(\\{0,8}["'])[^"'\n]{1,400}\1[ \t\r\n]{0,8}[\])]""")
@@ -148,6 +159,16 @@ _SETS = re.compile(r"\b(?:setenv|setx|set(?:-environment)?|env)(?:[ \t]{1,4}-{1,
 _COMMON_WORD = re.compile(r"[a-z]{1,6}[.,;:]?(?!\S)")
 _LONE = ("requirepass", "masterauth")
 _LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")
+_VALUE_BELOW = re.compile(
+    r"(?![a-z]+[.,;:]?[ \t]*(?:[\r\n]|\Z))[^\s:=<>()\[\]{}|#`]{4,}={0,2}[ \t]*(?=[\r\n]|\Z)"
+)
+"""One word on a line of its own, as `_LONE_VALUE`; a word of a help text is none."""
+_PROSE = re.compile(
+    r"(?:after|all|also|an?|and|as|at|before|behind|between|by|each|every|for|from|if|in|inside|into|it|its|like"
+    r"|no|not|of|on|only|or|over|see|such|that|the|they|this|to|under|what|when|where|which|who|with|without)"
+    r"[ \t]{1,4}[a-z]"
+)
+"""Words that go on with a sentence after "secret:"."""
 _HARMLESS = re.compile(r"(?i:true|false|none|null|nil|undefined|yes|no)\Z")
 _METHOD = re.compile(
     r"(?i:anonymous|auto|basic|bearer|cert|default|digest|disabled|enabled|failed|gssapi|iam|kerberos|krb5|ldap|local"
@@ -191,6 +212,8 @@ class _Text:
         self._ends: dict[str, Span] = {}
         self.listed = [0, 0]
         """Where the last list or table ends, and the last call."""
+        self.keyed = 0
+        """How far values were searched for keys."""
 
     def end(self, kind: str, start: int) -> int:
         """Return the end of a value of this kind that begins at ``start``."""
@@ -295,6 +318,10 @@ def _find_named(seen: _Text) -> Iterator[Span]:
         before = seen.lower[max(0, start - LOOK_BACK) : start]
         if match[0].startswith("token") and _TEXT_TOKEN.search(before):
             group = "weak"
+        if group == "several":
+            name = seen.text[start - len(_name_start(before)) : match.end()]
+            if not name.isupper() or _TEXT_TOKEN.search(before) or _COUNTED_TOKENS.search(before):
+                continue
         if match[0] == "key" and _OPEN_KEY.search(before):
             continue
         found = _find_separator(seen, match, before)
@@ -330,6 +357,10 @@ def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str
             continue
         if kind in ("lines", "section") and not _takes_lines(seen, kind, match, ahead, found):
             continue
+        if kind == "below":
+            if not _takes_below(seen, own, ahead, found):
+                continue
+            kind = "next"
         return kind, found
     return None
 
@@ -342,10 +373,13 @@ def _name_start(before: str) -> str:
     return before[at:]
 
 
+_BEFORE_FLAGS = ("", " ", "\t", "\n", "\r", '"', "'", "=", "[", "(", ",", "`", "|")
+
+
 def _takes_next(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
     """Return whether the word after a name is its value: ``--token X``, ``login u password X``."""
     if own.startswith("-"):
-        return ahead[-1:] in ("", " ", "\t", "\n", "\r", '"', "'", "=", "[", "(", ",", "`", "|")
+        return ahead[-1:] in _BEFORE_FLAGS
     if separator[0].lstrip("\\")[:1] in ("'", '"'):  # ("password", "X"), ["Authorization", "X"]
         opening = re.search(r"([\[(])[ \t]{0,4}b?\\{0,8}[\"']\Z", ahead)
         return opening is not None and (
@@ -367,6 +401,19 @@ def _takes_next(seen: _Text, match: re.Match[str], own: str, ahead: str, separat
         )
         is not None
     )
+
+
+def _takes_below(seen: _Text, own: str, ahead: str, separator: re.Match[str]) -> bool:
+    """Return whether the word on the line below a flag is its value: further in, an item, or alone."""
+    if not own.startswith("-") or ahead[-1:] not in _BEFORE_FLAGS:
+        return False
+    if _VALUE_BELOW.match(seen.text, separator.end()) is None:
+        return False
+    line = ahead.rpartition("\n")[2].rstrip("\"'")
+    begin = line.lstrip(" \t")
+    if separator["item"]:
+        return begin.rstrip(" \t") == "-"
+    return not begin or len(separator["indent"]) > len(line) - len(begin)
 
 
 def _takes_tag(before: str, separator: str) -> bool:
@@ -433,7 +480,7 @@ def _find_value(
                 yield from items
             if closed and not is_call:
                 return
-    if group == "plural":
+    if group in ("plural", "several") and (separator[0] != "=" or opening is not None):
         return
     quote_found = _QUOTE.match(text, start) if kind != "tag" else None
     if quote_found is not None:
@@ -443,10 +490,15 @@ def _find_value(
     if group == "weak":
         yield from _find_blob(seen, start)
         return
+    if match[0] == "keys":
+        yield from _find_keys(seen, start)
+        return
     if group == "sig":
         end = seen.end("signature", start)
-        if end - start >= 16:
+        if end - start >= 16 or _is_short_signature(seen, match, separator[0], text[start:end]):
             yield start, end
+        return
+    if quote_found is None and separator[0].strip() == ":" and _PROSE.match(text, start):
         return
     if quote_found is not None:
         end = seen.end_of_quote(quote_found[2], len(quote_found[1]), start)
@@ -455,7 +507,12 @@ def _find_value(
         end = seen.end(shape, start)
         if start < end and kind == "equals" and text[start] in "\"'":
             end = start
-    if end > start and not _is_harmless(seen, match, kind, text[start : min(end, start + 400)]):
+    value = text[start : min(end, start + 400)]
+    if group in ("plural", "several"):
+        is_variable = text[match.start() : match.end()].isupper()
+        if all(map(_HARMLESS_ITEM.match, value.split(","))) or not (is_variable or _COMMA.search(value)):
+            return
+    if end > start and not _is_harmless(seen, match, kind, value):
         yield start, end
 
 
@@ -535,9 +592,29 @@ def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
     head = seen.text[start : min(end, start + 200)]
     if end - start < 20:
         return
-    mixed = head[0] != "/" and all(re.search(part, head) for part in ("[0-9]", "[a-z]", "[A-Z]"))
-    if mixed or re.match(r"[0-9a-fA-F]{32}", head):
+    if (head[0] != "/" and _is_mixed(head)) or re.match(r"[0-9a-fA-F]{32}", head):
         yield start, end
+
+
+def _find_keys(seen: _Text, start: int) -> Iterator[Span]:
+    """Yield the values in a list without brackets that look like keys."""
+    end = seen.end("equals", start)
+    start, seen.keyed = max(start, seen.keyed), max(end, seen.keyed)
+    for item in _ITEM.finditer(seen.text, start, end):
+        yield from _find_blob(seen, item.start())
+
+
+def _is_short_signature(seen: _Text, match: re.Match[str], separator: str, value: str) -> bool:
+    """Return whether a value is a signature: in the query of an address any is, elsewhere one like a key."""
+    before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
+    is_query = before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
+    if is_query and separator == "=":
+        return bool(value)
+    return len(value) >= 8 and _is_mixed(value)
+
+
+def _is_mixed(value: str) -> bool:
+    return all(re.search(part, value) for part in ("[0-9]", "[a-z]", "[A-Z]"))
 
 
 def _is_harmless(seen: _Text, match: re.Match[str], kind: str, value: str) -> bool:

@@ -65,6 +65,12 @@ _PATTERNS = (
         r"(?i:\bbasic)[ \t]{1,8}"
         r"((?=[^\s]{0,200}[0-9=])(?=[^\s]{0,200}[A-Z])(?=[^\s]{0,200}[a-z])[\w+/-]{8,}={0,2})",
     ),
+    # as a program: its argument, if that is no name of a user
+    (
+        "passwd",
+        r"""(?:\A|[\n$#;&|(]|\bsudo\b)[ \t]{0,8}(?:(?:/usr)?/bin/)?passwd[ \t]{1,8}(?![-<|>])"""
+        r"""(?=[\w-]{0,64}[^\sa-z0-9_;.,-])([^\s;]{4,})""",
+    ),
     (
         "identified",
         r"""(?i:\bidentified[ \t]{1,8}(?:with[ \t]{1,8}\S{1,64}[ \t]{1,8})?by)[ \t]{1,8}['"]([^'"]+)"""

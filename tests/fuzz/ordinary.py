@@ -78,6 +78,16 @@ LINES = [
     "weights: blk.0.attn_q.weight [4096, 4096] Q4_K, n_ctx=8192, rope_theta=500000.0, vocab_size=128256",
     "Downloading shards: 100%|##########| 4/4 [00:00<00:00, 12.3it/s]",
     "https://huggingface.co/gpt2/resolve/main/x",
+    "many more places of a secret: behind terminal codes, in shells; two kinds of password: for users",
+    "  --token\n      a token of the hub\n  --password\n      optional\n  --auth\n      Required. See above",
+    "  --use-auth\n  --token\n  --lr 1\n--password\n\nSecond\n`--token`\nThen",
+    "MAX_TOKENS=4096 NUM_TOKENS=512,1024 MAX_NEW_TOKENS=256 STOP_TOKENS=</s>,<eos> PROMPT_TOKENS=True",
+    "SORT_KEYS=True LOG_KEYS=loss,acc PRIMARY_KEYS=id,name BATCH_KEYS=input_ids,labels INPUT_TOKENS=12.5k",
+    "SPECIAL_TOKENS=[PAD],[CLS] TOTAL_TOKENS=1e9 api_keys=None, session_keys=3 EXTRA_TOKENS=<a>,<b>",
+    "get(cookies=self.cookies, api_keys=api_keys, x=1) G2RX_TOKENS = [(re.compile(rx), sub)]",
+    "passwd root; sudo passwd jane_doe; passwd -l bob; /etc/passwd File not found; see passwd(5) NIS map",
+    "sig=3 ?sig=&x signature=forward signature=Tensor signature: str, int -> Tensor sig=SIGTERM",
+    "ssh-keygen -t ed25519 -f /root/.ssh/id_ed25519 -C me@host; ssh-keygen -lf f -A; snowsql -a x -u u",
 ]
 EXPECTED_HIDDEN = {"*"}
 """What is hidden in the documentation and the examples of this project although it is no secret."""

@@ -108,6 +108,22 @@ def test_secret_that_tells_what_it_is_is_hidden(frame: str) -> None:
     assert [secret for secret in KNOWN if secret[-12:] in redact(frame.format(secret))] == []
 
 
+@pytest.mark.parametrize(
+    "shape", ["sig={}", "Signature={}", "X-Amz-Signature={}", "'sig': '{}'", "a;sig={};b"]
+)
+def test_a_short_signature_outside_an_address_is_hidden_if_it_looks_like_one(shape: str) -> None:
+    """With digits and letters of both cases; "sig=15" and "signature=forward" have not."""
+    assert PLAIN not in redact(shape.format(PLAIN))
+    assert [
+        one for one in ("15", "forward", "Forward", "SIGTERM") if one not in redact(shape.format(one))
+    ] == []
+
+
+def test_keys_in_a_list_are_hidden_if_they_look_like_keys() -> None:
+    """Of a variable that may as well have the names of columns."""
+    assert MIXED not in redact(f"MY_KEYS=a,{MIXED}") and HEX40 not in redact(f"MY_KEYS={HEX40},a")
+
+
 def test_ordinary_line_loses_nothing() -> None:
     """Losses, shapes, sums, tokens of text and words that begin like a secret's name stay."""
     assert [redact(line) for line in LINES] == LINES
@@ -391,6 +407,17 @@ HOSTILE = [
         "echo a | ",
         "<<<",
     ),
+    *(
+        "--token\n",
+        "- --token\n- ",
+        "--token\na",
+        "A_TOKENS=a,",
+        "api_keys=",
+        "?sig=",
+        "passwd ",
+        "passwd A\n",
+    ),
+    *("ssh-keygen -N ", "secret: in ", "A_KEYS=a,", "A_TOKENS=", "&sig=a"),
     *("\\u0022", "%25", "\x1b[", "\x1b]", "&quot;", "\\\n ", "\u200b", "cookie':'", "set A_TOKEN ", "/bot1:"),
     *(
         "mysql -p'a' ",
