@@ -160,7 +160,7 @@ _COMMON_WORD = re.compile(r"[a-z]{1,6}[.,;:]?(?!\S)")
 _LONE = ("requirepass", "masterauth")
 _LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")
 _VALUE_BELOW = re.compile(
-    r"(?![a-z]+[.,;:]?[ \t]*(?:[\r\n]|\Z))[^\s:=<>()\[\]{}|#`]{4,}={0,2}[ \t]*(?=[\r\n]|\Z)"
+    r"(?![a-z]+[.,;:]?[ \t]*(?:[\r\n]|\Z))[^\s:=<>()\[\]{}|#`]\S{2,}[^\s:][ \t]*(?=[\r\n]|\Z)"
 )
 """One word on a line of its own, as `_LONE_VALUE`; a word of a help text is none."""
 _PROSE = re.compile(
@@ -358,7 +358,7 @@ def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str
         if kind in ("lines", "section") and not _takes_lines(seen, kind, match, ahead, found):
             continue
         if kind == "below":
-            if not _takes_below(seen, own, ahead, found):
+            if not _takes_below(seen, match, own, ahead, found):
                 continue
             kind = "next"
         return kind, found
@@ -403,7 +403,7 @@ def _takes_next(seen: _Text, match: re.Match[str], own: str, ahead: str, separat
     )
 
 
-def _takes_below(seen: _Text, own: str, ahead: str, separator: re.Match[str]) -> bool:
+def _takes_below(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
     """Return whether the word on the line below a flag is its value: further in, an item, or alone."""
     if not own.startswith("-") or ahead[-1:] not in _BEFORE_FLAGS:
         return False
@@ -413,7 +413,8 @@ def _takes_below(seen: _Text, own: str, ahead: str, separator: re.Match[str]) ->
     begin = line.lstrip(" \t")
     if separator["item"]:
         return begin.rstrip(" \t") == "-"
-    return not begin or len(separator["indent"]) > len(line) - len(begin)
+    is_whole = "\n" in ahead or match.start() <= LOOK_BACK
+    return not begin or len(separator["indent"]) > (len(line) - len(begin) if is_whole else 0)
 
 
 def _takes_tag(before: str, separator: str) -> bool:
@@ -494,8 +495,9 @@ def _find_value(
         yield from _find_keys(seen, start)
         return
     if group == "sig":
-        end = seen.end("signature", start)
-        if end - start >= 16 or _is_short_signature(seen, match, separator[0], text[start:end]):
+        is_in_address = separator[0] == "=" and _begins_parameter(seen, match)
+        end = seen.end("equals" if is_in_address else "signature", start)
+        if start < end and (is_in_address or end - start >= 16 or _is_short_key(text[start:end])):
             yield start, end
         return
     if quote_found is None and separator[0].strip() == ":" and _PROSE.match(text, start):
@@ -604,12 +606,13 @@ def _find_keys(seen: _Text, start: int) -> Iterator[Span]:
         yield from _find_blob(seen, item.start())
 
 
-def _is_short_signature(seen: _Text, match: re.Match[str], separator: str, value: str) -> bool:
-    """Return whether a value is a signature: in the query of an address any is, elsewhere one like a key."""
+def _begins_parameter(seen: _Text, match: re.Match[str]) -> bool:
+    """Return whether a name is one in the query of an address."""
     before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
-    is_query = before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
-    if is_query and separator == "=":
-        return bool(value)
+    return before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
+
+
+def _is_short_key(value: str) -> bool:
     return len(value) >= 8 and _is_mixed(value)
 
 
