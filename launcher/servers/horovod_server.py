@@ -125,6 +125,10 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
             else:
                 super().do_GET()
 
+        def do_HEAD(self) -> None:  # noqa: N802 - as http.server calls it
+            """Refuse: http.server would answer about files of the working directory."""
+            self.send_error(501)
+
         def do_PUT(self) -> None:  # noqa: N802 - as http.server calls it
             """Store a value, or answer 413 if it is too large or there is no room."""
             length = self.headers.get("Content-Length", "")

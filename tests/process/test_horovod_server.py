@@ -60,6 +60,19 @@ def served(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         process.wait(10)
 
 
+@pytest.mark.parametrize("path", ["/README.md", "/tests", "/"])
+@pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS"])
+def test_no_file_of_the_working_directory_is_told_of(
+    served: tuple[int, Path], method: str, path: str
+) -> None:
+    """The class below Horovod's answers HEAD with the size and the time of a file."""
+    assert Path(f".{path}").exists()
+    with create_connection(("127.0.0.1", served[0]), 10) as stranger:
+        stranger.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
+        head = stranger.makefile("rb").read()
+    assert head.startswith(b"HTTP/1.0 501 ") and b"Last-Modified" not in head
+
+
 def test_strangers_are_turned_away_in_silence(served: tuple[int, Path]) -> None:
     """Whatever they say, ranks still hear whose server this is, and nothing of it is written anywhere."""
     port, said = served
