@@ -51,7 +51,7 @@ class Bucket:
 
 
 class Quota:
-    """Prints what other nodes cause, up to a limit, and then how many lines it has dropped."""
+    """Prints what others cause, up to a limit, and then how many lines it has dropped."""
 
     def __init__(self, say: Say, node_count: int = 1) -> None:
         self._say, self._dropped = say, 0
@@ -79,7 +79,7 @@ class Quota:
         dropped, self._dropped = self._dropped, 0
         if dropped:
             many = "s" if dropped > 1 else ""
-            self._say(f"{dropped} more line{many} about other nodes dropped: too many", "lines-dropped")
+            self._say(f"dropped {dropped} more line{many} that others caused: too many", "lines-dropped")
 
 
 class Latest:

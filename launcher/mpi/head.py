@@ -284,6 +284,7 @@ class Head(Lead):
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
         self.status = self.outcome.status
+        self._quota.say_dropped()
         if self.status:
             self.sessions.close(self.status, CLOSE_S)
         return self.agent.restarter.report(self.outcome)

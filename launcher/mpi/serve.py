@@ -12,6 +12,7 @@ from launcher.agent.coordination import Coordination
 from launcher.channel.connection import READ_BYTES, Connection
 from launcher.channel.lines import Lines
 from launcher.channel.listener import Listener, read_peer
+from launcher.core.budget import Quota
 from launcher.core.errors import NotReady, Problem
 from launcher.core.files import remove_tree
 from launcher.core.messages import pack, unpack
@@ -66,7 +67,12 @@ class Serving(Coordination):
     def attach(self, agent: Agent) -> None:
         """Listen for the session."""
         super().attach(agent)
+        self.listen_to(agent)
         self._listener = Listener(self._listening, agent.loop, self._take)
+
+    def listen_to(self, agent: Agent) -> None:
+        """Limit the lines that sshd's log makes in ours: strangers cause them."""
+        self._say = Quota(agent.say)
 
     def begin(self) -> None:
         """Start the timers: the wait for the head, and the listener's pauses."""
@@ -129,10 +135,15 @@ class Serving(Coordination):
         if not data:
             self.agent.loop.remove(fd)
             os.close(fd)
-        *lines, self._words = (self._words + data).split(b"\n")
+        self.hear_sshd(data)
+
+    def hear_sshd(self, data: bytes) -> None:
+        """Print a part of sshd's log, up to a limit."""
+        *lines, rest = (self._words + data).split(b"\n")
+        self._words = rest[-READ_BYTES:]
         for line in (line.decode("utf-8", "replace").strip() for line in lines):
             if line and not is_routine(line):
-                self.agent.say(f"sshd: {printable(line)}", "sshd")
+                self._say(f"sshd: {printable(line)}", "sshd")
 
     def _take(self, connected: socket.socket, _: str) -> None:
         """Take the connection of the session: the head has started it, so the head has come."""
@@ -219,6 +230,7 @@ class Serving(Coordination):
         Raises:
             NotReady: The head has not come in time.
         """
+        self._say.say_dropped()
         if self._is_late:
             raise NotReady(_no_head(self._timeout_s))
         if self._status is None:

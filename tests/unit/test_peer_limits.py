@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.channel.acceptor import Acceptor, Arrival
+from launcher.channel.connection import READ_BYTES
 from launcher.channel.listener import listen
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.client import CoordinatorClient
@@ -31,6 +32,7 @@ from launcher.mpi.head import EVENTS_MAX, Head, Job
 from launcher.mpi.messages import NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.node import Line as Way
 from launcher.mpi.node import Node
+from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
 from launcher.recovery.recovery import Recovery
@@ -207,8 +209,8 @@ def test_lines_beyond_a_limit_are_dropped_and_counted() -> None:
     most = LINES_MAX + 2 * LINES_OF_NODE
     assert most <= len(said) < most + 50
     quota.say_dropped()
-    assert said[-1].endswith("more lines about other nodes dropped: too many")
-    assert int(said[-1].split()[0]) > FLOOD - len(said) - 50
+    assert said[-1].endswith("more lines that others caused: too many")
+    assert int(said[-1].split()[1]) > FLOOD - len(said) - 50
 
 
 # --- node 0
@@ -357,6 +359,21 @@ def test_a_node_0_that_talks_without_end_fills_no_log() -> None:
 
 
 # --- mpirun
+
+
+def test_strangers_at_the_sshd_of_a_job_fill_no_log(tmp_path: Path) -> None:
+    """It writes a line, or more, about each of them; a line without an end is not kept."""
+    said: list[str] = []
+    listening = socket.socket(socket.AF_UNIX)
+    serving = Serving(listening, 9.0, str(tmp_path), 0.0)
+    serving.listen_to(SimpleNamespace(say=keep(said)))  # type: ignore[arg-type]
+    for number in range(FLOOD // 10):
+        serving.hear_sshd(f"Invalid user a{number} from 10.0.0.9 port {number}\r\n".encode())
+    assert LINES_MAX <= len(said) < FEW_LINES
+    for _ in range(100):
+        serving.hear_sshd(b"x" * READ_BYTES)
+    assert len(serving._words) <= READ_BYTES
+    listening.close()
 
 
 def test_a_session_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
