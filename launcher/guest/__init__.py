@@ -27,6 +27,8 @@ WRITER = "launcher"
 
 OTHERS = ("SUDO_UID", "PKEXEC_UID")
 """Variables in which sudo and pkexec name the user who started them."""
+DOAS = "DOAS_USER"
+"""The same of doas, by name."""
 
 
 def has_other_rights(environ: "Mapping[str, str]") -> bool:
@@ -37,6 +39,15 @@ def has_other_rights(environ: "Mapping[str, str]") -> bool:
     """
     if os.getuid() != os.geteuid() or os.getgid() != os.getegid():
         return True
+    if environ.get(DOAS, "") not in ("", "root"):
+        from pwd import getpwnam
+
+        try:
+            is_other = getpwnam(environ[DOAS]).pw_uid != os.getuid()
+        except (KeyError, ValueError):
+            is_other = True
+        if is_other:
+            return True
     return any(environ.get(name, "") not in ("", "0", str(os.getuid())) for name in OTHERS)
 
 

@@ -234,7 +234,16 @@ def run_with(hooked: str, folder: Path, **variables: str) -> subprocess.Complete
     return run(hooked, str(script), **named, **variables)
 
 
-@pytest.mark.parametrize("variables", [{"SUDO_UID": "4711"}, {"PKEXEC_UID": "4711"}, {"SUDO_UID": "x"}])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SUDO_UID": "4711"},
+        {"PKEXEC_UID": "4711"},
+        {"SUDO_UID": "x"},
+        {"DOAS_USER": "4711"},
+        {"DOAS_USER": "daemon"},
+    ],
+)
 def test_nothing_is_done_for_a_user_with_other_rights(
     each_hooked: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
@@ -244,7 +253,10 @@ def test_nothing_is_done_for_a_user_with_other_rights(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", "train.py"]
 
 
-@pytest.mark.parametrize("variables", [{}, {"SUDO_UID": "0"}, {"SUDO_UID": str(os.getuid())}])
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"SUDO_UID": "0"}, {"SUDO_UID": str(os.getuid())}, {"DOAS_USER": "root"}, {"DOAS_USER": ""}],
+)
 def test_what_stands_in_a_file_of_the_environment_is_not_shown(
     each_hooked: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
