@@ -12,6 +12,7 @@ from launcher.hook.line import HEAD, enter_file
 from launcher.machine.whole import read_whole
 
 READ_LIMIT_BYTES = 1 << 20
+ACCESS_LIST = "system.posix_acl_access"
 MODE = 0o644
 """Readable by all users whatever the installer's umask: the job may run as another user."""
 
@@ -149,7 +150,7 @@ def find_writable(path: str) -> str | None:
     """
     for folder, folders, names in os.walk(path):
         for inside in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
-            if mend := _mend(os.lstat(inside), is_above=False):
+            if mend := _mend(inside, is_above=False):
                 return f"{mend[0]} -R {mend[1]} {shlex.quote(path)}"
     return find_writable_above(path)
 
@@ -157,20 +158,31 @@ def find_writable(path: str) -> str | None:
 def find_writable_above(path: str) -> str | None:
     """Return the same of a path and the folders above it."""
     for above in _list_above(path):
-        if mend := _mend(os.lstat(above), is_above=above != path):
+        if mend := _mend(above, is_above=above != path):
             return f"{mend[0]} {mend[1]} {shlex.quote(above)}"
     return None
 
 
-def _mend(found: os.stat_result, *, is_above: bool) -> tuple[str, str] | None:
+def _mend(path: str, *, is_above: bool) -> tuple[str, str] | None:
     """Return how to take a file from other users; None if only root and this user can write it."""
+    found = os.lstat(path)
     if found.st_uid not in (0, os.geteuid()):
         return "chown", f"-h {os.geteuid()}:{os.getegid()}"
     # The sticky bit protects the files of a folder, but does not keep new ones out
     if stat.S_ISLNK(found.st_mode) or (is_above and found.st_mode & stat.S_ISVTX):
         return None
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
-    return ("chmod", "go-w") if by_group or found.st_mode & stat.S_IWOTH else None
+    if by_group or found.st_mode & stat.S_IWOTH:
+        return "chmod", "go-w"
+    return ("setfacl", "-b") if found.st_mode & stat.S_IWGRP and _has_access_list(path) else None
+
+
+def _has_access_list(path: str) -> bool:
+    """Whether more than the owner and the group have rights: the group's bits are those of the list, then."""
+    try:
+        return bool(os.getxattr(path, ACCESS_LIST))
+    except OSError:  # it has none, or its file system
+        return False
 
 
 def _list_above(path: str) -> list[str]:

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hook.install import find_writable
 from tests.process.hooking import RANK, install, make_prefix, make_venv, run, write_dump
 from tests.process.starting import ROOT, launch
 from tests.pythons import need_python
@@ -321,3 +323,18 @@ def test_a_shell_with_other_rights_is_given_nothing(tmp_path: Path) -> None:
         line = f'. {path}; echo "$RANK"'
         shown = run("/bin/sh", "-c", line, **RANK, **variables)
         assert (shown.stdout, shown.stderr) == (f"{expected}\n", "")
+
+
+def test_a_file_that_an_access_list_opens_is_writable_by_others(tmp_path: Path) -> None:
+    """Its mode names a group, and shows only what the list gives at most; acl(5)."""
+
+    def entry(tag: int, rights: int, number: int = 0xFFFF_FFFF) -> bytes:
+        return struct.pack("<HHI", tag, rights, number)
+
+    (tmp_path / "enter.py").write_text("")
+    (tmp_path / "enter.py").chmod(0o664)
+    assert find_writable(str(tmp_path)) is None
+    owner, user, group, mask, other = entry(1, 6), entry(2, 6, 4711), entry(4, 4), entry(16, 6), entry(32, 4)
+    acl = struct.pack("<I", 2) + owner + user + group + mask + other
+    os.setxattr(tmp_path / "enter.py", "system.posix_acl_access", acl)
+    assert find_writable(str(tmp_path)) == f"setfacl -R -b {tmp_path}"
