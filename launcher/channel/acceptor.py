@@ -121,13 +121,15 @@ class Acceptor:
 
         A connection that has proved the key keeps its place as long as there is one that has not.
         """
-        arrivals = self._arrivals.values()
+        arrivals, now = self._arrivals.values(), time.monotonic()
+        if now - next(iter(arrivals)).since < CROWDED_S:
+            return None  # all have come later
         unproven = [arrival for arrival in arrivals if arrival.connection is None] or list(arrivals)
-        _, busiest = find_busiest((arrival.network, arrival.address) for arrival in unproven)
+        _, busiest = find_busiest([(arrival.network, arrival.address) for arrival in unproven])
         held = [arrival for arrival in unproven if arrival.address == busiest]
         oldest = held[0]
         patience_s = CROWDED_S if len(held) > CROWD or self._calm.is_empty else SLOW_S
-        return None if time.monotonic() - oldest.since < patience_s else oldest
+        return None if now - oldest.since < patience_s else oldest
 
     def _on_ready(self, arrival: Arrival) -> None:
         """Continue the handshake with a client."""

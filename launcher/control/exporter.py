@@ -161,7 +161,7 @@ class Server(ThreadingHTTPServer):
         request, address = super().get_request()
         with self._lock:
             if len(self._open) >= REQUESTS_MAX:
-                busiest = find_busiest(self._open.values())
+                busiest = find_busiest(list(self._open.values()))
                 oldest = next(one for one, caller in self._open.items() if caller == busiest)
                 del self._open[oldest]
                 with contextlib.suppress(OSError):  # it has already ended

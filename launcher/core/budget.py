@@ -1,7 +1,7 @@
 """Limits on what others can cause: how often something happens, what is printed of it, and what is kept.
 
-Whoever reaches a port, or has the key of the job, may send anything as often as it likes. What can grow with
-that grows in one of these: `Bucket` (events), `Quota` (lines of the log) or `Latest` (entries).
+A host that reaches a port, or a program with the key of the job, may send anything at any rate. What can
+grow with that grows in one of these: `Bucket` (events), `Quota` (lines of the log) or `Latest` (entries).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Collection, Hashable, Iterator
 
     from launcher.core.log import Say
 
@@ -71,7 +71,7 @@ class Quota:
         return True
 
     def drop(self) -> None:
-        """Count a line that somebody else has dropped."""
+        """Count a line that was dropped elsewhere."""
         self._dropped += 1
 
     def say_dropped(self) -> None:
@@ -127,15 +127,13 @@ def network_of(address: str) -> str:
     return f"{_socket.inet_ntop(_socket.AF_INET6, network)}/64"
 
 
-def find_busiest(callers: Iterable[tuple[str, str]]) -> tuple[str, str]:
+def find_busiest(callers: Collection[tuple[str, str]]) -> tuple[str, str]:
     """Return the caller that must yield: of the network with the most connections, the busiest address.
 
     Args:
-        callers: The network and the address of each open connection, the oldest first; one or more.
+        callers: The network and the address of each open connection; one or more.
     """
-    held = Counter(callers)
-    networks: Counter[str] = Counter()
-    for (network, _), count in held.items():
-        networks[network] += count
-    busiest = networks.most_common(1)[0][0]
-    return max((caller for caller in held if caller[0] == busiest), key=lambda caller: held[caller])
+    networks = Counter([network for network, _ in callers])
+    busiest = max(networks, key=networks.__getitem__)
+    addresses = Counter([address for network, address in callers if network == busiest])
+    return busiest, max(addresses, key=addresses.__getitem__)

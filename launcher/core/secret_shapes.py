@@ -165,7 +165,7 @@ _VALUE_BELOW = re.compile(
 """One word on a line of its own, as `_LONE_VALUE`; a word of a help text is none."""
 _PROSE = re.compile(
     r"(?:after|all|also|an?|and|as|at|before|behind|between|by|each|every|for|from|if|in|inside|into|it|its|like"
-    r"|no|not|of|on|only|or|over|see|such|that|the|they|this|to|under|what|when|where|which|who|with|without)"
+    r"|no|not|of|on|only|or|over|see|such|that|the|they|this|to|under|what|when|where|which|with|without)"
     r"[ \t]{1,4}[a-z]"
 )
 """Words that go on with a sentence after "secret:"."""
