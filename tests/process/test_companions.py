@@ -60,8 +60,9 @@ def supervise(
 
 def test_a_companion_ends_with_the_ranks_and_its_end_does_not_count(tmp_path: Path) -> None:
     """The ranks have ended well; that the server dies of being told so is no failure."""
-    server = beside("ps 0", "echo serving; exec sleep 600")
-    done = supervise(tmp_path, [server], ["echo trained", "echo trained"])
+    server = beside("ps 0", f"echo serving; touch {tmp_path}/up; exec sleep 600")
+    rank = f"while ! test -e {tmp_path}/up; do sleep 0.02; done; echo trained"
+    done = supervise(tmp_path, [server], [rank, rank])
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[ps 0] serving", "[rank 0] trained", "[rank 1] trained"]
     assert not (tmp_path / "record.json").exists()

@@ -30,10 +30,12 @@ def loop() -> Iterator[Loop]:
 def helpers(loop: Loop) -> Iterator[Helpers]:
     """Return the helpers of that loop, which leaves none behind."""
     yield (several := Helpers(loop))
+    pids = list(several.pids)
     several.close()
     assert list(several.pids) == []
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    for pid in pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def slowly(*lines: str) -> Callable[[], Iterator[str]]:

@@ -47,7 +47,7 @@ def test_a_job_that_succeeds(tmp_path: Path) -> None:
     assert done.returncode == 0
     told = read(done.stderr)
     assert 0.3 <= told["first line"] < told["whole"] and told["attempts"] == 1 and told["lost"] == 0
-    assert 0.6 <= told["work"] <= told["whole"] - told["first line"]
+    assert 0.6 <= told["work"] <= told["whole"] - told["first line"] + 0.1  # both have one decimal
     assert abs(told["goodput"] - 100 * told["work"] / told["whole"]) < 5
 
 
