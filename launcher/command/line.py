@@ -16,6 +16,7 @@ SHELLS = ("sh", "bash", "dash", "ash")
 """Shells, whose ``-c STRING`` or file may contain a single command (`launcher.command.shell`)."""
 FIRST_LINE_BYTES = 256
 """Linux reads this much of a file's first line."""
+STDIN = ("-", "/dev/stdin")
 VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
 """Python's flags with a value: single letters, which may be combined, and one long flag."""
 STARTERS = frozenset(
@@ -90,6 +91,16 @@ def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
             return place, valued, min(place + 1 + is_apart, len(argv))
         place += 1 + is_apart
     return place, "", min(place + 1, len(argv))
+
+
+def reads_program(argv: Sequence[str]) -> bool:
+    """Whether a Python or a shell reads its program from standard input."""
+    if not argv or not (is_python(argv[0]) or is_shell(argv[0])):
+        return False
+    if is_shell(argv[0]):
+        return all(word.startswith("-") and "c" not in word for word in argv[1:2]) or argv[1] in STDIN
+    place, flag, _ = read_flags(argv)
+    return not flag and (place >= len(argv) or argv[place] in STDIN)
 
 
 def find_script(argv: Sequence[str]) -> int | None:

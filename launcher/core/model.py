@@ -592,6 +592,8 @@ class Supervision:
         events: Path of the file of events, with ``%n`` for the node's rank; None for no file.
         traces: Whether OpenTelemetry gets spans of the job.
         log: How the log looks.
+        stdin: The rank that reads standard input; ``"all"``: each process gets a copy; ``"none"``; None for
+            a process that keeps ours.
     """
 
     grace_s: float = GRACE_S
@@ -618,6 +620,7 @@ class Supervision:
     events: str | None = None
     traces: bool = False
     log: LogStyle = LogStyle()
+    stdin: int | str | None = None
 
 
 @frozen

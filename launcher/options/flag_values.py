@@ -193,6 +193,11 @@ def parse_streams(text: str) -> tuple[tuple[int | None, int], ...]:
         raise Malformed(shape) from None
 
 
+def parse_readers(text: str) -> int | str:
+    """Return which rank reads standard input: a rank, ``all`` or ``none``."""
+    return text if text in ("all", "none") else parse_int(text)
+
+
 def parse_size(text: str) -> int:
     """Return a number of bytes: ``65536``, ``100M``, ``1G``; units of 1024."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")

@@ -23,6 +23,7 @@ from launcher.options.flag_values import (
     parse_patterns,
     parse_port,
     parse_processes,
+    parse_readers,
     parse_regex,
     parse_restarts,
     parse_roles,
@@ -560,6 +561,13 @@ FLAGS = (
         "SIZE",
         "begin a new file of --redirects or --tee at this size, 64K or more; keep the last 5 (one file)",
         parse_size,
+        group="output",
+    ),
+    Flag(
+        "stdin",
+        "RANK|all|none",
+        "the rank that reads standard input; all: each gets a copy (0; all for a program that comes from it)",
+        parse_readers,
         group="output",
     ),
     Flag(

@@ -15,6 +15,7 @@ from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder
 from launcher.output.formats import JsonLines, PlainLines
+from launcher.output.stdin import StandardInput
 from launcher.output.streams import Stream, fill_template, make_prefix
 from launcher.process.spawn import Child, Streams
 
@@ -69,7 +70,8 @@ class OutputRouter:
         self._shares_terminal = shares_terminal
         self.expect(several=several)
         # A process in a group of its own would be stopped (SIGTTIN) if it read from the terminal
-        self._typed_in = not shares_terminal and os.isatty(0)
+        readers = None if shares_terminal else watch.stdin
+        self._stdin = StandardInput(readers, is_terminal=not shares_terminal and os.isatty(0))
         self.progress: ProgressGate | None = None
         self.first_s: float | None = None
         self.listener: Callable[[str, str, Mapping[str, object]], None] | None = None
@@ -108,9 +110,9 @@ class OutputRouter:
                 file = folder.open_log(attempt, child.folder, NAMES[bit], self._log.rotate_bytes)
                 self._files.append(file)
             fds[bit] = self._open_one(index, child, bit, file, fds)
-        stdin = None
-        if self._typed_in:
-            stdin = self._keep(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        stdin = self._stdin.open(child.rank)
+        if stdin is not None:
+            self._keep(stdin)
         return Streams(stdin, fds[STDOUT], fds[STDERR])
 
     def _open_one(

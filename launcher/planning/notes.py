@@ -198,7 +198,7 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
 OF_PARENT = (
     *("metrics_port", "prefix", "log_format", "timestamps", "progress", "signal_to", "signal_map"),
     *("stall_timeout", "failure_file", "evidence_dir", "events", "log_rotate", "timings", "nccl_ras"),
-    *("dedupe", "progress_pattern", "on_stall"),
+    *("dedupe", "progress_pattern", "on_stall", "stdin"),
 )
 """Flags that need a launcher that stays with the job."""
 OF_STOP = ("grace", "shutdown_timeout")
@@ -245,6 +245,8 @@ def note_idle(
         (stays or agent is not None, (*OF_LOGS, "restarts", *RESTART_RULES), gone),
         (is_ours or is_torchruns, (*OF_LOGS, "restarts"), theirs),
         (is_ours, ("log_rotate", *RESTART_RULES), theirs),
+        (agent is None, ("stdin",), theirs),
+        (case.forks, ("stdin",), "this launcher starts one process of the job"),
         (not by_mpirun, ("metrics_port", "health_command"), theirs),
         (not case.is_wrapped, OF_PROCESSES, theirs),
         (not case.is_wrapped or is_torchruns, ("role", "rdzv_id"), theirs),

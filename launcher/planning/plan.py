@@ -7,6 +7,7 @@ frozen values.
 
 from __future__ import annotations
 
+from launcher.command.line import reads_program
 from launcher.core.environ import shorten
 from launcher.core.errors import UsageError
 from launcher.core.frozen import replace
@@ -192,6 +193,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         has_channel=parts.peers is not None,
         starts_again=parts.agent is not None and parts.agent.fleet is not None,
         traces=stays and has_traces(parts.case.environ, host),
+        is_program=reads_program(parts.case.command),
     )
 
 

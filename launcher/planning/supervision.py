@@ -50,6 +50,7 @@ def plan_supervision(
     has_channel: bool = False,
     starts_again: bool = False,
     traces: bool = False,
+    is_program: bool = False,
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
@@ -57,7 +58,8 @@ def plan_supervision(
     ``stays``: we start one process, the platform has started launchers for the others, and all of them stay.
     ``of_agent``: an agent is the parent of the processes. We watch only the agent, which has its own logs and
     restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
-    for a single node. ``blind``: why we cannot see whether the processes connect; empty if we can.
+    for a single node. ``is_program``: the program of each process comes from standard input. ``blind``: why
+    we cannot see whether the processes connect; empty if we can.
     ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
     which the launcher starts again for all nodes. ``traces``: OpenTelemetry gets spans of the job.
 
@@ -95,7 +97,17 @@ def plan_supervision(
         metrics_towards=towards,
         contact=_plan_contact(options, topology, blind, of_agent=of_agent),
         log=plan_log(options),
+        stdin=_plan_stdin(options, topology, starts=starts_node and not of_agent, is_program=is_program),
     )
+
+
+def _plan_stdin(options: Options, topology: Topology, *, starts: bool, is_program: bool) -> int | str | None:
+    """Return which rank reads standard input, or ``all`` if the program comes from it; None for our own."""
+    given = options.get("stdin")
+    if not starts or (topology.world_size == 1 and not given):
+        return None
+    value = given.value if given else "all" if is_program else 0
+    return value if isinstance(value, (int, str)) else None
 
 
 def plan_log(options: Options) -> LogStyle:

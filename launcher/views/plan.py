@@ -239,6 +239,7 @@ def _watch(plan: Plan) -> list[str]:
     parts = [f"to end them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
     parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
     parts += ["lines begin with their rank"] if watch.prefix else []
+    parts += [_say_readers(watch.stdin)] if watch.stdin else []
     parts += ["the log is JSON"] if watch.log.as_json else []
     parts += ["lines begin with the time"] if watch.log.timestamps and not watch.log.as_json else []
     parts += ["a line of several ranks is shown once"] if watch.log.dedupe else []
@@ -263,6 +264,12 @@ def _watch(plan: Plan) -> list[str]:
     parts += [f"events in {watch.events}"] if watch.events else []
     parts += ["traces by OpenTelemetry"] if watch.traces else []
     return [f"watch: {printable(redact('; '.join(parts)))}"]
+
+
+def _say_readers(readers: int | str) -> str:
+    if readers == "all":
+        return "each rank gets a copy of standard input"
+    return f"{'no rank' if readers == 'none' else f'rank {readers}'} reads standard input"
 
 
 def _preload(preload: Preload) -> str:

@@ -129,6 +129,7 @@ def _supervision(plan: Plan) -> dict[str, object]:
         **({"nccl_ras": True} if watch.nccl_ras else {}),
         **({"timings": True} if watch.timings else {}),
         **({"log": vars(watch.log)} if watch.log != LogStyle() else {}),
+        **({"stdin": watch.stdin} if watch.stdin else {}),
         **({} if watch.preload is None else {"preload": list(watch.preload.modules)}),
         "verify_fabric": watch.proof is not None,
         "preemption": None if watch.preemption is None else watch.preemption.service,

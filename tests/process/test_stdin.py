@@ -1,0 +1,94 @@
+"""Standard input of several ranks: rank 0 reads it, as with mpirun; a program from it reaches all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.process.starting import DEADLINE_S, clean_environ
+
+SHOW = "import os; os.write(1, (os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + chr(10)).encode())\n"
+READ = (
+    "import os, sys; text = sys.stdin.read(); "
+    "os.write(1, (os.environ['RANK'] + ':' + text.replace(chr(10), ',') + chr(10)).encode())"
+)
+NUMBERS = "".join(f"{number}\n" for number in range(1, 20_000))
+ALL = ",".join(map(str, range(1, 20_000)))
+
+
+def run(given: str, *words: str) -> list[str]:
+    """Run three ranks with this standard input; return their sorted lines."""
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "3", "--no-prefix", *words],
+        input=given,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+@pytest.mark.rows(6)
+@pytest.mark.parametrize(
+    "words",
+    [
+        (sys.executable, "-"),
+        (sys.executable,),
+        (sys.executable, "-u", "/dev/stdin"),
+        ("nice", sys.executable, "-"),
+        ("sh", "-s"),
+        ("sh",),
+    ],
+)
+def test_a_program_from_standard_input_reaches_every_rank(words: tuple[str, ...]) -> None:
+    program = SHOW if words[0] not in ("sh",) else 'echo "$RANK of $WORLD_SIZE"\n'
+    assert run(program, "--", *words) == ["0 of 3", "1 of 3", "2 of 3"]
+
+
+@pytest.mark.rows(5)
+@pytest.mark.parametrize(
+    ("flags", "readers"),
+    [
+        ((), {0}),
+        (("--stdin", "0"), {0}),
+        (("--stdin", "2"), {2}),
+        (("--stdin", "all"), {0, 1, 2}),
+        (("--stdin", "none"), set()),
+    ],
+)
+def test_the_data_reach_whom_they_are_for(flags: tuple[str, ...], readers: set[int]) -> None:
+    """Whole: no byte goes to a rank at random."""
+    told = run(NUMBERS, *flags, "--", sys.executable, "-c", READ)
+    assert told == [f"{rank}:{ALL + ',' if rank in readers else ''}" for rank in range(3)]
+
+
+def test_the_program_is_there_again_after_a_restart() -> None:
+    fails = SHOW + "import sys; sys.exit(os.environ.get('LAUNCHER_ATTEMPT', '0') == '0')\n"
+    told = run(
+        fails, "--restarts", "1", "--restart-on", "any", "--restart-delay", "0", "--", sys.executable, "-"
+    )
+    assert {"0 of 3", "1 of 3", "2 of 3"} <= set(told) and len(told) >= 4
+
+
+def test_a_single_process_keeps_standard_input() -> None:
+    line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "1", "--", sys.executable, "-"]
+    done = subprocess.run(line, input=SHOW, env=clean_environ(), capture_output=True, text=True, check=False)
+    assert done.stdout == "0 of 1\n"
+
+
+def test_a_signal_is_heard_while_the_program_has_not_ended() -> None:
+    """The copy would wait for the end of a pipe whose writer stays."""
+    reading, writing = os.pipe()
+    line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "2", "--", sys.executable, "-"]
+    with subprocess.Popen(line, stdin=reading, env=clean_environ(), stderr=subprocess.DEVNULL) as job:
+        os.write(writing, b"import time\n")
+        job.terminate()
+        assert job.wait(DEADLINE_S) != 0
+    os.close(reading)
+    os.close(writing)
