@@ -94,7 +94,6 @@ def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host
         *_note_behind(case),
         *note_unheard(case.options, agent),
         *table.warn(case, host),
-        *_note_cpus(case, agent),
         *_check_shell(case),
     )
 
@@ -141,18 +140,6 @@ def _check_shell(case: Case) -> tuple[str, ...]:
     from launcher.engines.shells import check_shell
 
     return check_shell(case)
-
-
-def _note_cpus(case: Case, agent: Agent | None) -> tuple[str, ...]:
-    """Return a warning if accelerate's launcher runs on CPUs only: there its processes join no job."""
-    machine = case.machine
-    alone = case.topology.world_size == 1 or machine.gpu_count != 0 or machine.has_others
-    if agent is None or agent.engine != "accelerate" or alone:
-        return ()
-    return (
-        "accelerate launch without an accelerator: each process is a job of its own unless the script says "
-        "Accelerator(cpu=True); or leave accelerate launch out: launcher run -- python train.py",
-    )
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
