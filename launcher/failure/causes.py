@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say_size
+from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
@@ -87,6 +89,14 @@ class Faults:
             return otherwise
 
 
+_LITERAL = re.compile(r"\$[{(]?(?:(?:LOCAL_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b")
+LITERAL_FIX = (
+    "pass `--expand-args`: the launcher then replaces `$RANK` and other variables of a rank in the arguments "
+    "(`$(RANK)`: write `$RANK`)"
+)
+"""Fix for an argument with a variable that no shell has replaced."""
+
+
 def find_causes(
     death: ProcessExit,
     before: Counters,
@@ -114,6 +124,7 @@ def find_causes(
     after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
     found: list[Cause] = []
     faults.guard("causes", lambda: found.extend(_find(death, before, host, after, faults, others)), None)
+    found = [replace(cause, fix=LITERAL_FIX) if _LITERAL.search(cause.what) else cause for cause in found]
     return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
 
 

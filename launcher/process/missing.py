@@ -115,6 +115,8 @@ def _read_lines(lines: Sequence[str]) -> Iterator[str]:
 def fix_missing(name: str) -> str:
     """Return how to provide a program that was not found; empty if unknown."""
     base = name.rpartition("/")[2]
+    if base.endswith(("\r", "\\r")):
+        return "the script has Windows line ends: sed -i 's/\\r$//' SCRIPT"
     if base.endswith((".sh", ".py")):
         return "check the name and the working directory, and that the node has the code"
     if base in PIP:

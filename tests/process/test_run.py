@@ -102,10 +102,19 @@ def test_a_script_that_is_not_there_is_no_start(tmp_path: Path, environ: dict[st
         ([""], "a variable of a script may be unset"),
         (["horovodrun", "x"], "pip install horovod"),
         (["pyhton", "x"], "check the name"),
+        (["src.start.go", "x"], "write it as a module: launcher run -- -m src.start.go"),
+        (["./crlf.sh"], "sed -i 's/\\r$//' ./crlf.sh"),
     ],
 )
-def test_a_command_that_is_no_program_is_told_what_it_looks_like(command: list[str], fix: str) -> None:
+def test_a_command_that_is_no_program_is_told_what_it_looks_like(
+    command: list[str], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Quotes around it, a variable before it, a word of the shell, a framework that is not installed."""
+    (tmp_path / "src" / "start").mkdir(parents=True)
+    (tmp_path / "src" / "start" / "go.py").touch()
+    (tmp_path / "crlf.sh").write_bytes(b"#!/bin/sh\r\ntrue\r\n")
+    (tmp_path / "crlf.sh").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
     done = launch("run", "--", *command, environ={"PATH": str(Path(sys.executable).parent)})
     assert done.returncode == 127
     assert fix in done.stderr.splitlines()[-1]

@@ -76,6 +76,8 @@ MISSING_PROGRAMS = {
     "zsh:1: command not found: conda": ("conda", "Miniforge"),
     "bash: ./run.sh: /usr/bin/fish: bad interpreter: No such file or directory": ("fish", "install"),
     "run.sh: line 3: my-trainer: command not found": ("my-trainer", "correct its name, or PATH"),
+    "run.sh: line 3: $'true\\r': command not found": ("true\\r", "sed -i 's/\\r$//' SCRIPT"),
+    "/usr/bin/env: \u2018python3\\r\u2019: No such file or directory": ("python3\\r", "sed -i 's/\\r$//'"),
     "bash: start.sh: No such file or directory": ("start.sh", "that the node has the code"),
 }
 
@@ -88,6 +90,20 @@ def test_a_program_that_is_missing_is_named_with_what_brings_it(line: str) -> No
     assert (cause.code, cause.retryable) == ("command-not-found", False)
     assert cause.what.endswith(f"{name}: no such program")
     assert fix in cause.fix and "data" not in cause.fix
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data-$RANK.txt'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/${LOCAL_RANK}/a'",
+        "ValueError: invalid literal for int() with base 10: '$(WORLD_SIZE)'",
+    ],
+)
+def test_a_variable_that_no_shell_has_replaced_is_named(message: str) -> None:
+    """In an argument; the launcher can replace it."""
+    (cause, *_) = find_causes(death(1, raised(message)), UNKNOWN, EMPTY_HOST)
+    assert "--expand-args" in cause.fix and cause.retryable is False
 
 
 def test_a_program_that_a_python_was_to_start_is_one_and_a_file_is_none() -> None:
