@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.rehearse.cluster import Cluster, Node
-from tests.process.looking import is_true_by, wait_for
+from tests.process.looking import is_true_by, read_pid, wait_for
 from tests.process.starting import clean_environ
 
 DEADLINE_S = 120.0
@@ -124,9 +124,9 @@ class Job:
     def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> float:
         """Send a signal to a process of the job, alone on its node; return when, seconds since 1970."""
         node = self.cluster.nodes[rank]
-        pid = (self.folder / f"pid-{rank}").read_text().strip()
+        pid = read_pid(self.folder / f"pid-{rank}")
         before = time.time()
-        self.on(node, ("kill", f"-{number}", pid))
+        self.on(node, ("kill", f"-{number}", str(pid)))
         return before
 
     def on(self, node: Node, argv: Sequence[str]) -> str:
