@@ -71,6 +71,7 @@ class Watch:
         first = arguments[0] if arguments else None
         path = os.fsdecode(first) if isinstance(first, (str, bytes)) else ""
         is_import = event == "os.listdir" and path in sys.path
+        is_import |= event == "open" and isinstance(first, int)  # a .pyc is written; its path was an event
         if not is_import and not (path and path.startswith((*READ_FREELY, self.allowed))):
             self.seen += (f"{event} {first!r}"[:200],)
 
