@@ -293,7 +293,8 @@ def _redact_argument(previous: str, argument: str) -> str:
         # Unlike in a text we know where the value ends: it may contain spaces and quotes.
         return f"{name}={MARKER}"
     if after_flag and not equals:
-        return redact(f"{previous}={argument}").removeprefix(f"{previous}=")
+        before, equals, value = redact(f"{previous}={argument}").partition("=")
+        return value if before == previous and equals else MARKER
     return redact(argument)
 
 
