@@ -240,7 +240,7 @@ def test_of_a_huge_text_only_a_part_is_searched(
 
 
 @pytest.mark.parametrize("channel", CUT)
-@pytest.mark.parametrize("edge", [" ", "\n"])
+@pytest.mark.parametrize("edge", [" ", pytest.param("\n", marks=pytest.mark.thorough)])
 def test_where_a_huge_text_is_cut_there_is_no_half_of_a_secret(channel: str, edge: str) -> None:
     """Secrets everywhere, so that one is at each cut."""
     secrets = {f"password={PLAIN}": PLAIN, f"https://u:{PLAIN}@h": PLAIN, "\n".join(KEY): KEY[1]}
