@@ -17,11 +17,12 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fronts.txt")
 SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
 ASSIGNS = "NAME=VALUE"
+_rows: list[Front] = []
 
 
 @frozen
@@ -70,19 +71,21 @@ def look_behind(argv: Sequence[str], python: str) -> tuple[str, ...]:
     return words
 
 
-def read_fronts() -> Iterator[Front]:
-    """Yield the rows of the table."""
-    with open(TABLE, encoding="utf-8") as file:
-        for line in file:
-            if not line.startswith("#"):
-                words, valued, before, kind = (part.strip() for part in line.split("|"))
-                yield Front(tuple(words.split()), frozenset(valued.split()), before, kind)
+def read_fronts() -> list[Front]:
+    """Return the rows of the table, which is read once."""
+    if not _rows:
+        with open(TABLE, encoding="utf-8") as file:
+            for line in file:
+                if not line.startswith("#"):
+                    words, valued, before, kind = (part.strip() for part in line.split("|"))
+                    _rows.append(Front(tuple(words.split()), frozenset(valued.split()), before, kind))
+    return _rows
 
 
 def find_front(argv: Sequence[str]) -> Fronted:
     """Return what is in front of the command in a command line; nothing if no command comes behind it."""
     found = Fronted()
-    fronts = [*read_fronts()] if argv else []
+    fronts = read_fronts() if argv else []
     while found.kind != SCRIPT:
         for front in fronts:
             place = _match(argv, found.count, front)

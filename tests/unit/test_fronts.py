@@ -128,7 +128,7 @@ def test_a_launchers_name_as_an_argument_is_none(line: str) -> None:
 
 def test_each_row_of_the_table_is_one() -> None:
     """No name twice, each flag with its dashes."""
-    rows = [*read_fronts()]
+    rows = read_fronts()
     assert len({row.words for row in rows}) == len(rows) > 50
     assert all(flag.startswith("-") for row in rows for flag in row.valued)
     assert {row.kind for row in rows} == {"", "script", "project", "elsewhere"}
