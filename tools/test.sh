@@ -73,12 +73,12 @@ setup_project
 side_by_side "${needs[@]}"
 check ruff check .
 check ruff format --check .
-check mypy
 if is_setting_up && [[ ${paths[*]} == "$CHECKOUT/tests" ]]; then
   check run_tests "$@" "${PURE[@]}"
   set -- "$@" "${PURE[@]/#/--ignore=}"
 fi
 wait_for_setups
+check mypy # reads the frameworks' types
 check run_tests "$@"
 ((${#failed[@]} == 0)) || say "FAILED, see above: ${failed[*]}"
 grep -E '^=+ .* in [0-9.]+s.* =+$' "$totals" || true

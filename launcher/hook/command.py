@@ -126,7 +126,7 @@ def _refuse_writable(place: Place) -> None:
     In an environment that others can change anyway the hook opens nothing, and a warning is enough.
     """
     package = os.path.dirname(os.path.dirname(enter_file()))
-    fix = files.find_writable(package) or files.find_writable(sys.executable)
+    fix = files.find_unsafe(package)
     if fix is None:
         return
     what = "other users can change the launcher, and every Python that reads the hook would run it"

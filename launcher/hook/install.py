@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import sys
 
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.files import remove_file, replace_file
@@ -12,6 +13,8 @@ from launcher.hook.line import HEAD, enter_file
 from launcher.machine.whole import read_whole
 
 READ_LIMIT_BYTES = 1 << 20
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders in a Python's library that it does not load with ``-S``, as the hook's Python runs."""
 ACCESS_LIST = "system.posix_acl_access"
 MODE = 0o644
 """Readable by all users whatever the installer's umask: the job may run as another user."""
@@ -140,6 +143,21 @@ def find_closed_folder(path: str) -> str | None:
     return None
 
 
+def find_unsafe(package: str) -> str | None:
+    """Return what `find_writable` says of the launcher, its Python, and all that this reads before it.
+
+    These are a ``pyvenv.cfg``, which names the library, and the library without installed packages.
+
+    Args:
+        package: The folder of the launcher.
+    """
+    folder = os.path.dirname(sys.executable)
+    settings = [os.path.join(one, "pyvenv.cfg") for one in (folder, os.path.dirname(folder))]
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    paths = (package, sys.executable, *filter(os.path.exists, settings), library)
+    return next(filter(None, map(find_writable, paths)), None)
+
+
 def find_writable(path: str) -> str | None:
     """Return the command that takes the first file or folder from other users who can change what is run.
 
@@ -149,6 +167,7 @@ def find_writable(path: str) -> str | None:
         path: A file that the hook names, or the folder of a package.
     """
     for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name not in INSTALLED]
         for inside in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
             if mend := _mend(inside, is_above=False):
                 return f"{mend[0]} -R {mend[1]} {shlex.quote(path)}"

@@ -325,6 +325,37 @@ def test_a_shell_with_other_rights_is_given_nothing(tmp_path: Path) -> None:
         assert (shown.stdout, shown.stderr) == (f"{expected}\n", "")
 
 
+OPENED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from launcher.hook.install import find_unsafe
+print(find_unsafe(sys.argv[1] + "/launcher/hook"))
+"""
+
+
+def test_what_the_launchers_python_reads_is_writable_by_none(tmp_path: Path) -> None:
+    """Its pyvenv.cfg names the library that it runs."""
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--copies", str(tmp_path / "venv")], check=True
+    )
+    line = [str(tmp_path / "venv" / "bin" / "python"), "-I", "-c", OPENED, ROOT]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "None\n"
+    (tmp_path / "venv" / "pyvenv.cfg").chmod(0o666)
+    said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert said == f"chmod go-w {tmp_path}/venv/pyvenv.cfg\n"
+
+
+def test_a_library_that_others_can_change_is_found(tmp_path: Path) -> None:
+    """But for installed packages, which the launcher's Python does not load."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "x.py").touch()
+    (tmp_path / "site-packages" / "x.py").chmod(0o666)
+    assert find_writable(str(tmp_path)) is None
+    (tmp_path / "os.py").touch()
+    (tmp_path / "os.py").chmod(0o666)
+    assert find_writable(str(tmp_path)) == f"chmod -R go-w {tmp_path}"
+
+
 def test_a_file_that_an_access_list_opens_is_writable_by_others(tmp_path: Path) -> None:
     """Its mode names a group, and shows only what the list gives at most; acl(5)."""
 
