@@ -14,6 +14,7 @@ from tools.reference import find_nodes
 pytestmark = pytest.mark.xdist_group("source")
 PACKAGE = Path(launcher.__file__).parent
 PYTHONS = {
+    "hook/install.py": "looks who can change it, starts nothing",
     "machine/pythons.py": "the rule itself",
     "agent/template.py": "the user's own command line, with -c in place of the script",
     "command/line.py": "the user's command: -m NAME",
