@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import STARTERS, is_python, is_shell, read_flags
+from launcher.command.line import STARTERS, is_python, is_shell, part_module, read_flags
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 
@@ -50,11 +50,17 @@ class Fronted:
         count: Number of words in front; 0 without a front.
         kind: Kind of the last front.
         python: The Python that runs the script behind the last front: the front's own; empty if none does.
+        is_elsewhere: Whether the command sees other files than we do: it runs in a container.
     """
 
     count: int = 0
     kind: str = ""
     python: str = ""
+    is_elsewhere: bool = False
+
+    def runs(self, word: str) -> bool:
+        """Whether the last front itself runs a command that begins with this word, by a Python of its own."""
+        return self.kind == SCRIPT or (self.kind == PROJECT and word.endswith(".py"))
 
 
 def look_behind(argv: Sequence[str], python: str) -> tuple[str, ...]:
@@ -66,9 +72,7 @@ def look_behind(argv: Sequence[str], python: str) -> tuple[str, ...]:
     """
     front = find_front(argv)
     words = tuple(argv[front.count :])
-    if front.kind == SCRIPT or (front.kind == PROJECT and words[0].endswith(".py")):
-        return (front.python or python, *words)
-    return words
+    return part_module((front.python or python, *words)) if front.count and front.runs(words[0]) else words
 
 
 def read_fronts() -> list[Front]:
@@ -92,7 +96,8 @@ def find_front(argv: Sequence[str]) -> Fronted:
             place = place and _skip(argv, place, front)
             if place and place < len(argv):
                 runner = argv[found.count] if is_python(argv[found.count]) else ""
-                found = Fronted(place, front.kind, runner if front.kind == SCRIPT else "")
+                is_elsewhere = found.is_elsewhere or front.kind == ELSEWHERE
+                found = Fronted(place, front.kind, runner if front.kind == SCRIPT else "", is_elsewhere)
                 break
         else:
             break
@@ -142,16 +147,29 @@ def _skip(argv: Sequence[str], place: int, front: Front) -> int:
 def refuse_unknown(argv: Sequence[str]) -> None:
     """Refuse a launcher behind a program that may start it in any way.
 
+    Its name alone is no call: ``pip install deepspeed numpy``. It is one before a script, a module or a
+    Python, and for mpirun behind flags.
+
     Raises:
-        UsageError: The first word is unknown, and a launcher comes behind it.
+        UsageError: The first word is unknown, and a call of a launcher comes behind it.
     """
     if is_python(argv[0]) or is_shell(argv[0]):
         return
+    from launcher.command.launchers import find_launcher
+
     for place in range(1, len(argv) - 1):
-        name, before = argv[place].rpartition("/")[2], argv[place - 1]
+        before = argv[place - 1]
         is_value = before.startswith("-") and "=" not in before
-        if name in STARTERS and not is_value:
-            raise UsageError(_unknown(argv[0], name))
+        if argv[place].rpartition("/")[2] not in STARTERS or is_value:
+            continue
+        words = argv[place:]
+        own = find_launcher(words)
+        if own is None or own.inner >= len(words):
+            continue
+        script = words[own.inner]
+        starts = script.endswith(".py") or is_python(script) or own.has("m", "module", "module_mode")
+        if starts or (own.launcher.whole_job and own.own):
+            raise UsageError(_unknown(argv[0], own.launcher.name))
 
 
 def _unknown(front: str, name: str) -> Problem:

@@ -17,6 +17,8 @@ SHELLS = ("sh", "bash", "dash", "ash")
 FIRST_LINE_BYTES = 256
 """Linux reads this much of a file's first line."""
 STDIN = ("-", "/dev/stdin")
+ASK = ("-V", "--version", "-h", "--help", "-VV")
+"""Python's flags that print something about it, and run nothing."""
 VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
 """Python's flags with a value: single letters, which may be combined, and one long flag."""
 STARTERS = frozenset(
@@ -94,13 +96,28 @@ def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
 
 
 def reads_program(argv: Sequence[str]) -> bool:
-    """Whether a Python or a shell reads its program from standard input."""
+    """Whether a Python or a shell reads its program from standard input: no file, module or text is named.
+
+    Source:
+        POSIX, sh, OPTIONS; bash(1), "Options".
+    """
     if not argv or not (is_python(argv[0]) or is_shell(argv[0])):
         return False
-    if is_shell(argv[0]):
-        return all(word.startswith("-") and "c" not in word for word in argv[1:2]) or argv[1] in STDIN
-    place, flag, _ = read_flags(argv)
-    return not flag and (place >= len(argv) or argv[place] in STDIN)
+    if is_python(argv[0]):
+        place, flag, _ = read_flags(argv)
+        asks = any(word in ASK for word in argv[1:place])
+        return not asks and not flag and (place >= len(argv) or argv[place] in STDIN)
+    words = iter(argv[1:])
+    for word in words:
+        if not word.startswith(("-", "+")) or word in STDIN:
+            return word in STDIN
+        if word.startswith("--") and word != "--":
+            return False  # few of them run anything, and their files come next
+        if "s" in word[1:] or "c" in word[1:]:
+            return "c" not in word[1:]
+        if word.endswith("o"):
+            next(words, "")  # the name of an option
+    return True
 
 
 def find_script(argv: Sequence[str]) -> int | None:
@@ -129,9 +146,16 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
     Raises:
         UsageError: No command, or ``-m`` without a module.
     """
-    count = count_front(command)
-    if count:
-        return plan_fronted(command, count, options, environ)
+    if may_have_front(command):
+        from launcher.command.fronts import find_front
+
+        front = find_front(command)
+        words = tuple(command[front.count :])
+        if front.count and front.runs(words[0]):
+            return tuple(command)
+        if front.count:
+            words = add_python(words, options, environ)
+            return (*command[: front.count], *(part_module(words) if is_python(words[0]) else words))
     argv = add_python(command, options, environ)
     if argv == tuple(command) and not options.switch("no_python") and may_be_shell(argv):
         from launcher.command.shell import open_shell
@@ -140,33 +164,20 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
     return part_module(argv) if is_python(argv[0]) else argv
 
 
-def count_front(argv: Sequence[str]) -> int:
-    """Return the number of words of programs in front of a command, such as ``nice -n 5``; see `fronts`."""
-    if not argv or argv[0].endswith(".py") or (is_python(argv[0]) and read_flags(argv)[1] != "m"):
-        return 0
-    from launcher.command.fronts import find_front
-
-    return find_front(argv).count
+def may_have_front(argv: Sequence[str]) -> bool:
+    """Whether a program such as ``nice`` may come before the command; if not, the table is not loaded."""
+    if not argv or argv[0].endswith(".py") or is_shell(argv[0]):
+        return False
+    return not is_python(argv[0]) or read_flags(argv)[1] == "m"
 
 
 def behind_front(argv: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line behind programs such as ``nice -n 5``, from its Python on if it has one."""
-    if not count_front(argv):
+    if not may_have_front(argv):
         return argv
     from launcher.command.fronts import look_behind
 
-    return part_module(look_behind(argv, _python(environ)))
-
-
-def plan_fronted(
-    command: Sequence[str], count: int, options: Options, environ: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return a command line that begins with ``count`` words of fronts, with Python before its script."""
-    front, rest = tuple(command[:count]), tuple(command[count:])
-    if behind_front(tuple(command), environ) != rest:
-        return tuple(command)  # the front runs the script itself
-    words = add_python(rest, options, environ)
-    return (*front, *(part_module(words) if is_python(words[0]) else words))
+    return look_behind(argv, _python(environ))
 
 
 def add_python(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -46,12 +46,18 @@ class StandardInput:
 
 
 def _copy() -> int:
-    """Read standard input to its end, or until a signal asks for the end; return a file with it."""
+    """Read standard input to its end; return a file with it, which is empty if a signal asks for the end.
+
+    Half a program must not run.
+    """
     copy = os.memfd_create("stdin", os.MFD_CLOEXEC)
     poll = select.poll()
     poll.register(0, select.POLLIN)
     size = 0
-    while not signal.sigpending() & set(ENDING):
+    while True:
+        if signal.sigpending() & set(ENDING):
+            os.ftruncate(copy, 0)
+            break
         if not poll.poll(LOOK_MS):
             continue
         data = os.read(0, 1 << 20)

@@ -95,11 +95,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     unbuffered = python.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
-    missing = (
-        ""
-        if host.is_recorded() or shape.request.own is not None
-        else find_missing(shape.request.script_argv(environ))
-    )
+    missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     preload, unused = _plan_preload(case, agent, host, stays=stays)
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
     watch = _plan_watch(parts, host, proof, stays=stays)

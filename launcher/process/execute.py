@@ -93,7 +93,9 @@ def _find_fix(name: str) -> str:
     if name in SHELL_WORDS:
         return f"it is a word of the shell: launcher run -- sh -c '{name} ...'"
     if _has_windows_ends(name):
-        return f"its first line has a Windows line end: sed -i 's/\\r$//' {name}"
+        import shlex
+
+        return f"its first line has a Windows line end: sed -i 's/\\r$//' {shlex.quote(name)}"
     if os.path.exists(f"{name.replace('.', '/')}.py"):
         return f"write it as a module: launcher run -- -m {name}"
     if "/" not in name and os.path.isfile(name):
@@ -106,6 +108,8 @@ def _find_fix(name: str) -> str:
 
 def _has_windows_ends(name: str) -> bool:
     """Whether the interpreter in a file's first line has a carriage return behind it."""
+    if not os.path.isfile(name):
+        return False
     try:
         with open(name, "rb") as file:
             first = file.readline(256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import behind_front, is_python, may_be_shell, read_interpreter
+from launcher.command.line import is_python, may_be_shell, may_have_front, read_interpreter
 from launcher.core.files import remove_file
 from launcher.machine.pythons import import_folders, own_python
 from launcher.recorder.variables import PIPE, find_places, find_torch, plan_variables
@@ -146,9 +146,15 @@ def find_command(argv: Sequence[str]) -> Sequence[str]:
 
 def find_python(argv: Sequence[str]) -> str:
     """Return the Python of a command: its first word, or the interpreter of a script; empty if unknown."""
-    command = behind_front(tuple(find_command(argv)), os.environ)
+    command = find_command(argv)
     if not command:
         return ""
+    if may_have_front(command):
+        from launcher.command.fronts import find_front, look_behind
+
+        if find_front(command).is_elsewhere:
+            return ""
+        command = look_behind(command, own_python(os.environ))
     if is_python(command[0]):
         return command[0]
     if command is not argv and is_python(argv[0]):

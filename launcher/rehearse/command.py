@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from launcher.command.line import behind_front, plan_argv
+from launcher.command.line import plan_argv
 from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import CommandNotFound, Problem, UsageError
 from launcher.frameworks.script import describe_missing, find_missing
@@ -25,7 +25,7 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) 
     command = strip_dashes(words.command)
     if not command:
         parser.error("no COMMAND to rehearse")
-    missing = find_missing(behind_front(plan_argv(command, Options(), environ), environ))
+    missing = find_missing(plan_argv(command, Options(), environ))
     if missing:
         raise CommandNotFound(describe_missing(missing))
     return run_rehearsal(

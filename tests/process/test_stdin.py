@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.process.starting import DEADLINE_S, clean_environ
+from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 
 SHOW = "import os; os.write(1, (os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + chr(10)).encode())\n"
 READ = (
@@ -82,13 +83,41 @@ def test_a_single_process_keeps_standard_input() -> None:
     assert done.stdout == "0 of 1\n"
 
 
-def test_a_signal_is_heard_while_the_program_has_not_ended() -> None:
-    """The copy would wait for the end of a pipe whose writer stays."""
+def test_a_signal_is_heard_while_the_program_has_not_ended(tmp_path: Path) -> None:
+    """The copy would wait for the end of a pipe whose writer stays. Half a program does not run."""
     reading, writing = os.pipe()
     line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "2", "--", sys.executable, "-"]
-    with subprocess.Popen(line, stdin=reading, env=clean_environ(), stderr=subprocess.DEVNULL) as job:
-        os.write(writing, b"import time\n")
+    with subprocess.Popen(
+        line, cwd=tmp_path, stdin=reading, env=clean_environ(PYTHONPATH=ROOT), stderr=subprocess.DEVNULL
+    ) as job:
+        os.write(writing, b"open('half', 'w')\n")
         job.terminate()
         assert job.wait(DEADLINE_S) != 0
     os.close(reading)
     os.close(writing)
+    assert not (tmp_path / "half").exists()
+
+
+def test_a_shells_file_does_not_wait_for_standard_input(tmp_path: Path) -> None:
+    """Whatever its flags: only a program that comes from there is read to the end."""
+    (tmp_path / "run.sh").write_text("echo hi\n")
+    reading, writing = os.pipe()
+    line = [
+        sys.executable,
+        "-m",
+        "launcher",
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--no-prefix",
+        "--",
+        "bash",
+        "-e",
+    ]
+    done = subprocess.run(
+        [*line, "bash", "-e", "-o", "pipefail", str(tmp_path / "run.sh")],
+        stdin=reading, capture_output=True, text=True, env=clean_environ(), timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    os.close(reading)
+    os.close(writing)
+    assert (done.returncode, done.stdout) == (0, "hi\nhi\n")

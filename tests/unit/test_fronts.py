@@ -1,14 +1,17 @@
-"""What stands in front of a command is looked behind, whatever it is and however many there are."""
+"""Programs in front of a command are looked behind, however many there are."""
 
 from __future__ import annotations
 
 import pytest
 
 from launcher.command.fronts import find_front, read_fronts
-from launcher.command.line import behind_front, plan_argv
+from launcher.command.line import behind_front, plan_argv, reads_program
 from launcher.core.errors import UsageError
 from launcher.engines.agents import read_request
+from launcher.machine.host import Host
 from launcher.options.reading import Options
+from launcher.planning.plan import plan_job
+from launcher.recorder.watch import find_python
 
 ENVIRON = {"PATH": "/usr/bin"}
 SCRIPT = "/py train.py --x 1"
@@ -132,3 +135,73 @@ def test_each_row_of_the_table_is_one() -> None:
     assert len({row.words for row in rows}) == len(rows) > 50
     assert all(flag.startswith("-") for row in rows for flag in row.valued)
     assert {row.kind for row in rows} == {"", "script", "project", "elsewhere"}
+
+
+@pytest.mark.parametrize(
+    "line", ["pip install deepspeed accelerate numpy", "which torchrun mpirun", "man mpirun 1"]
+)
+def test_a_launchers_name_is_not_always_a_call(line: str) -> None:
+    assert read_request(tuple(line.split()), Options(), ENVIRON).own is None
+
+
+@pytest.mark.parametrize(
+    "flag", ["-mtorch.distributed.run", "-m torch.distributed.run", "-um torch.distributed.run"]
+)
+def test_a_module_behind_a_front_is_found_where_it_is(flag: str) -> None:
+    planned = plan_argv(tuple(f"nice python {flag} --nnodes 1 train.py".split()), Options(), ENVIRON)
+    own = read_request(planned, Options(), ENVIRON).own
+    assert own is not None and own.launcher.name == "torchrun"
+    assert (planned[own.head], planned[own.inner]) == ("--nnodes", "train.py")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env -C /app python train.py",
+        "apptainer exec a.sif python /opt/train.py",
+        "uv run --directory x python train.py",
+    ],
+)
+def test_a_script_that_only_the_front_can_see_is_not_missing(line: str) -> None:
+    """In another directory, or in a container: the front itself says what is not there."""
+    assert plan_job(ENVIRON, Host("/nonexistent"), Options(), tuple(line.split())).missing == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        *[
+            (line, True)
+            for line in ("python", "python -", "python -u -", "python /dev/stdin", "sh", "bash -s a b")
+        ],
+        *[(line, True) for line in ("bash -e", "bash -", "sh -x -s", "bash -o pipefail", "bash /dev/stdin")],
+        *[
+            (line, False)
+            for line in ("python a.py", "python -c pass", "python -m a", "python -V", "python --help")
+        ],
+        *[
+            (line, False)
+            for line in ("bash run.sh", "bash -x run.sh", "bash -eu -o pipefail run.sh", "sh +x run.sh")
+        ],
+        *[
+            (line, False)
+            for line in ("sh -c true", "bash -ec true", "bash --norc run.sh", "./train", "bash --version")
+        ],
+    ],
+)
+def test_which_programs_come_from_standard_input(line: str, expected: bool) -> None:
+    assert reads_program(tuple(line.split())) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [
+        ("numactl -N 0 /env/python train.py", "/env/python"),
+        ("nice /env/python -m cProfile train.py", "/env/python"),
+        ("apptainer exec a.sif python train.py", ""),
+        ("singularity exec a.sif nice python train.py", ""),
+        ("nice ./train", ""),
+    ],
+)
+def test_a_flight_recorder_is_for_a_python_that_sees_our_files(line: str, python: str) -> None:
+    assert find_python(line.split()) == python
