@@ -93,8 +93,8 @@ class Hub:
         def make_regroup(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
             assert rule is not None
             self.recovery = Recovery(rule, keep(self.said))
-            agree = lambda: {"master_port": 6200}  # noqa: E731
-            return Regroup(rule, self.recovery, self.shape, membership, keep(self.said), agree, begin)
+            said, port = keep(self.said), {"master_port": 6200}
+            return Regroup(rule, self.recovery, self.shape, membership, said, lambda: port, begin)
 
         self.hub = Coordinator(
             listening,
