@@ -111,8 +111,6 @@ def test_a_shells_file_does_not_wait_for_standard_input(tmp_path: Path) -> None:
         "2",
         "--no-prefix",
         "--",
-        "bash",
-        "-e",
     ]
     done = subprocess.run(
         [*line, "bash", "-e", "-o", "pipefail", str(tmp_path / "run.sh")],
