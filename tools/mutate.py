@@ -122,16 +122,21 @@ def try_change(
     source = path.read_bytes()
     path.write_bytes(change.apply(source))
     try:
-        for stage in stages:
-            done = subprocess.run(
-                ["timeout", str(STAGE_S), *stage], cwd=checkout, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                return lines[0].partition(" - ")[0] if lines else f"status {done.returncode}"
-        return ""
+        return run_stages(stages, checkout)
     finally:
         path.write_bytes(source)
+
+
+def run_stages(stages: Sequence[Sequence[str]], checkout: Path | None) -> str:
+    """Return the first failed test of the stages; empty if all pass."""
+    for stage in stages:
+        done = subprocess.run(
+            ["timeout", str(STAGE_S), *stage], cwd=checkout, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            return lines[0].partition(" - ")[0] if lines else f"status {done.returncode}"
+    return ""
 
 
 def show(change: Change) -> str:
@@ -155,12 +160,16 @@ def main() -> int:
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True)
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        subprocess.run(["git", "clone", "-q", str(ROOT), folder], check=True)
+        stages = [asked.tests] if asked.tests else STAGES
+        failed = run_stages(stages, copy)
+        if failed:
+            print(f"without any change: {failed}: expected all tests to pass")
+            return 1
         for change in changes:
             began = time.monotonic()
             path = copy / change.path.relative_to(ROOT)
-            by = try_change(change, path, [asked.tests] if asked.tests else STAGES, copy)
+            by = try_change(change, path, stages, copy)
             survived += not by
             print(f"{time.monotonic() - began:5.0f} s  {by or 'SURVIVED'}", flush=True)
             print(f"         {show(change)}", flush=True)
