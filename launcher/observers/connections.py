@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.process import list_folder, list_open, read_file, read_status
+from launcher.machine.process import list_folder, list_open, read_file
 from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
     """Address and port of both ends of a connection, ours first, as the kernel writes them."""
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-COUNTERS = "/proc/net/snmp"
-OPENED = (b"ActiveOpens", b"PassiveOpens")
-"""Counters of connections that were opened by this side, and by the other."""
 MAPPED_V4 = b"0000000000000000FFFF0000"
 """Beginning of an IPv4 address in the IPv6 table."""
 CONNECTED = (b"01", b"04", b"05", b"08", b"09", b"0B")
 """ESTABLISHED, and the states of a connection that is being closed."""
-LISTEN = b"0A"
 TIME_WAIT = b"06"
 """Closed in order. The kernel keeps it for 60 s, even after its processes have ended."""
 ORPHAN = b"0"
@@ -37,6 +33,12 @@ TABLE_BYTES = 8 << 20
 MAPS_BYTES = 16 << 20
 PRIVILEGED = 1024
 """Ports below it belong to services: DNS, HTTP, NFS. No framework's processes meet there."""
+LIBRARIES = (
+    *(b"/libtorch_cpu.so", b"/libtorch_python.so", b"/libtensorflow_framework.so", b"/libtensorflow_cc.so"),
+    *(b"/xla_extension.so", b"/libjax_common.so", b"/libmpi.so", b"/libmpich.so", b"/libmpi_", b"/libnccl.so"),
+    *(b"/librccl.so", b"/libgloo.so", b"/libccl.so", b"/mpi_lib"),
+)
+"""Beginnings of the names of libraries over which the processes of a job connect."""
 DIRECT = ("/dev/infiniband/", "/dev/knem", "/dev/xpmem")
 """Devices over which processes communicate without a socket that the kernel could show."""
 
@@ -48,19 +50,16 @@ class Table:
     Attributes:
         held: Inode of each connection; `ORPHAN` if no process holds it.
         closed: Connections closed within the last minute.
-        listening: Port of each listening socket, by inode.
     """
 
     held: Mapping[Ends, bytes]
     closed: frozenset[Ends]
-    listening: Mapping[bytes, int]
 
 
 def read_table() -> Table | None:
     """Return the connections of this network namespace; None if the kernel does not show all of them."""
     held: dict[Ends, bytes] = {}
     closed: set[Ends] = set()
-    listening: dict[bytes, int] = {}
     found = False
     for path in TABLES:
         data = read_file(path, TABLE_BYTES)
@@ -78,20 +77,7 @@ def read_table() -> Table | None:
                 held[ends] = words[9]
             elif words[3] == TIME_WAIT:
                 closed.add(ends)
-            elif words[3] == LISTEN:
-                listening[words[9]] = ports_of(ends)[0]
-    return Table(held, frozenset(closed), listening) if found else None
-
-
-def count_opened() -> int:
-    """Return how many ends of TCP connections this network namespace has opened; 0 if unknown.
-
-    Refused connections count too.
-    """
-    lines = [line.split() for line in read_file(COUNTERS, TABLE_BYTES).split(b"\n")]
-    names, values = ([line for line in lines if line[:1] == [b"Tcp:"]] + [[], []])[:2]
-    counts = dict(zip(names, values, strict=False))
-    return sum(int(counts.get(name, 0)) for name in OPENED)
+    return Table(held, frozenset(closed)) if found else None
 
 
 def ports_of(ends: Ends) -> tuple[int, int]:
@@ -120,14 +106,10 @@ def find_sockets(pids: Iterable[int]) -> set[bytes]:
     return {link[8:-1].encode() for pid in pids for link in list_open(pid) if link.startswith("socket:")}
 
 
-def list_descriptors(pid: int) -> frozenset[str]:
-    """Return the open descriptors of a process, as far as we may see them."""
-    return frozenset(list_folder(f"/proc/{pid}/fd"))
-
-
-def count_libraries(pid: int) -> str:
-    """Return the size of the shared library code that a process has mapped, as the kernel writes it."""
-    return read_status(pid, "VmLib")
+def has_framework(pid: int) -> bool:
+    """Whether a process has loaded a library over which the processes of a job connect."""
+    maps = read_file(f"/proc/{pid}/maps", MAPS_BYTES)
+    return any(library in maps for library in LIBRARIES)
 
 
 def is_hidden(pid: int) -> bool:
@@ -170,6 +152,11 @@ def with_descendants(pid: int) -> list[int]:
 def _short(end: bytes) -> bytes:
     """Return an end in the form of the IPv4 table, if it has an IPv4 address."""
     return end[len(MAPPED_V4) :] if end.startswith(MAPPED_V4) else end
+
+
+def is_local(ends: Ends) -> bool:
+    """Whether both ends of a connection have the same address."""
+    return ends[0][:-4] == ends[1][:-4]
 
 
 def _network(pid: int) -> str:

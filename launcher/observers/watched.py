@@ -26,17 +26,15 @@ class Watched:
         began: When it was first seen; this and the other times are monotonic seconds.
         seen: When it was last seen.
         ended: When it ended, if the kernel has reported that.
-        changed: When it was last seen to have loaded a library, and so may have been starting.
-        opened: When it was last seen with a new socket.
-        listens: Whether it was seen to listen at a port that its environment names.
+        loaded: When it, or a process below it, was first seen to have loaded a framework's library.
         ports: All ports that its environment names.
     """
 
     def __init__(self, pid: int, rank: int, environ: Mapping[str, str], began: float) -> None:
         self.pid, self.rank = pid, rank
-        self.began = self.seen = self.changed = self.opened = began
+        self.began = self.seen = began
         self.ended: float | None = None
-        self.listens = False
+        self.loaded: float | None = None
         self.ports = {port for value in environ.values() for port in _find_ports(value)}
 
     @property
