@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 SHELLS = ("sh", "bash", "dash", "ash")
-"""Shells, whose ``-c STRING`` or file may contain a single command (`launcher.command.shell`)."""
+"""Shells, whose ``-c STRING`` may be a single command."""
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_./=:,@%+")
+"""Characters that a shell passes on as they are."""
 FIRST_LINE_BYTES = 256
 """Linux reads this much of a file's first line."""
 STDIN = ("-", "/dev/stdin")
@@ -139,9 +141,9 @@ def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the full command line: a ``.py`` file or ``-m module`` runs under Python.
 
-    A file that is not executable and names Python in its first line runs under Python too. A shell that would
-    start only one Python or launcher is replaced by that command. In a Python's command line ``-m`` and the
-    module become separate words.
+    A file that is not executable and names Python in its first line runs under Python too. A shell with a
+    text that only starts a Python or a launcher (an image's ``CMD python train.py``) is replaced by it, so
+    that signals reach it directly. In a Python's command line ``-m`` and the module become separate words.
 
     Raises:
         UsageError: No command, or ``-m`` without a module.
@@ -157,11 +159,26 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
             words = add_python(words, options, environ)
             return (*command[: front.count], *(part_module(words) if is_python(words[0]) else words))
     argv = add_python(command, options, environ)
-    if argv == tuple(command) and not options.switch("no_python") and may_be_shell(argv):
-        from launcher.command.shell import open_shell
-
+    if not options.switch("no_python"):
         argv = open_shell(argv)
     return part_module(argv) if is_python(argv[0]) else argv
+
+
+def open_shell(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the Python or launcher that ``sh -c "python train.py"`` only starts; else the command itself."""
+    if len(argv) != 3 or not is_shell(argv[0]) or argv[1] not in ("-c", "-ec"):
+        return argv
+    words = tuple(argv[2].split())
+    words = words[1:] if words[:1] == ("exec",) else words
+    is_only = words and PLAIN.issuperset(argv[2].strip())
+    return words if is_only and (is_python(words[0]) or may_be_launcher(words)) else argv
+
+
+def name_launcher(argv: Sequence[str], text: str) -> str:
+    """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
+    lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
+    names = (word.rpartition("/")[2] for words in lines for word in words)
+    return next((name for name in names if name in STARTERS), "")
 
 
 def may_have_front(argv: Sequence[str]) -> bool:

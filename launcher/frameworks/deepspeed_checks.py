@@ -2,17 +2,16 @@
 
 Loaded for ``--framework deepspeed``, or if the command is DeepSpeed's own.
 
-Source: deepspeed/launcher/runner.py (fetch_hostfile), runtime/config.py (_batch_assertion); torch/utils/
+Source: deepspeed/launcher/runner.py (fetch_hostfile), torch/utils/
 cpp_extension.py (_get_build_directory), torch/utils/file_baton.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 
-from launcher.core.environ import COUNT_LIMIT, Malformed, parse_int
+from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.frozen import frozen
 
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 DEFAULT_HOSTFILE = "/job/hostfile"
-HOSTFILE = ("hostfile", "H")
 FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")
 """Its flags that choose among the nodes and GPUs of the hostfile."""
-CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed")
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 BUILD_S = 1800.0
 """Seconds after which a build must have been killed: no operation of DeepSpeed takes as long to compile."""
 
@@ -49,15 +45,12 @@ def check(case: Case, own: Command | None, host: Host) -> tuple[str, ...]:
         host: This node.
 
     Raises:
-        UsageError: It would run on other nodes or processes than intended, or stop at its batch size.
+        UsageError: It would run on other nodes or processes than intended.
         NotReady: It would wait for a build that was killed.
     """
     notes: list[str] = []
     if own is not None:
         notes += check_hostfile(case, own, host)
-    chosen = own is not None and own.has(*HOSTFILE, *FILTERS, "autotuning")
-    if not chosen:
-        notes += check_batch(case, host)
     lock = find_stale_lock(case, host)
     if lock is not None:
         raise NotReady(_locked(*lock))
@@ -120,54 +113,6 @@ def read_hostfile(text: str) -> list[Entry]:
     return entries
 
 
-def check_batch(case: Case, host: Host) -> list[str]:
-    """Return a note on the batch sizes in the configuration file that the command line names.
-
-    DeepSpeed computes a missing one of the three. It stops if all are given and contradict the number of
-    processes with their own data. This number is a divisor of the world size, and less than it only if
-    several processes share a model.
-
-    Raises:
-        UsageError: No number of processes that the job may have fits them.
-    """
-    path, world = find_config(case.argv), case.topology.world_size
-    sizes = read_batch(host.read_text(os.path.abspath(path)) or "") if path else None
-    if path is None or sizes is None or world is None:
-        return []
-    train, micro, steps = sizes
-    count, rest = divmod(train, micro * steps)
-    if rest or not count or world % count:
-        raise UsageError(_wrong_batch(path, sizes, world))
-    if count == world:
-        return []
-    return [
-        f"{path}: {BATCH[0]} {train} is for {count} processes, and the job has {world}: right only where "
-        f"{world // count} of them share a model"
-    ]
-
-
-def find_config(argv: tuple[str, ...]) -> str | None:
-    """Return the path of DeepSpeed's configuration file from the command line; None if it is not there."""
-    for word, following in zip(argv, (*argv[1:], ""), strict=True):
-        name, equals, value = word.partition("=")
-        text = value if equals else following
-        if name in CONFIG_FLAGS and text.endswith(".json"):
-            return text
-    return None
-
-
-def read_batch(text: str) -> tuple[int, int, int] | None:
-    """Return the three batch sizes of a configuration; None unless all are given as numbers of samples."""
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(config, dict) or "elasticity" in config:
-        return None
-    sizes = [size for name in BATCH if type(size := config.get(name)) is int and 0 < size < COUNT_LIMIT]
-    return (sizes[0], sizes[1], sizes[2]) if len(sizes) == len(BATCH) else None
-
-
 def find_stale_lock(case: Case, host: Host) -> tuple[str, float] | None:
     """Return the lock of a killed build, for which every process would wait, and its age in seconds."""
     for folder in list_build_folders(case, host):
@@ -215,17 +160,6 @@ def _too_many_slots(path: str, entry: Entry, gpu_count: int) -> Problem:
         f"deepspeed --hostfile {path}: {entry.host} slots={entry.slots}, and this node has {gpu_count} GPUs",
         "command line and this node",
         f"slots={gpu_count}; or leave it out: the launcher writes one",
-    )
-
-
-def _wrong_batch(path: str, sizes: tuple[int, int, int], world: int) -> Problem:
-    train, micro, steps = sizes
-    return Problem(
-        "batch-size",
-        f"{path}: {BATCH[0]} {train} is not {BATCH[1]} {micro} x {BATCH[2]} {steps} x {world} processes "
-        f"({micro * steps * world})",
-        "command line",
-        f"leave {BATCH[0]} or {BATCH[2]} out of the file: DeepSpeed computes it",
     )
 
 

@@ -20,31 +20,31 @@ STRAIGHT = ("With", "AsyncWith", "ClassDef")
 """Statements whose body always runs when they are reached."""
 
 
-def read_imports(text: str, package: str = "") -> dict[str, bool]:
+def read_imports(text: str) -> dict[str, bool]:
     """Return the modules that a script imports, and whether each is imported unconditionally.
 
     ``from a import b`` may mean a module ``a.b``, and counts as both. An import inside a function, an ``if``,
     or a ``try`` with handlers is conditional. An import only for type checkers does not count. A text that
-    this Python cannot parse is read line by line. ``from . import a`` counts if the package is known.
+    this Python cannot parse is read line by line. Relative imports do not count: they are the user's own.
     """
     found: dict[str, bool] = {}
     body = _parse(text)
-    pairs = _read_lines(text) if body is None else _visit(body, True, package)
+    pairs = _read_lines(text) if body is None else _visit(body, True)
     for name, is_certain in pairs:
         found[name] = found.get(name, False) or is_certain
     return found
 
 
-def list_first(text: str, package: str = "") -> list[str]:
+def list_first(text: str) -> list[str]:
     """Return the modules that a script always imports before it changes variables or ``sys.path``.
 
     What comes behind such a line may be another module, or may read the variable.
     """
     body = _parse(text)
     if body is None:
-        return [name for name, is_certain in read_imports(text, package).items() if is_certain]
+        return [name for name, is_certain in read_imports(text).items() if is_certain]
     end = next((index for index, node in enumerate(body) if _may_change(node)), len(body))
-    return [name for name, is_certain in _visit(body[:end], True, package) if is_certain]
+    return [name for name, is_certain in _visit(body[:end], True) if is_certain]
 
 
 def _may_change(node: Any) -> bool:
@@ -73,61 +73,27 @@ def _parse(text: str) -> list[Any] | None:
     return body
 
 
-def read_first(text: str, name: str) -> str:
-    """Return what a script does first with a variable: ``Store`` if it sets it, ``Load`` for any other use.
-
-    Only ``environ[name] = ...`` sets it, anywhere in the script. Empty if no string equals the name.
-    """
-    found: list[tuple[int, int, str]] = []
-    nodes: list[Any] = _parse(text) or []
-    while nodes:
-        node = nodes.pop()
-        children = [getattr(node, field) for field in node._fields]
-        parts = [one for child in children for one in (child if isinstance(child, list) else [child])]
-        inner = [part for part in parts if hasattr(part, "_fields")]
-        if type(node).__name__ == "Subscript" and getattr(node.slice, "value", None) == name:
-            found.append((node.lineno, _is_set(node), type(node.ctx).__name__))
-            inner.remove(node.slice)
-        elif type(node).__name__ == "Constant" and node.value == name:
-            found.append((node.lineno, 0, "Load"))
-        nodes += inner
-    return min(found)[2] if found else ""
-
-
-def _is_set(node: Any) -> int:
-    """Return the order within a line: Python evaluates the value before it sets the variable."""
-    return int(type(node.ctx).__name__ == "Store")
-
-
-def _visit(body: list[Any], is_certain: bool, package: str) -> Iterator[tuple[str, bool]]:
+def _visit(body: list[Any], is_certain: bool) -> Iterator[tuple[str, bool]]:
     for node in body:
         kind = type(node).__name__
         if kind == "Import":
             yield from ((alias.name, is_certain) for alias in node.names)
         elif kind == "ImportFrom":
-            module = _resolve(node.module or "", node.level, package)
-            names = [f"{module}.{alias.name}" for alias in node.names] if module else []
-            yield from ((name, is_certain) for name in filter(None, (module, *names)))
+            module = "" if node.level else node.module
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)] if module else []
+            yield from ((name, is_certain) for name in names)
         elif kind == "If" and _name(node.test) == "TYPE_CHECKING":
-            yield from _visit(node.orelse, is_certain, package)
+            yield from _visit(node.orelse, is_certain)
         else:
-            yield from _visit_parts(node, is_certain and _is_straight(node, kind), package)
+            yield from _visit_parts(node, is_certain and _is_straight(node, kind))
 
 
-def _resolve(module: str, level: int, package: str) -> str:
-    """Return the full name of a module; empty if its dots lead outside the known package."""
-    if not level:
-        return module
-    around = package.split(".")[: len(package.split(".")) - level + 1] if package else []
-    return ".".join(filter(None, (*around, module))) if around else ""
-
-
-def _visit_parts(node: Any, is_certain: bool, package: str) -> Iterator[tuple[str, bool]]:
+def _visit_parts(node: Any, is_certain: bool) -> Iterator[tuple[str, bool]]:
     for part in INNER:
         inner = getattr(node, part, None)
-        yield from _visit(inner, is_certain, package) if isinstance(inner, list) else ()
+        yield from _visit(inner, is_certain) if isinstance(inner, list) else ()
     for case in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield from _visit(case.body, False, package)
+        yield from _visit(case.body, False)
 
 
 def _is_straight(node: Any, kind: str) -> bool:
@@ -139,34 +105,6 @@ def _is_straight(node: Any, kind: str) -> bool:
 
 def _name(node: Any) -> str:
     return getattr(node, "id", "") or getattr(node, "attr", "")
-
-
-def list_lines(text: str, package: str = "") -> list[str]:
-    """Return the modules named in lines that start with an import.
-
-    Nothing is parsed, which takes a hundredth of the time; lines of a multi-line string may be among them.
-    """
-    found: list[str] = []
-    lines = iter(text.splitlines())
-    for line in lines:
-        if not line.startswith(("import ", "from ")):
-            continue
-        if line.startswith("import "):
-            names = line[7:].partition("#")[0].partition(";")[0].split(",")
-            found += [name.split()[0] for name in names if name.split()]
-        else:
-            module, _, imported = line[5:].partition(" import ")
-            while imported.lstrip().startswith("(") and ")" not in imported:
-                more = next(lines, ")")
-                imported = f"{imported.partition('#')[0]} {more}"
-            full = _resolve(module.strip().lstrip("."), _count_dots(module), package)
-            names = imported.partition("#")[0].partition(";")[0].strip(" ()").split(",")
-            found += [full, *(f"{full}.{name.split()[0]}" for name in names if name.split())] if full else []
-    return found
-
-
-def _count_dots(module: str) -> int:
-    return len(module.strip()) - len(module.strip().lstrip("."))
 
 
 def _read_lines(text: str) -> Iterator[tuple[str, bool]]:

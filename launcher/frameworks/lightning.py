@@ -17,6 +17,7 @@ lightning/fabric/plugins/environments/ (2.6).
 
 from __future__ import annotations
 
+from launcher.core.errors import Problem, UsageError
 from launcher.core.model import Place, Policy, Setting, Topology
 
 TYPE_CHECKING = False
@@ -31,26 +32,37 @@ FABRIC_NODES, FABRIC_DEVICES = "LT_NUM_NODES", "LT_DEVICES"
 SLURM = "SLURM_NTASKS"
 PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 """Packages that a Lightning script imports."""
-TRAINER_PREFIX = "trainer."
-"""Prefix of the Trainer's arguments on command lines of Lightning and Hydra."""
+TRAINER, FABRIC = "Trainer(", "Fabric("
+STARTS = ("spawn", "fork", "notebook")
+"""Parts of the names of strategies that start the processes themselves, however the script was started."""
 
 
 def plan_common(case: Case) -> list[Setting]:
     """Return the numbers for a Trainer or a Fabric without any, which would otherwise train alone.
 
-    They are set if the user names Lightning, or if the script shows that they harm none of its trainers
-    (``Trainer(devices=1)``, on one rank, would wait for the other nodes).
+    They are set if the user names Lightning, or if the script creates one and harms none of its own:
+    ``Trainer(devices=1)``, for a test on one rank, would wait for the other nodes.
     """
     if not _is_job(case):
         return []
-    from launcher.frameworks.lightning_job import choose_variables
-
-    counts = {"num_nodes": count_nodes(case.topology), "devices": case.topology.local_size}
+    named = case.options.text("framework") == NAME
+    counts = (count_nodes(case.topology), case.topology.local_size)
+    trainers, fabrics = (list_calls(case.script.text, name) for name in (TRAINER, FABRIC))
+    waits = case.topology.spans_nodes and any("devices" in one and "num_nodes" not in one for one in trainers)
+    names = (NUM_NODES, DEVICES) if named or (trainers and not waits) else ()
+    if fabrics or (named and not trainers):
+        names = (*names, FABRIC_NODES, FABRIC_DEVICES)
     return [
-        Setting(name, str(counts[of]), "Lightning's default, where the script gives none", Policy.IF_UNSET)
-        for name, of in choose_variables(case, named=case.options.text("framework") == NAME)
-        if counts[of] is not None
+        Setting(name, str(count), "Lightning's default, where the script gives none", Policy.IF_UNSET)
+        for name, count in zip(names, counts * 2, strict=False)
+        if count is not None
     ]
+
+
+def list_calls(text: str, name: str) -> list[str]:
+    """Return the arguments of a class's calls, as written; not of those that start processes themselves."""
+    calls = [part.partition("\n\n")[0].partition(")\n")[0] for part in text.split(name)[1:]]
+    return [call for call in calls if not any(word in call for word in STARTS)]
 
 
 def _is_job(case: Case) -> bool:
@@ -95,23 +107,30 @@ def is_script(case: Case) -> bool:
 
 
 def check(case: Case) -> tuple[str, ...]:
-    """Return the notes on a Lightning job, or on one whose command line looks like that.
+    """Return no notes on a job that names Lightning.
 
     Raises:
-        UsageError: It is a Lightning job that contradicts its command line or its script.
+        UsageError: No Trainer can run it, whatever its arguments.
     """
-    named = case.options.text("framework") == NAME
-    if not named and not any(TRAINER_PREFIX in word for word in case.argv) and not is_script(case):
+    if case.options.text("framework") != NAME:
         return ()
-    from launcher.frameworks.lightning_job import check_job
-
-    return check_job(case, named=named)
-
-
-def warn(case: Case) -> tuple[str, ...]:
-    """Return warnings for the start: Lightning will not get its numbers, and ranks may train alone."""
-    if case.topology.world_size == 1 or not _is_job(case):
-        return ()
-    from launcher.frameworks.lightning_job import warn_job
-
-    return warn_job(case, named=case.options.text("framework") == NAME)
+    job, problems = case.topology, []
+    if job.world_size and job.local_size and (count_nodes(job) or 0) * job.local_size != job.world_size:
+        here = f"{job.local_size} of {job.world_size} processes are on this node"
+        what = f"{here}: Lightning needs the same number on every node"
+        fix = "start the same number of processes on every node"
+        problems.append(Problem("lightning-uneven", what, "environment", fix))
+    if case.options.get("gpus_per_process") and (job.local_size or 1) > 1:
+        origin = case.options.origins("gpus_per_process")[0]
+        what = (
+            f"{origin}: a Lightning process uses the GPU numbered like its local rank, and would not see it"
+        )
+        fix = "leave it out: each process takes one of the GPUs that all of them see"
+        problems.append(Problem("lightning-gpus", what, origin.partition(" ")[0].partition("=")[0], fix))
+    if job.spans_nodes and job.node_rank is None and job.places and SLURM not in case.environ:
+        what = "the rank of this node is unknown: Lightning counts ranks by node, and all would be node 0"
+        fix = "pass --node-rank, or start one launcher per node"
+        problems.append(Problem("lightning-no-node", what, "environment", fix))
+    if problems:
+        raise UsageError(*problems)
+    return ()

@@ -7,13 +7,12 @@ import os
 from launcher.command.line import (
     find_script,
     is_python,
-    may_be_shell,
     part_module,
     read_flags,
     read_interpreter,
 )
 from launcher.core.errors import Problem
-from launcher.core.frozen import frozen, replace
+from launcher.core.frozen import frozen
 from launcher.machine.pythons import find_module, import_folders, own_python
 from launcher.options.flags import PREFIX
 from launcher.options.reading import Given, Options
@@ -22,12 +21,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.command.shell_lines import Line
     from launcher.machine.host import Host
 
 FRAMEWORKS = ("accelerate", "horovod", "jax", "lightning", "mpi4py", "tensorflow", "transformers")
 """Parts of names of packages whose imports tell something about the job."""
-WRITTEN = "Store"
 TENSORFLOW, STRATEGY = "tensorflow", "MultiWorkerMirroredStrategy"
 
 
@@ -41,17 +38,12 @@ class Script:
         modules: The modules that it imports, and whether each is imported unconditionally. They are only read
             if the text contains one of `FRAMEWORKS`.
         folders: Folders that its Python searches for modules before its own: the script's, and PYTHONPATH.
-        package: The package that it belongs to as a module.
-        words: Its command line, if it is in a shell script; parts that the shell replaces are kept as
-            written.
     """
 
     path: str = ""
     text: str = ""
     modules: Mapping[str, bool] = {}
     folders: tuple[str, ...] = ()
-    package: str = ""
-    words: tuple[str, ...] = ()
 
     def imports(self, name: str) -> bool:
         """Whether it imports the module or a part of it, even in a function or a ``try``."""
@@ -89,73 +81,15 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     return _make(path, host.read_text(os.path.abspath(path)) or "", module, folders)
 
 
-def read_job_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> Script:
-    """Return the script that shows the framework: a Python's, or the only such script in a shell script.
-
-    A Horovod script in a shell script is ignored: the rendezvous requires that the script itself is the
-    command.
-    """
-    if not argv or not may_be_shell(argv):
-        return read_script(argv, environ, host)
-    found = [one for one in read_scripts(argv, environ, host) if _shows(one)]
-    return found[0] if len(found) == 1 and not found[0].imports("horovod") else Script()
-
-
-def _shows(script: Script) -> bool:
-    return any(name in module for module in script.modules for name in FRAMEWORKS)
-
-
-def read_scripts(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> list[Script]:
-    """Return the scripts that a shell script certainly runs.
-
-    A script named by a variable is unknown, and so is one after a ``cd`` that cannot be followed.
-    """
-    from launcher.command.shell import list_calls, read_shell
-
-    found: list[Script] = []
-    folder: str | None = ""
-    for line in list_calls(read_shell(argv)):
-        if line.words[0] in ("cd", "pushd"):
-            folder = _follow(folder, line)
-        elif line.is_certain and is_python(line.words[0]) and _is_written(line):
-            words = _move(line.words, folder)
-            found += [replace(read_script(words, environ, host), words=words)] if words else []
-    return found
-
-
-def _follow(folder: str | None, line: Line) -> str | None:
-    """Return the folder after a ``cd``; None if unknown."""
-    if not line.is_certain or line.replaced or len(line.words) != 2 or line.words[1].startswith("-"):
-        return None
-    is_known = folder is not None or line.words[1].startswith("/")
-    return os.path.join(folder or "", line.words[1]) if is_known else None
-
-
-def _move(words: tuple[str, ...], folder: str | None) -> tuple[str, ...]:
-    """Return a Python's command line for our folder instead of another; empty if impossible."""
-    place = find_script(words)
-    if folder == "":
-        return words
-    if place is None or words[place].startswith("-") or (folder is None and not words[place].startswith("/")):
-        return ()
-    return (*words[:place], os.path.join(folder or "", words[place]), *words[place + 1 :])
-
-
-def _is_written(line: Line) -> bool:
-    """Whether the line names what a Python runs literally; its arguments may contain variables."""
-    return all(place >= read_flags(line.words)[2] for place in line.replaced)
-
-
 def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ()) -> Script:
     """Return a script; ``module``: the name that it is run by, whose package is imported first."""
     first = module.partition(".")[0]
     own = {first: True} if first else {}
-    package = module if path.endswith("__main__.py") else module.rpartition(".")[0]
     if not any(name in text for name in FRAMEWORKS):
-        return Script(path, text, own, folders, package)
+        return Script(path, text, own, folders)
     from launcher.frameworks.imports import read_imports
 
-    return Script(path, text, {**read_imports(text, package), **own}, folders, package)
+    return Script(path, text, {**read_imports(text), **own}, folders)
 
 
 def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -214,9 +148,8 @@ def names_workers(script: Script) -> bool:
     resolvers = script.text.count("ClusterResolver") - script.text.count("TFConfigClusterResolver")
     if resolvers or "TF_CONFIG" not in script.text:
         return not resolvers
-    from launcher.frameworks.imports import read_first
-
-    return read_first(script.text, "TF_CONFIG") != WRITTEN
+    after = script.text.partition("TF_CONFIG")[2].lstrip("\"'] ")
+    return not after.startswith("=") or after.startswith("==")
 
 
 def name_framework(options: Options, name: str, why: str) -> Options:

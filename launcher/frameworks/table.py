@@ -14,7 +14,6 @@ Source: docs/frameworks.md has the variables, and their readers.
 
 from __future__ import annotations
 
-from launcher.command.line import may_be_shell
 from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
 from launcher.frameworks.horovod_meeting import NAME as HOROVOD
 from launcher.options.flags import ROLE_FLAGS
@@ -33,7 +32,7 @@ ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
 """Frameworks with variables in every job, besides PyTorch's contract."""
 CHECKED = (lightning,)
 """Frameworks with checks before the start."""
-WARNING = (accelerate, jax, lightning)
+WARNING = (accelerate, jax)
 """Frameworks whose processes can silently become jobs of their own, which succeed."""
 
 
@@ -127,8 +126,7 @@ def warn(case: Case, host: Host) -> tuple[str, ...]:
         UsageError: Each process would certainly be a job of its own.
     """
     alone: tuple[str, ...] = ()
-    has_script = case.script.text or case.script.modules or may_be_shell(case.argv)
-    if case.topology.world_size != 1 and has_script:
+    if case.topology.world_size != 1 and case.script.modules:
         from launcher.frameworks.worlds import check_worlds
 
         alone = check_worlds(case, host)

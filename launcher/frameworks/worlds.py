@@ -10,12 +10,11 @@ TensorFlow read is in their files.
 
 from __future__ import annotations
 
-from launcher.command.line import is_python, may_be_shell
+from launcher.command.line import is_python
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.mpi import NUMBERS
-from launcher.frameworks.reached import Reached, read_reached
-from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_scripts
+from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers
 from launcher.machine.pythons import own_python
 from launcher.options.flags import PREFIX
 
@@ -92,27 +91,18 @@ def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
     Raises:
         UsageError: The script imports such a module unconditionally, so it is certain.
     """
-    named = case.options.get("framework")
+    named, script = case.options.get("framework"), case.script
     is_named = named is not None and (named.is_typed or named.origin.startswith(PREFIX))
     if case.topology.world_size == 1 or is_named:
         return ()
-    rows = [row for row in TABLE if _is_worldless(row, case)]
-    notes: list[str] = []
-    scripts = [case.script]
-    if rows and may_be_shell(case.argv):
-        scripts = read_scripts(case.argv, case.environ, host)
-    for script in scripts if rows else ():
-        reached = read_reached(script, [row.package for row in rows], host) if script.text else Reached()
-        used = [row for row in rows if _uses(row, case, script, reached) and _is_installed(row, case, host)]
-        notes += [_judge(row, case, script, reached) for row in used]
-    return tuple(notes)
+    rows = [row for row in TABLE if _uses(row, case, script) and _is_worldless(row, case)]
+    return tuple(_judge(row, case, script) for row in rows if _is_installed(row, case, host))
 
 
-def _uses(row: Row, case: Case, script: Script, reached: Reached) -> bool:
-    """Whether a script uses this framework, by its own text or by unconditional imports of its modules."""
+def _uses(row: Row, case: Case, script: Script) -> bool:
     if row.package == TENSORFLOW:
         return names_workers(script) and not case.environ.get("TF_CONFIG")
-    return script.imports(row.package) or bool(reached.find(row.package))
+    return script.imports(row.package)
 
 
 def _is_worldless(row: Row, case: Case) -> bool:
@@ -133,23 +123,20 @@ def _is_installed(row: Row, case: Case, host: Host) -> bool:
     return host.find_version(python, case.environ, row.package) != ""
 
 
-def _may_join_another(row: Row, script: Script, reached: Reached) -> bool:
+def _may_join_another(row: Row, script: Script) -> bool:
     """Whether the processes may form one job by another package."""
     if row.package == HOROVOD and script.imports(HOROVOD):
         return any(word in script.text for word in JOINED)
-    others = [other for other in OTHER_WORLDS if other != row.package]
-    return any(script.imports(other) or reached.imports(other) for other in others)
+    return any(script.imports(other) for other in OTHER_WORLDS if other != row.package)
 
 
-def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
-    count, place = case.topology.world_size, "" if script.imports(row.package) else reached.find(row.package)
+def _judge(row: Row, case: Case, script: Script) -> str:
+    count = case.topology.world_size
     who = case.agent or ("the launcher" if case.forks else case.allocation.source)
     processes = f"its {count} processes are" if count else "its processes are"
-    user = f"{script.path} imports {row.package}" + (f" (in {place})" if place else "")
-    what = f"{user}, and {processes} started by {who}, which {row.lack}"
+    what = f"{script.path} imports {row.package}, and {processes} started by {who}, which {row.lack}"
     fix = row.fix if case.forks else row.fix_around or row.fix
-    is_needed = script.needs(row.package) or bool(reached.find(row.package))
-    if not is_needed or _may_join_another(row, script, reached):
+    if not script.needs(row.package) or _may_join_another(row, script):
         return f"{what}: where it is used, {row.alone}; {fix}"
     fix = f"{fix}; or name the framework, if it is not {row.package}: --framework torch"
     raise UsageError(Problem("lone-processes", f"{what}: {row.alone}", "command line and script", fix))

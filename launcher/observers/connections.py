@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.process import list_folder, list_open, read_file
+from launcher.machine.process import list_open, read_file
 from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
@@ -35,7 +35,14 @@ PRIVILEGED = 1024
 """Ports below it belong to services: DNS, HTTP, NFS. No framework's processes meet there."""
 LIBRARIES = (
     *(b"/libtorch_cpu.so", b"/libtorch_python.so", b"/libtensorflow_framework.so", b"/libtensorflow_cc.so"),
-    *(b"/xla_extension.so", b"/libjax_common.so", b"/libmpi.so", b"/libmpich.so", b"/libmpi_", b"/libnccl.so"),
+    *(
+        b"/xla_extension.so",
+        b"/libjax_common.so",
+        b"/libmpi.so",
+        b"/libmpich.so",
+        b"/libmpi_",
+        b"/libnccl.so",
+    ),
     *(b"/librccl.so", b"/libgloo.so", b"/libccl.so", b"/mpi_lib"),
 )
 """Beginnings of the names of libraries over which the processes of a job connect."""

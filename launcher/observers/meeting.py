@@ -264,7 +264,7 @@ class MeetingWatch:
                 self._met.add(ours[inode].pid)
 
     def _find_others(self) -> set[bytes]:
-        """Return the sockets of the job's other processes on this node: an agent, servers beside the ranks."""
+        """Return the sockets of our other descendants: an agent, servers beside the ranks."""
         below = find_descendants([os.getpid()])
         return connections.find_sockets(pid for pid in below if pid not in self._sockets)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.command.line import is_python, may_be_shell, read_flags
+import os
+
+from launcher.command.line import is_python, is_shell, may_be_shell, name_launcher, read_flags
 from launcher.core.model import Agent, Fact
 from launcher.engines.choice import MPIRUN, ONLY_TORCHRUN, PROCESS, TORCHRUN, Choice
 from launcher.frameworks import table
@@ -94,7 +96,7 @@ def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host
         *_note_behind(case),
         *note_unheard(case.options, agent),
         *table.warn(case, host),
-        *_check_shell(case),
+        *_note_shell(case, host),
     )
 
 
@@ -127,19 +129,25 @@ def _about_the_job(word: str) -> str:
     return min(near, default="")
 
 
-def _check_shell(case: Case) -> tuple[str, ...]:
-    """Return a warning if a shell script may start several processes for each process of the job.
+def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
+    """Return a warning if a shell names a launcher and may be started once for each of its processes.
 
-    The check is loaded only for a shell.
-
-    Raises:
-        LauncherError: The script certainly does, or each node would be a job of its own.
+    A file that is started once per node and says something about nodes may be right.
     """
-    if not may_be_shell(case.argv):
+    each = case.topology.local_size or 1
+    if case.is_wrapped or not may_be_shell(case.argv) or case.topology.world_size == 1:
         return ()
-    from launcher.engines.shells import check_shell
-
-    return check_shell(case)
+    path = next((word for word in case.argv[is_shell(case.argv[0]) :] if word[:1] not in "-+"), "")
+    text = "" if "-c" in case.argv[1:2] else host.read_text(os.path.abspath(path)) or ""
+    name = name_launcher(case.argv, text)
+    if not name or (each == 1 and any(word in f"{case.argv}{text}" for word in ABOUT_NODES)):
+        return ()
+    times = f"{each} times on this node" if each > 1 else "once on each node"
+    return (
+        f"{path if text else case.argv[0]} names {name}, which may start all processes of a node, and is "
+        f"started {times}: give the launcher that line (launcher run -- {name} ...), or what {name} starts "
+        "(launcher run -- python train.py)",
+    )
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -182,6 +190,8 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
     return check(case, own, host)
 
 
+ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
+"""Words of a shell's text that show that it is meant for several nodes."""
 OF_PARENT = (
     *("metrics_port", "prefix", "log_format", "timestamps", "progress", "signal_to", "signal_map"),
     *("stall_timeout", "failure_file", "evidence_dir", "events", "log_rotate", "timings", "nccl_ras"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from launcher.command.line import is_python, read_flags
 from launcher.core.model import Preload
 from launcher.frameworks.horovod_meeting import GLOO
-from launcher.frameworks.reached import list_outer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def plan_preload(case: Case, agent: Agent | None, host: Host, *, stays: bool) ->
     asked = case.options.words("preload")
     if asked != (AUTO,):
         return Preload(asked, folders=case.script.folders), ""
-    modules = tuple(name for name in list_outer(case.script, host) if name.partition(".")[0] != "__future__")
+    from launcher.frameworks.imports import list_first
+
+    near = [os.path.abspath(folder) for folder in case.script.folders if not folder.endswith("-packages")]
+    own = {"__future__", *(name.removesuffix(".py") for folder in near for name in host.list_folder(folder))}
+    names = dict.fromkeys(list_first(case.script.text))
+    modules = tuple(name for name in names if name.partition(".")[0] not in own)
     if not modules:
         return None, "the script imports nothing at its top level that can be read"
     return Preload(modules, skips=True, folders=case.script.folders), ""

@@ -17,7 +17,7 @@ from launcher.frameworks.script import (
     Script,
     name_framework,
     names_workers,
-    read_job_script,
+    read_script,
 )
 from launcher.identity.allocation import decide
 from launcher.identity.contradictions import check_topology
@@ -84,7 +84,7 @@ def decide_shape(
     outer, options = options, request.options
     refuse_idle(request)
     _refuse_arguments(options, request)
-    script = read_job_script(request.script_argv(environ), environ, host)
+    script = read_script(request.script_argv(environ), environ, host)
     unnamed, request = request, _name_tensorflow(request, script, environ)
     gathered = _gather(environ, host, options, leads=request.leads)
     claims = [claim for item in (options.evidence(), *gathered.evidence) for claim in item.claims]

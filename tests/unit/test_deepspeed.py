@@ -14,7 +14,6 @@ import pytest
 
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.model import Plan
-from launcher.frameworks.deepspeed_checks import BATCH
 from launcher.machine.host import Host
 from launcher.mpi import reach
 from launcher.options.reading import read_options
@@ -164,50 +163,6 @@ def test_gpus_that_a_hostfile_leaves_idle_are_worth_a_word() -> None:
     """Slots for half of them may be what the user wants."""
     job = plan("deepspeed", "-H", "/hosts", "train.py", files={"/hosts": HOSTS}, gpus=8, **TWO_NODES)
     assert any("two slots=4, and this node has 8 GPUs" in note for note in job.notes)
-
-
-@pytest.mark.parametrize(
-    ("train", "outcome"),
-    [(64, None), (32, "note"), (96, "batch-size"), (65, "batch-size"), (4, "batch-size"), ("auto", None)],
-)
-@pytest.mark.parametrize("command", [COMMAND, ("python", "train.py")])
-@pytest.mark.parametrize("flag", ["--deepspeed_config", "--deepspeed"])
-def test_batch_sizes_that_contradict_the_world_are_told_before_the_start(
-    train: int | str, outcome: str | None, command: tuple[str, ...], flag: str
-) -> None:
-    """4 images x 2 steps x 8 processes are 64; 32 is right where two share a model; 96 is never."""
-    config = {
-        "train_batch_size": train,
-        "train_micro_batch_size_per_gpu": 4,
-        "gradient_accumulation_steps": 2,
-    }
-    options: dict[str, Any] = {
-        "files": {"/ds.json": json.dumps(config)},
-        "framework": "deepspeed",
-        **TWO_NODES,
-    }
-    line = (*command, flag, "/ds.json")
-    if outcome == "batch-size":
-        assert refused(*line, **options) == outcome
-    else:
-        notes = [note for note in plan(*line, **options).notes if "train_batch_size" in note]
-        assert bool(notes) is (outcome == "note")
-
-
-def test_a_configuration_that_does_not_say_all_is_deepspeeds_to_complete() -> None:
-    """Two sizes of three, other JSON, no JSON, no file: nothing is refused."""
-    for text in (
-        '{"train_batch_size": 7, "gradient_accumulation_steps": 3}',
-        "[]",
-        "{",
-        '{"train_batch_size": 7}',
-        "[" * 100_000,
-        json.dumps(dict.fromkeys(BATCH, 10**4000)),
-        json.dumps(dict.fromkeys(BATCH, True)),
-    ):
-        assert plan(*COMMAND, "--deepspeed_config=/ds.json", files={"/ds.json": text})
-    assert plan(*COMMAND, "--deepspeed_config", "/ds.json")
-    assert plan(*COMMAND, "--deepspeed_config")
 
 
 def test_the_lock_of_a_build_that_was_killed_is_named(tmp_path: Path) -> None:

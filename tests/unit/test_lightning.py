@@ -6,16 +6,13 @@ What needs a living MPI (MPIEnvironment) is in tests/cluster/test_torch_family.p
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import Plan
-from launcher.frameworks.lightning_job import count_devices, read_arguments
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
@@ -229,121 +226,8 @@ def test_only_who_names_lightning_gets_defaults_for_the_trainer() -> None:
     assert kept["PL_TRAINER_DEVICES"] == "auto"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--trainer.num_nodes", "4"), "--trainer.num_nodes 4: the job has 2 nodes"),
-        (("--trainer.devices=8",), "--trainer.devices=8: the job has 4 processes per node"),
-        (("trainer.devices=8",), "trainer.devices=8: the job has 4 processes per node"),
-        (("+trainer.num_nodes=1",), "+trainer.num_nodes=1: the job has 2 nodes"),
-        (("--num_nodes=4",), "--num_nodes=4: the job has 2 nodes"),
-        (("--num-nodes", "4"), "--num-nodes 4: the job has 2 nodes"),
-        (("--devices", "8"), "--devices 8: the job has 4 processes per node"),
-        (("--devices", "0,1"), "--devices 0,1: the job has 4 processes per node"),
-    ],
-)
-def test_a_mismatch_is_told_before_the_start(words: tuple[str, ...], said: str) -> None:
-    """Fatal where Lightning is named; else a note, if the words can only be the Trainer's."""
-    with pytest.raises(UsageError) as refused:
-        plan("train.py", *words, framework="lightning")
-    (problem,) = refused.value.problems
-    assert (problem.code, problem.what) == ("lightning-mismatch", said)
-    _, made = plan("train.py", *words)
-    assert bool([note for note in made.notes if note.startswith(said)]) == ("trainer." in words[0])
-
-
-def test_what_fits_or_depends_on_the_machine_is_left_alone() -> None:
-    """The job's own numbers, ``auto``, and words that only look alike."""
-    words = (
-        "--trainer.num_nodes=2",
-        "--devices",
-        "auto",
-        "trainer.devices=[0,1,2,3]",
-        "devices=7",
-        "--devices",
-    )
-    _, made = plan("train.py", *words, framework="lightning")
-    assert len(made.processes) == 4
-
-
-def test_all_that_cannot_work_is_told_at_once() -> None:
-    """Two numbers on the command line, one in a variable."""
-    with pytest.raises(UsageError) as refused:
-        plan("train.py", "--num_nodes=3", "--devices=2", framework="lightning",
-             environ={"PL_TRAINER_NUM_NODES": "8"})  # fmt: skip
-    assert [problem.where for problem in refused.value.problems] == [
-        "command line",
-        "command line",
-        "environment",
-    ]
-
-
 def test_a_gpu_of_its_own_is_not_lightnings_way() -> None:
     """It takes the GPU whose number is the local rank, and would see the first only."""
     assert {code for name in OWN_GPUS for code in codes(name)} == {"lightning-gpus"}
     with pytest.raises(UsageError, match="lightning-gpus"):
         plan(framework="lightning", gpus_per_process="1")
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("8", 8), ("'8'", 8), ("0,1", 2), ("[0,1]", 2), ("3,", 1), ("auto", None), ("-1", None), ("", None)],
-)
-def test_devices_are_counted_as_lightning_counts_them(text: str, count: int | None) -> None:
-    """A number, or a list of devices."""
-    assert count_devices(text) == count
-
-
-def test_arguments_are_found_in_every_spelling() -> None:
-    """Name, as written, value; ``--devices`` only if it is asked for."""
-    argv = ("fit", "--trainer.devices", "2", "++trainer.num_nodes=3", "--devices=4", "trainer.devices", "--x")
-    assert list(read_arguments(argv, bare=False)) == [
-        ("devices", "--trainer.devices 2", "2"),
-        ("num_nodes", "++trainer.num_nodes=3", "3"),
-    ]
-    assert [found[1] for found in read_arguments(argv, bare=True)][-1] == "--devices=4"
-
-
-IMPORT = "from lightning.pytorch import Trainer\n"
-
-
-def refusals(script: Path, text: str, *words: str, **flags: str) -> list[str]:
-    """Return what is wrong with a job of this script on one node."""
-    script.write_text(text)
-    try:
-        plan_job({}, Host(), read_options(dict(flags), {}), (sys.executable, str(script), *words))
-    except UsageError as refused:
-        return [problem.what.partition(".py")[2] for problem in refused.problems]
-    return []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Trainer(devices=2)", [":2: Trainer(devices=2): the job has one process per node"]),
-        ("Trainer(devices=[0, 1])", [":2: Trainer(devices=[0, 1]): the job has one process per node"]),
-        ("L.Fabric(devices='2')", [":2: Fabric(devices='2'): the job has one process per node"]),
-        ("Trainer(devices=1, num_nodes=2)", [":2: Trainer(num_nodes=2): the job has one node"]),
-        ("Trainer(devices=1)", []),
-        ("Trainer(devices='auto')", []),
-        ("Trainer(devices=args.devices)", []),
-        ("Trainer(**vars(args))", []),
-        ("Trainer(devices=2, strategy='ddp_spawn')", []),  # it starts its processes itself
-        ("a = Trainer(devices=2); b = Trainer(devices=1)", []),  # one for the job, one for a test after it
-        ("# Trainer(devices=2)", []),
-        ("def broken(:", []),
-    ],
-)
-def test_a_trainer_of_more_processes_than_there_are_is_refused(
-    tmp_path: Path, text: str, expected: list[str]
-) -> None:
-    """It would wait for processes that nobody starts: LOCAL_RANK tells it that others do."""
-    script = tmp_path / "train.py"
-    assert refusals(script, f"{IMPORT}{text}\n", nproc_per_node="1") == expected
-    assert not refusals(script, f"import other\n{text}\n", nproc_per_node="1")
-    assert not refusals(script, f"{IMPORT}{text}\n", nproc_per_node="1", framework="torch")
-
-
-def test_a_trainer_with_as_many_as_there_are_is_started(tmp_path: Path) -> None:
-    """As the refusal says: --nproc-per-node 2."""
-    assert not refusals(tmp_path / "train.py", f"{IMPORT}Trainer(devices=2)\n", nproc_per_node="2")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from launcher.command.line import open_shell
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
-from launcher.frameworks.imports import read_first, read_imports
-from launcher.frameworks.script import Script, read_script
+from launcher.frameworks.imports import read_imports
+from launcher.frameworks.script import Script, names_workers, read_script
 from launcher.machine.host import Host
 from launcher.machine.pythons import find_module
 from launcher.options.reading import read_options
@@ -288,8 +289,7 @@ FABRIC = {"LT_NUM_NODES": "1", "LT_DEVICES": "2"}
         ("Trainer(strategy='ddp_spawn')", {}),
         ("Fabric()", FABRIC),
         ("Fabric('cpu', 'ddp', 2)", FABRIC),
-        ("Fabric(devices=n)", {"LT_NUM_NODES": "1"}),
-        ("Fabric(); Fabric(devices=1)", {}),
+        ("Fabric(devices=n)", FABRIC),
         ("Trainer(); Fabric()", {**NUMBERS, **FABRIC}),
         ("x = 1", {}),
     ],
@@ -303,55 +303,28 @@ def test_a_script_of_lightning_gets_the_numbers_that_it_lacks(
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["Trainer(devices='auto')", "Fabric(devices='auto')", "Fabric('cpu', 'ddp', 1)"]
-)
-def test_numbers_of_one_process_are_refused(tmp_path: Path, text: str) -> None:
-    """On CPUs all devices are one."""
-    with pytest.raises(UsageError, match="the job has 2 processes per node"):
-        plan("python", write(tmp_path, f"{LIGHTNING}{text}\n"))
-
-
 def test_a_trainer_for_one_process_is_not_told_of_other_nodes(tmp_path: Path) -> None:
-    """It would wait for them; the other Trainer is warned about instead."""
+    """It would wait for them."""
     nodes: dict[str, Any] = {"nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.4"}
     job = plan("python", write(tmp_path, f"{LIGHTNING}Trainer()\nTrainer(devices=1)\n"), **nodes)
     assert not {*NUMBERS} & {*told(job)}
-    assert any("this Trainer has no num_nodes and devices" in warning for warning in job.warnings)
 
 
 @pytest.mark.parametrize(
-    ("words", "lacks"),
+    ("text", "is_needed"),
     [
-        ((), "--trainer.devices 2"),
-        (("--trainer.devices", "2"), ""),
-        (("--config", "x.yaml"), ""),
+        ("c = json.loads(os.environ['TF_CONFIG'])\nos.environ['TF_CONFIG'] = json.dumps(c)", True),
+        ("if 'TF_CONFIG' not in os.environ:\n    os.environ['TF_CONFIG'] = x", True),
+        ("c = os.environ.get('TF_CONFIG')", True),
+        ("if os.environ['TF_CONFIG'] == '':\n    pass", True),
+        ("os.environ['TF_CONFIG'] = json.dumps(c)\nprint(os.environ['TF_CONFIG'])", False),
+        ('os.environ["TF_CONFIG"]=json.dumps(c)', False),
     ],
 )
-def test_lightnings_command_line_is_told_what_it_lacks(
-    tmp_path: Path, words: tuple[str, ...], lacks: str
-) -> None:
-    """LightningCLI reads no variable, and always gives its Trainer all numbers."""
-    script = write(tmp_path, "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n")
-    warnings = plan("python", script, "fit", *words).warnings
-    assert [lacks in warning for warning in warnings] == ([True] if lacks else [])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("c = json.loads(os.environ['TF_CONFIG'])\nos.environ['TF_CONFIG'] = json.dumps(c)", "Load"),
-        ("os.environ['TF_CONFIG'] = json.dumps(os.environ['TF_CONFIG'])", "Load"),
-        ("if 'TF_CONFIG' not in os.environ:\n    os.environ['TF_CONFIG'] = x", "Load"),
-        ("c = os.environ.get('TF_CONFIG')", "Load"),
-        ("os.environ['TF_CONFIG'] = json.dumps(c)\nprint(os.environ['TF_CONFIG'])", "Store"),
-        ("# os.environ['TF_CONFIG'] = x\nos.getenv('TF_CONFIG')", "Load"),
-        ("# TF_CONFIG", ""),
-    ],
-)
-def test_who_reads_a_variable_first_needs_it(text: str, expected: str) -> None:
+def test_who_reads_tf_config_first_needs_it(text: str, is_needed: bool) -> None:
     """One that edits what is there is no one that writes its own."""
-    assert read_first(text, "TF_CONFIG") == expected
+    whole = f"import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()\n{text}\n"
+    assert names_workers(Script("x", whole, read_imports(whole))) is is_needed
 
 
 def test_a_script_that_edits_tf_config_gets_one(tmp_path: Path) -> None:
@@ -402,142 +375,46 @@ def test_jax_is_found_under_other_names(text: str) -> None:
     assert "OMPI_MCA_orte_hnp_uri" in seen(plan("python", "-c", text))
 
 
-MPI = "from mpi4py import MPI\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "files"),
-    [
-        ("import mod\n", {"mod.py": MPI}),
-        ("from mod import x\n", {"mod.py": MPI}),
-        (
-            "from pkg import (\n    other,\n    mod,  # this one\n)\n",
-            {"pkg/__init__.py": "", "pkg/mod.py": MPI},
-        ),
-        ("import pkg.sub\n", {"pkg/__init__.py": MPI, "pkg/sub.py": ""}),
-        (
-            "import pkg\n",
-            {"pkg/__init__.py": "from .a import b\n", "pkg/a.py": "from . import c\n", "pkg/c.py": MPI},
-        ),
-        ("import space.mod\n", {"space/mod.py": MPI}),
-        ("import one\n", {"one.py": "import two\n", "two.py": "import three\n", "three.py": MPI}),
-        ("import elsewhere\n", {"../lib/elsewhere.py": MPI}),
-    ],
-)
-def test_an_import_one_step_away_is_one(tmp_path: Path, script: str, files: dict[str, str]) -> None:
-    """In files beside the script and in PYTHONPATH; nothing is imported."""
-    for name, text in files.items():
-        write(tmp_path / "job", f"{text}{FORBIDDEN}", name)
-    path = write(tmp_path / "job", script)
-    environ = {"PYTHONPATH": str(tmp_path / "lib")}
-    with pytest.raises(UsageError, match=r"imports mpi4py \(in .*\.py\)") as error:
-        plan("python", path, environ=environ, nproc_per_node="2")
-    assert error.value.problems[0].code == "lone-processes"
-    assert not plan("python", path, environ=environ, nproc_per_node="1").warnings
-    assert not plan("python", path, environ={**environ, **MPI_RANK}).warnings
-
-
-@pytest.mark.parametrize(
-    ("script", "files"),
-    [
-        ("try:\n    import mod\nexcept ImportError:\n    pass\n", {"mod.py": MPI}),
-        ("def main():\n    import mod\n", {"mod.py": MPI}),
-        ("import mod\n", {"mod.py": OPTIONAL}),
-        ("import mod\n", {"mod.py": "def f():\n    import mpi4py\n"}),
-        ("import mod\n", {"mod.py": "'''\nimport mpi4py\n'''\n"}),
-        ("'''\nimport mod\n'''\n", {"mod.py": MPI}),
-        ("import mod\n", {"mod.py": "import json\n", "json.py": MPI}),
-        ("import a\n", {"a.py": "import b\n", "b.py": "import c\n", "c.py": "import d\n", "d.py": MPI}),
-        ("import a\n", {"a.py": "import a\n"}),
-        ("import mod\n", {"site-packages/mod.py": MPI}),
-    ],
-)
-def test_an_import_that_may_not_happen_is_none(tmp_path: Path, script: str, files: dict[str, str]) -> None:
-    """Nor one of what is installed, nor one further away than is looked; of others nothing is said."""
-    for name, text in files.items():
-        write(tmp_path, text, name)
-    environ = {"PYTHONPATH": str(tmp_path / "site-packages")}
-    assert not plan("python", write(tmp_path, script), environ=environ, nproc_per_node="2").warnings
-
-
-def test_a_module_of_pytorch_makes_mpi_possible(tmp_path: Path) -> None:
-    """As in the script itself: the world may be PyTorch's."""
-    write(tmp_path, MPI, "mod.py")
-    write(tmp_path, "import torch\n", "model.py")
-    (warning,) = plan("python", write(tmp_path, "import mod, model\n")).warnings
-    assert "where it is used" in warning
-
-
-def test_a_module_finds_what_is_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``-m pkg.train``: its package is imported before, and its dots start there."""
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path, "", "pkg/__init__.py")
-    write(tmp_path, MPI, "pkg/mod.py")
-    write(tmp_path, "from . import mod\n", "pkg/train.py")
-    write(tmp_path, "from .pkg import mod\n", "pkg/__main__.py")
-    with pytest.raises(UsageError, match=r"in pkg/mod\.py"):
-        plan("python", "-m", "pkg.train")
-    assert not plan("python", "-m", "pkg").warnings
-    with pytest.raises(UsageError, match=r"in mod\.py"):
-        monkeypatch.chdir(tmp_path / "pkg")
-        plan("python", "-c", "import mod")
-
-
-@pytest.mark.parametrize(
-    ("text", "is_refused"),
-    [
-        ("python {}\n", True),
-        ("export A=1\npython {} --lr $LR\n", True),
-        ('python -u {} "$@"\n', True),
-        ("python $FLAGS {}\n", False),
-        ("export A=1\nA=2 python {} > log\n", True),
-        ("python prepare.py\npython {}\n", True),
-        ("cd /job && python {}\n", True),
-        ("if x; then\n  python {}\nfi\n", False),
-        ("mpirun -np 2 python {}\n", False),
-        ("cat <<E\npython {}\nE\n", False),
-    ],
-)
-def test_a_shell_file_is_read_for_what_it_runs(tmp_path: Path, text: str, is_refused: bool) -> None:
-    """Lines that run whatever happens."""
-    script = write(tmp_path, MPI)
-    path = write(tmp_path, f"#!/bin/bash\n{text.format(script)}", "run.sh")
+def test_a_shell_that_names_a_launcher_is_warned_about(tmp_path: Path) -> None:
+    """Each of the processes would start a node's processes again; one for several nodes may be right."""
+    path = write(
+        tmp_path, "#!/bin/bash\n# torchrun\nexport A=1\ntorchrun --nproc-per-node 2 x.py\n", "run.sh"
+    )
     Path(path).chmod(0o755)
-    for command in ((path,), ("bash", path), ("bash", "-c", text.format(script))):
-        if is_refused:
-            with pytest.raises(UsageError, match="imports mpi4py"):
-                plan(*command)
-        else:
-            assert not plan(*command).warnings
+    for command in ((path,), ("bash", "-e", path), ("bash", "-c", "A=1 /opt/bin/deepspeed x.py")):
+        (warning,) = plan(*command).warnings
+        assert "which may start all processes of a node, and is started 2 times on this node" in warning
+        assert not plan(*command, nproc_per_node="1").warnings
+    nodes: dict[str, Any] = {
+        "nnodes": "2",
+        "node_rank": "0",
+        "master_addr": "10.0.0.4",
+        "nproc_per_node": "1",
+    }
+    assert "is started once on each node" in plan(path, **nodes).warnings[0]
+    write(tmp_path, "torchrun --master-addr $MASTER_ADDR x.py\n", "run.sh")
+    assert not plan("bash", path, **nodes).warnings
+    assert not plan("bash", "-c", "echo torchruns && python x.py").warnings
 
 
-def test_a_script_behind_cd_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file of that name stands there."""
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path, MPI)
-    assert not plan("sh", "-c", "cd /job && A=1 python train.py").warnings
-    with pytest.raises(UsageError, match="imports mpi4py"):
-        plan("sh", "-c", "A=1 python train.py")
-
-
-@pytest.mark.parametrize("text", ["export A=1\npython {}\n", "cd {folder}\npython -u train.py $@\n"])
-def test_a_script_in_a_shell_file_shows_its_framework(tmp_path: Path, text: str) -> None:
-    """What its processes are told does not depend on how many lines are around it."""
-    script = write(tmp_path, LIGHTNING + "Trainer()\n")
-    path = write(tmp_path, text.format(script, folder=tmp_path), "run.sh")
-    assert told(plan("bash", path))["PL_TRAINER_DEVICES"] == "2"
-    write(tmp_path, "import accelerate\n")
-    assert told(plan("bash", path))["ACCELERATE_USE_CPU"] == "true"
-    write(tmp_path, "import jax\njax.distributed.initialize()\n")
-    assert any("this is a job of jax" in note for note in plan("bash", path).notes)
-    other = write(tmp_path, "import lightning\n", "other.py")
-    more = write(tmp_path, f"python {other}\n{text.format(script, folder=tmp_path)}", "more.sh")
-    assert not any("this is a job of" in note for note in plan("bash", more).notes)
-
-
-@pytest.mark.parametrize(("flags", "is_said"), [("", True), ("--trainer.devices 2", False), ("$@", False)])
-def test_arguments_are_those_of_the_line(tmp_path: Path, flags: str, is_said: bool) -> None:
-    """Of a script in a shell file they stand there; what a variable holds is not known."""
-    script = write(tmp_path, "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n")
-    path = write(tmp_path, f"export A=1\npython {script} fit {flags}\n", "run.sh")
-    assert any("LightningCLI" in warning for warning in plan("bash", path).warnings) is is_said
+@pytest.mark.parametrize(
+    ("command", "opened"),
+    [
+        (("sh", "-c", "python train.py --lr 0.1"), ("python", "train.py", "--lr", "0.1")),
+        (("/bin/bash", "-ec", " exec torchrun x.py\n"), ("torchrun", "x.py")),
+        (("bash", "-c", "python train.py --lr $LR"), ()),
+        (("bash", "-c", "A=1 python train.py"), ()),
+        (("bash", "-c", "python a.py; python b.py"), ()),
+        (("bash", "-c", "python 'a b.py'"), ()),
+        (("bash", "-c", "python a.py\npython b.py"), ()),
+        (("bash", "-lc", "python a.py"), ()),
+        (("bash", "-c", "ls x"), ()),
+        (("bash", "-c", ""), ()),
+        (("bash", "-c", "python a.py", "0"), ()),
+    ],
+)
+def test_a_shell_that_only_starts_python_is_left_out(
+    command: tuple[str, ...], opened: tuple[str, ...]
+) -> None:
+    """Signals reach the program directly, and its script shows its framework."""
+    assert open_shell(command) == (opened or command)
