@@ -1,12 +1,13 @@
-"""Runs the agent that starts a node's processes, torchrun or a launcher: becomes it, or stays as its init."""
+"""Runs the agent that starts a node's processes: torchrun, or the launcher that the command is."""
 
 from __future__ import annotations
 
+import signal
+
 from launcher.core.log import say
-from launcher.core.model import Agent, Mode, Plan
+from launcher.core.model import Agent, Plan
 from launcher.engines.choice import TORCHRUN
 from launcher.planning.settings import apply_settings
-from launcher.process.execute import CPU_LIMIT, execute
 from launcher.process.memory_files import name_files, write_file
 
 TYPE_CHECKING = False
@@ -27,24 +28,21 @@ def run_agent(
     checks: Checks | None = None,
     serve: Serve | None = None,
 ) -> int:
-    """Run the agent that starts the processes of this node; return only if we stay as its parent.
+    """Run the agent that starts the processes of this node, and return its status.
 
     Args:
         plan: The plan with this agent.
         agent: The agent.
         environ: The environment that the launcher was started with.
-        checks: Checks to run beside the agent if we stay; see `launcher.agent.agent.Agent`.
+        checks: Checks to run beside the agent; see `launcher.agent.agent.Agent`.
         serve: Makes the server that answers questions about the job.
 
     Raises:
         LauncherError: The agent cannot be started (126, 127).
     """
     argv, environment = prepare(agent, environ)
-    (environment,) = name_files(plan, [environment], becomes=plan.mode is Mode.EXEC)
+    (environment,) = name_files(plan, [environment], becomes=False)
     say_agent(plan, agent)
-    if plan.mode is Mode.EXEC:
-        # All CPUs; the kernel limits them to the cgroup's cpuset.
-        execute(argv, environment, tuple(range(CPU_LIMIT)) if plan.widen_cpus else None)
     from launcher.agent.agent import Place, run_processes
     from launcher.process.spawn import Child
 
@@ -89,4 +87,8 @@ def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], 
     for word, text in agent.files:
         path = f"/proc/self/fd/{write_file(text, inherited=True)}"
         argv = tuple(item.replace(word, path) for item in argv)
-    return argv, apply_settings(environ, agent.unset, agent.settings)
+    environment = {**apply_settings(environ, agent.unset, agent.settings)}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: torchrun's agent would end at a hangup
+        environment.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGQUIT")
+        environment.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGQUIT")
+    return argv, environment

@@ -49,7 +49,7 @@ RULES = (
         "processes per node",
         PROBLEM,
         "ranks and the size of the world would differ from node to node",
-        "--nproc-per-node N on all nodes, or the same GPUs visible on each",
+        "--nproc-per-node {least} on all nodes, or the same GPUs visible on each",
     ),
     Rule("world_size", "size of the world", PROBLEM, "no collective would ever complete", COMMAND),
     Rule("engine", "engine", PROBLEM, "some would wait for an agent that does not exist", COMMAND),
@@ -124,6 +124,12 @@ class Disagreement:
     def is_problem(self) -> bool:
         """Whether the job must not start."""
         return self.rule.level == PROBLEM
+
+    @property
+    def fix(self) -> str:
+        """What to do; of several numbers the least works on all nodes."""
+        numbers = [int(value) for value, _ in self.groups if value.isdecimal()]
+        return self.rule.fix.replace("{least}", str(min(numbers, default=1)))
 
 
 def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreement]:
@@ -212,7 +218,7 @@ def render_table(found: Sequence[Disagreement]) -> list[str]:
             lines.append(f"  {mark} {value:<{width}}  {name_nodes(names)}")
         if len(item.groups) > GROUPS_SHOWN:
             lines.append(f"  > and {len(item.groups) - GROUPS_SHOWN} values more")
-        lines.append(f"    fix: {rule.fix}")
+        lines.append(f"    fix: {item.fix}")
     return lines
 
 

@@ -57,10 +57,10 @@ def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
 
     ``kind``, here and below, is `Shape.member`.
     """
-    rules = [item.rule for item in found if item.is_problem]
-    names = ", ".join(rule.title for rule in rules)
+    problems = [item for item in found if item.is_problem]
+    names = ", ".join(item.rule.title for item in problems)
     what = f"the {kind}s cannot work together, they differ in: {names} (see the table above)"
-    fix = f"{rules[0].fix} (or --no-peers on all nodes: nothing is compared then)"
+    fix = f"{problems[0].fix} (or --no-peers on all nodes: nothing is compared then)"
     return Problem("nodes-differ", what, ROLL_CALL, fix)
 
 

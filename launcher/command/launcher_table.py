@@ -28,7 +28,6 @@ class Launcher:
         abbreviates: Whether it accepts abbreviated flags, as argparse does.
         scattered: Whether it accepts flags after the script too, as click does.
         whole_job: Whether it starts the processes of all nodes.
-        forsakes: Whether it exits on SIGTERM and leaves its processes running.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Launcher:
     abbreviates: bool = False
     scattered: bool = False
     whole_job: bool = False
-    forsakes: bool = False
 
 
 _TORCH_FACTS = (
@@ -197,7 +195,6 @@ TABLE = (
             ("master_port", "master_port"),
         ),
         abbreviates=True,
-        forsakes=True,
     ),
     Launcher(
         "fabric",

@@ -401,7 +401,6 @@ class Agent:
         settings: Variables that it gets.
         unset: Names that it does not inherit, sorted.
         files: Files that it reads: the word in ``argv`` that stands for a file, and the file's text.
-        stays: Whether the launcher stays as its parent.
         fleet: The nodes if the agent is mpirun, DeepSpeed's autotuner, or a serving node's sshd; else None.
     """
 
@@ -410,7 +409,6 @@ class Agent:
     settings: tuple[Setting, ...] = ()
     unset: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
-    stays: bool = False
     fleet: Fleet | None = None
 
 

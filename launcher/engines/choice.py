@@ -31,19 +31,6 @@ ONLY_TORCHRUN = (
     "duplicate_stderr_filters",
 )
 """Flags that have no meaning without torchrun's agent."""
-ONLY_PROCESS = (
-    "signal_to",
-    "signal_map",
-    "failure_file",
-    "events",
-    "prefix",
-    "progress",
-    "dedupe",
-    "log_rotate",
-    "stall_timeout",
-    "on_stall",
-)
-"""Flags that have no meaning with torchrun's agent."""
 WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
 """Engines whose processes we can identify: each has its own RANK in its environment."""
 NOT_TORCH = ("tensorflow", "horovod", "jax")
@@ -121,9 +108,6 @@ def choose(
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
-        ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) and given.is_typed]
-        if ours and not options.switch("init", host.is_init()):
-            raise UsageError(_not_torchruns(why, ours))
         return Choice(TORCHRUN, why, _find_python(argv, environ, host, why))
     nodes = "one node" if allocation.node_count == 1 else f"{allocation.node_count} nodes, a fixed number"
     return Choice(PROCESS, f"{nodes}; for torchrun's agent: --engine {TORCHRUN}")
@@ -164,16 +148,6 @@ def _no_torch(python: str, why: str) -> Problem:
         f"{why}: torchrun has to start this job, and {where} no torch",
         "command line and environment",
         f"install torch there, or {fix}",
-    )
-
-
-def _not_torchruns(why: str, ours: list[str]) -> Problem:
-    return Problem(
-        "engine-conflict",
-        f"{', '.join(ours)} but {why}: "
-        "the launcher becomes torchrun's agent, which does not support these flags",
-        "command line and environment",
-        "leave out one of them, or pass --init: the launcher stays then, as the agent's parent",
     )
 
 

@@ -89,7 +89,6 @@ def plan_agent(
         settings=tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables),
         unset=tuple(sorted(dropped)),
         files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
-        stays=True,
         fleet=fleet,
     )
 
@@ -154,7 +153,7 @@ def plan_server(allocation: Allocation, fleet: Fleet, who: str) -> Agent:
     """
     if not fleet.has_key:
         raise UsageError(_no_key(allocation, who))
-    return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
+    return Agent(engine=SERVE, argv=("sshd",), fleet=fleet)
 
 
 def typed_path(options: Options) -> str:

@@ -88,7 +88,6 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
         settings=tuple(settings),
         unset=tuple(sorted(_plan_unset(job))),
         files=told.files,
-        stays=job.command.launcher.forsakes,
     )
 
 

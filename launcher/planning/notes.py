@@ -233,13 +233,12 @@ def note_idle(
     told = {setting.origin for setting in agent.settings} if agent is not None else set()
     stops = not told.isdisjoint(case.options.origins(*OF_STOP))
     files = case.options.origins("redirects", "tee")
-    becomes = "the command" if agent is None else engine
-    gone = f"the launcher becomes {becomes} ({'--init' if case.forks else '--stay'}: it stays)"
+    gone = "the launcher becomes the command (--stay: it stays)"
     theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
     rows = (
         (stays, OF_PARENT, gone),
         (stays or stops, OF_STOP, gone),
-        (stays or agent is not None, (*OF_LOGS, "restarts", *RESTART_RULES), gone),
+        (stays, (*OF_LOGS, "restarts", *RESTART_RULES), gone),
         (is_ours or is_torchruns, (*OF_LOGS, "restarts"), theirs),
         (is_ours, ("log_rotate", *RESTART_RULES), theirs),
         (agent is None, ("stdin",), theirs),

@@ -22,11 +22,10 @@ from launcher.core.model import (
     Topology,
 )
 from launcher.engines.agents import plan_engine, refuse_framework, refuse_roles
-from launcher.engines.choice import WITH_WORKERS, Choice
+from launcher.engines.choice import Choice
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import GLOO
-from launcher.planning.supervision import plan_log
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -126,13 +125,8 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
         agent = replace(agent, settings=(*agent.settings, *table.plan_wrapped(case)))
     if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *wiring.settings))
-    peers = plan_channel(case, agent) if request.own is None else None
+    peers = None if request.starts_job else plan_channel(case, agent)
     preemption = plan_preempted(options, environ, agent, forks)
-    must_meet = choice.engine in WITH_WORKERS and _must_meet(options, topology)
-    log = plan_log(options)
-    makes_lines = log.as_json or log.timestamps
-    if agent is not None and (peers is not None or preemption is not None or must_meet or makes_lines):
-        agent = replace(agent, stays=True)
     return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
 
 
@@ -196,12 +190,6 @@ def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str
     return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
 
 
-def _must_meet(options: Options, topology: Topology) -> bool:
-    """Whether the launcher must check that the processes connect, which an agent does not check."""
-    wanted = options.switch("require_meeting") and options.switch("meeting", True)
-    return wanted and topology.world_size != 1
-
-
 def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
     """Return the control channel between the launchers of the job; None if it has or needs none."""
     allocation = case.allocation
@@ -260,7 +248,7 @@ def plan_peers(
         used: Ports on which processes of the job will listen, besides that of the rendezvous.
         member: Unit with its own launcher: `NODE` or `RANK`.
     """
-    if agent is not None and (agent.fleet is not None or agent.engine != "torchrun"):
+    if agent is not None and agent.fleet is not None:
         return None
     own = allocation.node_rank if member == NODE else allocation.rank
     if own is None or allocation.node_range is not None:

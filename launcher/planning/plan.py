@@ -100,7 +100,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
     watch = _plan_watch(parts, host, proof, stays=stays)
     meeting = _plan_meeting(parts, watch)
-    unseen = _find_unseen(parts, watch, stays=stays)
+    unseen = _find_unseen(parts, watch)
     has_channel, meets = parts.peers is not None, meeting is not None
     idle = note_idle(case, agent, stays=stays, has_channel=has_channel, meets=meets, unseen=unseen)
     # Of the notes about flags that do nothing or not all, those that begin with a typed flag
@@ -185,7 +185,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         proof=proof,
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
-        blind=_find_blindness(parts, stays=stays),
+        blind=_find_blindness(parts),
         has_channel=parts.peers is not None,
         starts_again=parts.agent is not None and parts.agent.fleet is not None,
         traces=stays and has_traces(parts.case.environ, host),
@@ -193,17 +193,17 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
     )
 
 
-def _find_blindness(parts: Parts, *, stays: bool) -> str:
+def _find_blindness(parts: Parts) -> str:
     """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
     case, agent = parts.case, parts.agent
     if not case.forks and not stays_with_process(case):
         return "the platform has started the processes, one launcher for each"
     if agent is not None and agent.engine not in WITH_WORKERS:
         return f"{agent.engine} starts the processes"
-    return "" if stays or agent is None else f"the launcher becomes {agent.engine}"
+    return ""
 
 
-def _find_unseen(parts: Parts, watch: Supervision, *, stays: bool) -> str:
+def _find_unseen(parts: Parts, watch: Supervision) -> str:
     """Return why the launcher does not check whether the processes connect; empty if it does."""
     if watch.contact is not None:
         return ""
@@ -211,7 +211,7 @@ def _find_unseen(parts: Parts, watch: Supervision, *, stays: bool) -> str:
         return "the job has one process"
     given = parts.case.options.get("meeting")
     off = f"the check is off ({given.origin})" if given is not None and not given.value else ""
-    return off or _find_blindness(parts, stays=stays) or "the processes of this node are not known"
+    return off or _find_blindness(parts) or "the processes of this node are not known"
 
 
 def _list_shown(shape: Shape) -> tuple[Place, ...]:
@@ -227,12 +227,7 @@ def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
 
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
     """Whether the launcher stays: as a parent, as init, or to watch for preemption or NCCL's network."""
-    agent = parts.agent
-    parent = (
-        stays_with_process(parts.case)
-        or (parts.case.forks and (agent is None or agent.stays))
-        or bool(parts.beside and shown)
-    )
+    parent = parts.case.forks or stays_with_process(parts.case) or bool(parts.beside and shown)
     watches = parts.preemption is not None or proof is not None
     return parent or watches or parts.case.options.switch("init", host.is_init())
 

@@ -282,7 +282,6 @@ def test_a_static_job_is_told_its_place() -> None:
         "master_port": "6105",
     }
     assert (job.mode, job.topology.world_size) == (Mode.SUPERVISE, 4)
-    assert plan(*TRAIN, machine=TORCH, nproc_per_node="2", peers=False, **flags).mode is Mode.EXEC
     assert [process.rank for process in job.processes] == [2, 3]
 
 
@@ -608,7 +607,7 @@ def test_torchruns_own_flags_are_the_users_word() -> None:
         "NODE_RANK": "1",
     }
     assert (job.engine, job.topology.world_size, job.processes) == ("torchrun", 8, ())
-    assert job.mode is Mode.EXEC
+    assert job.mode is Mode.SUPERVISE
 
 
 def test_a_torchrun_of_one_node_keeps_its_own_rendezvous() -> None:
@@ -784,15 +783,26 @@ def test_a_meeting_cannot_be_required_where_nobody_could_see_it(given: dict[str,
 
 
 @pytest.mark.parametrize("command", [TRAIN, ("torchrun", "train.py")], ids=["engine", "command"])
-def test_the_launcher_stays_where_it_has_to_look_whether_the_workers_meet(command: tuple[str, ...]) -> None:
-    """As the parent of an agent that it would become otherwise."""
+def test_the_launcher_looks_whether_the_workers_of_an_agent_meet(command: tuple[str, ...]) -> None:
+    """As the parent of the agent."""
     given: dict[str, Any] = {} if command != TRAIN else {"engine": "torchrun"}
     given |= {"machine": TORCH, "nnodes": "1", "nproc_per_node": "2"}
-    assert plan(*command, **given).mode is Mode.EXEC
     job = plan(*command, **given, require_meeting=True, meeting_timeout="7")
     contact = job.supervision.contact
     assert job.mode is Mode.SUPERVISE and contact is not None
     assert (contact.of_agent, contact.required, contact.timeout_s) == (True, True, 7.0)
+
+
+@pytest.mark.parametrize("command", ["torchrun", "deepspeed", "composer", "accelerate launch", "fabric run"])
+def test_the_users_own_launcher_takes_part_in_the_roll_call(command: str) -> None:
+    """Nodes with other numbers of processes would be two worlds."""
+    two: dict[str, Any] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4", "nproc_per_node": "2"}
+    job = plan(*command.split(), "train.py", machine=TORCH, **two)
+    assert job.peers is not None and job.mode is Mode.SUPERVISE
+    assert (
+        plan(*command.split(), "train.py", machine=TORCH, **{**two, "nnodes": "1", "node_rank": "0"}).peers
+        is None
+    )
 
 
 TWO_NODES = {

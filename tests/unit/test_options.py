@@ -14,7 +14,7 @@ import pytest
 
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
-from launcher.core.model import Fact, Mode, Trust
+from launcher.core.model import Fact, Trust
 from launcher.machine.host import Host
 from launcher.options.abbreviations import find_full
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
@@ -629,29 +629,6 @@ def test_a_standalone_job_is_one_node_of_its_range() -> None:
     for typed, environ in cases:
         plan = plan_job(environ, RecordedHost({"environ": environ}), read_options(typed, environ), ("./a",))
         assert (plan.engine, plan.topology.node_count, plan.allocation.node_range) == ("process", 1, None)
-
-
-@pytest.mark.parametrize("dest", ["engine", "max_restarts"])
-def test_what_torchruns_agent_cannot_do_is_refused(dest: str) -> None:
-    """Unless the launcher stays as its parent; a variable may stand in an image for other jobs."""
-    typed: dict[str, str | bool] = {dest: "torchrun" if dest == "engine" else "1"}
-    host = RecordedHost({"environ": {}})
-    words = ("python", "train.py")
-    with pytest.raises(UsageError, match=r"\[engine-conflict\] --no-prefix but .*torchrun's agent"):
-        plan_job({}, host, read_options({**typed, "prefix": False}, {}), words)
-    for more, environ in (({"prefix": False, "init": True}, {}), ({}, {"LAUNCHER_PREFIX": "0"})):
-        assert plan_job({}, host, read_options({**typed, **more}, environ), words).engine == "torchrun"
-
-
-@pytest.mark.parametrize("typed", [{"log_format": "json"}, {"timestamps": True}])
-def test_the_launcher_stays_with_torchruns_agent_for_the_lines_of_its_log(
-    typed: dict[str, str | bool],
-) -> None:
-    """The agent does not know these flags."""
-    host, words = RecordedHost({"environ": {}}), ("python", "train.py")
-    for more, mode in (({}, Mode.EXEC), (typed, Mode.SUPERVISE)):
-        plan = plan_job({}, host, read_options({"engine": "torchrun", **more}, {}), words)
-        assert (plan.engine, plan.mode) == ("torchrun", mode)
 
 
 def test_the_pairs_are_flags() -> None:
