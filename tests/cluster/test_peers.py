@@ -379,6 +379,15 @@ def test_nodes_that_do_not_fit_are_named_before_the_start(job: Job) -> None:
         assert "[nodes-differ]" in one.err and "> false" in one.err
 
 
+def test_nodes_with_other_numbers_below_the_users_own_launcher_are_named(pair: Job) -> None:
+    """Three and one: ranks 0-2 of 6 beside rank 1 of 2, which all end with 0."""
+    for index, each in enumerate((3, 1)):
+        pair.start(index, "--", "deepspeed", "train.py", per_node=each)
+    for one in pair.wait().values():
+        assert one.status == 78 and "problem: the nodes differ in processes per node" in one.err
+        assert "fix:  --nproc-per-node 1 on all nodes" in one.err
+
+
 def test_a_wrong_number_of_nodes_is_said_at_once(pair: Job) -> None:
     """Not after fifteen minutes."""
     pair.start(0, "--", "true", count=3)
