@@ -10,6 +10,10 @@ from launcher.core import files
 from launcher.core.messages import Garbled
 from launcher.core.redact import quote
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SOCKET = "session"
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
 """Variable that tells a session the socket of the launcher that serves on its node, if one does."""
@@ -37,8 +41,7 @@ def find_session(job: str) -> str | None:
     Raises:
         Garbled: The launcher never gives a job this name.
     """
-    for base in FOLDERS:
-        folder = os.path.join(base, folder_name(job))
+    for folder in _list_folders(folder_name(job)):
         try:
             status = os.lstat(folder)
         except OSError:
@@ -48,27 +51,39 @@ def find_session(job: str) -> str | None:
     return None
 
 
+def _list_folders(name: str) -> Iterator[str]:
+    """Yield the paths at which a session's folder may be, see `make_folder`."""
+    for base in FOLDERS:
+        yield os.path.join(base, name)
+    for base in FOLDERS:
+        with contextlib.suppress(OSError):
+            yield from (os.path.join(base, one) for one in os.listdir(base) if one.startswith(f"{name}-"))
+
+
 def make_folder(job: str) -> str:
     """Create the session's folder, or return an existing one of this job.
 
-    An existing folder belongs to another session of this job, which is running or was killed.
+    An existing folder belongs to another session of this job, which is running or was killed. If others have
+    taken its name everywhere, a random number follows: the job is on the command line, for all to read.
 
     Raises:
         OSError: The folder can be created in none of `FOLDERS`.
     """
     refused: OSError = FileExistsError("all belong to another user")
-    for base in FOLDERS:
-        path = os.path.join(base, folder_name(job))
+    name = folder_name(job)
+    for path in (
+        os.path.join(base, one) for one in (name, f"{name}-{os.urandom(8).hex()}") for base in FOLDERS
+    ):
+        found = find_session(job)
+        if found is not None:
+            remove_dead(found)
+            return os.path.dirname(found)
         try:
             os.close(files.make_folder(path, files.PRIVATE_FOLDER, new=True))
-        except FileExistsError:
-            if find_session(job) != os.path.join(path, SOCKET):
-                continue
-            remove_dead(os.path.join(path, SOCKET))
         except OSError as error:
             refused = error
-            continue
-        return path
+        else:
+            return path
     raise refused
 
 

@@ -25,7 +25,7 @@ from launcher.mpi.events import Event, explains
 from launcher.mpi.messages import FROM_HEAD, FROM_RANK, FROM_SESSION, Briefing, RankEnded, Started
 from launcher.mpi.node import NAMED_MAX, Line, Node, describe_nodes
 from launcher.mpi.refusals import not_ready
-from launcher.mpi.session_folder import SOCKET, find_session, folder_name
+from launcher.mpi.session_folder import SOCKET, find_session, folder_name, make_folder
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -184,6 +184,19 @@ def test_a_folder_of_somebody_else_is_not_believed(base: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)
     assert find_session("ab12") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_nobody_takes_all_names_of_a_session(base: Path) -> None:
+    """The name of the job stands on its command line: who reads it there can be first everywhere."""
+    taken = base / folder_name("ab12")
+    for name in (taken, base / f"{taken.name}-0"):
+        name.mkdir(mode=0o700)
+        os.chown(name, 65534, 65534)
+    folder = make_folder("ab12")
+    assert find_session("ab12") == f"{folder}/{SOCKET}"
+    assert make_folder("ab12") == folder, "another session of the job finds it too"
+    assert find_session("ab1") is None
 
 
 def test_who_is_at_the_other_end_is_the_kernels_word() -> None:
