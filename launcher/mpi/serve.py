@@ -15,8 +15,8 @@ from launcher.channel.listener import Listener, read_peer
 from launcher.core.budget import Quota
 from launcher.core.errors import NotReady, Problem
 from launcher.core.files import remove_tree
-from launcher.core.messages import pack, unpack
-from launcher.core.redact import printable
+from launcher.core.messages import LINE_LENGTH, pack, unpack
+from launcher.core.redact import quote
 from launcher.core.signal import signal
 from launcher.mpi.messages import JobOver, NodeTold
 from launcher.mpi.session_folder import SERVE_SOCKET
@@ -143,7 +143,7 @@ class Serving(Coordination):
         self._words = rest[-READ_BYTES:]
         for line in (line.decode("utf-8", "replace").strip() for line in lines):
             if line and not is_routine(line):
-                self._say(f"sshd: {printable(line)}", "sshd")
+                self._say(f"sshd: {quote(line, LINE_LENGTH)}", "sshd")
 
     def _take(self, connected: socket.socket, _: str) -> None:
         """Take the connection of the session: the head has started it, so the head has come."""

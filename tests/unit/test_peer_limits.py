@@ -376,6 +376,17 @@ def test_strangers_at_the_sshd_of_a_job_fill_no_log(tmp_path: Path) -> None:
     listening.close()
 
 
+def test_a_stranger_at_the_sshd_of_a_job_puts_no_secret_into_the_log(tmp_path: Path) -> None:
+    """It quotes what a caller says, e.g. a proxy that takes it for a server of its own."""
+    said: list[str] = []
+    listening = socket.socket(socket.AF_UNIX)
+    serving = Serving(listening, 9.0, str(tmp_path), 0.0)
+    serving.listen_to(SimpleNamespace(say=keep(said)))  # type: ignore[arg-type]
+    serving.hear_sshd(b'client sent invalid protocol identifier "x password=hunter-2-secret"\n')
+    assert said == ['sshd: client sent invalid protocol identifier "x password=<redacted>"']
+    listening.close()
+
+
 def test_a_session_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
