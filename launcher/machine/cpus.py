@@ -48,9 +48,13 @@ def _first_cpu_list(host: Host, folders: list[str]) -> frozenset[int]:
 def parse_cpu_list(text: str) -> frozenset[int]:
     """Return the CPUs in a kernel list such as ``0-3,8,10-11``; empty if the text is not such a list."""
     cpus: set[int] = set()
+    count = 0
     for part in text.strip().split(","):
         low, dash, high = part.partition("-")
         if not (_is_cpu(low) and (not dash or _is_cpu(high)) and int(low) <= int(high or low)):
+            return frozenset()
+        count += int(high or low) + 1 - int(low)
+        if count > CPU_LIMIT:  # an own limit for each range would be none for the list
             return frozenset()
         cpus.update(range(int(low), int(high or low) + 1))
     return frozenset(cpus)

@@ -18,7 +18,7 @@ from launcher.core.model import ACCELERATORS, Core, Gpu, Layout
 from launcher.machine.azure_sizes import find_kind
 from launcher.machine.azure_vm import Vm
 from launcher.machine.clock import Clock
-from launcher.machine.cpus import parse_cpu_list
+from launcher.machine.cpus import CPU_LIMIT, parse_cpu_list
 from launcher.machine.gpu_facts import GpuFacts, parse_gpu
 from launcher.machine.host import Host
 from launcher.machine.loader import Library
@@ -33,14 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.machine.gpu_use import GpuUse
+    from launcher.machine.infiniband import Port
 
 VERSION = 1
 SNAPSHOT_LIMIT_BYTES = 1 << 24
 """Far more than any node's snapshot needs; it guards against endless files."""
 HOME = "~"
 """Stands for the user's home folder, whose path is private."""
-GPU_LIMIT = 256
-"""More GPUs than any node has: a snapshot with more is not trusted."""
+ENTRIES_LIMIT = 1 << 15
+"""More names and items than any node's snapshot has, a thousand network interfaces included."""
+DEVICE_LIMIT = 256
+"""More GPUs or RDMA ports than any node has: a snapshot with more is not trusted."""
 T = TypeVar("T")
 DIGITS_LIMIT = 19
 """Maximum digits of a number: bytes of memory have fewer."""
@@ -60,6 +63,7 @@ class RecordedHost(Host):
             **mapping(data.get("files")),
             **mapping(data.get("checked")),
         }
+        self._folders: dict[str, set[str]] = {}
 
     def read_text(self, path: str) -> str | None:
         """Return a recorded file of /sys, or one of the few other recorded files."""
@@ -88,9 +92,12 @@ class RecordedHost(Host):
 
     def list_folder(self, path: str) -> tuple[str, ...]:
         """Return the names below a recorded folder of /sys."""
-        prefix = path.removeprefix("/sys/").rstrip("/") + "/"
-        below = (name.removeprefix(prefix) for name in self._sysfs if name.startswith(prefix))
-        return tuple(sorted({name.partition("/")[0] for name in below}))
+        if not self._folders:  # a search for each folder would take hours for thousands
+            for name in self._sysfs:
+                while name:
+                    name, _, last = name.rpartition("/")
+                    self._folders.setdefault(name, set()).add(last)
+        return tuple(sorted(self._folders.get(path.removeprefix("/sys/").rstrip("/"), ())))
 
     def is_recorded(self) -> bool:
         """Return True: this machine is recorded."""
@@ -225,10 +232,14 @@ class RecordedHost(Host):
         return frozenset(map(str, verbs)) if isinstance(verbs, list) else None
 
     def gpu_count(self) -> int | None:
-        """Return the recorded number of GPUs; None if unknown or more than GPU_LIMIT."""
+        """Return the recorded number of GPUs; None if unknown or more than DEVICE_LIMIT."""
         gpus = self._data.get("gpus")
         count = len(gpus) if isinstance(gpus, list) else gpus
-        return count if type(count) is int and 0 <= count <= GPU_LIMIT else None
+        return count if type(count) is int and 0 <= count <= DEVICE_LIMIT else None
+
+    def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
+        """Return the recorded ports of RDMA devices."""
+        return super().hca_ports(tables=tables)[:DEVICE_LIMIT]
 
     def accelerators(self, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
         """Return the recorded numbers of accelerators."""
@@ -243,7 +254,7 @@ class RecordedHost(Host):
         gpus = self._data.get("gpus")
         if not isinstance(gpus, list):
             return tuple(GpuFacts(index) for index in range(self.gpu_count() or 0))
-        return tuple(parse_gpu(index, mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
+        return tuple(parse_gpu(index, mapping(gpu)) for index, gpu in enumerate(gpus[:DEVICE_LIMIT]))
 
     def affinity(self) -> frozenset[int] | None:
         """Return the recorded mask; if only the number of bound CPUs is recorded, as many CPUs."""
@@ -255,7 +266,7 @@ class RecordedHost(Host):
 
     def gpus(self, *, name_gpus: bool = True) -> tuple[Gpu, ...]:
         """Return the recorded GPUs."""
-        return read_gpus(self._data.get("gpus"))[:GPU_LIMIT]
+        return read_gpus(self._data.get("gpus"))[:DEVICE_LIMIT]
 
     def layout(self, *, name_gpus: bool = True) -> Layout:
         """Return the recorded cores and GPUs."""
@@ -305,6 +316,8 @@ def read_snapshot(path: str) -> RecordedHost:
         raise UsageError(_refuse(path, reason)) from error
     if not is_shallow(data):
         raise UsageError(_refuse(path, f"nested more than {DEPTH_MAX} levels deep"))
+    if _count(data) > ENTRIES_LIMIT:
+        raise UsageError(_refuse(path, f"expected at most {ENTRIES_LIMIT} entries"))
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
     try:
@@ -315,6 +328,13 @@ def read_snapshot(path: str) -> RecordedHost:
     if data.get("version", VERSION) != VERSION:
         raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))
     return RecordedHost(data)
+
+
+def _count(value: object) -> int:
+    """Return the number of names and items in a shallow JSON value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return len(value) + sum(map(_count, value)) if isinstance(value, list) else 0
 
 
 def _parse_int(digits: str) -> int:
@@ -372,12 +392,16 @@ def _read_address(text: object) -> tuple[str, int | None]:
 
 
 def read_cores(nodes: Mapping[str, object]) -> tuple[Core, ...]:
-    """Return the recorded cores in the order of NUMA nodes."""
-    cores = []
+    """Return the recorded cores in the order of NUMA nodes; none if they have more CPUs than a kernel."""
+    cores: list[Core] = []
+    count = 0
     for name, text in nodes.items():
         node = int(name) if name.isascii() and name.isdecimal() and len(name) < DIGITS_LIMIT else None
-        lists = text.split() if isinstance(text, str) else ()
-        cores += [Core(tuple(sorted(cpus)), node) for cpus in map(parse_cpu_list, lists) if cpus]
+        for cpus in map(parse_cpu_list, text.split() if isinstance(text, str) else ()):
+            count += len(cpus)
+            if count > CPU_LIMIT:
+                return ()
+            cores += [Core(tuple(sorted(cpus)), node)] if cpus else []
     return tuple(sorted(cores, key=lambda core: (-1 if core.node is None else core.node, core.cpus)))
 
 

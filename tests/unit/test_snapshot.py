@@ -19,7 +19,7 @@ from launcher.core.redact import is_public_name
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost, read_snapshot
+from launcher.planning.recorded import DEVICE_LIMIT, RecordedHost, read_snapshot
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
@@ -202,6 +202,22 @@ def test_what_is_no_snapshot_is_refused_by_name(text: str, tmp_path: Path) -> No
     assert caught.value.problems[0].code == "bad-snapshot"
     with pytest.raises(UsageError):
         read_snapshot(str(tmp_path / "missing.json"))
+
+
+def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
+    """Who gets one from somebody else waits for it no longer than for a real one."""
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"environ": {}, "sysfs": {f"class/x/{n}": "" for n in range(1 << 16)}}))
+    with pytest.raises(UsageError, match="entries"):
+        read_snapshot(str(path))
+    cores = {str(node): " ".join(["0-65535"] * 20) for node in range(20)}
+    ports = {f"class/infiniband/mlx5_{n}/ports/1/state": "4: ACTIVE" for n in range(20_000)}
+    path.write_text(json.dumps({"environ": {}, "cpus": {"cores": cores}, "sysfs": ports}))
+    host = read_snapshot(str(path))
+    assert host.layout().cores == ()
+    assert len(host.hca_ports()) == DEVICE_LIMIT
+    assert host.list_folder("/sys/class/infiniband/mlx5_7/ports") == ("1",)
+    assert host.list_folder("/sys/class/infiniband/mlx5_7/ports/1/state") == host.list_folder("/x") == ()
 
 
 def test_a_snapshot_is_written_in_one_step(tmp_path: Path) -> None:
