@@ -751,6 +751,8 @@ ELEMENTS = [
 ]
 SHELLS = [
     "setenv HF_TOKEN {}",
+    "mpirun -genv HF_TOKEN {} -n 2 t",
+    "mpiexec.hydra -n 2 -env HF_TOKEN {} t",
     "setenv DB_PASS '{}'",
     'setenv("DB_PASS", "{}")',
     "export HF_TOKEN={}",
