@@ -155,7 +155,9 @@ _CONFIGURES = re.compile(
     r"|\b(?:rclone|dvc|npm|yarn|conda|git|pulumi|nmcli|poetry)\b[^\n|;&]{0,60}\b(?:config|connect|create|modify)\b"
     r"[^\n|;&]{0,60}(?:[ \t]|//[^\s/]{0,40}/:)\Z"
 )
-_SETS = re.compile(r"\b(?:setenv|setx|set(?:-environment)?|g?env)(?:[ \t]{1,4}-{1,2}\w{1,10}){0,3}[ \t]{1,4}\Z")
+_SETS = re.compile(
+    r"\b(?:setenv|setx|set(?:-environment)?|g?env)(?:[ \t]{1,4}-{1,2}\w{1,10}){0,3}[ \t]{1,4}\Z"
+)
 _COMMON_WORD = re.compile(r"[a-z]{1,6}[.,;:]?(?!\S)")
 _LONE = ("requirepass", "masterauth")
 _LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")

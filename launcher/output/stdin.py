@@ -48,9 +48,12 @@ class StandardInput:
 def _copy() -> int:
     """Read standard input to its end; return a file with it, which is empty if a signal asks for the end.
 
-    Half a program must not run.
+    Half a program must not run. No process can change the file: all of them read it.
     """
-    copy = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    import contextlib
+    import fcntl
+
+    copy = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     poll = select.poll()
     poll.register(0, select.POLLIN)
     size = 0
@@ -69,6 +72,8 @@ def _copy() -> int:
         view = memoryview(data)
         while view:
             view = view[os.write(copy, view) :]
+    with contextlib.suppress(OSError):  # a kernel or sandbox without seals
+        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return copy
 
 

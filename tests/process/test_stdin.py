@@ -77,6 +77,12 @@ def test_the_program_is_there_again_after_a_restart() -> None:
     assert {"0 of 3", "1 of 3", "2 of 3"} <= set(told) and len(told) >= 4
 
 
+def test_no_rank_changes_what_another_one_reads() -> None:
+    """Each has a copy as far as it can tell, though there is one in memory."""
+    write = "echo changed 2>/dev/null >/proc/self/fd/0; sleep 0.3; cat"
+    assert run("as it was\n", "--stdin", "all", "--", "sh", "-c", write) == ["as it was"] * 3
+
+
 def test_a_single_process_keeps_standard_input() -> None:
     line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "1", "--", sys.executable, "-"]
     done = subprocess.run(line, input=SHOW, env=clean_environ(), capture_output=True, text=True, check=False)
