@@ -93,11 +93,17 @@ def create_file(data: str | bytes, path: str, mode: int, *, at: int | None = Non
 
     Raises:
         FileExistsError: Something has this name.
-        OSError: It cannot be written, or another user has planted a part of the path.
+        OSError: It cannot be written, e.g. on a full disk, and no partial file stays; or another user has
+            planted a part of the path.
     """
     folder, name = open_folder(path, at=at)
     try:
-        _write(data, os.open(name, NEW_FLAGS, mode, dir_fd=folder), mode)
+        file = os.open(name, NEW_FLAGS, mode, dir_fd=folder)
+        try:
+            _write(data, file, mode)
+        except BaseException:
+            os.unlink(name, dir_fd=folder)
+            raise
     finally:
         os.close(folder)
 

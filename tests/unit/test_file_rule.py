@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import resource
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from launcher.core.files import create_file
 from tools.reference import find_nodes
 
 pytestmark = pytest.mark.xdist_group("source")
@@ -94,3 +96,15 @@ def test_what_is_searched_for_is_found() -> None:
         "text.replace('a', 'b')",
     )
     assert [line for line in writing + reading if [*find_writes(ast.walk(ast.parse(line)))]] == list(writing)
+
+
+def test_no_part_of_a_new_file_stays(tmp_path: Path) -> None:
+    """On a full disk: half of a key would be in the way of the next one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            create_file("x" * 100, str(tmp_path / "key"), 0o600)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
