@@ -22,9 +22,11 @@ from launcher.failure.signals import (
 from launcher.failure.starters import is_own_error
 from launcher.failure.stderr import (
     LastWords,
+    find_message,
     read_root_cause,
     read_words_of,
     read_words_of_others,
+    unbox,
 )
 from launcher.failure.symptoms import SYMPTOMS, find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, MEMORY_FIX
@@ -149,6 +151,7 @@ def _find(
     guard, none = faults.guard, list[Cause]()
     death = guard("torchrun's report", lambda: read_root_cause(death), None) or death
     words = guard("last output", lambda: read_words_of(death), LastWords())
+    words = replace(words, lines=unbox(words.lines))
     number = ended_by(death.code)
     refused = guard("a refusal", lambda: _find_refusal(death.code, words), None)
     if refused is not None:
@@ -185,7 +188,8 @@ def _find(
         yield from explain_signal(number, before, after, words)
     if not symptoms and memory is None:
         told = guard("a starter's words", lambda: explain_told(death.code, before, after, words), none)
-        yield from told or _explain_exit(death.code, words)
+        message = [] if death.called or death.asked else list(_explain_message(death.code, words))
+        yield from told or list(_explain_exit(death.code, words)) or message
 
 
 def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> list[Cause]:
@@ -332,6 +336,20 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
         )
 
 
+def _explain_message(code: int, words: LastWords) -> Iterator[Cause]:
+    """Yield what a program says that ends without an exception."""
+    found = None if words.exception else find_message(words.lines, code)
+    if found is not None and found[1]:
+        (usage,) = (symptom for symptom in SYMPTOMS if symptom.code == "usage")
+        yield Cause("usage", f"{usage.meaning}: {quote(found[0])}", usage.fix, False)
+    elif found is not None:
+        yield Cause(
+            "program-message",
+            f"the program ended itself, and said last: {quote(found[0])}",
+            "do what the message asks for; `--log-dir logs` keeps the whole output of each rank",
+        )
+
+
 OTHERS_MAX = 32
 """Number of processes whose last output is read if the first one has only lost a peer."""
 
@@ -370,6 +388,8 @@ def _own_cause(death: ProcessExit) -> Cause | None:
         if not symptom.consequence and symptom.code != "interrupted":
             return Cause(symptom.code, f"{symptom.meaning}: {quote(line)}", symptom.fix, symptom.retryable)
     # A signal handler may raise an exception for the signal that stopped the process: that is not a cause.
+    if not symptoms and death.asked is None and not words.exception:
+        return next(_explain_message(death.code, replace(words, lines=unbox(words.lines))), None)
     if (
         symptoms
         or not words.exception

@@ -55,6 +55,17 @@ RAISED = re.compile(
     r"(?:Error|Exception|Interrupt|Timeout|Expired)(?:\(\w{1,60}\))?(?:: .*|:?$))"
 )
 """A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
+BOX, RULE = re.compile("\u256d\u2500+ (.*?) \u2500*\u256e"), "\u2500\u2500\u2500"
+"""Head of a box that rich draws around a message (typer, tyro, cyclopts), and a line across it."""
+HELP = re.compile(r"(?i)^\s*usage:|--help\b|--helpshort\b|HYDRA_FULL_ERROR=1")
+"""Line of a program that does not understand its arguments, beside the message."""
+AT_EXIT = re.compile(r"^wandb: |^\[rank\d+\]:\[W|^\[W\d|resource_tracker: |warnings\.warn\(|ResourceWarning")
+"""Line that a library writes while Python ends, after the message of `sys.exit`."""
+NO_MESSAGE = re.compile(
+    r"(?i)warn(?:ing)?\b|\b(?:info|debug|notice)\b|%\||\d(?:it|s)/|^\+|^launcher: |^[IW]\d{4} |^\W*$"
+    r"|\b(?:exit\w*|return)\W{0,3}(?:with |code|status)|\b(?:epoch|step|iter\w*)\W{0,3}\d"
+)
+"""Line of progress, a log, a shell's trace or a starter, which does not explain the end."""
 NAMES = ("Error", "Exception", "Interrupt", "Timeout", "Expired")
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
@@ -238,6 +249,52 @@ def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
             end = min(_block_end(lines, index), index + 1 + CONTINUED_MAX)
             return (found["text"], *(bare(line) for line in lines[index + 1 : end])), found["text"]
     return (), ""
+
+
+def unbox(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return lines with each message that rich has drawn as a box on one line: ``TITLE: MESSAGE``."""
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        head = BOX.match(line)
+        if head is not None and not head[1].startswith("Traceback"):
+            inside = True
+            kept.append(f"{head[1]}:")
+        elif inside and line.startswith("\u2502"):
+            text = line.strip("\u2502 ")
+            if text.startswith(RULE):
+                kept.append("")
+            else:
+                kept[-1] = f"{kept[-1]} {text}".strip()
+        else:
+            inside = inside and not line.startswith("\u2570")
+            kept += [line] if not line.startswith("\u2570") else []
+    return tuple(filter(None, kept))
+
+
+def find_message(lines: Sequence[str], code: int) -> tuple[str, bool] | None:
+    """Return (message, whether it is about the arguments) of a program that ends without a traceback.
+
+    As `sys.exit("no data")`, click, argparse, Hydra and others write it: the last line with those that are
+    indented below. None where the last line is one of a log.
+
+    Args:
+        lines: Its output, see `unbox`.
+        code: Its exit status.
+    """
+    paragraphs: list[list[str]] = []
+    for line in lines[-WHOLE_MAX:]:
+        if AT_EXIT.search(line):
+            continue
+        if not paragraphs or not line.startswith((" ", "\t")):
+            paragraphs.append([])
+        paragraphs[-1].append(line)
+    told = [one for one in paragraphs if not HELP.search(one[0])]
+    if not paragraphs or not 0 < code < 126:
+        return None
+    message = " ".join(" ".join((told or paragraphs)[-1]).split())
+    is_usage = len(told) < len(paragraphs) or (code == 2 and "rror: " in message[:80])
+    return None if NO_MESSAGE.search(message) and not is_usage else (message, is_usage)
 
 
 def bare(line: str) -> str:

@@ -142,6 +142,83 @@ def test_a_script_that_wants_its_rank_as_an_argument(words: str, code: str, flag
     assert cause.code == code and flag in cause.fix
 
 
+BOX = """Usage: t.py [OPTIONS] {lr}
+Try 't.py --help' for help.
+\u256d\u2500 Error \u2500\u2500\u2500\u2500\u2500\u256e
+\u2502 lr must be positive, see the manual   \u2502
+\u2502 of the trainer                        \u2502
+\u2570\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u256f
+"""
+TYRO = """\u256d\u2500 Required options \u2500\u256e
+\u2502 Missing from tr.py:     \u2502
+\u2502     --lr FLOAT          \u2502
+\u2502 \u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500 \u2502
+\u2502 For full helptext, run: \u2502
+\u2502     tr.py --help        \u2502
+\u2570\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u256f
+"""
+HYDRA = """Could not override 'foo'.
+To append to your config use +foo=1
+Key 'foo' is not in struct
+    full_key: foo
+    object_type=dict
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
+"""
+JSONARGPARSE = """usage: ja.py [--config CONFIG] [--name NAME] lr
+tip: For details of accepted options run: ja.py --help
+error: Parser key "lr":
+  Expected a <class 'float'>. Got value: x
+"""
+ABSL = """FATAL Flags parsing error: Unknown command line flag 'foo'
+Pass --helpshort or --helpfull to see help on flags.
+"""
+NCCL_AT_EXIT = (
+    "[rank0]:[W1127 07:00:01.1 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group()"
+)
+MESSAGES = {
+    "sys.exit": (1, "epoch 1\ndataset foo is missing\n", "program-message", "dataset foo is missing"),
+    "sys.exit, NCCL": (1, f"no data\n{NCCL_AT_EXIT}\n", "program-message", "no data"),
+    "sys.exit, wandb": (1, "no data\nwandb: View run at x\n", "program-message", "no data"),
+    "click": (1, "Error: dataset foo is missing\n", "program-message", "Error: dataset foo is missing"),
+    "logging": (3, "2026-01-01 ERROR no data here\n", "program-message", "ERROR no data here"),
+    "argparse": (2, "usage: t.py [-h]\n    [--lr LR]\nt.py: error: lr must be > 0\n", "usage", "t.py: error: lr must be > 0"),
+    "click usage": (2, "Usage: t.py\nTry 't.py --help' for help.\n\nError: lr must be > 0\n", "usage", "Error: lr must be > 0"),
+    "typer": (2, BOX, "usage", "Error: lr must be positive, see the manual of the trainer"),
+    "typer option": (2, BOX.replace("lr must be positive,", "No such option: --x"), "usage", "Error: No such option: --x see the manual of the trainer"),
+    "tyro": (2, TYRO, "usage", "Required options: Missing from tr.py: --lr FLOAT"),
+    "cyclopts": (2, "\u256d\u2500 Error \u2500\u256e\n\u2502 Unknown option: --foo. \u2502\n\u2570\u2500\u256f\n", "usage", "Error: Unknown option: --foo."),
+    "hydra": (1, HYDRA, "usage", "Could not override 'foo'."),
+    "hydra lexer": (1, HYDRA.replace("Could not override 'foo'.", "LexerNoViableAltException: a b"), "usage", "a b"),
+    "jsonargparse": (2, JSONARGPARSE, "usage", "error: Parser key \"lr\": Expected a <class 'float'>. Got value: x"),
+    "absl": (1, ABSL, "usage", "Unknown command line flag 'foo'"),
+    "fire": (2, "ERROR: The function received no value for the required argument: lr\nUsage: f.py LR\n", "usage", "argument: lr"),
+    "docopt": (1, "Usage:\n  do.py train <lr>\n", "usage", "Usage: do.py train <lr>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_without_a_traceback_is_a_cause(name: str) -> None:
+    """With its sentence; one about arguments is not retried."""
+    code, stderr, kind, sentence = MESSAGES[name]
+    found = find_causes(death(code, stderr), UNKNOWN, EMPTY_HOST)
+    assert codes(found) == [kind] and found[0].what.endswith(sentence)
+    assert found[0].retryable is (False if kind == "usage" else None)
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        *("", "epoch 3\n", "100%|###| 3/3 [00:01<00:00,  2it/s]\n", "+ exit 3\n", "-----\n"),
+        *("t.py:3: UserWarning: slow\n  warnings.warn(x)\n", "2026-01-01 INFO all is well\n"),
+        "[x.py:3] exits with return code = 1\n",
+    ],
+)
+def test_a_line_of_a_log_is_no_message(stderr: str) -> None:
+    """A wrong cause is worse than none."""
+    assert find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST) == ()
+
+
 def test_a_torchrun_that_was_started_once_per_process_is_said_first() -> None:
     """Its port is taken by the next torchrun of the same node; another port would only hide it."""
     words = raised("torch.distributed.DistNetworkError: failed to listen, port: 29500, name: EADDRINUSE")

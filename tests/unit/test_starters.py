@@ -45,7 +45,7 @@ def test_the_signal_that_a_starter_names_is_the_cause(line: str) -> None:
 )
 def test_other_words_of_signals_are_none(line: str) -> None:
     """A starter sends SIGTERM to what still runs; other text is the program's own."""
-    assert codes(find_causes(death(1, f"{line}\n"), UNKNOWN, EMPTY_HOST)) == []
+    assert set(codes(find_causes(death(1, f"{line}\n"), UNKNOWN, EMPTY_HOST))) <= {"program-message"}
 
 
 @pytest.mark.parametrize("code", [-9, 137, -11])
