@@ -11,12 +11,12 @@ from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
 from launcher.failure.signals import (
-    EXCEPTION_FIX,
     SIGNALS,
     base_name,
     explain_bus_error,
     explain_signal,
     explain_told,
+    fix_exception,
     say_shm,
 )
 from launcher.failure.starters import is_own_error
@@ -331,7 +331,7 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
         yield Cause(
             "python-exception",
             quote(words.exception),
-            EXCEPTION_FIX,
+            fix_exception(words),
             False,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.core.ranks import name_ranks
 from launcher.core.signal import signal
 from launcher.failure.causes import ERROR, FIX
+from launcher.failure.stderr import find_user_frame
 from launcher.failure.text import shorten_lines
 
 TYPE_CHECKING = False
@@ -107,10 +108,12 @@ def _head(verdict: Verdict) -> Iterator[str]:
     node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
     seconds = _seconds(verdict.lasted_ns)
+    frame = find_user_frame(verdict.traceback)
+    code = f"{'' if first.called else f'rank {first.rank}, '}{frame}" if frame else ""
     local = "" if first.called else f", local rank {first.local_rank}"
     pid = f", pid {first.pid}" if first.pid else ""  # a lost node has none
     host = f", host {verdict.host_name}" if verdict.host_name else ""
-    place = f"{local}{pid}{host}{node}{restart}".removeprefix(", ")
+    place = f"{code}{local}{pid}{host}{node}{restart}".removeprefix(", ")
     yield f"  where: {place}, {seconds} s after the start"
     for cause in verdict.causes[:CAUSES_SHOWN]:
         yield f"  {'consequence' if cause.consequence else 'cause'}: [{cause.code}] {cause.what}"

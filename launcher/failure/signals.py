@@ -6,7 +6,7 @@ from launcher.core.errors import say_size
 from launcher.core.signal import signal
 from launcher.failure.model import Cause
 from launcher.failure.starters import is_own_error, read_told_signal
-from launcher.failure.stderr import TERMINATE, LastWords
+from launcher.failure.stderr import TERMINATE, LastWords, find_user_frame
 from launcher.failure.symptoms.hardware import SHM_FIX
 from launcher.failure.text import quote
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 SHM_DEFAULT_BYTES = 64 << 20
 """Docker's default size of a container's /dev/shm."""
-EXCEPTION_FIX = "the traceback says where"
+
+
+def fix_exception(words: LastWords) -> str:
+    """Return where an exception was raised in the user's code."""
+    frame = find_user_frame(words.traceback)
+    return f"see {quote(frame)}" if frame else "the traceback says where"
 
 
 def explain_bus_error(after: Counters) -> Cause:
@@ -54,7 +59,7 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastWo
         yield Cause(
             "python-exception",
             what,
-            EXCEPTION_FIX,
+            fix_exception(words),
             False,
         )
     elif number == signal.SIGABRT:

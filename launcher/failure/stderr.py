@@ -6,6 +6,7 @@ stays unchanged until `presentable` makes it safe to show.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
@@ -55,6 +56,12 @@ RAISED = re.compile(
     r"(?:Error|Exception|Interrupt|Timeout|Expired)(?:\(\w{1,60}\))?(?:: .*|:?$))"
 )
 """A line with an exception whose traceback is lost; a log's time, level and rank may stand before it."""
+FRAME = re.compile(r'^[ |]*File "(?P<file>[^"<][^"]*)", line (?P<line>\d+)(?:,? in (?P<name>.+))?$')
+"""Line of a traceback, or of a dump of faulthandler, with a frame that is no ``<string>``."""
+NOT_THE_USERS = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|/python3\d*\.zip/|/launcher/guest/"
+)
+"""Part of a path of an installed package, the standard library or our own hook."""
 BOX, RULE = re.compile("\u256d\u2500+ (.*?) \u2500*\u256e"), "\u2500\u2500\u2500"
 """Head of a box that rich draws around a message (typer, tyro, cyclopts), and a line across it."""
 HELP = re.compile(r"(?i)^\s*usage:|--help\b|--helpshort\b|HYDRA_FULL_ERROR=1")
@@ -249,6 +256,28 @@ def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
             end = min(_block_end(lines, index), index + 1 + CONTINUED_MAX)
             return (found["text"], *(bare(line) for line in lines[index + 1 : end])), found["text"]
     return (), ""
+
+
+def find_user_frame(traceback: Sequence[str]) -> str:
+    """Return the innermost frame of the user's own code, e.g. ``train.py:67 in step``; empty without one.
+
+    A file below the script's folder has its path from there. A traceback of a DataLoader worker, a chained
+    exception or a member of a group that stands last is the innermost.
+    """
+    is_fatal = bool(traceback) and traceback[0].startswith(FATAL)
+    if is_fatal:  # of the thread that failed
+        start = next((place for place, line in enumerate(traceback) if line.startswith("Current thread")), 0)
+        traceback = list(itertools.takewhile(bool, traceback[start:]))
+    matches = (FRAME.match(line) for line in traceback)
+    frames = [frame for frame in matches if frame and not NOT_THE_USERS.search(frame["file"])]
+    if not frames:
+        return ""
+    if is_fatal:
+        frames.reverse()  # the most recent call stands first
+    folder = min((frame["file"].rpartition("/")[0] for frame in frames), key=len)
+    found = frames[-1]
+    name = f" in {found['name']}" if found["name"] not in (None, "<module>") else ""
+    return f"{found['file'].removeprefix(f'{folder}/' if folder else '')}:{found['line']}{name}"
 
 
 def unbox(lines: Sequence[str]) -> tuple[str, ...]:

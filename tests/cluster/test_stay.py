@@ -72,7 +72,7 @@ def test_the_first_failure_is_told_once_on_each_node(
     assert both.count("rank 3 of 4 failed first: it exited with status 1") == 2, both
     assert both.count("cause: [python-exception] ValueError: no such column") == 2
     assert sorted(re.findall(r"\[rank (\d)\] at work", both)) == ["0", "1", "2", "3"]
-    assert len(re.findall("where: local rank 1, pid .*, node 1", both)) == 2
+    assert len(re.findall(r"where: rank 3, \S+:\d+, local rank 1, pid .*, node 1", both)) == 2
 
 
 @pytest.mark.thorough

@@ -1,5 +1,7 @@
 """What a process said last: tracebacks of real Pythons, error files of all shapes, hostile streams."""
 
+# ruff: noqa: E501 - frames of tracebacks are long lines
+
 from __future__ import annotations
 
 import json
@@ -19,6 +21,7 @@ from launcher.failure.stderr import (
     ERROR_FILE_BYTES,
     STDERR_BYTES,
     LastWords,
+    find_user_frame,
     read_last_words,
     read_root_cause,
 )
@@ -431,3 +434,53 @@ def test_reading_stays_quick_on_hostile_streams() -> None:
         presentable(words.lines)
         presentable(words.traceback)
     assert time.monotonic() - begin < 10
+
+
+LIBRARY = '  File "/opt/env/lib/python3.11/site-packages/torch/nn/functional.py", line 5, in linear\n    x()'
+STANDARD = '  File "/usr/lib/python3.11/json/decoder.py", line 6, in decode\n    x()'
+STEP = '  File "/job/train.py", line 67, in step\n    x()'
+MAIN = '  File "/job/train.py", line 90, in <module>\n    step()'
+DATA = '  File "/job/data/images.py", line 12, in __getitem__\n    x()'
+HEAD = "Traceback (most recent call last):"
+FRAMES = {
+    "script": (f"{HEAD}\n{MAIN}\n{STEP}\nValueError: no", "train.py:67 in step"),
+    "module": (f"{HEAD}\n{MAIN}\nValueError: no", "train.py:90"),
+    "library": (f"{HEAD}\n{MAIN}\n{STEP}\n{LIBRARY}\nValueError: no", "train.py:67 in step"),
+    "standard library": (f"{HEAD}\n{MAIN}\n{STEP}\n{STANDARD}\nValueError: no", "train.py:67 in step"),
+    "frozen": (
+        f'{HEAD}\n{MAIN}\n{STEP}\n  File "<frozen importlib._bootstrap>", line 1, in load\nValueError: no',
+        "train.py:67 in step",
+    ),
+    "string": (f"{TRACEBACK}", ""),
+    "only libraries": (f"{HEAD}\n{LIBRARY}\nValueError: no", ""),
+    "another file": (f"{HEAD}\n{MAIN}\n{DATA}\nKeyError: 3", "data/images.py:12 in __getitem__"),
+    "worker": (
+        f"{HEAD}\n{MAIN}\n{LIBRARY}\nKeyError: Caught KeyError in DataLoader worker process 0.\n"
+        f"Original {HEAD}\n{LIBRARY}\n{DATA}\nKeyError: 3",
+        "data/images.py:12 in __getitem__",
+    ),
+    "chained": (f"{HEAD}\n{DATA}\nKeyError: 3\n\n{CAUSE}\n\n{HEAD}\n{STEP}\nValueError: no", "train.py:67 in step"),
+    "group": (
+        f"  + Exception Group {HEAD}\n  | {MAIN}\n  | ExceptionGroup: all (1 sub-exception)\n  +-+---- 1 ----\n"
+        f"    | {HEAD}\n    | {STEP}\n    | ValueError: no\n    +------------------------------------",
+        "train.py:67 in step",
+    ),
+    "syntax": (f'{HEAD}\n{MAIN}\n  File "/job/net.py", line 3\n    x = (\n        ^\nSyntaxError: no', "net.py:3"),
+    "rank prefix": (
+        "\n".join(f"[rank1]: {line}" for line in f"{HEAD}\n{MAIN}\n{STEP}\nValueError: no".split("\n")),
+        "train.py:67 in step",
+    ),
+    "fatal signal": (
+        'Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File "/job/other.py", line 1 '
+        'in wait\n\nCurrent thread 0x2 (most recent call first):\n  File "/usr/lib/python3.11/ctypes/__init__.py", '
+        'line 2 in at\n  File "/job/train.py", line 67 in step\n  File "/job/train.py", line 90 in <module>',
+        "train.py:67 in step",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_innermost_line_of_the_users_code_is_found(name: str) -> None:
+    """Not one of a package, of Python itself, or of no file."""
+    text, frame = FRAMES[name]
+    assert find_user_frame(say(text).traceback) == frame

@@ -85,7 +85,7 @@ launcher:   then:  ranks 1, 3-7 were ended by SIGTERM, which the launcher sent, 
 """  # noqa: E501
 RAISED = """\
 launcher: rank 0 of 8 failed first: it exited with status 1
-launcher:   where: local rank 0, pid 4711, host gpu-0, node 0, restart 2, 83.214 s after the start
+launcher:   where: rank 0, train.py:3, local rank 0, pid 4711, host gpu-0, node 0, restart 2, 83.214 s after the start
 launcher:   cause: [python-exception] ValueError: no
 launcher:   fix:   the traceback says where
 launcher:   consequence: [gloo-peer-lost] this rank lost a peer: look elsewhere
@@ -101,7 +101,7 @@ launcher:   | starting
 launcher:   | token=<redacted>
 launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent to kill it, 30.002 s later
 launcher:   left:  pid 99 (D state) holds /dev/nvidia0
-"""
+"""  # noqa: E501
 TOLD = """\
 launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher was told to pass on
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
