@@ -28,6 +28,7 @@ OTHERS = {
     "gpu-busy": "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
     "gpu-lost": "RuntimeError: CUDA error: GPU is lost. Reboot the system to recover this GPU",
     "local-ranks-differ": "AssertionError: LOCAL_RANK (0) != OMPI_COMM_WORLD_LOCAL_RANK (1)",
+    "input-missing": "EOFError: EOF when reading a line",
     "locked-memory": "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
     "horovod-peer-missing": "gloo/http_store.cc:67] Wait timeout after 30000ms for key(s): 1",
     "nccl-cuda-error": "ncclUnhandledCudaError: Call to CUDA function failed.",

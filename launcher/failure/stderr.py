@@ -265,9 +265,10 @@ def find_user_frame(traceback: Sequence[str]) -> str:
     exception or a member of a group that stands last is the innermost.
     """
     is_fatal = bool(traceback) and traceback[0].startswith(FATAL)
-    if is_fatal:  # of the thread that failed
-        start = next((place for place, line in enumerate(traceback) if line.startswith("Current thread")), 0)
-        traceback = list(itertools.takewhile(bool, traceback[start:]))
+    if is_fatal:  # the thread that failed, or the main thread, which is the last one
+        heads = [place for place, line in enumerate(traceback) if line.startswith(STACK)] or [0]
+        start = next((one for one in heads if traceback[one].startswith(STACK[0])), heads[-1])
+        traceback = [traceback[0], *itertools.takewhile(bool, traceback[start:])]
     matches = (FRAME.match(line) for line in traceback)
     frames = [frame for frame in matches if frame and not NOT_THE_USERS.search(frame["file"])]
     if not frames:

@@ -1,11 +1,13 @@
-"""A missing program: reads its name from error output, and says how to install it.
+"""A missing program or module: reads its name from error output, and says how to install it.
 
 Loaded only after a failure.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +66,64 @@ PIP = {
     "uv": "uv",
     "uvx": "uv",
 }
+PACKAGES = {
+    "Bio": "biopython",
+    "Crypto": "pycryptodome",
+    "OpenSSL": "pyopenssl",
+    "PIL": "pillow",
+    "apex": "git+https://github.com/NVIDIA/apex",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "clip": "git+https://github.com/openai/CLIP",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "detectron2": "git+https://github.com/facebookresearch/detectron2",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "git": "gitpython",
+    "google.protobuf": "protobuf",
+    "hydra": "hydra-core",
+    "mmcv": "openmim && mim install mmcv",
+    "pkg_resources": "'setuptools<81'",
+    "ruamel": "ruamel.yaml",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "transformer_engine": "'transformer_engine[pytorch]'",
+    "umap": "umap-learn",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""Names under which pip has modules of another name."""
+OWN = (
+    *(
+        "app",
+        "common",
+        "config",
+        "configs",
+        "core",
+        "data",
+        "dataloader",
+        "dataset",
+        "engine",
+        "helpers",
+        "lib",
+    ),
+    *(
+        "losses",
+        "main",
+        "misc",
+        "model",
+        "models",
+        "modules",
+        "network",
+        "networks",
+        "options",
+        "scripts",
+        "src",
+    ),
+    *("test", "tests", "tools", "train", "trainer", "training", "util", "utils"),
+)
+"""Names of modules of the user's own: what pip has under them is another's."""
 OTHERS = {
     "compute-sanitizer": "it comes with the CUDA toolkit",
     "conda": "install Miniforge in the image, or put the bin folder of the environment on PATH without it",
@@ -83,6 +143,7 @@ _NAME = re.compile(
     r"([^\s:\u2018\u2019'`\"]{1,60}):? (?:(?:command )?not found|No such file|failed: No such file)"
 )
 _LAST = re.compile(r"command not found: (\S{1,60})$")
+_MODULE = re.compile(r"No module named '?([\w.]{1,60})'?$")
 _RAISED = re.compile(r"^FileNotFoundError: \[Errno 2\] No such file or directory: '([^'/\s]{1,60})'$")
 
 
@@ -127,3 +188,16 @@ def fix_missing(name: str) -> str:
         return ""
     flag = f"; or leave it out: the launcher's {INSTEAD[base]} does this" if base in INSTEAD else ""
     return f"install {APT[base]} in the image (apt-get install {APT[base]}){flag}"
+
+
+def fix_module(message: str) -> str:
+    """Return how to install the package of the module that a message says is missing; empty if unknown."""
+    found = _MODULE.search(message)
+    name = found[1] if found else ""
+    if name in PACKAGES:
+        return f"`pip install {PACKAGES[name]}`"
+    if any(os.path.isfile(path) for path in (f"{name}.py", f"{name}/__init__.py")):
+        return f"`PYTHONPATH=$PWD`: {name} is in this folder, and Python looks in that of the script"
+    if not name or "." in name or name in OWN or name in sys.stdlib_module_names:
+        return ""  # "a.b": the package is there, but this part of it is not
+    return f"`pip install {name}`"

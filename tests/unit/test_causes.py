@@ -886,3 +886,92 @@ def test_the_exception_of_a_process_that_it_had_started(
     own = text.replace('"pid": "2"', f'"pid": "{ended.pid}"')
     (tmp_path / "error.json").write_text(own)  # torch's teardown after an exception may crash
     assert codes(find_causes(ended, QUIET, EMPTY_HOST, QUIET))[0] == "file-missing"
+
+
+DUMP = """Fatal Python error: Aborted
+
+Thread 0x1 (most recent call first):
+  <no Python frame>
+
+Current thread 0x2 (most recent call first):
+  File "/opt/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 9 in all_reduce
+  File "/job/train.py", line 7 in <module>
+"""
+GLOO = "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes."
+ABORTS = {
+    f"{GLOO} 8 vs 4. Received data size doesn't match expected size.": "collective-mismatch",
+    "Received data size doesn't match expected size. Is there a distributed collective mismatch?": "collective-mismatch",
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.4]:1": "gloo-peer-lost",
+    "CUDA error: device-side assert triggered": "gpu-program-fault",
+    "std::bad_alloc": "host-memory-refused",
+}
+
+
+@pytest.mark.parametrize("what", ABORTS)
+def test_what_cpp_reports_before_it_aborts_is_the_cause(what: str) -> None:
+    """Also with the stacks that Python writes below it: they are no exception."""
+    text = f"terminate called after throwing an instance of 'x'\n  what():  {what}\n"
+    for stderr in (text, text + DUMP):
+        assert codes(find_causes(death(-signal.SIGABRT, stderr), UNKNOWN, EMPTY_HOST))[:1] == [ABORTS[what]]
+
+
+MODULES = {
+    "flash_attn": "flash_attn",
+    "cv2": "opencv-python-headless",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "google.protobuf": "protobuf",
+    "hydra": "hydra-core",
+    "apex": "git+https://github.com/NVIDIA/apex",
+    "pkg_resources": "'setuptools<81'",
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_missing_package_is_named_as_pip_knows_it(module: str) -> None:
+    """And nothing else stands in the fix."""
+    for text in (
+        raised(f"ModuleNotFoundError: No module named '{module}'"),
+        f"/opt/env/bin/python3: No module named {module}\n",
+    ):
+        (cause,) = find_causes(death(1, text), UNKNOWN, EMPTY_HOST)
+        assert (cause.code, cause.fix) == ("import-error", f"`pip install {MODULES[module]}`")
+
+
+@pytest.mark.parametrize(
+    "module", ["utils", "src", "_ctypes", "tkinter", "transformers.models.llama9", "torch._six"]
+)
+def test_what_pip_does_not_have_is_not_installed(module: str) -> None:
+    """A package of the user's own, a part of Python, or a part that another version of a package has."""
+    (cause,) = find_causes(
+        death(1, raised(f"ModuleNotFoundError: No module named '{module}'")), UNKNOWN, EMPTY_HOST
+    )
+    assert cause.code == "import-error" and f"`pip install {module}" not in cause.fix
+
+
+def test_a_module_in_this_folder_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `python scripts/train.py`, where Python looks in scripts/."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    (cause,) = find_causes(
+        death(1, raised("ModuleNotFoundError: No module named 'mine'")), UNKNOWN, EMPTY_HOST
+    )
+    assert "PYTHONPATH=$PWD" in cause.fix
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        raised("EOFError: EOF when reading a line"),
+        raised("bdb.BdbQuit"),
+        raised("termios.error: (25, 'Inappropriate ioctl for device')"),
+        raised("EOFError: EOF when reading a line").replace("main()", "getpass.getpass()"),
+        "Do you want to continue? [y/N]: Aborted!\n",
+        "Aborted.\n",
+    ],
+)
+def test_a_program_that_wants_input_is_told_how_it_gets_some(stderr: str) -> None:
+    """input(), a debugger, a prompt of click or typer, a menu."""
+    (cause,) = find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)
+    assert cause.code == "input-missing" and "--stdin" in cause.fix and cause.retryable is False

@@ -470,6 +470,11 @@ FRAMES = {
         "\n".join(f"[rank1]: {line}" for line in f"{HEAD}\n{MAIN}\n{STEP}\nValueError: no".split("\n")),
         "train.py:67 in step",
     ),
+    "abort in C++": (
+        'Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "/job/other.py", line 1 in wait\n\n'
+        'Thread 0x2 (most recent call first):\n  File "/job/train.py", line 67 in step',
+        "train.py:67 in step",
+    ),
     "fatal signal": (
         'Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File "/job/other.py", line 1 '
         'in wait\n\nCurrent thread 0x2 (most recent call first):\n  File "/usr/lib/python3.11/ctypes/__init__.py", '

@@ -32,9 +32,9 @@ SYMPTOMS = (
 def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
     """Yield the symptoms in the last output, each with the line that shows it, in the table's order.
 
-    If there is a traceback, only messages of its exceptions count, and rows that are ``loud``: a line about a
-    connection that was lost and restored an hour ago does not explain why a process ended. Each line is used
-    once: a line that a special row has explained is not explained again by a general one. At most one
+    If there is a traceback of an exception, only its messages count, and rows that are ``loud``: a line about
+    a connection that was lost and restored an hour ago does not explain why a process ended. Each line is
+    used once: a line that a special row has explained is not explained again by a general one. At most one
     consequence is yielded.
 
     Args:
@@ -44,7 +44,7 @@ def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[S
     """
     said: set[str] = set()
     elsewhere = False
-    exact = killed or words.messages
+    exact = killed or (words.messages and words.source != "faulthandler")
     messages, others = (("\n".join(lines), lines) for lines in (words.messages, words.lines))
     for symptom in SYMPTOMS:
         if symptom.consequence and elsewhere:

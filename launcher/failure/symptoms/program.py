@@ -203,6 +203,20 @@ SYMPTOMS = (
         False,
     ),
     Symptom(
+        "input-missing",
+        (
+            "EOFError: EOF when reading a line",
+            "bdb.BdbQuit",
+            "termios.error: (25, ",
+            "Aborted!",
+            "^Aborted.",
+        ),
+        "the program reads standard input (a prompt, a debugger), and nothing is typed there",
+        "`launcher run --stdin 1 -- python train.py` gives it to rank 1, `--stdin all` each a copy; at a "
+        "terminal `--nproc-per-node 1`; or leave out `breakpoint()` and `input()`",
+        False,
+    ),
+    Symptom(
         "local-rank-wanted",
         (
             "arguments are required*--local_rank",

@@ -23,6 +23,7 @@ SYMPTOMS = (
         (
             "Detected mismatch between collectives on ranks",
             "op.preamble.length <= op.nbytes",
+            "Received data size doesn't match expected size",
             "DDP expects same model across all ranks",
             "appears not to match * of the same param in process",
             "Mismatched *: One rank",
