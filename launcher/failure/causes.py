@@ -9,7 +9,7 @@ from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
-from launcher.failure.model import Cause
+from launcher.failure.model import OWN_LIMIT, Cause
 from launcher.failure.signals import (
     SIGNALS,
     base_name,
@@ -269,7 +269,7 @@ def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) ->
         limit = read_memory_limit(host)
         hit = before.limit_hits is None or (after.limit_hits or 0) > before.limit_hits
         if limit is not None and hit:
-            reached = f"the container's memory limit of {say_size(limit)} was reached"
+            reached = f"{OWN_LIMIT} of {say_size(limit)} was reached"
             return Cause("out-of-memory", f"{reached}, {went}", MEMORY_FIX, True)
         return Cause("out-of-memory", f"the pod or the node ran out of memory, {went}", MEMORY_FIX, True)
     counts = before.node_oom_kill, after.node_oom_kill

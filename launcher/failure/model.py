@@ -9,6 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.messages import Line
 
+OWN_LIMIT = "the container's memory limit"
+"""Beginning of the description of `out-of-memory` where the container's own limit was reached."""
+
 
 @message
 class Cause:

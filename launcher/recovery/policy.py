@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.messages import message
+from launcher.failure.model import OWN_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class FailedAttempt:
         return max(0, self.ended_ns - self.started_ns) / 1e9
 
     @property
+    def rank(self) -> str:
+        """The rank that failed, e.g. ``rank 3``."""
+        return " ".join(self.what.split()[:2])
+
+    @property
     def kind(self) -> str:
         """The cause, or the exit status where the cause is unknown: budgets count by this."""
         return self.cause or f"status {self.status}"
@@ -103,6 +109,10 @@ def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.
     if len(counted) > rule.most:
         used = f"all {rule.most} restarts are" if rule.most > 1 else "the only restart is"
         return Decision(False, f"{used} used (--restarts {rule.most})")
+    full = [one.rank for one in counted if one.detail.startswith(OWN_LIMIT) and not one.progressed]
+    if last.detail.startswith(OWN_LIMIT) and full.count(last.rank) > 1 and not rule.on_any:
+        why = f"{last.rank} needs more than {OWN_LIMIT}, {full.count(last.rank)} times"
+        return Decision(False, f"{why} (--restart-on any restarts all the same)")
     same = sum(one.kind == last.kind for one in counted)
     if rule.per_cause is not None and same > rule.per_cause:
         by = f"by the cause {last.cause}" if last.cause else f"with {last.kind}"

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.model import Restarts
+from launcher.failure.model import OWN_LIMIT
 from launcher.recovery.policy import IDLE_MAX, QUICK_S, FailedAttempt, decide, find_wait_s
 
 
@@ -17,6 +18,8 @@ def failed(
     retryable: bool | None = None,
     lasted_s: float = 1.0,
     progressed: bool | None = None,
+    what: str = "",
+    detail: str = "",
 ) -> FailedAttempt:
     return FailedAttempt(
         number=number,
@@ -26,7 +29,29 @@ def failed(
         cause=cause,
         retryable=retryable,
         progressed=progressed,
+        what=what,
+        detail=detail,
     )
+
+
+def out_of_memory(
+    rank: int, detail: str = f"{OWN_LIMIT} of 64 GiB was reached", **other: bool
+) -> FailedAttempt:
+    what = f"rank {rank} on gpu-0 was killed by SIGKILL"
+    return failed(status=137, cause="out-of-memory", retryable=True, what=what, detail=detail, **other)
+
+
+def test_memory_that_ran_out_twice_at_the_containers_limit_runs_out_again() -> None:
+    """On the same rank; not where others filled the node, another rank grew, or the job progressed."""
+    rule = Restarts(most=9)
+    assert decide(rule, [out_of_memory(3)]).restarts
+    found = decide(rule, [out_of_memory(3), out_of_memory(3)])
+    assert not found.restarts and "rank 3" in found.why and "--restart-on any" in found.why
+    assert not decide(rule, [out_of_memory(3), failed(), out_of_memory(3)]).restarts
+    assert decide(rule, [out_of_memory(3), out_of_memory(1)]).restarts
+    assert decide(rule, [out_of_memory(3, "the pod or the node ran out")] * 2).restarts
+    assert decide(rule, [out_of_memory(3, progressed=True)] * 2).restarts
+    assert decide(Restarts(most=9, on_any=True), [out_of_memory(3)] * 2).restarts
 
 
 def test_without_restarts_the_job_ends() -> None:
