@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.command.line import reads_program
 from launcher.core.environ import shorten
-from launcher.core.errors import UsageError
+from launcher.core.errors import LauncherError, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
     HOSTS_AT_ONCE,
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
+_OF_RANK = {"contradiction", "launcher-per-process"}
+"""Codes of problems that flags of another job have inside of a rank."""
+
 
 def plan_job(
     environ: Mapping[str, str],
@@ -75,7 +78,35 @@ def plan_job(
     Raises:
         LauncherError: The job cannot be planned; carries all problems found together.
     """
-    shape = decide_shape(environ, host, options, command, met, seats or {})
+    try:
+        return _plan_job(environ, host, options, command, met, seats or {})
+    except LauncherError as error:
+        if (
+            environ.get(MARKER)
+            and options.get("source") is None
+            and {p.code for p in error.problems} <= _OF_RANK
+        ):
+            raise UsageError(_job_in_rank(environ.get("RANK", "?"), error.problems[0].where)) from None
+        raise
+
+
+def _job_in_rank(rank: str, where: str) -> Problem:
+    what = (
+        f"this launcher runs inside of rank {rank} of another launcher run, and its flags are of another job"
+    )
+    fix = "for a job of its own in each rank: launcher run --source manual, with the same flags"
+    return Problem("contradiction", what, where, fix)
+
+
+def _plan_job(
+    environ: Mapping[str, str],
+    host: Host,
+    options: Options,
+    command: Sequence[str],
+    met: tuple[str, ...],
+    seats: Mapping[int, int],
+) -> Plan:
+    shape = decide_shape(environ, host, options, command, met, seats)
     role, role_origin = _find_role(shape, environ)
     origins = {**name_origins(shape, met), "role": role_origin}
     parts = plan_parts(shape, environ, host, origins)

@@ -930,6 +930,29 @@ def test_a_worker_of_a_job_with_one_process_per_node_may_start_launchers() -> No
     assert "LAUNCHER_LAUNCHED" in (job.agent.unset if job.agent else ())
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"nproc_per_node": "4"},
+        {"nproc_per_node": "1", "nnodes": "2"},
+        {"engine": "torchrun"},
+        {"engine": "mpirun"},
+        {"scope": "node"},
+        {"nproc_per_node": "4", "scope": "node"},
+    ],
+)
+def test_a_job_inside_a_rank_has_one_fix(flags: dict[str, Any]) -> None:
+    """It leads to a plan, and nothing else is proposed beside it."""
+    outer = plan("python", "train.py", nproc_per_node="2")
+    environ = {setting.name: setting.value for setting in (*outer.settings, *outer.processes[1].settings)}
+    with pytest.raises(UsageError) as found:
+        plan("python", "inner.py", environ=environ, **flags)
+    assert "rank 1 of another launcher" in str(found.value) and "--source manual" in str(found.value)
+    assert len(found.value.problems) == 1 and not found.value.notes
+    if len(flags) == 1 and "nproc_per_node" in flags:
+        assert plan("python", "inner.py", environ=environ, source="manual", **flags).topology.world_size == 4
+
+
 def test_workers_of_a_wrapped_launcher_see_no_lies() -> None:
     """Ranks of what the platform started would be the same in all of them: taken away."""
     environ = {**PER_NODE, "PMIX_RANK": "1", "RANK": "1", "SLURM_PROCID": "1", "MASTER_ADDR": "10.0.0.4"}
