@@ -70,6 +70,25 @@ STARTER_PER_PROCESS = Cause(
     False,
 )
 
+SPAWNERS = {
+    "detectron2/engine/launch.py": "detectron2's launch()",
+    "ignite/distributed/": "ignite's idist.Parallel",
+    "trl/scripts/": "trl's vllm-serve",
+    "accelerate/launchers.py": "accelerate's notebook_launcher",
+    "lightning/fabric/strategies/launchers/": "Lightning",
+    "lightning/pytorch/strategies/launchers/": "Lightning",
+    "pytorch_lightning/strategies/launchers/": "Lightning",
+    "torch_xla/distributed/": "torch_xla's spawn",
+    "torch/distributed/launcher/api.py": "elastic_launch",
+    "torch/multiprocessing/spawn.py": "torch.multiprocessing.spawn",
+    "multiprocessing/process.py": "multiprocessing",
+}
+"""Parts of paths of what starts processes inside of a script, the most special first."""
+SPAWN_FIX = (
+    "`launcher run --nproc-per-node 1 --expand-args -- python train.py`, with the script's own flags for nodes, "
+    "such as `--num-machines '$WORLD_SIZE' --machine-rank '$RANK' --dist-url 'tcp://$MASTER_ADDR:$MASTER_PORT'`"
+)
+
 
 class Faults:
     """Faults of our own during the search for a cause: kept once per finder, and never raised.
@@ -212,6 +231,13 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
         symptoms.insert(0, _explain_missing(missing))
     if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
         symptoms.insert(0, STARTER_PER_PROCESS)
+    elif any(cause.code == "port-in-use" for cause in symptoms):
+        frames = "\n".join(line for line in words.traceback if 'File "' in line)
+        spawner = next((name for part, name in SPAWNERS.items() if part in frames), "")
+        what = f"the script starts its own processes ({spawner}), and was started once per process"
+        if spawner:  # another port, which is the usual fix, cannot help
+            others = [cause for cause in symptoms if cause.code != "port-in-use"]
+            symptoms = [Cause("script-spawns", what, SPAWN_FIX, False), *others]
     return symptoms
 
 

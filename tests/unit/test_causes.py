@@ -975,3 +975,24 @@ def test_a_program_that_wants_input_is_told_how_it_gets_some(stderr: str) -> Non
     """input(), a debugger, a prompt of click or typer, a menu."""
     (cause,) = find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)
     assert cause.code == "input-missing" and "--stdin" in cause.fix and cause.retryable is False
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("torch/multiprocessing/spawn.py", "torch.multiprocessing.spawn"),
+        ("detectron2/engine/launch.py", "detectron2"),
+        ("ignite/distributed/comp_models/native.py", "ignite"),
+        ("trl/scripts/vllm_serve.py", "trl"),
+        ("accelerate/launchers.py", "accelerate"),
+        ("multiprocessing/process.py", "multiprocessing"),
+    ],
+)
+def test_a_script_that_starts_its_own_processes_is_named(part: str, name: str) -> None:
+    """Another port does not help: each rank starts all of them again."""
+    text = raised("torch.distributed.DistNetworkError: failed to listen, port: 29500, name: EADDRINUSE")
+    inner = f'  File "/opt/env/lib/python3.11/site-packages/{part}", line 1, in f\n    x()\n  File "train.py"'
+    found = find_causes(death(1, text.replace('  File "train.py"', inner, 1)), UNKNOWN, EMPTY_HOST)
+    assert codes(found) == ["script-spawns"]
+    assert name in found[0].what and "--nproc-per-node 1" in found[0].fix and found[0].retryable is False
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["port-in-use"]
