@@ -85,8 +85,8 @@ SPAWNERS = {
 }
 """Parts of paths of what starts processes inside of a script, the most special first."""
 SPAWN_FIX = (
-    "`launcher run --nproc-per-node 1 --expand-args -- python train.py`, with the script's own flags for nodes, "
-    "such as `--num-machines '$WORLD_SIZE' --machine-rank '$RANK' --dist-url 'tcp://$MASTER_ADDR:$MASTER_PORT'`"
+    "`launcher run --nproc-per-node 1 --expand-args -- python train.py`, and the script's flags of nodes: "
+    "`--num-machines '$WORLD_SIZE' --machine-rank '$RANK' --dist-url 'tcp://$MASTER_ADDR:$MASTER_PORT'`"
 )
 
 

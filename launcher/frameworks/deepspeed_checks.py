@@ -26,6 +26,8 @@ FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_acceler
 """Its flags that choose among the nodes and GPUs of the hostfile."""
 BUILD_S = 1800.0
 """Seconds after which a build must have been killed: no operation of DeepSpeed takes as long to compile."""
+LOCAL = {"btrfs", "ext2", "ext3", "ext4", "overlay", "tmpfs", "xfs", "zfs"}
+"""File systems that no other node writes to."""
 
 
 @frozen
@@ -119,9 +121,33 @@ def find_stale_lock(case: Case, host: Host) -> tuple[str, float] | None:
         for name in host.list_folder(folder):
             lock = f"{folder}/{name}/lock"
             age_s = host.age_s(lock)
-            if age_s is not None and age_s > BUILD_S:
+            if age_s is not None and (age_s > BUILD_S or is_abandoned(lock, host)):
                 return lock, age_s
     return None
+
+
+def is_abandoned(lock: str, host: Host) -> bool:
+    """Whether no process has a lock open any more, as the one does that compiles; False if we cannot see all.
+
+    Another node may hold a lock in a network file system, another container one outside of our own root, and
+    another user's processes cannot be looked at.
+    """
+    try:
+        found, root = os.stat(host.path(lock)), os.stat(host.path("/"))
+    except (OSError, ValueError):
+        return False
+    sees_all = found.st_dev == root.st_dev or (host.read_text("/proc/2/comm") or "").strip() == "kthreadd"
+    mounts = [line.split() for line in (host.read_text("/proc/self/mountinfo") or "").splitlines()]
+    device = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
+    kinds = {words[words.index("-") + 1] for words in mounts if words[2] == device and "-" in words}
+    if not (sees_all and kinds & LOCAL) or os.geteuid() not in (0, found.st_uid):
+        return False
+    for pid in filter(str.isdecimal, host.list_folder("/proc")):
+        for fd in host.list_folder(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(host.path(f"/proc/{pid}/fd/{fd}")), found):
+                    return False
+    return host.age_s(lock) is not None  # it was not released meanwhile
 
 
 def list_build_folders(case: Case, host: Host) -> list[str]:
@@ -166,7 +192,7 @@ def _too_many_slots(path: str, entry: Entry, gpu_count: int) -> Problem:
 def _locked(lock: str, age_s: float) -> Problem:
     return Problem(
         "build-locked",
-        f"{lock} is {age_s / 60:.0f} minutes old: what compiled there was killed, and every process would "
+        f"{lock} is {age_s / 60:.0f} minutes old, and what compiled there was killed: every process would "
         "wait for it forever",
         "this node",
         f"rm {lock}",
