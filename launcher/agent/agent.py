@@ -331,6 +331,8 @@ class Agent:
         while self.group.is_busy:
             self.loop.turn(wait=not self.group.has_more)
             self.loop.guard(self.group.collect)
+        if self.group.stopper.left:
+            self.loop.guard(self._note_left)
         moments.ended = time.monotonic()
         self.evidence.close()
         self.observers.look()
@@ -343,6 +345,19 @@ class Agent:
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
             raise self.group.refused
+
+    def _note_left(self) -> None:
+        """Let the job fail if its shells have ended at once, and left what they started to be ended by us."""
+        from launcher.command.line import may_be_shell
+        from launcher.failure.reason import LEFT, LEFT_WITHIN_S, Reason
+
+        ranks = [one for one in self.group.ended if not one.child.companion]
+        is_quick = all(one.ended_ns - self.started_mono_ns < LEFT_WITHIN_S * 1e9 for one in ranks)
+        is_own = self.first is None and self.reason is None and self.forwarder.told is None
+        if ranks and is_quick and is_own and all(may_be_shell(one.child.argv) for one in ranks):
+            self.end_for(
+                Reason(LEFT, f"it ended within {LEFT_WITHIN_S:g} s, and left {self.group.stopper.left}")
+            )
 
     def read_timings(self) -> Mapping[str, object] | None:
         """Return where the time has gone on this node so far, in seconds; None before the first attempt."""

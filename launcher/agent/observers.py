@@ -176,6 +176,7 @@ class Observers:
             self._agent.loop.guard(self._checking.finish)
         if self._agent.evidence.dumps:
             self._agent.loop.guard(self._analyse)
+        self._agent.loop.guard(self._look_at_hidden)
         self._agent.loop.guard(self._look_at_loss)
 
     def _analyse(self) -> None:
@@ -202,6 +203,18 @@ class Observers:
             helper.close()
         elif any(answers[0]):
             agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}", "dumps-analysed")
+
+    def _look_at_hidden(self) -> None:
+        """Say which process ended with 0 although its last output is an exception: its status was lost."""
+        agent = self._agent
+        tails = [
+            tail for place in range(len(agent.group.processes)) for tail in agent.output.read_tails(place)
+        ]
+        if agent.forwarder.told is None and any(b"Traceback (most" in tail for tail in tails):
+            from launcher.agent.report import find_hidden
+
+            for line in find_hidden(agent):
+                agent.say(f"warning: {line}", "hidden-failure")
 
     def _look_at_loss(self) -> None:
         """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""

@@ -6,6 +6,7 @@ import time
 
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.failure import arbiter
 from launcher.failure.arbiter import RANK, Event
@@ -15,8 +16,9 @@ from launcher.failure.model import ProcessExit, Verdict
 from launcher.failure.reason import STALLED_STATUS
 from launcher.failure.record import default_failure_file, render_json, summarize, write_verdict
 from launcher.failure.report import render_text
-from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_words_of
+from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_uncaught, read_words_of
 from launcher.failure.symptoms import find_symptoms
+from launcher.failure.text import quote
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
 from launcher.output.folder import ERROR_FILE, STACKS_FILE
@@ -112,7 +114,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     told = agent.told_before if agent.first is not None else agent.forwarder.told
     host, observers, faults = Host(), agent.observers, Faults()
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
-    return make_verdict(
+    verdict = make_verdict(
         ends[0],
         ends[1:],
         host_name=host.hostname(),
@@ -127,6 +129,25 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         unmet_since=observers.unmet,
         leftovers=survivors,
     )
+    none = list[str]()
+    hidden = none if told is not None else faults.guard("hidden failures", lambda: find_hidden(agent), none)
+    return replace(verdict, also=(*verdict.also, *hidden))
+
+
+HIDDEN_MAX = 4
+HIDDEN_FIX = "fix: `set -o pipefail` before a pipeline, `set -e` in a script, `wait $!` after `&`"
+
+
+def find_hidden(agent: Agent) -> list[str]:
+    """Return a line for each process that ended with 0, and whose last output is an uncaught exception."""
+    found = []
+    for index, one in enumerate(agent.group.processes):
+        tails = agent.output.read_tails(index) if one.code == 0 and not one.child.companion else []
+        raised = next(filter(None, map(read_uncaught, tails)), "")
+        if raised:
+            what = f"{one.name} exited with status 0, but an uncaught exception ends its output"
+            found.append(f"{what}: {quote(raised)}; {HIDDEN_FIX}")
+    return found[:HIDDEN_MAX]
 
 
 def describe_exit(agent: Agent, process: Process) -> ProcessExit:

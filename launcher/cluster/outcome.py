@@ -14,6 +14,7 @@ from launcher.core.model import NODE
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
+    LEFT,
     LOST,
     PREEMPTED,
     RANK,
@@ -26,7 +27,7 @@ from launcher.failure.arbiter import (
     FailureArbiter,
 )
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.reason import NEVER_MET_FIX
+from launcher.failure.reason import LEFT_FIX, NEVER_MET_FIX
 from launcher.failure.text import say_apart
 from launcher.failure.transfer import fit
 from launcher.failure.verdict import make_verdict
@@ -58,6 +59,7 @@ CAUSES = {
     PREEMPTED: Cause("preempted", "", FIX, retryable=True),
     UNPROVEN: Cause("other-fabric", "", "see that node's earlier messages for the fix", retryable=False),
     UNMET: Cause("never-met", "", NEVER_MET_FIX, retryable=False),
+    LEFT: Cause("left-running", "", LEFT_FIX, retryable=False),
     GAVE_UP: Cause("node-lost", "", CUT_OFF_FIX, retryable=True),
 }
 """Causes of events that are a cause themselves, by kind; the event supplies the text."""
@@ -70,6 +72,7 @@ WORDS = {
     PREEMPTED: STATUS_WORDS,
     UNPROVEN: "was ended because NCCL uses another fabric",
     UNMET: "was ended because its processes did not meet",
+    LEFT: "was ended because its command had ended",
 }
 
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 RANK, LOST, REFUSED, PREEMPTED = "rank", "lost", "refused", "preempted"
 GAVE_UP, CUT_OFF = "gave-up", "cut-off"
-STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
+STALLED, UNPROVEN, UNMET, LEFT = "stalled", "unproven", "unmet", "left-running"
 """Kinds of events: a process has failed; a node is lost; a node could not start its command; a node is
 preempted; a node gave up the coordinator; the coordinator hears no other node; the job hangs; its NCCL
-uses another fabric than the required one; its processes have not met."""
+uses another fabric than the required one; its processes have not met; its command has ended before them."""
 SILENT_NS = 2_500_000_000
 """A silent node may have been lost this long after its last message: a bit more than a heartbeat."""
 LATENESS_NS = 25_000_000

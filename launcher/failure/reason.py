@@ -6,8 +6,12 @@ from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
 from launcher.core.frozen import frozen, replace
 from launcher.failure.model import Cause
 
-STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
-"""Kinds: the job hangs; NCCL uses another fabric than required; the processes have not connected."""
+STALLED, UNPROVEN, UNMET, LEFT = "stalled", "unproven", "unmet", "left-running"
+"""Kinds: the job hangs; NCCL uses another fabric than required; the processes have not connected; the command
+has ended at once, and what it had put into the background was still running."""
+LEFT_WITHIN_S = 5.0
+"""A shell that ends with 0 within this time has not waited for a training."""
+LEFT_FIX = "have the script wait: `python train.py & wait $!`, or without `&`, `nohup` and `setsid`"
 STALLED_STATUS = 1
 """Our exit status if we ended a stalled job and all of its processes exited with 0."""
 NEVER_MET_FIX = (
@@ -50,5 +54,6 @@ _CAUSES = {
         "see the stacks above for where each rank waits; raise --stall-timeout if the job was only slow",
     ),
     UNPROVEN: Cause("other-fabric", "--verify-fabric, --require-fabric", "", False),
+    LEFT: Cause("left-running", "its command had ended", LEFT_FIX, False),
     UNMET: Cause("never-met", "--require-meeting", NEVER_MET_FIX, False),
 }

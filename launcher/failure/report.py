@@ -30,7 +30,7 @@ QUOTED_MIN = 9
 """Lines that are kept for the traceback and stderr, with their headings."""
 STOPPED_BY_HAND = {-signal.SIGINT, 128 + signal.SIGINT, 0}
 """Exit codes of processes that Ctrl-C stopped: those of Python, a shell, and a clean exit."""
-ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
+ENDED_BY_US = ("stalled", "other-fabric", "never-met", "left-running", "preempted")
 
 
 def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -> str:

@@ -164,6 +164,13 @@ def read_last_words(
     return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest), was_ending=True)
 
 
+def read_uncaught(tail: bytes) -> str:
+    """Return the exception whose traceback ends an output, which nothing has caught; empty without one."""
+    words = read_last_words(tail, None) if b"Traceback (most recent call last)" in tail else LastWords()
+    aside = words.lines[-1:] and words.lines[-1].startswith(BY_THE_WAY)
+    return words.exception if words.was_ending and not aside else ""
+
+
 def read_words_of_others(stderr: bytes) -> Iterator[LastWords]:
     """Yield the tracebacks in a text of several processes: the last one of each, or all, newest first."""
     lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)

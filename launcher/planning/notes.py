@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import is_python, is_shell, may_be_shell, name_launcher, read_flags
+from launcher.command.line import (
+    STARTERS,
+    is_python,
+    is_shell,
+    may_be_shell,
+    name_launcher,
+    read_flags,
+)
+from launcher.core.environ import shorten
 from launcher.core.model import Agent, Fact
 from launcher.engines.choice import MPIRUN, ONLY_TORCHRUN, PROCESS, TORCHRUN, Choice
 from launcher.frameworks import table
@@ -49,6 +57,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
         *name_unknown(case.environ),
         *_note_disabled(case.environ),
         *_note_hook(case.environ),
+        *_note_pipeline(case, host),
     )
 
 
@@ -137,17 +146,38 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     each = case.topology.local_size or 1
     if case.is_wrapped or not may_be_shell(case.argv) or case.topology.world_size == 1:
         return ()
-    path = next((word for word in case.argv[is_shell(case.argv[0]) :] if word[:1] not in "-+"), "")
-    text = "" if "-c" in case.argv[1:2] else host.read_text(os.path.abspath(path)) or ""
+    path, text = _read_shell(case, host)
     name = name_launcher(case.argv, text)
     if not name or (each == 1 and any(word in f"{case.argv}{text}" for word in ABOUT_NODES)):
         return ()
     times = f"{each} times on this node" if each > 1 else "once on each node"
     return (
-        f"{path if text else case.argv[0]} names {name}, which may start all processes of a node, and is "
+        f"{path} names {name}, which may start all processes of a node, and is "
         f"started {times}: give the launcher that line (launcher run -- {name} ...), or what {name} starts "
         "(launcher run -- python train.py)",
     )
+
+
+def _read_shell(case: Case, host: Host) -> tuple[str, str]:
+    """Return the name and the text of what a shell runs: its file, or the words behind ``-c``."""
+    if "-c" in case.argv[1:2]:
+        return f"{case.argv[0]} -c", "".join(case.argv[2:3])
+    path = next((word for word in case.argv[is_shell(case.argv[0]) :] if word[:1] not in "-+"), "")
+    return path, host.read_text(os.path.abspath(path)) or ""
+
+
+def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
+    """Return a note if a shell's status is that of ``tee``, and not that of the training before it."""
+    if not may_be_shell(case.argv):
+        return ()
+    path, text = _read_shell(case, host)
+    for line in () if "pipefail" in f"{case.argv}{text}" else text.splitlines():
+        head, bar, tail = line.partition("#")[0].partition("|")
+        names = [word.rpartition("/")[2] for word in head.split()]
+        if bar and tail[:1] != "|" and any(is_python(name) or name in STARTERS for name in names):
+            said = f"{path}: `{shorten(head.strip())} | ...` has the status of the last command in the pipe"
+            return (f"{said}, also if the first fails: `set -o pipefail` before it",)
+    return ()
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:

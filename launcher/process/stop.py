@@ -47,6 +47,7 @@ class Stopper:
         due: When to call `fire`.
         number: The signal that all get; None before the stop.
         told: The last signal that each process got, by pid.
+        left: Descriptions of the processes that outlived those of a job that ended by itself.
         gave_up: Whether not even SIGKILL has ended all processes.
         groups: The process groups that we created, as long as they have members.
         started: The processes that we started and have not reaped yet.
@@ -68,6 +69,7 @@ class Stopper:
         self.due: float | None = None
         self.number: int | None = None
         self.told: dict[int, int] = {}
+        self.left = ""
         self.gave_up = False
         self.groups: set[int | None] = set()
         self.started: set[int] = set()
@@ -192,9 +194,8 @@ class Stopper:
         self.number = signal.SIGTERM
         leaders = self.leaders()
         if any(map(is_alive, leaders)):
-            self._say(
-                f"{len(leaders)} left behind by the job: sending SIGTERM ({_names(leaders)})", "left-behind"
-            )
+            self.left = _names(leaders)
+            self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({self.left})", "left-behind")
         self._tell(leaders)
 
     def _start_clock(self, now: float, grace_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -214,6 +215,33 @@ def test_a_daemon_does_not_survive_the_job(tmp_path: Path, manner: str) -> None:
     assert done.returncode == 0, done.stderr
     assert is_gone(read_pid(pid_file))
     assert "left behind" in done.stderr
+
+
+def test_a_command_that_leaves_its_training_in_the_background_has_failed() -> None:
+    """Its shell ends with 0 at once, and we end what it has started: nothing was trained."""
+    for command in ("sleep 600 &", "setsid sleep 600 & disown", "nohup sleep 600 >/dev/null 2>&1 &"):
+        done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", command)
+        assert done.returncode == 1, (command, done.stderr)
+        assert "cause: [left-running]" in done.stderr and "sleep 600" in done.stderr
+    done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", "sleep 0.1 & wait")
+    assert done.returncode == 0 and "left" not in done.stderr
+
+
+LOST = f"[ $RANK = 0 ] || {sys.executable} -c 'raise ValueError(7)'"
+
+
+@pytest.mark.parametrize("command", [f"({LOST}) 2>&1 | cat", f"{LOST}; true", f"({LOST}) & wait; echo done"])
+def test_an_exception_whose_status_was_lost_is_a_warning(command: str, tmp_path: Path) -> None:
+    """In the log, and in the report and the record if another rank fails."""
+    line = "exited with status 0, but an uncaught exception ends its output: ValueError: 7"
+    done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", command)
+    assert done.returncode == 0 and "launcher: warning: rank 1 (pid " in done.stderr, done.stderr
+    assert line in done.stderr
+    record = tmp_path / "record"
+    fails = f"[ $RANK = 1 ] || {{ sleep 1; exit 3; }}; {command}"
+    done = launch("run", "--nproc-per-node", "2", "--failure-file", str(record), "--", "bash", "-c", fails)
+    assert done.returncode == 3 and line in done.stderr, done.stderr
+    assert any(line in also for also in json.loads(record.read_text())["also"])
 
 
 FAMILY = """

@@ -24,6 +24,7 @@ from launcher.failure.stderr import (
     find_user_frame,
     read_last_words,
     read_root_cause,
+    read_uncaught,
 )
 from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
 from launcher.guest.process import TEXT_LIMIT, write_error_file
@@ -489,3 +490,20 @@ def test_the_innermost_line_of_the_users_code_is_found(name: str) -> None:
     """Not one of a package, of Python itself, or of no file."""
     text, frame = FRAMES[name]
     assert find_user_frame(say(text).traceback) == frame
+
+
+@pytest.mark.parametrize(
+    ("text", "raised"),
+    [
+        (f"epoch 1\n{TRACEBACK}\n", "ValueError: no"),
+        (f"{TRACEBACK}\n\n[rank0] epoch 2\n", ""),
+        (f"Exception ignored in: <function f>\n{TRACEBACK}\n", ""),
+        (f"Exception in thread Thread-1:\n{TRACEBACK}\n", ""),
+        (f"{TRACEBACK}\n\n{CAUSE}\n\n{TRACEBACK.replace('no', 'yes')}\n", "ValueError: yes"),
+        ("ValueError: no\n", ""),
+        ("", ""),
+    ],
+)
+def test_an_exception_that_ends_an_output_was_not_caught(text: str, raised: str) -> None:
+    """One that is followed by something was caught, or is another's."""
+    assert read_uncaught(text.encode()) == raised

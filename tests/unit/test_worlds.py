@@ -418,3 +418,21 @@ def test_a_shell_that_only_starts_python_is_left_out(
 ) -> None:
     """Signals reach the program directly, and its script shows its framework."""
     assert open_shell(command) == (opened or command)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_noted"),
+    [
+        ("python x.py 2>&1 | tee log", True),
+        ("cd /job\n/opt/bin/torchrun x.py >out |& tee log", True),
+        ("set -o pipefail; python x.py | tee log", False),
+        ("python x.py || exit 1", False),
+        ("# python x.py | tee log", False),
+        ("ls | tee log; python x.py", False),
+    ],
+)
+def test_a_pipeline_that_loses_a_status_is_noted(tmp_path: Path, text: str, is_noted: bool) -> None:
+    """Its status is that of ``tee``."""
+    for command in (("bash", "-c", text), ("bash", write(tmp_path, text, "run.sh"))):
+        notes = plan(*command, nproc_per_node="1").notes
+        assert any("`set -o pipefail` before it" in note for note in notes) is is_noted
