@@ -12,7 +12,7 @@ from launcher.failure import arbiter
 from launcher.failure.arbiter import RANK, Event
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters, read_counters
-from launcher.failure.model import ProcessExit, Verdict
+from launcher.failure.model import Cause, ProcessExit, Verdict
 from launcher.failure.reason import STALLED_STATUS
 from launcher.failure.record import default_failure_file, render_json, summarize, write_verdict
 from launcher.failure.report import render_text
@@ -21,6 +21,7 @@ from launcher.failure.symptoms import find_symptoms
 from launcher.failure.text import quote
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
+from launcher.machine.ports import is_reserved
 from launcher.output.folder import ERROR_FILE, STACKS_FILE
 from launcher.process.signals import name_signal
 
@@ -113,7 +114,9 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         ends = [read_root_cause(ends[0]) or ends[0]]
     told = agent.told_before if agent.first is not None else agent.forwarder.told
     host, observers, faults = Host(), agent.observers, Faults()
+    port = first.child.environ.get("MASTER_PORT", "")
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
+    causes = find_causes(ends[0], before, host, observers.counters_after, faults, ends[1:])
     verdict = make_verdict(
         ends[0],
         ends[1:],
@@ -123,7 +126,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         attempt=agent.attempt + agent.restarter.restarts_of_torchrun,
         started_ns=agent.started_ns,
         told=None if told is None else name_signal(told),
-        causes=find_causes(ends[0], before, host, observers.counters_after, faults, ends[1:]),
+        causes=faults.guard("ports", lambda: name_reserved(causes, port), causes),
         faults=faults,
         reason=agent.reason,
         unmet_since=observers.unmet,
@@ -132,6 +135,27 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     none = list[str]()
     hidden = none if told is not None else faults.guard("hidden failures", lambda: find_hidden(agent), none)
     return replace(verdict, also=(*verdict.also, *hidden))
+
+
+RESERVED = (
+    "if it is MASTER_PORT ({}), the launcher reserves it for a server that sets SO_REUSEADDR, as torch's does"
+)
+REUSE = "`sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)`, `TCPServer.allow_reuse_address = True`"
+
+
+def name_reserved(causes: Sequence[Cause], port: str) -> Sequence[Cause]:
+    """Return causes in which a port that cannot be bound may be the one that we reserve for rank 0."""
+    if not any(one.code == "port-in-use" and "[Errno 98]" in one.what for one in causes):
+        return causes
+    if not port.isdecimal() or not is_reserved(int(port)):
+        return causes
+    what = f"{RESERVED.format(port)}; or another process has this port"
+    return [
+        replace(one, what=f"{what}: {one.what.partition(': ')[2]}", fix=f"{REUSE}; otherwise {one.fix}")
+        if one.code == "port-in-use"
+        else one
+        for one in causes
+    ]
 
 
 HIDDEN_MAX = 4

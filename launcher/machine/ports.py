@@ -52,6 +52,17 @@ def is_taken(port: int) -> bool:
     return False
 
 
+def is_reserved(port: int) -> bool:
+    """Whether only a server with SO_REUSEADDR gets a port: somebody has bound it, and does not listen."""
+    if is_taken(port):
+        return False
+    try:
+        _bind(port, shared=False).close()
+    except OSError as error:
+        return error.errno == EADDRINUSE
+    return False
+
+
 def find_free_port(before: int) -> int | None:
     """Return the first free port above a port, with the one above it free too, for Horovod; None if none."""
     ahead = range(before + 1, min(before + AHEAD, (1 << 16) - 1))

@@ -216,6 +216,21 @@ def open_nodes(
     ]
 
 
+BIND = {
+    "socket": "socket.socket().bind(('127.0.0.1', int(os.environ['MASTER_PORT'])))",
+    "socketserver": "socketserver.TCPServer(('', int(os.environ['MASTER_PORT'])), None)",
+    "IPv6": "socket.socket(socket.AF_INET6).bind(('::1', int(os.environ['MASTER_PORT'])))",
+}
+
+
+@pytest.mark.parametrize("how", BIND)
+def test_a_server_that_cannot_share_the_port_that_we_reserve_is_told_why(how: str) -> None:
+    """It is no other process that has it."""
+    script = f"import os, socket, socketserver; {BIND[how]}"
+    done = launch("run", "--nproc-per-node", "2", "--", sys.executable, "-c", script)
+    assert done.returncode == 1 and "reserves it for a server that sets SO_REUSEADDR" in done.stderr
+
+
 @torch
 def test_two_nodes_on_one_machine_are_one_job() -> None:
     """As with torchrun: what is typed is obeyed, with a note."""
