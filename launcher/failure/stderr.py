@@ -62,7 +62,7 @@ NOT_THE_USERS = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|/python3\d*\.zip/|/launcher/guest/"
 )
 """Part of a path of an installed package, the standard library or our own hook."""
-BOX, RULE = re.compile("\u256d\u2500+ (.*?) \u2500*\u256e"), "\u2500\u2500\u2500"
+BOX, RULE = re.compile("\u256d\u2500{1,300} (.{0,100}?) \u2500{0,300}\u256e"), "\u2500\u2500\u2500"
 """Head of a box that rich draws around a message (typer, tyro, cyclopts), and a line across it."""
 HELP = re.compile(r"(?i)^\s*usage:|--help\b|--helpshort\b|HYDRA_FULL_ERROR=1")
 """Line of a program that does not understand its arguments, beside the message."""
