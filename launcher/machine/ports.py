@@ -53,7 +53,7 @@ def is_taken(port: int) -> bool:
 
 
 def is_reserved(port: int) -> bool:
-    """Whether only a server with SO_REUSEADDR gets a port: somebody has bound it, and does not listen."""
+    """Whether only a server with SO_REUSEADDR gets a port: a socket is bound to it, and does not listen."""
     if is_taken(port):
         return False
     try:
