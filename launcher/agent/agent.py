@@ -356,7 +356,9 @@ class Agent:
         is_own = self.first is None and self.reason is None and self.forwarder.told is None
         if ranks and is_quick and is_own and all(may_be_shell(one.child.argv) for one in ranks):
             self.end_for(
-                Reason(LEFT, f"it ended within {LEFT_WITHIN_S:g} s, and left {self.group.stopper.left}")
+                Reason(
+                    LEFT, f"the shell ended within {LEFT_WITHIN_S:g} s, and left {self.group.stopper.left}"
+                )
             )
 
     def read_timings(self) -> Mapping[str, object] | None:
