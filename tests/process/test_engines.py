@@ -117,21 +117,10 @@ def test_torchrun_restarts_all_processes_of_a_node(tmp_path: Path) -> None:
 
 
 @torch
-def test_the_agent_takes_the_launchers_place() -> None:
-    """Same process id: what the platform watches is the agent, and SIGTERM reaches it and the workers."""
+def test_the_launcher_is_the_agents_parent() -> None:
+    """Signals are passed on to it, and its status is the job's."""
     text = "import os, signal; print(os.getppid(), flush=True); signal.pause()"
-    with open_launcher("run", "--engine", "torchrun", "--", sys.executable, "-c", text) as launcher:
-        assert launcher.stdout is not None
-        assert int(launcher.stdout.readline()) == launcher.pid
-        launcher.send_signal(signal.SIGTERM)
-        launcher.communicate(timeout=DEADLINE_S)
-
-
-@torch
-def test_as_init_the_launcher_stays_over_the_agent() -> None:
-    """With --init the agent is a child: signals are passed on to it, and its status is the job's."""
-    text = "import os, signal; print(os.getppid(), flush=True); signal.pause()"
-    words = ("run", "--init", "--engine", "torchrun", "--", sys.executable, "-c", text)
+    words = ("run", "--engine", "torchrun", "--", sys.executable, "-c", text)
     with open_launcher(*words) as launcher:
         assert launcher.stdout is not None
         agent = int(launcher.stdout.readline().rpartition("]")[2])
@@ -392,6 +381,7 @@ NODES = (
     "4",
     "--scope",
     "node",
+    "--no-peers",
 )
 
 
