@@ -23,6 +23,7 @@ OTHERS = {
     "hub-access": "OSError: You are trying to access a gated repo.",
     "ranks-missing": "Timed out after 901 seconds waiting for clients. 1/2 clients joined.",
     "usage": "train.py: error: unrecognized arguments: --epochz 3",
+    "no-terminal": "EOFError: EOF when reading a line",
     "variables-missing": "ValueError: Error initializing torch.distributed using env:// rendezvous: "
     "environment variable RANK expected, but not set",
     "gpu-busy": "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",

@@ -33,7 +33,7 @@ from launcher.process.execute import CPU_LIMIT, find_program
 from launcher.process.group import ProcessGroup
 from launcher.process.kernel import read_signals
 from launcher.process.loop import Later, Loop
-from launcher.process.signals import SI_KERNEL, SignalFile
+from launcher.process.signals import SI_KERNEL, SignalFile, send
 from launcher.process.spawn import with_settings
 from launcher.process.watchdog import MARK, mark_of
 
@@ -76,6 +76,8 @@ if TYPE_CHECKING:
 
 EVENTS_MAX = 16
 """Number of the launcher's latest messages that are kept for later questions."""
+FOREGROUND_S = 0.2
+"""Seconds between two looks whether a job that the terminal has stopped is in the foreground."""
 CLOCK_SET_NS = 100_000_000
 """A wall clock that differs by more from what it was has been set."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
@@ -163,21 +165,20 @@ class Agent:
         self._is_done = self._is_restarting = self._has_begun = False
         self._clear()
         signals = SignalFile()
-        # On a terminal a single process stays in our process group: it can read the terminal's input and
-        # gets Ctrl-C directly. Several processes get a group each, and we forward Ctrl-C to them.
+        # A single process at a terminal decides by itself what a Ctrl-C means, and writes to the terminal.
         self.shares_terminal = self.coordination.shares_terminal and single and os.isatty(0)
         self.folder = RunFolder(watch.log_dir, log_id or self.run_id, place.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = OutputRouter(
             watch, self.loop, environ, several=not single, shares_terminal=self.shares_terminal,
-            node=place.node_rank,
+            lends_terminal=self.coordination.lends_terminal, node=place.node_rank,
         )  # fmt: skip
         self.group = ProcessGroup(
             self, self.loop, signals, self.say,
-            grace_s=watch.grace_s, to_group=watch.signal_to == "group", own_groups=not self.shares_terminal,
+            grace_s=watch.grace_s, to_group=watch.signal_to == "group",
         )  # fmt: skip
         self.signals = signals
-        own = GroupTarget(self.group, shares_terminal=self.shares_terminal)
+        own = GroupTarget(self.group)
         self.target = self.coordination.attach(self) or own
         says = self.say if self.coordination.speaks else _say_nothing
         self.forwarder = SignalForwarder(self.target, watch, says, shares_terminal=self.shares_terminal)
@@ -338,6 +339,8 @@ class Agent:
         self.observers.look()
         self.observers.end_attempt()
         self.output.end_attempt()
+        if not self.shares_terminal or any((one.code or 0) < 0 for one in self.group.ended):
+            self.loop.guard(self.output.stdin.restore)  # a single process that exits may have set them: stty
         self.loop.guard(self.restarter.end_attempt)
         self.observers.look()
         is_told = self.forwarder.told is not None or self.observers.is_preempted
@@ -404,6 +407,26 @@ class Agent:
     def note_started(self) -> None:
         """Note that the processes prepared last have received their streams."""
         self.output.started()
+
+    def on_stopped(self, process: Process, number: int) -> None:
+        """Name a process that the terminal has stopped."""
+        from launcher.output.stdin import describe_stopped
+
+        text = describe_stopped(process, number, is_terminal=self.output.stdin.is_terminal)
+        self.say(text, "rank-stopped", rank=None if process.child.called else process.child.rank)
+        if process.has_terminal:
+            self._continue_in_foreground(process)
+
+    def _continue_in_foreground(self, process: Process) -> None:
+        """Continue a process once we have the foreground.
+
+        A shell's fg sends no SIGCONT to a job that runs, and the launcher was not stopped.
+        """
+        if process.code is None and self.output.stdin.is_in_foreground():
+            send(0, signal.SIGCONT)
+        elif process.code is None:
+            due = time.monotonic() + FOREGROUND_S
+            self.loop.timers.append(Later(due, lambda: self._continue_in_foreground(process)))
 
     def before_kill(self) -> None:
         """Write the failure record: the platform may kill us, too, while the processes end."""

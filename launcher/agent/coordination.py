@@ -62,7 +62,8 @@ class Coordination:
 
     Attributes:
         agent: The agent; set by `attach`.
-        shares_terminal: Whether a single process may read from the terminal.
+        shares_terminal: Whether a single process may have the terminal for itself.
+        lends_terminal: Whether one of the processes may read from the terminal.
         has_work: Whether processes are to be started here; known after `gather`.
         has_others: Whether processes of the job run elsewhere too.
         speaks: Whether the agent reports the signals that it forwards and the place of its logs.
@@ -76,6 +77,7 @@ class Coordination:
 
     agent: Agent
     shares_terminal = True
+    lends_terminal = True
     has_work = True
     has_others = False
     speaks = True

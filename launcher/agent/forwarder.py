@@ -27,14 +27,17 @@ if TYPE_CHECKING:
         def describe(self) -> str:
             """Return the processes in words: ``2 processes``."""
 
-        def pass_on(self, number: int, *, whole: bool) -> None:
-            """Send a signal that does not ask for the end, to ``whole`` process groups or their leaders."""
+        def pass_on(self, number: int, *, whole: bool, reached: bool = False) -> None:
+            """Send a signal that does not ask for the end, to ``whole`` process groups or their leaders.
+
+            ``reached``: the terminal has sent it to the process that reads it.
+            """
 
         def note(self, number: int) -> None:
             """Record the signal as the last one that the processes received."""
 
-        def stop(self, number: int, *, to_group: bool = False) -> None:
-            """Begin to stop the processes."""
+        def stop(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
+            """Begin to stop the processes; ``reached`` as in `pass_on`."""
 
         def kill(self) -> None:
             """Kill the processes now."""
@@ -72,21 +75,21 @@ class SignalForwarder:
 
     def on_signal(self, number: int, *, from_terminal: bool) -> None:
         """Apply a signal to the processes as its sender intends."""
-        reached = from_terminal and self._shares_terminal  # the terminal has sent it to the process too
+        reached = from_terminal  # the terminal has sent it to the process that reads it, too
         if number == signal.SIGHUP and os.getsid(0) == os.getpid():
             reached = False  # only the session leader gets a hangup, see tty_signal_session_leader
         if number == signal.SIGTSTP and from_terminal:
-            self._suspend(reached)
+            self._suspend()
         elif number in ENDING_IDLE and not self._target.count and self._early is None:
-            self._end_by(number, typed=from_terminal)
+            self._end_by(number, typed=from_terminal, reached=reached)
         elif number not in ENDING and self.translate(number) not in ENDING:
             self._pass_on(number, reached=reached, typed=from_terminal)
-        elif reached and number == signal.SIGINT and self._target.count:
+        elif reached and self._shares_terminal and number == signal.SIGINT and self._target.count:
             self._interrupt()
         elif self.told is not None and number == signal.SIGINT and from_terminal:
             self._target.kill()  # a second Ctrl-C: now
         else:
-            self._end_by(number, typed=from_terminal)
+            self._end_by(number, typed=from_terminal, reached=reached)
 
     def note_end(self) -> None:
         """Note the exit of a process: right after a Ctrl-C, the Ctrl-C counts as a request to stop."""
@@ -103,7 +106,7 @@ class SignalForwarder:
         """Return the signal to send for one that arrives (``--signal-map``)."""
         return dict(self._watch.signal_map).get(number, number)
 
-    def _end_by(self, number: int, *, typed: bool) -> None:
+    def _end_by(self, number: int, *, typed: bool, reached: bool) -> None:
         """Stop the processes because of a signal that asks for it; send them the signal of ``--signal-map``.
 
         A typed signal goes to whole process groups, as it does without the launcher: a shell that waits for
@@ -118,7 +121,7 @@ class SignalForwarder:
                 f"{name_signal(number)}: passed on{to} to {self._target.describe()}, {grace}{now}", "signal"
             )
         self.told = self.told or number
-        self._target.stop(sent, to_group=typed)
+        self._target.stop(sent, to_group=typed, reached=reached and sent == number)
 
     def _interrupt(self) -> None:
         """Handle Ctrl-C at the terminal of a single process, which has received it too.
@@ -146,9 +149,8 @@ class SignalForwarder:
             self._early.append(sent)
             return
         self._target.note(sent)
-        if not reached:
-            whole = typed or self._watch.signal_to == "group" or number == signal.SIGCONT
-            self._target.pass_on(sent, whole=whole)
+        whole = typed or self._watch.signal_to == "group" or number == signal.SIGCONT
+        self._target.pass_on(sent, whole=whole, reached=reached and sent == number)
 
     def release(self) -> None:
         """Forward what has come before the first processes."""
@@ -157,12 +159,11 @@ class SignalForwarder:
             self._target.note(number)
             self._target.pass_on(number, whole=self._watch.signal_to == "group")
 
-    def _suspend(self, reached: bool) -> None:
+    def _suspend(self) -> None:
         """Handle Ctrl-Z: stop the processes, then ourselves, as the shell expects."""
         if not self._target.suspends or is_orphaned():
             return  # without a shell nothing would continue us
-        if not reached:
-            self._target.pass_on(signal.SIGTSTP, whole=True)
+        self._target.pass_on(signal.SIGTSTP, whole=True, reached=True)
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -171,8 +172,8 @@ class GroupTarget:
 
     suspends = True
 
-    def __init__(self, group: ProcessGroup, *, shares_terminal: bool) -> None:
-        self._group, self._shares_terminal = group, shares_terminal
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
 
     @property
     def count(self) -> int:
@@ -183,19 +184,20 @@ class GroupTarget:
         """Return the processes in words."""
         return f"{self.count} process{'es' if self.count > 1 else ''}"
 
-    def pass_on(self, number: int, *, whole: bool) -> None:
+    def pass_on(self, number: int, *, whole: bool, reached: bool = False) -> None:
         """Send a signal to ``whole`` process groups or to their leaders."""
-        for pid in self._group.running:
-            send(-pid if whole and not self._shares_terminal else pid, number)
+        for pid, process in self._group.running.items():
+            if not (reached and process.has_terminal):
+                send(-pid if whole and not process.has_terminal else pid, number)
 
     def note(self, number: int) -> None:
         """Record the signal as the last one that the processes received."""
         for process in self._group.running.values():
             process.passed_on = number
 
-    def stop(self, number: int, *, to_group: bool = False) -> None:
+    def stop(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
         """Begin to stop the processes."""
-        self._group.stopper.begin(number, to_group=to_group)
+        self._group.stopper.begin(number, to_group=to_group, reached=reached)
 
     def kill(self) -> None:
         """Kill the processes now."""

@@ -144,7 +144,7 @@ class Template:
             change_environ(inherited.plan(environ))
             with theirs:
                 streams = Streams(theirs.fileno(), shown.stdout, shown.stderr)
-                pid = start(INDEX, child, self._path, streams, self._signals, errors, own_group=True)
+                pid = start(INDEX, child, self._path, streams, self._signals, errors)
             self._server = self._helpers.adopt(pid)
             self._loop.add(self._channel.fileno(), self._hear)
             given = {name: value for name, value in environ.items() if name != TEMPLATE}
@@ -154,8 +154,8 @@ class Template:
         finally:
             change_environ(inherited.plan_own())
             self._output.started()
-            for fd in (errors.fd, errors.writing):  # if its program cannot be executed, it ends at once
-                os.close(fd)
+            os.close(errors.fd)  # if its program cannot be executed, it ends at once
+            errors.close_writing()
 
     def wait(self, is_over: Callable[[], bool]) -> None:
         """Turn the loop until the modules are imported, or something else matters more."""
@@ -202,12 +202,11 @@ class Template:
         """Whether a process can be a fork."""
         return self._is_ready and not child.called and child.argv == self._argv
 
-    def fork(self, ready: Sequence[Ready], *, own_groups: bool) -> list[int]:
+    def fork(self, ready: Sequence[Ready]) -> list[int]:
         """Return the pids of forks, which wait for `release`; none if they must be started as ever.
 
         Args:
             ready: The processes, complete, and their standard streams.
-            own_groups: Whether each leads a process group.
         """
         reading, self._gate = os.pipe()
         fds = [reading]
@@ -217,7 +216,7 @@ class Template:
             for number, fd in enumerate((streams.stdin, streams.stdout, streams.stderr)):
                 fds.append(number if fd is None else fd)
                 places.append(len(fds) - 1)
-            group = 0 if own_groups else os.getpgrp()
+            group = os.getpgrp() if streams.has_terminal else 0
             ranks.append(
                 {"environ": dict(child.environ), "cpus": child.cpus, "group": group, "streams": places}
             )

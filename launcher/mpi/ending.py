@@ -56,7 +56,7 @@ class RanksTarget:
         ranks, nodes = self.count, len(self._head.sessions.nodes)
         return f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
 
-    def pass_on(self, number: int, *, whole: bool) -> None:
+    def pass_on(self, number: int, *, whole: bool, reached: bool = False) -> None:
         """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
         if number != signal.SIGTSTP:
             self.passed_on.add(number)
@@ -65,7 +65,7 @@ class RanksTarget:
     def note(self, number: int) -> None:
         """Do nothing: the wrapper of each rank remembers the signal."""
 
-    def stop(self, number: int, *, to_group: bool = False) -> None:
+    def stop(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
         """Tell all ranks to end by a signal; a repeated call does not restart the grace."""
         if not self.begun:
             self.due = self._kill_at = time.monotonic() + self._head.agent.watch.grace_s

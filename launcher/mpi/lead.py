@@ -26,7 +26,7 @@ class Lead(Coordination):
         status: The job's status, which the sessions are told at the end.
     """
 
-    shares_terminal = False
+    shares_terminal = lends_terminal = False
     sessions: Sessions
 
     def __init__(self, private: str, timeout_s: float) -> None:

@@ -44,7 +44,7 @@ CLOSE_S = 4.0
 class Serving(Coordination):
     """Coordination of a node's sshd, and so of all that the job runs there, with the job's session."""
 
-    shares_terminal = False
+    shares_terminal = lends_terminal = False
 
     def __init__(self, listener: socket.socket, timeout_s: float, private: str, rejoin_s: float) -> None:
         """Create the coordination.

@@ -287,6 +287,7 @@ class Screen:
         console: The destination.
         inserted_newlines: Number of unfinished lines that were ended so that another writer could write.
         written: Number of bytes of output that it was given.
+        awaits_typing: Whether a process waits for what is typed: a status line would overwrite that.
     """
 
     def __init__(self, console: Console, *, escapes: bool = True) -> None:
@@ -304,6 +305,7 @@ class Screen:
         self._line = _FRESH
         self._status = b""
         self._drawn = b""
+        self.awaits_typing = False
 
     def put(self, writer: object, prefix: bytes, text: Bytes) -> None:
         """Write bytes of one writer, on lines of its own.
@@ -324,7 +326,8 @@ class Screen:
     def status(self, text: bytes) -> None:
         """Show a status line below all output, on a terminal; an empty text removes it.
 
-        It is hidden while a line of output is unfinished, or while a progress bar is in its place.
+        It is hidden while a line of output is unfinished, while a progress bar is in its place, and while a
+        process waits for what is typed.
 
         Args:
             text: UTF-8 without escape codes, one column per character; cut to the terminal's width.
@@ -366,6 +369,8 @@ class Screen:
     def _clip_status(self) -> bytes:
         """Return the status line as it fits now; empty if it cannot be shown."""
         if not (self._status and self._escapes) or self._line != _FRESH or self.console.backlog_bytes:
+            return b""
+        if self.awaits_typing:
             return b""
         from launcher.core.redact import printable
 

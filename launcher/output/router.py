@@ -52,6 +52,7 @@ class OutputRouter:
         *,
         several: bool,
         shares_terminal: bool,
+        lends_terminal: bool = True,
         node: int | None = None,
     ) -> None:
         self._watch, self._loop, self._log = watch, loop, watch.log
@@ -69,9 +70,9 @@ class OutputRouter:
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
         self.expect(several=several)
-        # A process in a group of its own would be stopped (SIGTTIN) if it read from the terminal
         readers = None if shares_terminal else watch.stdin
-        self._stdin = StandardInput(readers, is_terminal=not shares_terminal and os.isatty(0))
+        self.stdin = StandardInput(readers, lends_terminal=lends_terminal)
+        self._reader: Stream | None = None
         self.progress: ProgressGate | None = None
         self.first_s: float | None = None
         self.listener: Callable[[str, str, Mapping[str, object]], None] | None = None
@@ -110,10 +111,13 @@ class OutputRouter:
                 file = folder.open_log(attempt, child.folder, NAMES[bit], self._log.rotate_bytes)
                 self._files.append(file)
             fds[bit] = self._open_one(index, child, bit, file, fds)
-        stdin = self._stdin.open(child.rank)
+        stdin = self.stdin.open(child)
         if stdin is not None:
             self._keep(stdin)
-        return Streams(stdin, fds[STDOUT], fds[STDERR])
+        has_terminal = stdin is None and self.stdin.is_terminal
+        if has_terminal and self._written[index]:
+            self._reader = self._written[index][-1]  # its standard output, where prompts go
+        return Streams(stdin, fds[STDOUT], fds[STDERR], has_terminal=has_terminal)
 
     def _open_one(
         self, index: int, child: Child, bit: int, file: LogFile | None, fds: dict[int, int | None]
@@ -230,6 +234,8 @@ class OutputRouter:
     def _read(self, stream: Stream) -> None:
         more = stream.read()
         self._note_hold(stream)
+        if stream is self._reader:
+            self._note_prompt()
         if not more:
             self._end(stream)
         elif self.first_s is None:
@@ -330,7 +336,14 @@ class OutputRouter:
 
     def show(self, text: str) -> None:
         """Show a status line; an empty text removes it."""
+        self._note_prompt()
         self.screen.status(text.encode("utf-8", "replace"))
+
+    def _note_prompt(self) -> None:
+        """Note whether the process with the terminal waits for what is typed, as far as that can be seen."""
+        asks = self._reader is not None and self._reader.tail[-1:] not in b"\r\n"
+        for screen in self._screens.values():
+            screen.awaits_typing = asks or self.stdin.has_new_modes()
 
     # --- the end
 

@@ -10,6 +10,7 @@ from launcher.process.descendants import describe, find_children, find_descendan
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
 from launcher.process.kernel import FULL, become_subreaper, collect, has_children
+from launcher.process.signals import OF_TERMINAL
 from launcher.process.spawn import (
     ExecErrors,
     Inherited,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         def takes(self, child: Child) -> bool:
             """Whether a process can be a fork."""
 
-        def fork(self, ready: Sequence[tuple[Child, Streams]], *, own_groups: bool) -> list[int]:
+        def fork(self, ready: Sequence[tuple[Child, Streams]]) -> list[int]:
             """Return the pids of forks, which wait for `release`; none if they must be started as ever."""
 
         def release(self, count: int) -> None:
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
         def on_exit(self, process: Process) -> None:
             """Handle the exit of a process."""
+
+        def on_stopped(self, process: Process, number: int) -> None:
+            """Handle a process that the terminal has stopped, by SIGTTIN or SIGTTOU."""
 
         def before_kill(self) -> None:
             """Do what must be done before the processes get SIGKILL at the end of the grace."""
@@ -94,7 +98,6 @@ class ProcessGroup:
         *,
         grace_s: float,
         to_group: bool,
-        own_groups: bool,
     ) -> None:
         """Prepare; start nothing.
 
@@ -105,7 +108,6 @@ class ProcessGroup:
             say: Prints one line.
             grace_s: Seconds between the first signal and SIGKILL.
             to_group: Whether signals go to whole process groups.
-            own_groups: Whether each process leads a process group; if not, it stays in the terminal's.
         """
         # A script that calls exec leaves us its children: tee, a sidecar. They do not belong to the job.
         self.inherited = set(find_children(os.getpid()))
@@ -124,7 +126,7 @@ class ProcessGroup:
         self.has_more = False
         self._paths: Sequence[str] = ()
         self._owner, self._loop, self._signals, self._say = owner, loop, signals, say
-        self._grace_s, self._to_group, self._own_groups = grace_s, to_group, own_groups
+        self._grace_s, self._to_group = grace_s, to_group
         self._has_news = False
         self._has_ends = True  # an orphan may have ended before we watched for SIGCHLD
         self.stopper = self._make_stopper()
@@ -189,16 +191,15 @@ class ProcessGroup:
         try:
             for index, child, streams, changes in ready:
                 change_environ(changes)
-                path, own_group = self._paths[index], self._own_groups
                 pid = forked.get(index)
                 if pid is None:
-                    pid = start(index, child, path, streams, self._signals, errors, own_group=own_group)
-                started.append((child, pid))
+                    pid = start(index, child, self._paths[index], streams, self._signals, errors)
+                started.append((child, pid, streams.has_terminal))
         finally:
             change_environ(back)
             self._owner.note_started()
-            for child, pid in started:
-                self._watch(Process(child, pid))
+            for child, pid, has_terminal in started:
+                self._watch(Process(child, pid, has_terminal=has_terminal))
             if self.template is not None:
                 self.template.release(len(forked))
 
@@ -207,7 +208,7 @@ class ProcessGroup:
         if self.template is None:
             return {}
         taken = [(index, child, streams) for index, child, streams in ready if self.template.takes(child)]
-        pids = self.template.fork([one[1:] for one in taken], own_groups=self._own_groups) if taken else []
+        pids = self.template.fork([one[1:] for one in taken]) if taken else []
         return dict(zip((index for index, _, _ in taken), pids, strict=False))
 
     def _watch(self, process: Process) -> None:
@@ -218,7 +219,7 @@ class ProcessGroup:
         self.stopper.started.add(pid)
         if process.child.called and not process.child.companion:
             self.stopper.agents.add(pid)
-        if self._own_groups:
+        if not process.has_terminal:
             self.stopper.groups.add(pid)
         try:
             process.pidfd = os.pidfd_open(pid)
@@ -295,6 +296,7 @@ class ProcessGroup:
         if self._has_ends:
             self._has_ends = False
             self.has_more = self._has_ends = self.reap()
+            self._find_stopped()
         if self._has_news:
             self._has_news = False
             for group in self.stopper.forget_groups():
@@ -323,6 +325,13 @@ class ProcessGroup:
                 self._has_news = True
                 self._forget_child(found.si_pid)
         return True
+
+    def _find_stopped(self) -> None:
+        """Tell the owner about processes that the terminal has stopped: they would wait without a word."""
+        while self.running and (found := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG)) is not None:
+            process = self.running.get(found.si_pid)
+            if process is not None and found.si_status in OF_TERMINAL:
+                self._owner.on_stopped(process, found.si_status)
 
     def _forget_child(self, pid: int) -> None:
         """Forget a reaped child that is not a process of the job: its pid can be reused."""

@@ -67,11 +67,16 @@ def cannot_start(error: OSError) -> NotReady:
 
 @frozen
 class Streams:
-    """Descriptors for a process's standard streams; None keeps ours."""
+    """Descriptors for a process's standard streams; None keeps ours.
+
+    ``has_terminal``: the process reads our terminal. It stays in our process group, which has the foreground,
+    and gets each signal of the terminal from there. All others lead groups of their own.
+    """
 
     stdin: int | None = None
     stdout: int | None = None
     stderr: int | None = None
+    has_terminal: bool = False
 
 
 class Inherited:
@@ -113,16 +118,30 @@ def change_environ(changes: Iterable[tuple[str, str | None]]) -> None:
 
 
 class ExecErrors:
-    """A pipe that exec closes: a child that cannot exec writes its error, and the others write nothing."""
+    """A pipe that exec closes: a child that cannot exec writes its error, and the others write nothing.
+
+    A second one tells the process that has the terminal that all others were started.
+    """
 
     def __init__(self) -> None:
         self.fd, self.writing = os.pipe()  # both close on exec
+        self._gate, self._gate_writing = os.pipe()
         os.set_blocking(self.fd, False)
         self._rest = b""
 
     def close_writing(self) -> None:
         """Close our writing end after the last fork: now the pipe ends with the last exec."""
-        os.close(self.writing)
+        for fd in (self.writing, self._gate, self._gate_writing):
+            os.close(fd)
+
+    def await_others(self) -> None:
+        """Wait until all others were started, in the child that has the terminal.
+
+        If it reads from a terminal in the background, SIGTTIN also stops a child that does not lead its own
+        group yet.
+        """
+        os.close(self._gate_writing)
+        os.read(self._gate, 1)
 
     def write(self, index: int, number: int) -> None:
         """Report an error, in the child."""
@@ -146,8 +165,6 @@ def start(
     streams: Streams,
     signals: SignalFile,
     errors: ExecErrors,
-    *,
-    own_group: bool,
 ) -> int:
     """Fork and exec; return the pid. The process inherits our environment (see `Inherited`).
 
@@ -157,7 +174,7 @@ def start(
     launcher = os.getpid()
     pid = os.fork()
     if pid:
-        if own_group:
+        if not streams.has_terminal:
             _lead_group(pid)
         return pid
     try:
@@ -165,7 +182,9 @@ def start(
             die_with_parent(signal.SIGKILL)
         if 0 < os.getppid() != launcher:  # the launcher was killed before the line above
             os._exit(CANNOT_EXECUTE)
-        if own_group:
+        if streams.has_terminal:
+            errors.await_others()
+        else:
             os.setpgid(0, 0)
         for number, fd in enumerate((streams.stdin, streams.stdout, streams.stderr)):
             if fd is not None:
@@ -195,10 +214,12 @@ class Process:
         code: As from `os.waitstatus_to_exitcode`; None while it runs.
         ended_ns: When the kernel reported its end, in monotonic nanoseconds.
         passed_on: The last signal that was forwarded to it.
+        has_terminal: See `Streams`.
     """
 
-    def __init__(self, child: Child, pid: int) -> None:
+    def __init__(self, child: Child, pid: int, *, has_terminal: bool = False) -> None:
         self.child = child
+        self.has_terminal = has_terminal
         self.pid = pid
         self.pidfd: int | None = None
         self.code: int | None = None

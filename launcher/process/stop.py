@@ -103,14 +103,17 @@ class Stopper:
         self.groups.difference_update(gone)
         return gone
 
-    def begin(self, number: int, *, to_group: bool = False) -> None:
-        """Signal all leaders, or all processes; a further call does not restart the grace period."""
+    def begin(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
+        """Signal all leaders, or all processes; a further call does not restart the grace period.
+
+        ``reached``: the terminal has sent this signal to our own process group.
+        """
         now = time.monotonic()
         if not self.begun:
             self._start_clock(now, self.grace_s)
         self.number = number
         self._to_group = self._to_group or to_group
-        self._tell(self.leaders())
+        self._tell(self.leaders(), reached=reached)
 
     def sweep(self) -> None:
         """Stop the leftovers of a job that has ended by itself, after a short time in which they may exit."""
@@ -207,14 +210,12 @@ class Stopper:
         ]
         self.due = self._steps[0][0]
 
-    def _tell(self, pids: Iterable[int]) -> None:
+    def _tell(self, pids: Iterable[int], *, reached: bool = False) -> None:
         number = self.number or signal.SIGTERM
         for pid in list(pids):
-            for one in self._replace(pid, number):
-                self._tell_one(one, number)
-            if self._to_group:
-                for below in find_descendants([pid]):
-                    self._tell_one(below, number)
+            below = find_descendants([pid]) if self._to_group else []
+            for one in (*self._replace(pid, number), *below):
+                self._tell_one(one, number, reached=reached and _group(one) == os.getpgrp())
 
     def _replace(self, pid: int, number: int) -> Iterable[int]:
         """Return the processes to signal instead of a leader; mostly the leader itself."""
@@ -227,11 +228,12 @@ class Stopper:
             self._torch_agents[pid] = TorchAgent(pid, workers, self._loop)
         return workers if pid in self._torch_agents else [pid]
 
-    def _tell_one(self, pid: int, number: int) -> None:
+    def _tell_one(self, pid: int, number: int, *, reached: bool = False) -> None:
         if has_ended(pid):
             return  # it ended without our signal
         self.told[pid] = number
-        send(pid, number)
+        if not reached:
+            send(pid, number)
         send(pid, signal.SIGCONT)  # a process that is stopped, or about to be, could not act on the signal
 
 

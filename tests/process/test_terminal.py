@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import sys
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.forwarder import reads_keys
-from tests.process.looking import pending, wait_for
+from tests.process.looking import pending, read_pid, wait_for
 from tests.process.starting import clean_environ
 
 DEADLINE_S = 20.0
@@ -304,3 +305,116 @@ def test_what_fails_after_ctrl_c_is_not_restarted(opened: list[Terminal]) -> Non
     one.wait_for("saving")
     assert one.end() == 1
     assert "up" not in one.seen
+
+
+ONE_ASKS = """
+import getpass, os, sys, time
+rank, reader = os.environ["RANK"], sys.argv[1]
+if rank == reader:
+    exec(sys.argv[2])
+    open(sys.argv[3], "w").close()
+else:
+    while not os.path.exists(sys.argv[3]):
+        print("other goes on", flush=True)
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.rows(5)
+@pytest.mark.parametrize(
+    ("asks", "prompt", "typed", "shows"),
+    [
+        ("breakpoint()\nprint('after')", r"\(Pdb\) ", "continue\r", "after"),
+        ("print('hello ' + input('who? '))", r"who\? ", "world\r", "hello world"),
+        ("print('got', len(getpass.getpass('secret: ')))", "secret: ", "12345\r", "got 5"),
+        ("print('line', open('/dev/tty').readline())", "other goes on", "abc\r", "line abc"),
+        ("os.system('read -r word; echo said $word')", "other goes on", "abc\r", "said abc"),
+    ],
+)
+def test_one_rank_of_several_has_the_terminal(
+    opened: list[Terminal], tmp_path: Path, asks: str, prompt: str, typed: str, shows: str
+) -> None:
+    """A debugger, input(), getpass(), /dev/tty and a program that it starts; the others go on meanwhile."""
+    words = (sys.executable, "-c", ONE_ASKS, "0", asks, str(tmp_path / "done"))
+    terminal = at_terminal(opened, "run", "--nproc-per-node", "2", "--", *words)
+    terminal.wait_for(prompt)
+    terminal.wait_for("other goes on")
+    terminal.type(typed)
+    terminal.wait_for(shows)
+    assert terminal.end() == 0
+
+
+def test_the_status_line_leaves_what_is_typed(opened: list[Terminal], tmp_path: Path) -> None:
+    """It is drawn again every second, and would erase an answer that is being typed."""
+    words = (sys.executable, "-c", ONE_ASKS, "0", "input('who? ')", str(tmp_path / "done"))
+    terminal = at_terminal(opened, "run", "--nproc-per-node", "2", "--", *words)
+    terminal.wait_for(r"who\? ")
+    assert not any(" up " in terminal.wait_for("(?s)^.*?other goes on") for _ in range(40))
+    terminal.type("me\r")
+    assert terminal.end() == 0
+
+
+def test_stdin_gives_the_terminal_to_another_rank(opened: list[Terminal], tmp_path: Path) -> None:
+    words = (sys.executable, "-c", ONE_ASKS, "1", "print('hi ' + input())", str(tmp_path / "done"))
+    terminal = at_terminal(opened, "run", "--nproc-per-node", "2", "--stdin", "1", "--", *words)
+    terminal.wait_for("other goes on")
+    terminal.type("you\r")
+    terminal.wait_for("hi you")
+    assert terminal.end() == 0
+
+
+@pytest.mark.rows(3)
+@pytest.mark.parametrize(
+    ("asks", "name"),
+    [
+        ("open('/dev/tty').readline()", "SIGTTIN"),
+        ("getpass.getpass()", "SIGTTOU"),
+        ("os.system('cat /dev/tty')", "SIGTTIN"),
+    ],
+)
+def test_a_rank_that_the_terminal_stops_is_named(
+    opened: list[Terminal], tmp_path: Path, asks: str, name: str
+) -> None:
+    """It would wait for ever without a word."""
+    words = (sys.executable, "-c", ONE_ASKS, "1", asks, str(tmp_path / "done"))
+    terminal = at_terminal(opened, "run", "--nproc-per-node", "2", "--grace", "5", "--", *words)
+    terminal.wait_for(rf"rank 1 \(pid \d+\) is stopped: .*{name}.*fix: .*--stdin 1")
+    terminal.type("\x03")
+    assert terminal.end() in (1, 130)  # what it makes of the signal
+
+
+def test_a_job_in_the_background_that_asks_is_named_and_goes_on_with_fg(opened: list[Terminal]) -> None:
+    terminal = Terminal(["/bin/bash", "--norc", "-i"], HISTFILE="")
+    opened.append(terminal)
+    script = 'if [ $RANK = 0 ]; then read -r word; echo "said $word"; else sleep 0.1; fi'
+    terminal.type(f"{' '.join(LAUNCHER)} run --nproc-per-node 2 -- bash -c '{script}' &\r")
+    terminal.wait_for(r"rank 0 \(pid \d+\) is stopped: .*SIGTTIN.*fix: .*fg")
+    terminal.type("fg\r")
+    terminal.wait_for(r"fg\r\n")
+    wait_for(lambda: foreground(terminal) != "bash", "the job is in the foreground")
+    terminal.type("abc\r")
+    terminal.wait_for("said abc")
+    terminal.type("exit\r")
+    terminal.end()
+
+
+def test_the_terminal_is_as_before_after_a_rank_that_died_in_a_prompt(
+    opened: list[Terminal], tmp_path: Path
+) -> None:
+    """getpass() switches the echo off."""
+    terminal = Terminal(["/bin/sh"])
+    opened.append(terminal)
+    asks = "open(sys.argv[3] + '.pid', 'w').write(f'{os.getpid()}\\n'); getpass.getpass('secret: ')"
+    (tmp_path / "asks.py").write_text(ONE_ASKS)
+    line = f'{tmp_path}/asks.py 0 "{asks}" {tmp_path}/done; stty -a'
+    terminal.type(f"{' '.join(LAUNCHER)} run --nproc-per-node 2 -- {sys.executable} {line}\r")
+    pid = read_pid(tmp_path / "done.pid")
+    wait_for(lambda: not echoes(terminal), "the echo is off")
+    os.kill(pid, signal.SIGKILL)
+    terminal.wait_for("[ ;]echo[ \r]")
+    assert echoes(terminal)
+
+
+def echoes(terminal: Terminal) -> bool:
+    """Whether the terminal shows what is typed."""
+    return bool(termios.tcgetattr(terminal.fd)[3] & termios.ECHO)

@@ -450,6 +450,10 @@ SPOKEN: dict[str, tuple[str, list[str]]] = {
     ),
     "python memory": (raised("MemoryError"), ["host-memory-refused"]),
     "Ctrl-C": (raised("KeyboardInterrupt"), ["interrupted"]),
+    "breakpoint": (raised("bdb.BdbQuit"), ["no-terminal"]),
+    "input": (raised("EOFError: EOF when reading a line"), ["no-terminal"]),
+    "tty": (raised("OSError: [Errno 6] No such device or address: '/dev/tty'"), ["no-terminal"]),
+    "confirm": (raised("click.exceptions.Abort"), ["no-terminal"]),
     "own exception": (raised("ValueError: batch size must be positive"), ["python-exception"]),
     "nothing": ("epoch 3\n", []),
 }

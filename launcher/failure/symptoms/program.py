@@ -324,6 +324,19 @@ SYMPTOMS = (
         False,
     ),
     Symptom(
+        "no-terminal",
+        (
+            "bdb.BdbQuit",
+            "EOFError: EOF when reading a line",
+            "No such device or address: '/dev/tty'",
+            "click.exceptions.Abort",
+        ),
+        "a debugger or a prompt had no terminal, or was left",
+        "at a terminal rank 0 can ask, and `--stdin RANK` chooses another rank; anywhere else use "
+        "`launcher stacks`, or take the breakpoint out",
+        False,
+    ),
+    Symptom(
         "interrupted",
         ("^KeyboardInterrupt",),
         "Ctrl-C was pressed, or SIGINT was sent",
