@@ -23,6 +23,7 @@ DESCRIPTION = {
     "topology": "show GPUs, network ports and NUMA nodes, their distances, and what each rank gets",
     "status": "show the nodes and ranks of a running job",
     "stacks": "show the Python stack of every rank of a running job",
+    "debug": "attach pdb to one rank of a running job",
     "snapshot": "write what the launcher reads on this node to one JSON file, without secrets",
     "serve": "accept the processes that the job's head starts on this node (--engine mpirun)",
     "keygen": "create the ssh keys of a job's nodes",
@@ -187,6 +188,14 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return command.stacks(argv, environ, DESCRIPTION["stacks"], write)
 
 
+def debug(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher debug``: pdb in one rank of a running job."""
+    from launcher.cli import status as command
+    from launcher.cli.stdout import write
+
+    return command.debug(argv, environ, DESCRIPTION["debug"], write)
+
+
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
     from launcher.rehearse import command
@@ -202,6 +211,7 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "topology": topology,
     "status": status,
     "stacks": stacks,
+    "debug": debug,
     "snapshot": snapshot,
     "serve": serve,
     "keygen": keygen,

@@ -1,9 +1,10 @@
-"""``launcher status`` and ``launcher stacks``: query a running job and show its answer."""
+"""``launcher status``, ``stacks`` and ``debug``: query a running job, or attach to a rank of it."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,15 +17,22 @@ from launcher.control.table import (
     render_json,
     render_terminal,
     render_text,
+    rows_of,
     with_cpu,
     words,
 )
-from launcher.core.errors import EXIT_NOT_READY, NotReady, UsageError
+from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, Problem, Unavailable, UsageError
 from launcher.core.log import say
+from launcher.machine.process import read_link
 from launcher.options.parser import Parser, make_parser
 from launcher.output.progress import duration
 from launcher.output.tables import find_paper
+from launcher.process.descendants import find_descendants
+from launcher.process.execute import execute
 
+REMOTE_PDB = (3, 14)
+"""The first Python to which pdb attaches (PEP 768)."""
+VERSION_S = 10.0
 WATCH_S = 2.0
 LEAST_S, MOST_S = 0.5, 3600.0
 CPU_S = 0.5
@@ -72,10 +80,75 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     return _status_of(view)
 
 
-def _add_common(parser: Parser) -> None:
+def debug(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+    """Run ``launcher debug``: become the debugger of one rank."""
+    parser = make_parser("debug", "[options]", description)
+    _add_job(parser)
+    parser.add_argument("--rank", metavar="N", type=int, required=True, help="the rank to debug")
+    options = parser.parse_args(argv)
+    launcher = _find(options.job, environ, write)
+    pid = _find_rank(launcher, options.rank)
+    execute(find_debugger(options.rank, pid), environ)
+    return EXIT_BUG
+
+
+def _find_rank(launcher: Launcher, rank: int) -> int:
+    """Return the PID of a rank's process on this machine.
+
+    Raises:
+        UsageError: It runs elsewhere, or there is none.
+    """
+    for _, answer in make_view(ask_launcher(launcher, "status")).nodes:
+        for row in rows_of(answer):
+            pid = number(row, "pid")
+            if number(row, "rank") == rank and pid is not None:
+                if words(answer, "host") == words(launcher.identity, "host"):
+                    return int(pid)
+                what = f"rank {rank} runs on {words(answer, 'host')}"
+                fix = "run the same command on that node"
+                raise UsageError(Problem("no-such-rank", what, "--rank", fix))
+    fix = "launcher status lists the ranks"
+    raise UsageError(Problem("no-such-rank", f"rank {rank} does not run", "--rank", fix))
+
+
+def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
+    """Return the command line that attaches pdb to a rank, by the rank's own Python.
+
+    Raises:
+        Unavailable: pdb cannot attach to it.
+    """
+    found = [(one, read_link(f"/proc/{one}/exe")) for one in (pid, *find_descendants([pid]))]
+    pythons = [(one, path) for one, path in found if os.path.basename(path).startswith("python")]
+    one, python = pythons[0] if pythons else (pid, "")
+    version = _read_version(python) if python else ()
+    if version >= REMOTE_PDB:
+        return (python, "-m", "pdb", "-p", str(one))
+    runs = f"Python {'.'.join(map(str, version)) or 'of an unknown version'}" if python else "no Python"
+    fix = f"py-spy dump --pid {one} (pip install py-spy); for a prompt, put breakpoint() into the script"
+    what = f"rank {rank} (pid {one}) runs {runs}; pdb can attach to Python 3.14 or newer"
+    raise Unavailable(Problem("cannot-debug", what, "--rank", fix))
+
+
+def _read_version(python: str) -> tuple[int, ...]:
+    """Return an interpreter's version; empty if it does not tell."""
+    code = "import sys; print(*sys.version_info[:2])"
+    try:
+        done = subprocess.run(
+            (python, "-I", "-S", "-c", code), capture_output=True, text=True, timeout=VERSION_S, check=True
+        )
+        return tuple(map(int, done.stdout.split()))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ()
+
+
+def _add_job(parser: Parser) -> None:
     parser.add_argument(
         "--job", metavar="PID|RUN", default="", help="which job, where several run on this machine"
     )
+
+
+def _add_common(parser: Parser) -> None:
+    _add_job(parser)
     parser.add_argument("--json", action="store_true", help="for tools")
 
 
@@ -167,4 +240,4 @@ def _ask_again(launcher: Launcher) -> View | None:
         return None
 
 
-__all__ = ["Message", "render_launchers", "stacks", "status"]
+__all__ = ["Message", "debug", "render_launchers", "stacks", "status"]

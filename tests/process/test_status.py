@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.status import find_debugger
 from launcher.control import NAME as SOCKET_NAME
 from launcher.control import client
 from launcher.control.client import is_coming
 from launcher.control.responder import CLIENTS_MAX, QUESTION_LIMIT_BYTES
+from launcher.core.errors import Unavailable
 from tests.process.asking import Asked, read_all
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
@@ -256,6 +258,20 @@ def test_stacks_shows_where_each_rank_waits(job: Asked) -> None:
     assert "rank 0 waits in sleep (" in done.stdout and "in fetch" in done.stdout
     assert "rank 0, innermost first (faulthandler):" in done.stdout
     assert f'    File "{job.script}", line 6, in fetch' in done.stdout
+
+
+def test_debug_names_py_spy_where_pdb_cannot_attach(job: Asked) -> None:
+    """Of a Python before 3.14, of a program that is no Python, and of a rank that does not exist."""
+    pid = job.status()["nodes"][0]["ranks"][1]["pid"]
+    done = job.run("debug", "--rank", "1")
+    assert done.returncode == 69 and "Traceback" not in done.stderr, done.stderr
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"rank 1 (pid {pid}) runs Python {version}; pdb can attach to Python 3.14 or newer" in done.stderr
+    assert f"py-spy dump --pid {pid}" in done.stderr
+    done = job.run("debug", "--rank", "7")
+    assert done.returncode == 64 and "rank 7 does not run" in done.stderr
+    with pytest.raises(Unavailable, match="runs no Python"):
+        find_debugger(0, 2)  # a thread of the kernel, or nothing
 
 
 def test_stacks_shows_equal_stacks_once(tmp_path: Path) -> None:
