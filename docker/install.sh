@@ -77,7 +77,7 @@ install_launcher() {
     pip_install "$dir/lib" --no-deps cluster-launcher
   else
     mkdir "$work/source"
-    (cd "$source" && cp -R bin launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
+    (cd "$source" && cp -R bin launcher cluster_launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
     (export PYTHONPATH="$work/tools" && pip_install "$dir/lib" --no-deps --no-build-isolation "$work/source")
   fi
 }

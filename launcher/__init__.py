@@ -2,9 +2,11 @@
 
 In a script::
 
-    import launcher
+    import cluster_launcher as launcher
 
     topology = launcher.setup()
+
+``import launcher`` is the same where the project has no ``launcher`` of its own.
 
 A process that already has its variables calls ``launcher.arm()`` instead: the launcher can then request its
 stacks and read the exception that ends it.

@@ -26,7 +26,7 @@ TORCHRUN = (
 TOOLS_TEXT = """
     pip pipx pipenv poetry pdm hatch flit uv uvx build twine wheel virtualenv venv ensurepip setuptools
     conda conda-env mamba micromamba easy_install cython cythonize meson ninja
-    launcher az azcopy aws gcloud gsutil kubectl ansible supervisord supervisorctl
+    launcher cluster_launcher az azcopy aws gcloud gsutil kubectl ansible supervisord supervisorctl
     pytest tox nox coverage ruff mypy pylint black isort pre-commit py-spy timeit pydoc site sysconfig
     platform compileall py_compile zipapp zipfile tarfile json http ipython jupyter jupyter-lab
     jupyter-notebook ipykernel ipykernel_launcher tensorboard nvitop gpustat
@@ -111,7 +111,8 @@ def is_job(program: str, folder: str = "") -> bool:
 def _is_module_of(folder: str, name: str) -> bool:
     """Whether a folder itself has a module: the user's own with a tool's name, but not the launcher's own."""
     words = name.split(".")
-    if words[0] == "launcher" and os.path.isfile(os.path.join(folder, "launcher", "hook", "enter.py")):
+    ours = words[0] in ("launcher", "cluster_launcher")
+    if ours and os.path.isfile(os.path.join(folder, "launcher", "hook", "enter.py")):
         return False
     place = os.path.join(folder, *words)
     return os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__main__.py"))

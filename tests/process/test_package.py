@@ -86,7 +86,7 @@ def test_the_wheel_has_the_program_alone(built: Path) -> None:
     """Our modules, the mark of types, the command, completions, the man page: no tests, no tools."""
     with zipfile.ZipFile(built / f"{NAME}-py3-none-any.whl") as archive:
         names = set(archive.namelist())
-    program = {name for name in sources() if name.startswith("launcher/")}
+    program = {name for name in sources() if name.startswith(("launcher/", "cluster_launcher/"))}
     data = f"{NAME}.data"
     expected = program | {f"{data}/scripts/launcher"} | {f"{data}/data/share/{name}" for name in SHARE}
     metadata = {name for name in names if name.startswith(f"{NAME}.dist-info/")}

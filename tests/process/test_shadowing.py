@@ -90,8 +90,9 @@ def test_no_command_imports_from_where_the_user_stands(name: str, shadows: Path)
     """``python -m launcher COMMAND``: Python puts the working directory in front."""
     if name == "hook":
         make_venv(shadows.parent / "venv")
-    words = (word.replace("FOLDER", str(shadows.parent)) for word in COMMANDS[name])
-    run(shadows, sys.executable, "-m", "launcher", *words)
+    words = [word.replace("FOLDER", str(shadows.parent)) for word in COMMANDS[name]]
+    for module in ("launcher", "cluster_launcher"):
+        run(shadows, sys.executable, "-m", module, *words)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
