@@ -49,6 +49,12 @@ TABLE = (
     Row("nofile", "open files of one process"),
     Row("shm", "`/dev/shm`: size and what is free of it, for NCCL and DataLoader"),
     Row("memory", "the memory limit, for each process of this node"),
+    Row(
+        "account",
+        "the user's name, and folders that can be written: home and temporary",
+        is_quick=False,
+        is_live=True,
+    ),
     Row("disk", "space for log files and temporary files"),
     Row(
         "port",

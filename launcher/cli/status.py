@@ -24,6 +24,7 @@ from launcher.control.table import (
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, Problem, Unavailable, UsageError
 from launcher.core.log import say
 from launcher.machine.process import read_link
+from launcher.machine.pythons import isolate
 from launcher.options.parser import Parser, make_parser
 from launcher.output.progress import duration
 from launcher.output.tables import find_paper
@@ -133,9 +134,8 @@ def _read_version(python: str) -> tuple[int, ...]:
     """Return an interpreter's version; empty if it does not tell."""
     code = "import sys; print(*sys.version_info[:2])"
     try:
-        done = subprocess.run(
-            (python, "-I", "-S", "-c", code), capture_output=True, text=True, timeout=VERSION_S, check=True
-        )
+        line = isolate(python, code)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=VERSION_S, check=True)
         return tuple(map(int, done.stdout.split()))
     except (OSError, ValueError, subprocess.SubprocessError):
         return ()

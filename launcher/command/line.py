@@ -21,6 +21,8 @@ FIRST_LINE_BYTES = 256
 STDIN = ("-", "/dev/stdin")
 ASK = ("-V", "--version", "-h", "--help", "-VV")
 """Python's flags that print something about it, and run nothing."""
+OF_PYTHON = ("-u", "-O", "-B", "-X", "-W", "-c", "-I", "-E", "-S")
+"""Python's flags that people type without ``python``; none is a flag of ours."""
 VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
 """Python's flags with a value: single letters, which may be combined, and one long flag."""
 STARTERS = frozenset(
@@ -159,6 +161,8 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
             words = add_python(words, options, environ)
             return (*command[: front.count], *(part_module(words) if is_python(words[0]) else words))
     argv = add_python(command, options, environ)
+    if argv[0].startswith("-"):
+        raise UsageError(_flag_first(argv))
     if not options.switch("no_python"):
         argv = open_shell(argv)
     return part_module(argv) if is_python(argv[0]) else argv
@@ -216,8 +220,39 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
             raise UsageError(no_command())
         return (_python(environ), *command)
     if command[0].endswith(".py") or _is_script(command[0]):
+        named = () if environ.get("PYTHON_EXEC") else read_python(command[0])
+        if named and named[0] not in ("python", "python3"):  # those are any Python
+            return (*named, *command)
         return (_python(environ), *command)
     return tuple(command)
+
+
+def read_python(path: str) -> tuple[str, ...]:
+    """Return the Python in the ``#!`` line of an executable file, with its flags; empty if there is none."""
+    words = read_interpreter(path) if os.access(path, os.X_OK) else []
+    if words and words[0].rpartition("/")[2] == "env":
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+    return tuple(words) if words and is_python(words[0]) else ()
+
+
+def find_program_script(word: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the Python and the file that a program runs by its ``#!`` line, as pip's console scripts do."""
+    folders = [""] if "/" in word else environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (os.path.abspath(os.path.join(folder, word)) for folder in folders)
+    path = next((one for one in paths if os.path.isfile(one) and os.access(one, os.X_OK)), "")
+    python = read_python(path)
+    return (*python, path) if python else ()
+
+
+def _flag_first(command: Sequence[str]) -> Problem:
+    """Return the problem of a flag where the command's program is expected."""
+    place = next((place for place, word in enumerate(command) if word.endswith(".py") or is_python(word)), 0)
+    before, words = " ".join(command[:place]), " ".join(command[place:]) if place else "python train.py"
+    fix = f"put the launcher's flags before --: launcher run {before or '[options]'} -- {words}"
+    if command[0][:2] in OF_PYTHON:
+        fix = f"put python before its flags: launcher run -- python {' '.join(command)}"
+    what = f"{command[0]!r} comes after --, where the command's program is expected"
+    return Problem("usage", what, "command line", fix)
 
 
 def _python(environ: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.command.line import (
+    find_program_script,
     find_script,
     is_python,
     part_module,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 FRAMEWORKS = ("accelerate", "horovod", "jax", "lightning", "mpi4py", "tensorflow", "transformers")
 """Parts of names of packages whose imports tell something about the job."""
+ENTRY_POINT_LINES = 20
 TENSORFLOW, STRATEGY = "tensorflow", "MultiWorkerMirroredStrategy"
 
 
@@ -57,8 +59,18 @@ class Script:
 def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> Script:
     """Return the script that a Python's command line runs: a file, a module (``-m``) or code (``-c``).
 
-    A module is searched for where that Python would search, and not imported.
+    A module is searched for where that Python would search, and not imported. An executable whose ``#!`` is a
+    Python is such a command line, too, and a console script of pip means the module that it calls.
     """
+    if argv and not is_python(argv[0]) and not host.is_recorded():
+        argv = (*find_program_script(argv[0], environ), *argv[1:])
+        path = argv[read_flags(argv)[0]] if argv and is_python(argv[0]) else ""
+        module = read_entry_point(host.read_text(path) or "") if path else ""
+        file = _find_file(module, (), argv[0], environ, host) if module else ""
+        if file:
+            return _make(
+                file, host.read_text(file) or "", module, _list_near(os.path.dirname(path), (), environ)
+            )
     if not argv or not is_python(argv[0]):
         return Script()
     argv = part_module(argv)
@@ -79,6 +91,14 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
         return Script()
     folders = _list_near("." if module else os.path.dirname(path) or ".", flags, environ)
     return _make(path, host.read_text(os.path.abspath(path)) or "", module, folders)
+
+
+def read_entry_point(text: str) -> str:
+    """Return the module that a console script of pip or uv calls; empty for any other text."""
+    lines = [line.strip() for line in text.splitlines()]
+    calls = any(line.startswith(("sys.exit(", "raise SystemExit(")) for line in lines)
+    named = [line.split()[1] for line in lines if line.startswith("from ") and " import " in line]
+    return named[0] if calls and len(named) == 1 and len(lines) < ENTRY_POINT_LINES else ""
 
 
 def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ()) -> Script:

@@ -263,6 +263,10 @@ class Host:
         except KeyError:
             return ""
 
+    def can_write(self, path: str) -> bool:
+        """Whether a folder exists and we can make files in it."""
+        return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+
     def verbs_devices(self) -> frozenset[str] | None:
         """Return the names (uverbsN) of the RDMA device files exposed to us, None if unknown."""
         names = self.list_folder("/dev/infiniband")

@@ -172,10 +172,20 @@ def _system_folders(prefix: str, version: str, environ: Mapping[str, str]) -> It
 
 
 def _linked(folder: str) -> Iterator[str]:
-    """Yield the absolute paths in the .pth files of a folder."""
+    """Yield the absolute paths in the .pth files of a folder, and the sources of editable installs.
+
+    Source:
+        setuptools, command/editable_wheel.py (83): a finder has one line ``MAPPING: ... = {'name': 'path'}``.
+    """
     for name in sorted(_list(folder)):
         if name.endswith(".pth"):
             yield from (line for line in _lines(os.path.join(folder, name)) if line.startswith("/"))
+        elif name.startswith("__editable___") and name.endswith("_finder.py"):
+            lines = _lines(os.path.join(folder, name))
+            for text in (line for line in lines if line.startswith("MAPPING") and " = {" in line):
+                parts = text.split("'")  # a dictionary of strings, written by repr
+                pairs = zip(parts[1::4], parts[3::4], strict=False)
+                yield from (os.path.dirname(path) for one, path in pairs if os.path.basename(path) == one)
 
 
 def _list(folder: str) -> list[str]:

@@ -77,7 +77,7 @@ def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of every process of a rehearsal, before the platform adds to it."""
     path = environ.get("PATH", os.defpath)
     if not sys.flags.isolated:  # in an image the launcher's own Python is not that of the command
-        path = f"{os.path.dirname(os.path.abspath(sys.executable))}:{path}"
+        path = f"{path}:{os.path.dirname(os.path.abspath(sys.executable))}"  # last, as for launcher run
     kept, _ = keep_own(environ)
     kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without it
     return {"PYTHONUNBUFFERED": "1", **kept, "PATH": path}

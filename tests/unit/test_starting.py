@@ -16,6 +16,7 @@ PACKAGE = Path(launcher.__file__).parent
 PYTHONS = {
     "hook/install.py": "looks who can change it, starts nothing",
     "machine/pythons.py": "the rule itself",
+    "cli/status.py": "pdb in a rank, by the rank's own Python",
     "agent/template.py": "the user's own command line, with -c in place of the script",
     "command/line.py": "the user's command: -m NAME",
     "engines/mpirun.py": "a rank's wrapper: -I, with the packages that choose the Python of a script",
@@ -27,6 +28,7 @@ PYTHONS = {
 }
 """Files with a command line of a Python, and why each is not a call of `own_program` or `isolate`."""
 STARTS = {
+    "cli/status.py": "asks the Python of a rank for its version",
     "guest/template.py": "becomes the command of the ranks",
     "hook/enter.py": "asks hook/child.py",
     "hook/place.py": "asks the Python of an environment for its folders",

@@ -1,0 +1,52 @@
+"""Checks the user's account and folders: an arbitrary uid (``docker run --user``, OpenShift) has none.
+
+Source: getpass.getuser, os.path.expanduser and tempfile.gettempdir of Python; torch's compiler names its
+cache folder by getpass.getuser.
+"""
+
+from __future__ import annotations
+
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+"""Variables that Python's getpass.getuser reads before the accounts."""
+TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 - only looked at
+WRITABLE = "a folder that can be written"
+
+
+def look(case: Case) -> list[Finding]:
+    """Check the account's name, the home folder and the folders for temporary files."""
+    return [*_check_name(case), *_check_home(case), *_check_temporary(case)]
+
+
+def _check_name(case: Case) -> list[Finding]:
+    if case.host.home() or any(case.environ.get(name) for name in NAMES):
+        return []
+    found = "none: getpass.getuser() and torch.compile fail"
+    fix = "set USER to any name: -e USER=trainer; or add the uid to /etc/passwd in the image"
+    return [Finding("account", WARNING, "user name", "an entry in /etc/passwd, or USER", found, fix)]
+
+
+def _check_home(case: Case) -> list[Finding]:
+    home = case.environ.get("HOME") or case.host.home()
+    if home and case.host.can_write(home):
+        return [ok("account", "home folder", home)]
+    found = f"{home} cannot be written" if home else "none"
+    fix = "set HOME to such a folder: -e HOME=/tmp/home; caches of Hugging Face, torch and pip are below it"
+    return [Finding("account", WARNING, "home folder", WRITABLE, found, fix)]
+
+
+def _check_temporary(case: Case) -> list[Finding]:
+    asked = case.environ.get("TMPDIR")
+    if asked and not case.host.can_write(asked):
+        fix = f"mkdir -p {asked}, or unset TMPDIR"
+        found = f"TMPDIR={asked} cannot be written"
+        return [Finding("account", WARNING, "temporary folder", WRITABLE, found, fix)]
+    if asked or any(map(case.host.can_write, TEMPORARY)):
+        return []
+    fix = "set TMPDIR to such a folder, or mount one: --tmpfs /tmp"
+    return [Finding("account", PROBLEM, "temporary folder", WRITABLE, f"none of {', '.join(TEMPORARY)}", fix)]

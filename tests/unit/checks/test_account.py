@@ -1,0 +1,48 @@
+"""The user's account and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.checks.account import look
+from launcher.checks.finding import OK, PROBLEM, WARNING
+from tests.unit.checks.cases import Machine, case, levels
+
+
+class Account(Machine):
+    """A machine with one account or none, and folders that can be written."""
+
+    def __init__(self, tmp_path: Path, home: str, *writable: str) -> None:
+        super().__init__(tmp_path)
+        self._home, self._writable = home, writable
+
+    def home(self) -> str:
+        """Return the home of the account."""
+        return self._home
+
+    def can_write(self, path: str) -> bool:
+        """Whether it is one of ours."""
+        return path in self._writable
+
+
+def test_an_ordinary_account_is_fine(tmp_path: Path) -> None:
+    host = Account(tmp_path, "/home/me", "/home/me", "/tmp")
+    assert levels(look(case(host, {}))) == [OK]
+
+
+def test_a_uid_without_an_entry(tmp_path: Path) -> None:
+    """docker run --user 1234: HOME is /, which it cannot write."""
+    host = Account(tmp_path, "", "/tmp")
+    name, home = look(case(host, {"HOME": "/"}))
+    assert (name.level, name.what, home.found) == (WARNING, "user name", "/ cannot be written")
+    assert "USER=" in name.fix and "HOME=" in home.fix
+    assert levels(look(case(host, {"HOME": "/tmp", "USER": "me"}))) == [OK]
+    assert [one.found for one in look(case(host, {"USER": "me"}))] == ["none"]
+
+
+def test_no_temporary_folder(tmp_path: Path) -> None:
+    host = Account(tmp_path, "/home/me", "/home/me")
+    _, found = look(case(host, {}))
+    assert found.level == PROBLEM and "--tmpfs /tmp" in found.fix
+    _, found = look(case(host, {"TMPDIR": "/gone"}))
+    assert (found.level, found.fix) == (WARNING, "mkdir -p /gone, or unset TMPDIR")
