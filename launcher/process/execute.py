@@ -79,11 +79,6 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
 
 def _find_fix(name: str) -> str:
     """Return the fix for a missing program, guessed from its name."""
-    if name.startswith("-"):
-        return (
-            "flags of the launcher go before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
-            "launcher run FLAGS -- COMMAND), or set their LAUNCHER_* variables"
-        )
     if not name:
         return "a variable of a script may be unset: launcher run -- COMMAND"
     if len(name.split()) > 1:

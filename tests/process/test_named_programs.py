@@ -105,7 +105,7 @@ def test_an_executable_script_keeps_its_python(tmp_path: Path) -> None:
         ),
         (("--hosts", "a,b", "python", "train.py"), "launcher run --hosts a,b -- python train.py"),
         (("-t", "3", "train.py"), "launcher run -t 3 -- train.py"),
-        (("--restarts", "3"), "launcher run [options] -- python train.py"),
+        (("--restarts", "3"), "launcher run FLAGS -- COMMAND"),
         (("-u", "train.py"), "launcher run -- python -u train.py"),
     ],
 )

@@ -310,7 +310,7 @@ def test_a_command_that_cannot_be_one_is_told_apart(environ: dict[str, str], tmp
     folder = launch("run", "--", str(tmp_path), environ=environ)
     assert folder.returncode == 126 and "it is a folder" in folder.stderr and "chmod" not in folder.stderr
     flag = launch("run", "--", "--nproc-per-node", "2", "true", environ=environ)
-    assert flag.returncode == 127 and "launcher run FLAGS -- COMMAND" in flag.stderr
+    assert flag.returncode == 64 and "launcher run FLAGS -- COMMAND" in flag.stderr
 
 
 def test_commands_may_be_scripts_modules_and_programs(tmp_path: Path) -> None:
