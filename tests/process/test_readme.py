@@ -28,7 +28,7 @@ TYPED = {
     "launcher run -- accelerate launch": "tests/cluster/test_torch_family.py::test_accelerate",
     "launcher run -- deepspeed": "tests/cluster/test_deepspeed.py::test_",
     'ENTRYPOINT ["launcher", "run", "--"]': "tests/container/test_entry_point.py::test_",
-    "import cluster_launcher; cluster_launcher.setup()": "tests/process/test_setup.py::test_setup_gives_what_run_gives",
+    "import cluster_launcher": "tests/process/test_setup.py::test_setup_gives_what_run_gives",
     "bash tools/demo.sh": "tests/cluster/test_real_jobs.py::test_the_main_job_reaches_the_accuracy",
     "bash tools/test.sh": "tests/process/test_readme.py::test_the_other_lines_have_their_tests",
     "bash tools/site.sh": "tests/process/test_site.py::test_",
