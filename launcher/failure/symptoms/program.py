@@ -210,10 +210,12 @@ SYMPTOMS = (
             "termios.error: (25, ",
             "Aborted!",
             "^Aborted.",
+            "No such device or address: '/dev/tty'",
+            "click.exceptions.Abort",
         ),
-        "the program reads standard input (a prompt, a debugger), and nothing is typed there",
-        "`launcher run --stdin 1 -- python train.py` gives it to rank 1, `--stdin all` each a copy; at a "
-        "terminal `--nproc-per-node 1`; or leave out `breakpoint()` and `input()`",
+        "a prompt or a debugger had nothing to read, or was left",
+        "at a terminal rank 0 can ask, and `--stdin RANK` chooses another rank; anywhere else use "
+        "`launcher stacks`, or leave out `breakpoint()` and `input()`",
         False,
     ),
     Symptom(
@@ -321,19 +323,6 @@ SYMPTOMS = (
         "Weights & Biases has no key here",
         "`wandb login` before the job, or the key in the variable `WANDB_API_KEY` of all ranks; without its "
         "server `WANDB_MODE=offline` (or `disabled`)",
-        False,
-    ),
-    Symptom(
-        "no-terminal",
-        (
-            "bdb.BdbQuit",
-            "EOFError: EOF when reading a line",
-            "No such device or address: '/dev/tty'",
-            "click.exceptions.Abort",
-        ),
-        "a debugger or a prompt had no terminal, or was left",
-        "at a terminal rank 0 can ask, and `--stdin RANK` chooses another rank; anywhere else use "
-        "`launcher stacks`, or take the breakpoint out",
         False,
     ),
     Symptom(
