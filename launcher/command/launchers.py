@@ -1,12 +1,14 @@
 """Detects a command that is a launcher itself, and reads the job facts in its flags.
 
 We run such a launcher once per node and tell it its node rank. Its own flags win over all that we know: we
-put ours before them on the command line, or in variables that it reads only if a flag is missing.
+put ours before them on the command line, or in variables that it reads only if a flag is missing. The table
+of launchers is ``launchers.txt``.
 """
 
 from __future__ import annotations
 
-from launcher.command.launcher_table import TABLE, Launcher
+import os
+
 from launcher.command.line import find_script, is_python
 from launcher.core.environ import Malformed, shorten
 from launcher.core.frozen import frozen
@@ -16,6 +18,63 @@ from launcher.options.reading import Given, Options
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launchers.txt")
+_rows: list[Launcher] = []
+
+
+@frozen
+class Launcher:
+    """One launcher of the table.
+
+    Attributes:
+        name: Its name in plans and messages.
+        calls: Words that start it on a command line; ``-m MODULE`` after a Python.
+        switches: Its flags without a value, with underscores for dashes.
+        pairs: Its flags with two values.
+        facts: Its flags that mean the same as one of ours: (its name, our name).
+        abbreviates: Whether it accepts abbreviated flags.
+        scattered: Whether it accepts flags after the script, too.
+        whole_job: Whether it starts the processes of all nodes.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    switches: tuple[str, ...]
+    pairs: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    abbreviates: bool
+    scattered: bool
+    whole_job: bool
+
+
+def read_launchers() -> list[Launcher]:
+    """Return the launchers of the table, which is read once."""
+    if not _rows:
+        with open(TABLE, encoding="utf-8") as file:
+            _rows.extend(map(_read_block, file.read().split("\n[")[1:]))
+    return _rows
+
+
+def _read_block(text: str) -> Launcher:
+    name, _, rest = text.partition("]\n")
+    words: dict[str, list[str]] = {}
+    for line in rest.replace("\n ", " ").splitlines():
+        key, _, values = line.partition(" ")
+        words[key] = values.split(",") if key == "calls" else values.split()
+    pairs = (fact.partition("=") for fact in words.get("facts", ()))
+    kinds = words.get("is", ())
+    return Launcher(
+        name,
+        tuple(call.strip() for call in words["calls"]),
+        tuple(words.get("switches", ())),
+        tuple(words.get("pairs", ())),
+        tuple((theirs, ours or theirs) for theirs, _, ours in pairs),
+        "abbreviates" in kinds,
+        "scattered" in kinds,
+        "whole-job" in kinds,
+    )
 
 
 @frozen
@@ -45,7 +104,7 @@ class Command:
 
 def find_launcher(argv: Sequence[str]) -> Command | None:
     """Return the launcher that a command calls; None for any other command, including a shell."""
-    for launcher in TABLE:
+    for launcher in read_launchers():
         for call in launcher.calls:
             head = _match(argv, call.split())
             if head:

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.command.arguments import expand_local_rank, names_local_rank
-from launcher.command.launcher_table import TABLE
-from launcher.command.launchers import find_launcher
+from launcher.command.launchers import find_launcher, read_launchers
 from launcher.command.line import STARTERS, may_be_launcher
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import NODE, RANK, Mode, Plan, Scope
@@ -549,13 +548,15 @@ def test_the_quick_look_knows_every_launcher() -> None:
     """What `may_be_launcher` does not know is never found."""
     calls = {
         call.split()[0] if not call.startswith("-m ") else call.split()[1]
-        for row in TABLE
+        for row in read_launchers()
         for call in row.calls
     }
     assert calls == STARTERS
 
 
-@pytest.mark.parametrize("call", [(row.name, call) for row in TABLE for call in row.calls], ids=str)
+@pytest.mark.parametrize(
+    "call", [(row.name, call) for row in read_launchers() for call in row.calls], ids=str
+)
 def test_every_way_to_call_a_launcher_is_recognised(call: tuple[str, str]) -> None:
     """By name, by path, as a module, and as a script of a Python with options."""
     name, words = call[0], tuple(call[1].split())
@@ -1023,7 +1024,7 @@ def test_the_switches_of_torchrun_and_accelerate_are_theirs() -> None:
     from accelerate.commands.launch import launch_command_parser
     from torch.distributed.run import get_args_parser
 
-    rows = {row.name: row for row in TABLE}
+    rows = {row.name: row for row in read_launchers()}
     for name, parser in (("torchrun", get_args_parser()), ("accelerate", launch_command_parser())):
         switches = {
             spelling.lstrip("-").replace("-", "_")
