@@ -15,12 +15,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
+from drawing import Drawing  # noqa: E402
+
 from launcher.core.model import Plan  # noqa: E402
 from launcher.options.reading import read_options  # noqa: E402
 from launcher.planning.plan import plan_job  # noqa: E402
 from launcher.planning.recorded import RecordedHost  # noqa: E402
 from launcher.planning.settings import render_environ  # noqa: E402
-from launcher.views.drawing import Drawing  # noqa: E402
 
 TARGET = ROOT / "docs" / "images" / "flow.svg"
 WIDTH, HEIGHT, MARGIN = 1060, 510, 20

@@ -9,9 +9,8 @@ from launcher.bandwidth.expect import is_telling, judge, plan_expectation
 from launcher.bandwidth.job import START, Job, load_torch, read_identity
 from launcher.bandwidth.measure import measure_pairs, sweep
 from launcher.bandwidth.members import choose_backend, describe_process, list_units, read_members
-from launcher.bandwidth.options import parse_options
+from launcher.bandwidth.options import SLOW_BELOW, TIMEOUT_S, parse_options
 from launcher.bandwidth.pairs import find_slow
-from launcher.bandwidth.plot import render_plot
 from launcher.bandwidth.views import Setup, pairs_json, render_pairs, render_sweep, sweep_json
 from launcher.core.errors import BROKEN_PIPE, LauncherError, NotReady, Problem, UsageError, print_problems
 from launcher.core.files import replace_file
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 WRONG_SUMS = 1
 INTERRUPTED = 130  # 128 + SIGINT
-ONE_BY_ONE = "one after the other"
-AT_ONCE = "pairs without a common node at the same time, slow ones again alone"
+HOW = "pairs without a common node at the same time, slow ones again alone"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -45,11 +43,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def run(options: Options, environ: Mapping[str, str]) -> int:
     """Find the other processes, measure, and leave them. Return the exit status."""
     identity = read_identity(environ)
-    job = Job(load_torch(), identity, options.timeout_s)
+    job = Job(load_torch(), identity, TIMEOUT_S)
     facts = job.gather("facts", describe_process(job.torch, identity.local_rank, environ))
     members = read_members(facts)
     try:
-        backend = choose_backend(options.backend, members)
+        backend = choose_backend(members)
         job.use(backend)
         setup = Setup(backend, job.describe_library(backend), members)
         measure = _measure_pairs if options.pairs else _measure_all
@@ -71,8 +69,6 @@ def _measure_all(job: Job, setup: Setup, options: Options) -> int:
     if job.identity.rank == 0:
         render = sweep_json if options.format == "json" else render_sweep
         _write(render(setup, samples, ended, expectation, verdict), options.output)
-        if options.svg:
-            _write(render_plot(samples, expectation, str(setup), verdict.text), options.svg)
     return 0 if all(sample.is_right for sample in samples) else WRONG_SUMS
 
 
@@ -82,11 +78,10 @@ def _measure_pairs(job: Job, setup: Setup, options: Options) -> int:
         problem = Problem("usage", "--pairs: expected two processes or more, found one", "this job", START)
         raise UsageError(problem)
     pairs = measure_pairs(job, setup.backend, tuple(units.values()), options)
-    slow = find_slow(pairs, options.slow_below)
-    how = ONE_BY_ONE if options.one_by_one else AT_ONCE
+    slow = find_slow(pairs, SLOW_BELOW)
     if job.identity.rank == 0:
         render = pairs_json if options.format == "json" else render_pairs
-        _write(render(setup, tuple(units), pairs, slow, how), options.output)
+        _write(render(setup, tuple(units), pairs, slow, HOW), options.output)
     return 0
 
 

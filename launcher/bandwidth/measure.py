@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.bandwidth.definitions import ELEMENT_BYTES, Sample, render_size, render_time
+from launcher.bandwidth.options import ITERS, SLOW_BELOW, WARMUP
 from launcher.bandwidth.pairs import Pair, merge, plan_rounds, plan_steps, slow_links
 from launcher.core.errors import NotReady
 
@@ -47,9 +48,8 @@ def _measure(group: Group, size_bytes: int, options: Options) -> Sample:
     is_right = group.is_sum_right(count)
     once_s = group.time(count, 1)
     fitting = max(1, int(options.limit_s / once_s))
-    if options.warmup > 1:
-        group.time(count, min(options.warmup - 1, fitting))
-    iterations = min(options.iters, fitting)
+    group.time(count, min(WARMUP - 1, fitting))
+    iterations = min(ITERS, fitting)
     return Sample(size_bytes, group.time(count, iterations), group.size, iterations, is_right)
 
 
@@ -62,14 +62,11 @@ def measure_pairs(
         job: This process and the others.
         backend: The backend to measure.
         units: The ranks of each unit.
-        options: Sizes, iterations, and what is slow.
+        options: The sizes, and the seconds for each.
     """
     rounds = plan_rounds(len(units))
-    if options.one_by_one:
-        links = sorted(link for links in rounds for link in links)
-        return _measure_rounds(job, backend, units, options, plan_steps(links), "step")
     pairs = _measure_rounds(job, backend, units, options, rounds, "round")
-    again = plan_steps(link for link in slow_links(pairs, options.slow_below) if len(rounds[0]) > 1)
+    again = plan_steps(link for link in slow_links(pairs, SLOW_BELOW) if len(rounds[0]) > 1)
     return merge(pairs, _measure_rounds(job, backend, units, options, again, "again"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 
 from launcher.bandwidth.expect import Ways, read_ways
-from launcher.core.errors import HardwareMissing, Problem
 from launcher.core.frozen import frozen
 from launcher.machine.gpu_facts import find_nvlink_gbps
 from launcher.machine.host import Host
@@ -96,26 +95,9 @@ def _freeze(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def choose_backend(asked: str, members: Sequence[Member]) -> str:
-    """Return ``nccl`` if each process has a GPU of its own, else ``gloo``.
-
-    Args:
-        asked: ``auto``, or the backend that is required.
-        members: All nodes.
-
-    Raises:
-        HardwareMissing: NCCL was asked for, and a node has too few GPUs for it.
-    """
-    short = [
-        f"{member.name} has {member.gpu_count} for {len(member.ranks)} processes"
-        for member in members
-        if member.gpu_count < len(member.ranks)
-    ]
-    if asked == "nccl" and short:
-        what = f"--backend nccl: expected a GPU, and a torch with NCCL, for each process; {'; '.join(short)}"
-        fix = "give the containers their GPUs (docker run --gpus all), or --backend gloo"
-        raise HardwareMissing(Problem("no-gpu", what, "command line", fix))
-    return "gloo" if asked == "gloo" or short else "nccl"
+def choose_backend(members: Sequence[Member]) -> str:
+    """Return ``nccl`` if each process has a GPU of its own, else ``gloo``."""
+    return "nccl" if all(member.gpu_count >= len(member.ranks) for member in members) else "gloo"
 
 
 def list_units(members: Sequence[Member]) -> dict[str, tuple[int, ...]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.options.parser import Parser
 
 STYLES = ("table", "sh", "json", "dotenv")
-VIEWS = ("text", "json", "svg", "nccl-xml")
+VIEWS = ("text", "json")
 
 
 def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:

@@ -1,4 +1,4 @@
-"""``launcher topology``: reads a node's parts, plans a job on it, and renders both in one of four formats."""
+"""``launcher topology``: reads a node's parts, plans a job on it, and renders both."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from launcher.core.redact import redact
 from launcher.machine.hardware import read_hardware
 from launcher.planning.assignment import assign, find_visible
 from launcher.planning.plan import plan_job
-from launcher.views.nccl_xml import render_nccl_xml
 from launcher.views.topology import View, render_text
 from launcher.views.topology_json import render_json
-from launcher.views.topology_svg import render_svg
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +43,5 @@ def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
 
 
 def render(view: View, form: str) -> str:
-    """Return a view as ``text``, ``json``, ``svg`` or ``nccl-xml``."""
-    if form == "nccl-xml":
-        return render_nccl_xml(view.hardware)
-    return {"text": render_text, "json": render_json, "svg": render_svg}[form](view)
+    """Return a view as ``text`` or ``json``."""
+    return {"text": render_text, "json": render_json}[form](view)

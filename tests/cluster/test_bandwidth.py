@@ -40,29 +40,28 @@ OTHER_PYTHON = "/usr/bin/python3"
 
 
 @pytest.mark.thorough
-def test_two_processes_measure_all_sizes_and_draw_them(tmp_path: Path) -> None:
-    """Each size once, bandwidths as defined, the report and the picture where they were asked for."""
-    report, picture = tmp_path / "report.json", tmp_path / "report.svg"
-    words = ("--min-bytes", "1K", "--max-bytes", "1M", "--factor", "4", "--iters", "5", "--format", "json")
+def test_two_processes_measure_all_sizes(tmp_path: Path) -> None:
+    """Each size once, bandwidths as defined, the report where it was asked for."""
+    report = tmp_path / "report.json"
+    words = ("--max-bytes", "1M", "--format", "json")
     line = ("run", *TWO, "--", sys.executable, *PROGRAM, *words)
-    done = launch(*line, "--output", str(report), "--svg", str(picture), environ=THREADS)
+    done = launch(*line, "--output", str(report), environ=THREADS)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(report.read_text())
     assert (found["kind"], found["backend"], found["process_count"]) == ("sweep", "gloo", 2)
     assert [sample["size_bytes"] for sample in found["samples"]] == [1024 * 4**power for power in range(6)]
     for sample in found["samples"]:
-        assert sample["is_right"] and 1 <= sample["iterations"] <= 5
+        assert sample["is_right"] and 1 <= sample["iterations"] <= 20
         assert sample["bus_gbps"] == pytest.approx(8e-9 * sample["size_bytes"] / sample["time_s"])
     assert [len(node["ranks"]) for node in found["nodes"]] == [2]
     assert found["verdict"]["level"] == "unknown" and "no network" in found["verdict"]["text"]
-    assert picture.read_text().startswith("<svg ")
 
 
 @pytest.mark.thorough
 def test_processes_of_one_node_can_be_measured_in_pairs() -> None:
     """Where there is no second node, every two processes; rank 0 alone reports, for people by default."""
     flags = {"LAUNCHER_NPROC_PER_NODE": "2", "LAUNCHER_STANDALONE": "1"}
-    done = launch("bandwidth", "--pairs", "--max-bytes", "64K", "--iters", "2", environ={**flags, **THREADS})
+    done = launch("bandwidth", "--pairs", "--max-bytes", "64K", environ={**flags, **THREADS})
     assert done.returncode == 0, done.stderr
     assert {line.partition("]")[0] for line in done.stdout.splitlines()} == {"[rank 0"}
     for words in ("1 pair, pairs without a common node at the same time", "bus bandwidth, Gb/s", "latency"):
@@ -89,7 +88,8 @@ def test_processes_that_never_come_are_an_error_of_one_line() -> None:
     """Half of a job: status 75 within the time given, and no traceback."""
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     environ = clean_environ(**alone, MASTER_ADDR="127.0.0.1", MASTER_PORT="0", **THREADS)
-    line = [sys.executable, *PROGRAM, "--timeout", "1"]
+    program = "import os, sys; from launcher.bandwidth import __main__ as it; it.TIMEOUT_S = 1.0"
+    line = [sys.executable, "-c", f"{program}; sys.exit(it.main([], os.environ))"]
     done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 75, done.stderr
     assert "[peers-missing]" in done.stderr and "Traceback" not in done.stderr
@@ -102,7 +102,7 @@ def test_one_gpu_measures_with_nccl(tmp_path: Path) -> None:
     if not Host().gpu_count():
         pytest.skip("no NVIDIA GPU here")
     report = tmp_path / "report.json"
-    words = ("--max-bytes", "64M", "--backend", "nccl", "--format", "json", "--output", str(report))
+    words = ("--max-bytes", "64M", "--format", "json", "--output", str(report))
     line = ("run", "--nproc-per-node", "1", "--standalone", "--", sys.executable, *PROGRAM, *words)
     done = launch(*line, environ=THREADS)
     assert done.returncode == 0, done.stderr
@@ -117,7 +117,7 @@ def test_pairs_name_the_throttled_node(tmp_path: Path) -> None:
     """Four nodes, one behind 10 Mbit/s: it is named, and no other."""
     need_namespaces()
     report = tmp_path / "pairs.json"
-    words = ("--pairs", "--max-bytes", "256K", "--factor", "256", "--iters", "5", "--warmup", "1")
+    words = ("--pairs", "--max-bytes", "256K")
     with Cluster(4) as cluster:
         throttle(cluster, cluster.nodes[2])
         outputs = run_on_all(cluster, (*words, "--format", "json", "--output", str(report)))

@@ -38,8 +38,6 @@ COMMANDS = (
     b"env --format sh",
     b"topology",
     b"topology --format json",
-    b"topology --format svg",
-    b"topology --format nccl-xml",
     b"check --format json -- python train.py",
     b"check --strict -- torchrun train.py",
     b"run --dry-run -- deepspeed train.py",

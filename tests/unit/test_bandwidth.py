@@ -8,7 +8,6 @@ import random
 import types
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -39,7 +38,6 @@ from launcher.bandwidth.measure import foresee_s
 from launcher.bandwidth.members import Member, choose_backend, list_units, name_gpus, read_members, read_node
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, Slow, find_slow, merge, plan_rounds, slow_links
-from launcher.bandwidth.plot import render_plot
 from launcher.bandwidth.views import (
     Setup,
     pairs_json,
@@ -49,7 +47,7 @@ from launcher.bandwidth.views import (
     sweep_json,
 )
 from launcher.cli.entry import main
-from launcher.core.errors import HardwareMissing, UsageError
+from launcher.core.errors import UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.host import Host
 from launcher.machine.network import Interface
@@ -92,13 +90,6 @@ def test_sizes_go_by_a_factor_and_hold_whole_elements() -> None:
     assert list_sizes(1000, 5000, 2) == (1000, 2000, 4000)
     assert list_sizes(7, 30, 2) == (4, 12, 28)
     assert list_sizes(64, 64, 2) == (64,)
-
-
-@pytest.mark.parametrize("wrong", [(3, 8, 2), (16, 8, 2), (4, 8, 1), (0, 0, 2)])
-def test_sizes_that_do_not_follow_each_other(wrong: tuple[int, int, int]) -> None:
-    """Less than an element, the wrong way round, or no step."""
-    with pytest.raises(ValueError, match="expected"):
-        list_sizes(*wrong)
 
 
 @pytest.mark.parametrize(
@@ -438,15 +429,12 @@ def test_what_a_node_says_survives_json() -> None:
 
 
 def test_nccl_is_for_processes_with_a_gpu_each() -> None:
-    """All see all, or each its own; one that two share is none for NCCL. Asked for, it is an error."""
+    """All see all, or each its own; one that two share is none for NCCL."""
     for gpus in ((("g0", "g1"), ("g0", "g1")), (("g0",), ("g1",))):
         members = read_members([process("a", "0", *gpus[0]), process("a", "0", *gpus[1])])
-        assert choose_backend("auto", members) == choose_backend("nccl", members) == "nccl"
-        assert choose_backend("gloo", members) == "gloo"
+        assert choose_backend(members) == "nccl"
     shared = read_members([process("a", "0", "g0"), process("a", "0", "g0")])
-    assert choose_backend("auto", shared) == "gloo"
-    with pytest.raises(HardwareMissing, match="a has 1 for 2 processes"):
-        choose_backend("nccl", shared)
+    assert choose_backend(shared) == "gloo"
 
 
 def test_gpus_are_told_apart_by_their_uuid() -> None:
@@ -479,29 +467,14 @@ def test_pairs_are_of_nodes_or_else_of_processes() -> None:
 def test_options_have_defaults_for_each_kind_of_measurement() -> None:
     """1 KiB to 1 GiB; for pairs fewer and smaller."""
     every, two = parse_options([]), parse_options(["--pairs"])
-    assert (every.sizes[0], every.sizes[-1], every.iters, every.warmup) == (1 << 10, 1 << 30, 20, 5)
+    assert (every.sizes[0], every.sizes[-1]) == (1 << 10, 1 << 30)
     assert two.sizes == (1 << 10, 1 << 18, 1 << 26)
     assert (every.limit_s, two.limit_s) == (10, 2)
-    assert parse_options(["--min-bytes", "4G"]).sizes == (4 << 30,)
+    assert parse_options(["--max-bytes", "4K"]).sizes == (1 << 10, 4 << 10)
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("--min-bytes", "x"),
-        ("--min-bytes", "2"),
-        ("--min-bytes", "1M", "--max-bytes", "1K"),
-        ("--factor", "1"),
-        ("--iters", "0"),
-        ("--warmup", "-1"),
-        ("--limit", "nan"),
-        ("--slow-below", "2"),
-        ("--one-by-one",),
-        ("--slow-below", "0.7"),
-        ("--pairs", "--svg", "x.svg"),
-        ("--nnodes", "2"),
-        ("--format", "xml"),
-    ],
+    "words", [("--max-bytes", "x"), ("--max-bytes", "2"), ("--nnodes", "2"), ("--format", "xml")]
 )
 def test_words_that_are_no_options(words: tuple[str, ...]) -> None:
     """Our own message, status 64."""
@@ -522,7 +495,7 @@ def test_the_command_of_the_launcher_checks_words_before_it_starts_anything(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """One message, not one per process."""
-    assert main(["bandwidth", "--iters", "none"], {}) == 64
+    assert main(["bandwidth", "--max-bytes", "none"], {}) == 64
     assert capfd.readouterr().err.count("[usage]") == 1
 
 
@@ -584,37 +557,3 @@ def test_pairs_are_a_matrix_as_long_as_it_fits() -> None:
     assert text.count(" - ") == 10 and "verdict: node2 is slow with all others" in text
     found = json.loads(pairs_json(SETUP, names, many, find_slow(many, 0.7), "somehow"))
     assert found["slow_nodes"] == ["node2"] and found["slow_links"] == [] and len(found["pairs"]) == 190
-
-
-# --- the picture
-
-
-def test_the_picture_shows_every_size_and_the_expectation() -> None:
-    """A point for each, on axes that grow to the right and upwards; one dashed line."""
-    root = ElementTree.fromstring(render_plot(SAMPLES, PORTS, "title <&>", "verdict"))
-    circles = [node for node in root.iter() if node.tag.endswith("circle")]
-    (first, last) = [(float(node.attrib["cx"]), float(node.attrib["cy"])) for node in circles]
-    assert first[0] < last[0] and first[1] > last[1]
-    (line,) = [node for node in root.iter() if node.get("class") == "expected"]
-    assert float(line.attrib["y1"]) < last[1]
-
-
-@pytest.mark.parametrize(
-    ("samples", "expectation"),
-    [
-        ((Sample(4, 1e-9, 2),), Expectation(None, "nothing")),
-        ((Sample(4, 1000.0, 2), Sample(1 << 40, 1e4, 2)), PORTS),
-        ((Sample(1024, 1.0, 1),), PORTS),
-        ((Sample(1024, 1.0, 1),), Expectation(None, "\x1b[31m</svg>")),
-        ((Sample(1000, 8e-6, 2), Sample(2000, 16e-6, 2)), Expectation(1.0, "exactly on a line")),
-    ],
-)
-def test_the_picture_stays_inside_of_its_frame(samples: Any, expectation: Expectation) -> None:
-    """One point, no point, extremes, hostile names: well-formed, every coordinate inside."""
-    root = ElementTree.fromstring(render_plot(samples, expectation, "t\x00" * 300, "v" * 300))
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for node in root.iter():
-        for name in ("x", "x1", "x2", "cx"):
-            assert 0 <= float(node.get(name, 0)) <= width
-        for name in ("y", "y1", "y2", "cy"):
-            assert 0 <= float(node.get(name, 0)) <= height

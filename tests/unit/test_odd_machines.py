@@ -24,7 +24,6 @@ from launcher.machine.sysfs import natural_order
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost, read_snapshot
-from launcher.views.drawing import fit
 from tests.unit.test_machine import machine
 
 SOON_S = 2.0
@@ -98,7 +97,6 @@ def test_a_snapshot_with_numbers_of_no_machine_is_refused(number: str, tmp_path:
 def test_long_texts_take_no_longer_than_they_are(tmp_path: Path) -> None:
     """Whatever is quadratic in what somebody else wrote is a way to stop us."""
     started = time.monotonic()
-    assert len(fit("x" * 200_000, 100, 11)) < 40
     files = {"proc/self/cgroup": "0::" + "/a" * 100_000 + "\n"}
     assert cgroup_folders(machine(tmp_path, files)) == ["/sys/fs/cgroup"]
     hear(Spoken(), "node0:1:2 [0] NCCL INFO NET/IB : Using " + "a" * 60_000 + "\n")

@@ -42,7 +42,6 @@ SCREENS = {
     "check-json": ("check", "--format", "json"),
     "topology": ("topology",),
     "topology-json": ("topology", "--format", "json"),
-    "topology-nccl": ("topology", "--format", "nccl-xml"),
     "status": ("status",),
     "version": ("--version",),
 }

@@ -1,8 +1,8 @@
 """Machines as snapshots, and what ``launcher topology`` shows of each.
 
 ``<name>.snapshot.json`` is a snapshot (`launcher.planning.snapshot`) with notes on where it comes from;
-beside it stand ``<name>.txt``, ``<name>.json`` and ``<name>.xml``, which a person has read. They are written
-by ``python -m tests.golden.rewrite`` alone, and so is the picture of one of them in docs/.
+beside it stand ``<name>.txt`` and ``<name>.json``, which a person has read. They are written by ``python -m
+tests.golden.rewrite`` alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from launcher.views.survey import render, take_view
 from launcher.views.topology import View
 
 HERE = Path(__file__).parent
-PICTURE = Path(__file__).parents[3] / "docs" / "images" / "nd96isr_h200_v5.svg"
-FORMS = {"txt": "text", "json": "json", "xml": "nccl-xml"}
+FORMS = {"txt": "text", "json": "json"}
 SUFFIX = ".snapshot.json"
 
 Json = dict[str, Any]
@@ -47,7 +46,5 @@ def shown(name: str) -> dict[Path, str]:
     """Return the text of each file that belongs to a machine, as the program writes it now."""
     view = view_snapshot(read_topology(name))
     texts = {HERE / f"{name}.{suffix}": render(view, form) for suffix, form in FORMS.items()}
-    if name == PICTURE.stem:
-        texts[PICTURE] = render(view, "svg")
     version = f'"launcher": "{__version__}"'
     return {path: text.replace(version, '"launcher": "<version>"') for path, text in texts.items()}
