@@ -174,35 +174,8 @@ class Observers:
         """Finish the checks of this node, and read the evidence and the last output, after all attempts."""
         if self._checking is not None:
             self._agent.loop.guard(self._checking.finish)
-        if self._agent.evidence.dumps:
-            self._agent.loop.guard(self._analyse)
         self._agent.loop.guard(self._look_at_hidden)
         self._agent.loop.guard(self._look_at_loss)
-
-    def _analyse(self) -> None:
-        """Have torch's own analyser read the dumps of a job that hung, once all ranks have ended.
-
-        It may take a while, so it does not run, or is ended, if the launcher is told to end.
-        """
-        from launcher.recorder.analyse import LIMIT_S, analyse
-
-        agent = self._agent
-        python = "" if self.recorder is None else self.recorder.python
-        if agent.place.node_rank or not python or self.is_preempted or agent.forwarder.told is not None:
-            return
-        answers: list[Sequence[str]] = []
-        folder = os.path.dirname(os.path.dirname(agent.evidence.dumps[-1]))
-
-        def work() -> list[str]:
-            return [analyse(python, agent.environ, folder)]
-
-        # In a fork: a signal is answered meanwhile, and ends the wait
-        helper = agent.group.helpers.ask(work, answers.append, LIMIT_S + 1, name="launcher-analyse")
-        agent.loop.turn_until(lambda: bool(answers) or agent.forwarder.told is not None, LIMIT_S + 2)
-        if not answers:
-            helper.close()
-        elif any(answers[0]):
-            agent.say(f"what torch's analyser says about the dumps: {answers[0][0]}", "dumps-analysed")
 
     def _look_at_hidden(self) -> None:
         """Say which process ended with 0 although its last output is an exception: its status was lost."""

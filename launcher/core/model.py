@@ -579,7 +579,6 @@ class Supervision:
         restarts: When all processes start again after a failure.
         failure_file: Path of the failure record; None for the platform's default.
         evidence_dir: Folder for evidence of a hang; None for the folder of the failure record.
-        nccl_ras: Whether NCCL's RAS is asked at a stall.
         proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
         preemption: The service that reports preemption of this machine; None for none.
         metrics_port: Port of this node's metrics; 0 for no metrics.
@@ -607,7 +606,6 @@ class Supervision:
     restarts: Restarts = Restarts()
     failure_file: str | None = None
     evidence_dir: str | None = None
-    nccl_ras: bool = False
     proof: Proof | None = None
     preemption: Preemption | None = None
     metrics_port: int = 0

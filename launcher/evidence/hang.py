@@ -178,10 +178,6 @@ class HangHandler:
         agent = self._agent
         lines = [*self._write(hang.headline), *self._name_dumps()]
         agent.output.say("\n  ".join([hang.headline, *hang.lines, *lines]), "stall")
-        if agent.watch.nccl_ras and not agent.place.node_rank and not agent.is_ending:
-            from launcher.evidence.ras import RasReport
-
-            agent.loop.timers.append(RasReport(agent))
 
     def _name_dumps(self) -> list[str]:
         """Return lines with the folder of the copies of dumps, and with what was left out of it."""

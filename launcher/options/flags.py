@@ -289,13 +289,6 @@ FLAGS = (
         group="watch",
     ),
     Flag(
-        "nccl_ras",
-        "",
-        "ask NCCL's RAS about the job at a stall; older versions of NCCL crash when they are asked",
-        None,
-        group="watch",
-    ),
-    Flag(
         "preload",
         "MODULES",
         "import these modules once and fork the processes, torch,transformers; auto: what the script imports "

@@ -224,7 +224,7 @@ ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "no
 """Words of a shell's text that show that it is meant for several nodes."""
 OF_PARENT = (
     *("metrics_port", "prefix", "log_format", "timestamps", "progress", "signal_to", "signal_map"),
-    *("stall_timeout", "failure_file", "evidence_dir", "events", "log_rotate", "timings", "nccl_ras"),
+    *("stall_timeout", "failure_file", "evidence_dir", "events", "log_rotate", "timings"),
     *("dedupe", "progress_pattern", "on_stall", "stdin"),
 )
 """Flags that need a launcher that stays with the job."""

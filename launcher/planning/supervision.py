@@ -89,7 +89,6 @@ def plan_supervision(
         evidence_dir=options.text("evidence_dir") or None,
         events=options.text("events") or None,
         traces=traces,
-        nccl_ras=options.switch("nccl_ras"),
         timings=options.switch("timings"),
         proof=proof,
         preemption=preemption,

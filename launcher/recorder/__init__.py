@@ -1,4 +1,4 @@
-"""Flight recorder of PyTorch and NCCL's RAS: which rank did not join which collective.
+"""Flight recorder of PyTorch: which rank did not join which collective.
 
 PyTorch keeps the last collectives of each process in a ring buffer. `variables` switches it on, `request` has
 each rank write its buffer to a file, `reader` reads the files in a process of its own, `facts` are what is

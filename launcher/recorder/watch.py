@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 EVIDENCE = "launcher-evidence"
 """Name of the folder for evidence, beside the failure record or in the folder of the run."""
-ANALYSER = (2, 10)
-"""First version of torch with an analyser: see `launcher.recorder.analyse`."""
 WORKER = "worker.py"
 """Our program in front of the command in the line of torchrun's agent: see `launcher.engines.torchrun`."""
 
@@ -73,12 +71,6 @@ class Recorder:
         from launcher.recorder.request import find_ranks
 
         return any(find_ranks(place) for place in self._places)
-
-    @property
-    def python(self) -> str:
-        """A Python of the job whose torch has an analyser of dumps; empty without one."""
-        known = ((python, version) for python, version in self._versions.items() if version is not None)
-        return next((python for python, version in known if version >= ANALYSER), "")
 
     def request(
         self, ranks: Iterable[int], evidence: str, dump_s: float, run: tuple[int, str] | None

@@ -257,7 +257,6 @@ def _watch(plan: Plan) -> list[str]:
     parts += [_preload(watch.preload)] if watch.preload is not None else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     parts += [f"evidence of a hang in {watch.evidence_dir}"] if watch.evidence_dir else []
-    parts += ["NCCL's RAS is asked at a stall"] if watch.nccl_ras else []
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []

@@ -126,7 +126,6 @@ def _supervision(plan: Plan) -> dict[str, object]:
         **({} if watch.evidence_dir is None else {"evidence_dir": redact(watch.evidence_dir)}),
         **({} if watch.events is None else {"events": redact(watch.events)}),
         **({"traces": True} if watch.traces else {}),
-        **({"nccl_ras": True} if watch.nccl_ras else {}),
         **({"timings": True} if watch.timings else {}),
         **({"log": vars(watch.log)} if watch.log != LogStyle() else {}),
         **({"stdin": watch.stdin} if watch.stdin else {}),

@@ -19,14 +19,12 @@ from pathlib import Path
 import pytest
 
 from launcher.machine.host import Host
-from launcher.process.descendants import find_descendants, is_alive
-from launcher.recorder.analyse import analyse
 from launcher.recorder.conclude import conclude, describe_missing
 from launcher.recorder.request import DumpRequest, trigger
 from launcher.recorder.variables import Places
 from tests.process.looking import wait_for
 from tests.process.recording import GLOO, end, follow, start_stand_in
-from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
+from tests.process.starting import launch, open_launcher
 from tests.unit.recorded_dumps import as_pickle, make_dump, make_entry
 
 STUCK = as_pickle(make_dump([make_entry(1411), make_entry(1412, state="started")]))
@@ -263,44 +261,6 @@ def test_gloos_recorder_names_the_rank_on_all_nodes(tmp_path: Path, how: str) ->
     assert copies == [f"recorder_rank_{rank}" for rank in range(4)]
 
 
-@pytest.mark.torch
-@pytest.mark.thorough
-@pytest.mark.xdist_group("torch")
-def test_torchs_own_analyser_reads_the_copies(tmp_path: Path) -> None:
-    """It names the same ranks; a dump that was refused is not shown to it, because it would run it."""
-    folder = tmp_path / "evidence"
-    (folder / "node0").mkdir(parents=True)
-    for rank in range(4):
-        data = ABSENT if rank == 2 else STUCK
-        (folder / "node0" / f"recorder_rank_{rank}").write_bytes(data)
-    (folder / "node0" / "recorder_refused_rank_7").write_bytes(pickle.dumps(Hostile(tmp_path / "was-run")))
-    path = analyse(sys.executable, clean_environ(), str(folder), 60)
-    assert path == f"{folder}/torchfrtrace.txt"
-    text = Path(path).read_text()
-    assert "missing" in text.lower(), text
-    assert "Traceback" not in text, text
-    assert not (tmp_path / "was-run").exists()
-
-
-@pytest.mark.torch
-@pytest.mark.xdist_group("torch")
-def test_the_analyser_runs_no_code_of_a_dump(tmp_path: Path) -> None:
-    """Another user who may write to the folder can add one that the launcher has not read."""
-    (tmp_path / "recorder_rank_1").write_bytes(pickle.dumps(Hostile(tmp_path / "was-run")))
-    text = Path(analyse(sys.executable, clean_environ(), str(tmp_path), 60)).read_text()
-    assert "a dump names posix.system" in text
-    assert not (tmp_path / "was-run").exists()
-
-
-def test_a_python_without_torch_has_no_analyser(tmp_path: Path) -> None:
-    python = Path(tmp_path, "python")
-    python.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -I -S "$@"\n')
-    python.chmod(0o700)
-    assert analyse(str(python), clean_environ(), str(tmp_path)) == ""
-    assert analyse("/nonexistent/python", clean_environ(), str(tmp_path)) == ""
-    assert os.listdir(tmp_path) == ["python"]
-
-
 # --- in a report
 
 RANK = """
@@ -347,8 +307,6 @@ def test_a_stall_report_names_the_rank_and_the_collective(tmp_path: Path) -> Non
     assert f"dumps of the flight recorders: {tmp_path}/evidence/node0" in done.stderr
     names = sorted(os.listdir(tmp_path / "evidence" / "node0"))
     assert names == [f"recorder_rank_{rank}" for rank in range(4)]
-    assert "what torch's analyser says about the dumps" in done.stderr
-    assert "missing" in (tmp_path / "evidence" / "torchfrtrace.txt").read_text().lower()
 
 
 @pytest.mark.torch
@@ -407,37 +365,3 @@ def test_dumps_of_nccls_watchdog_are_read_when_all_ranks_have_ended(tmp_path: Pa
     assert len(list((tmp_path / "launcher-evidence" / "node0").glob("recorder_rank_*"))) == 4, done.stderr
     texts = [one["doing"] for one in json.loads(record.read_text())["evidence"]]
     assert any("rank 2 never joined all_reduce number 1,412" in text for text in texts), texts
-
-
-SLOW = """
-import runpy, sys
-import launcher.recorder.analyse as analyse
-analyse.PROGRAM = "import os, time; open(os.environ['ANALYSES'], 'w').close(); time.sleep(60)"
-sys.argv[0] = "launcher"
-runpy.run_module("launcher", run_name="__main__", alter_sys=True)
-"""
-"""A launcher whose analyser is this sleep."""
-
-
-def test_a_signal_ends_the_wait_for_the_analyser(tmp_path: Path) -> None:
-    """The job is over: the platform's SIGTERM is not kept waiting, and no process is left."""
-    (tmp_path / "train.py").write_text(RANK)
-    for rank in range(4):
-        (tmp_path / f"source-{rank}").write_bytes(ABSENT if rank == 2 else STUCK)
-    mark = tmp_path / "analyses"
-    flags = ("--stall-timeout", "2", "--on-stall", "stop", "--evidence-dir", str(tmp_path / "evidence"))
-    words = ("run", "--nproc-per-node", "4", *flags, "--", sys.executable, str(tmp_path / "train.py"))
-    with subprocess.Popen(
-        [sys.executable, "-c", SLOW, *words, str(tmp_path), "hangs"],
-        env=clean_environ(ANALYSES=str(mark)),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as job:
-        wait_for(mark.exists, "the analyser runs")
-        children = find_descendants([job.pid])
-        began = time.monotonic()
-        job.send_signal(signal.SIGTERM)
-        _, said = job.communicate(timeout=DEADLINE_S)
-    assert time.monotonic() - began < 5, said
-    assert job.returncode == 143 and "torch's analyser" not in said
-    assert not any(map(is_alive, children))

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from launcher.frameworks import horovod, tensorflow
-from launcher.recorder.analyse import MODULE, analyse
 from launcher.rehearse.job import with_launcher
 from launcher.servers import torchrun_agent
 from tests.process.hooking import make_venv
@@ -132,24 +131,6 @@ def test_programs_in_the_users_python_have_its_library_first(named: Path) -> Non
     assert done.returncode == 69 and "[horovod-missing]" in done.stderr
     done = run(named, BARE, f"{ROOT}/launcher/bandwidth/program.py", PYTHONPATH=path)
     assert done.returncode == 64 and "found none of them" in done.stderr
-
-
-@pytest.mark.parametrize("by_pythonpath", [False, True])
-def test_the_analyser_imports_nothing_from_there(
-    named: Path, by_pythonpath: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It reads the dumps of a job that hung, where the job stood; its torch may be on PYTHONPATH alone."""
-    venv = make_venv(named.parent / "venv", BARE)
-    (packages,) = venv.glob("lib/python3*/site-packages")
-    torch = (named if by_pythonpath else packages) / f"{MODULE.replace('.', '/')}.py"
-    torch.parent.mkdir(parents=True)
-    torch.write_text("import json, pickle\nprint('read by', __file__)\n")
-    monkeypatch.chdir(named)
-    out = named.parent / "dumps"
-    out.mkdir()
-    path = analyse(f"{venv}/bin/python", clean_environ(PYTHONPATH=f"{named}:"), str(out))
-    assert not (named.parent / "imported").exists()
-    assert Path(path).read_text() == f"read by {torch}\n"
 
 
 def test_a_forked_rank_has_the_users_module_of_such_a_name(tmp_path: Path) -> None:

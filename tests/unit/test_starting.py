@@ -43,7 +43,6 @@ STARTS = {
     "process/spawn.py": "a rank",
     "process/tool.py": "py-spy, and the reader of dumps",
     "process/watchdog.py": "a fork",
-    "recorder/analyse.py": "torch's analyser",
     "recovery/health.py": "the user's health command",
     "rehearse/job.py": "the launchers of a rehearsal",
     "rehearse/namespaces.py": "the nodes of a rehearsal",
