@@ -8,7 +8,7 @@ from launcher.core.redact import shorten
 from launcher.failure.model import ProcessExit
 from launcher.failure.signals import SIGNALS
 from launcher.failure.stderr import read_root_cause, read_words_of
-from launcher.failure.symptoms import SYMPTOMS, find_symptoms
+from launcher.failure.symptoms import find_symptoms, read_symptoms
 from launcher.process.signals import name_signal
 from tests.corpus.corpus import read_cases
 
@@ -47,7 +47,7 @@ OTHERS = {
 def rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield (code, message, fix, retry) of each cause that the output or a signal tells, by code."""
     found = _messages()
-    for symptom in sorted(SYMPTOMS, key=lambda one: one.code):
+    for symptom in sorted(read_symptoms().values(), key=lambda one: one.code):
         message = OTHERS.get(symptom.code) or found[symptom.code]
         yield _row(symptom.code, f"`{_plain(message)}`", symptom.fix, symptom.retryable)
     for number, cause in SIGNALS.items():

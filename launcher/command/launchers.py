@@ -7,9 +7,8 @@ of launchers is ``launchers.txt``.
 
 from __future__ import annotations
 
-import os
-
 from launcher.command.line import find_script, is_python
+from launcher.core.blocks import read_blocks
 from launcher.core.environ import Malformed, shorten
 from launcher.core.frozen import frozen
 from launcher.options.flags import FLAGS
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launchers.txt")
+TABLE = "command/launchers.txt"
 _rows: list[Launcher] = []
 
 
@@ -51,30 +50,22 @@ class Launcher:
 
 def read_launchers() -> list[Launcher]:
     """Return the launchers of the table, which is read once."""
-    if not _rows:
-        with open(TABLE, encoding="utf-8") as file:
-            _rows.extend(map(_read_block, file.read().split("\n[")[1:]))
+    for row in () if _rows else read_blocks(TABLE):
+        pairs = (fact.partition("=") for fact in row.words("facts"))
+        kinds = row.words("is")
+        _rows.append(
+            Launcher(
+                row.name,
+                row.items,
+                row.words("switches"),
+                row.words("pairs"),
+                tuple((theirs, ours or theirs) for theirs, _, ours in pairs),
+                "abbreviates" in kinds,
+                "scattered" in kinds,
+                "whole-job" in kinds,
+            )
+        )
     return _rows
-
-
-def _read_block(text: str) -> Launcher:
-    name, _, rest = text.partition("]\n")
-    words: dict[str, list[str]] = {}
-    for line in rest.replace("\n ", " ").splitlines():
-        key, _, values = line.partition(" ")
-        words[key] = values.split(",") if key == "calls" else values.split()
-    pairs = (fact.partition("=") for fact in words.get("facts", ()))
-    kinds = words.get("is", ())
-    return Launcher(
-        name,
-        tuple(call.strip() for call in words["calls"]),
-        tuple(words.get("switches", ())),
-        tuple(words.get("pairs", ())),
-        tuple((theirs, ours or theirs) for theirs, _, ours in pairs),
-        "abbreviates" in kinds,
-        "scattered" in kinds,
-        "whole-job" in kinds,
-    )
 
 
 @frozen

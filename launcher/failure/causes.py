@@ -28,8 +28,7 @@ from launcher.failure.stderr import (
     read_words_of_others,
     unbox,
 )
-from launcher.failure.symptoms import SYMPTOMS, find_symptoms
-from launcher.failure.symptoms.hardware import GPU_FIX, MEMORY_FIX
+from launcher.failure.symptoms import find_symptoms, read_symptoms
 from launcher.failure.text import quote, say_apart
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
@@ -245,7 +244,7 @@ def _find_by_frames(words: LastWords) -> list[Cause]:
     """Return the cause that the place of an exception tells."""
     for sign, code in FRAMES.items():
         if any(sign in line for line in words.traceback[-FRAMES_LINES:]):
-            (known,) = (symptom for symptom in SYMPTOMS if symptom.code == code)
+            known = read_symptoms()[code]
             what = f"{known.meaning}: {quote(words.exception)}"
             return [Cause(known.code, what, known.fix, known.retryable)]
     return []
@@ -288,6 +287,7 @@ def _explain_missing(name: str) -> Cause:
 
 
 def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) -> Cause | None:
+    fix = read_symptoms()["out-of-memory"].fix
     if before.oom_kill is not None and after.oom_kill is not None:
         if after.oom_kill <= before.oom_kill:
             return None
@@ -296,12 +296,12 @@ def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) ->
         hit = before.limit_hits is None or (after.limit_hits or 0) > before.limit_hits
         if limit is not None and hit:
             reached = f"{OWN_LIMIT} of {say_size(limit)} was reached"
-            return Cause("out-of-memory", f"{reached}, {went}", MEMORY_FIX, True)
-        return Cause("out-of-memory", f"the pod or the node ran out of memory, {went}", MEMORY_FIX, True)
+            return Cause("out-of-memory", f"{reached}, {went}", fix, True)
+        return Cause("out-of-memory", f"the pod or the node ran out of memory, {went}", fix, True)
     counts = before.node_oom_kill, after.node_oom_kill
     if killed and counts[0] is not None and counts[1] is not None and counts[1] > counts[0]:
         went = f"oom_kill went from {counts[0]} to {counts[1]} in /proc/vmstat"
-        return Cause("node-out-of-memory", f"the node ran out of memory, {went}", MEMORY_FIX, True)
+        return Cause("node-out-of-memory", f"the node ran out of memory, {went}", fix, True)
     return None
 
 
@@ -335,7 +335,8 @@ def _find_xids(
         what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
         if is_foreign:
             what = f"process {xid.pid}, which may belong to another job: {what}"
-        fix = "`compute-sanitizer python ...` names the kernel that did it" if fault == PROGRAM else GPU_FIX
+        fix = read_symptoms()["gpu-lost"].fix
+        fix = "`compute-sanitizer python ...` names the kernel that did it" if fault == PROGRAM else fix
         retryable = None if is_foreign else {HARDWARE: True, PROGRAM: False}.get(fault)
         follows = fault == NOTICE or is_foreign or (is_other and explained and fault == PROGRAM)
         place = 0 if fault == HARDWARE else 1 if xid.pid == pid else 2
@@ -366,13 +367,13 @@ def _explain_message(code: int, words: LastWords) -> Iterator[Cause]:
     """Yield what a program says that ends without an exception."""
     found = None if words.exception else find_message(words.lines, code)
     if found is not None and found[1]:
-        (usage,) = (symptom for symptom in SYMPTOMS if symptom.code == "usage")
+        usage = read_symptoms()["usage"]
         yield Cause("usage", f"{usage.meaning}: {quote(found[0])}", usage.fix, False)
     elif found is not None:
         yield Cause(
             "program-message",
             f"the program ended itself, and said last: {quote(found[0])}",
-            "do what the message asks for; `--log-dir logs` keeps the whole output of each rank",
+            "do what the message asks for; `--log-dir logs --tee 3` keeps the whole output of each rank",
         )
 
 

@@ -7,7 +7,7 @@ from launcher.core.signal import signal
 from launcher.failure.model import Cause
 from launcher.failure.starters import is_own_error, read_told_signal
 from launcher.failure.stderr import TERMINATE, LastWords, find_user_frame
-from launcher.failure.symptoms.hardware import SHM_FIX
+from launcher.failure.symptoms import read_symptoms
 from launcher.failure.text import quote
 
 TYPE_CHECKING = False
@@ -28,14 +28,15 @@ def fix_exception(words: LastWords) -> str:
 
 def explain_bus_error(after: Counters) -> Cause:
     size, free = after.shm or (0, 0)
+    fix = read_symptoms()["shm-full"].fix
     if size and free < max(1 << 20, size // 50):
-        return Cause("shm-full", f"shared memory (/dev/shm) is full{say_shm(after)}", SHM_FIX, False)
+        return Cause("shm-full", f"shared memory (/dev/shm) is full{say_shm(after)}", fix, False)
     small = f"; /dev/shm may have been full{say_shm(after)}" if 0 < size <= SHM_DEFAULT_BYTES else ""
     what = f"the process accessed a mapped part of a file that is missing, or has no disk space{small}"
     return Cause(
         "bus-error",
         what,
-        SHM_FIX
+        fix
         if small
         else "are files truncated while they are mapped? `df -h` shows full disks, `dmesg` failing ones",
     )

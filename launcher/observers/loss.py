@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from launcher.core.redact import quote
-from launcher.failure.symptoms.tensors import NAN_FIX
+from launcher.failure.symptoms import read_symptoms
 from launcher.failure.text import clean_lines
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ def describe_loss(tails: Sequence[tuple[str, bytes]]) -> str | None:
     name, line = next(iter(found.items()))
     others = f" and of {len(found) - 1} other{'s' if len(found) > 2 else ''}" if len(found) > 1 else ""
     since = f"was NaN to the end, since '{quote(line, LINE_CHARS)}'"
-    return f"note: [loss-nan] the loss of {name}{others} {since}; fix: {NAN_FIX}"
+    return f"note: [loss-nan] the loss of {name}{others} {since}; fix: {read_symptoms()['loss-nan'].fix}"
 
 
 def find_nan(tail: bytes) -> str | None:

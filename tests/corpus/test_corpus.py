@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.failure.signals import SIGNALS
-from launcher.failure.symptoms import SYMPTOMS
+from launcher.failure.symptoms import read_symptoms
 from tests.corpus.corpus import HERE, NONE, read_cases, render, score
 from tests.corpus.provoke import read_programs
 
@@ -57,10 +57,10 @@ def test_the_corpus_names_no_machine() -> None:
         assert not re.search(rf"{own}cluster-launcher", text), path
 
 
-@pytest.mark.parametrize("code", [symptom.code for symptom in SYMPTOMS])
+@pytest.mark.parametrize("code", list(read_symptoms()))
 def test_each_fix_has_something_to_type(code: str) -> None:
     """A command, a flag, a variable or a line of code, in backticks."""
-    (fix,) = (symptom.fix for symptom in SYMPTOMS if symptom.code == code)
+    fix = read_symptoms()[code].fix
     assert TYPED.search(fix)
 
 

@@ -19,7 +19,7 @@ from launcher.core.errors import say_size
 from launcher.failure.causes import ended_by, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause, ProcessExit
-from launcher.failure.symptoms import SYMPTOMS
+from launcher.failure.symptoms import read_symptoms
 from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
@@ -799,7 +799,7 @@ def test_secrets_in_quoted_words_are_taken_out() -> None:
 
 def test_codes_are_unique() -> None:
     """A tool may match on them."""
-    names = [symptom.code for symptom in SYMPTOMS]
+    names = list(read_symptoms())
     assert len(names) == len(set(names))
 
 

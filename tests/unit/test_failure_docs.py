@@ -14,7 +14,7 @@ from launcher.core.model import Fact
 from launcher.failure.causes import find_causes
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.failure.symptoms import SYMPTOMS
+from launcher.failure.symptoms import read_symptoms
 from launcher.machine.xids import XIDS
 from launcher.mpi import events
 from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, death
@@ -57,7 +57,9 @@ def _retry(call: ast.Call) -> str:
 def test_every_cause_is_documented_with_its_retry() -> None:
     """Each code has one row, each row is a code, and the page says what the code says."""
     table = [(row[0].strip("`"), row[2]) for row in rows("Causes") if row[0].startswith("`")]
-    expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in SYMPTOMS} | set(causes_in_code())
+    expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in read_symptoms().values()} | set(
+        causes_in_code()
+    )
     assert sorted(table) == sorted(expected)
 
 
@@ -66,7 +68,7 @@ def test_consequences_are_documented_as_such() -> None:
     section = re.split(r"^### ", sections(read(PAGE))["Causes"], flags=re.MULTILINE)
     (part,) = [text for text in section if text.startswith("Consequences")]
     assert re.findall(r"^\| `([a-z-]+)`", part, flags=re.MULTILINE) == [
-        symptom.code for symptom in SYMPTOMS if symptom.consequence
+        symptom.code for symptom in read_symptoms().values() if symptom.consequence
     ]
 
 

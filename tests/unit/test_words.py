@@ -25,6 +25,9 @@ def texts() -> Iterator[tuple[str, str]]:
     for name in PAGES:
         for path in sorted(Path(ROOT).glob(f"{name}.md")):
             yield path.name, re.sub(r"`[^`\n]*`", "``", path.read_text(encoding="utf-8"))
+    for path in sorted(Path(ROOT, "launcher").rglob("*.txt")):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("- ")]
+        yield str(path.relative_to(ROOT)), re.sub(r"`[^`\n]*`", "``", "\n".join(lines))
     for path in sorted(Path(ROOT, "launcher").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,32 +1,63 @@
-"""Tables of error messages of frameworks, CUDA, NCCL, gloo and Python, with their meanings.
+"""Error messages of frameworks, CUDA, NCCL, gloo and Python, found in the last output of a process.
 
-Rows are in the order in which causes are named: certain and special ones before general ones, consequences
-last. A line matches a row if it contains all parts of one of its patterns in order (``*`` separates parts,
-``^`` is the beginning of the line, ``!`` before all marks a pattern as loud, see `Symptom`). The messages are
-of real failures: tests/corpus has those that were made, and those of public bug reports.
+The table is ``symptoms.txt``, which says what its rows mean.
 """
 
 from __future__ import annotations
 
-from launcher.failure.symptoms import files, hardware, lost_peers, meeting, program, tensors, training
+from launcher.core.blocks import read_blocks
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     from launcher.failure.stderr import LastWords
-    from launcher.failure.symptoms.symptom import Symptom
 
-LOUD = "!"
-SYMPTOMS = (
-    *hardware.SYMPTOMS,
-    *meeting.SYMPTOMS,
-    *training.SYMPTOMS,
-    *files.SYMPTOMS,
-    *program.SYMPTOMS,
-    *tensors.SYMPTOMS,
-    *lost_peers.SYMPTOMS,
-)
+TABLE = "failure/symptoms.txt"
+LOUD, AS = "!", "as "
+RETRY = {"yes": True, "no": False, "unknown": None}
+_rows: dict[str, Symptom] = {}
+
+
+@frozen
+class Symptom:
+    """Error messages with one meaning: a row of the table.
+
+    Attributes:
+        code: Stable name, see docs/failures.md.
+        patterns: Patterns for a line; one must match.
+        meaning: The meaning as text; the line itself is quoted after it.
+        fix: How to fix it.
+        retryable: Whether the same command can succeed when started again; None if unknown.
+        consequence: Whether it only shows that another process has failed.
+        loud: Whether a process writes it only if it is about to end because of it: then it counts outside of
+            the last traceback, too.
+    """
+
+    code: str
+    patterns: tuple[str, ...]
+    meaning: str
+    fix: str
+    retryable: bool | None = None
+    consequence: bool = False
+    loud: bool = False
+
+
+def read_symptoms() -> dict[str, Symptom]:
+    """Return the rows of the table by their codes, in its order; it is read once."""
+    for row in () if _rows else read_blocks(TABLE):
+        fix, kinds = row.fields["fix"], row.words("is")
+        _rows[row.name] = Symptom(
+            row.name,
+            row.items,
+            row.fields["meaning"],
+            _rows[fix.removeprefix(AS)].fix if fix.startswith(AS) else fix,
+            RETRY[row.fields["retry"]],
+            "consequence" in kinds,
+            "loud" in kinds,
+        )
+    return _rows
 
 
 def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
@@ -46,7 +77,7 @@ def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[S
     elsewhere = False
     exact = killed or (words.messages and words.source != "faulthandler")
     messages, others = (("\n".join(lines), lines) for lines in (words.messages, words.lines))
-    for symptom in SYMPTOMS:
+    for symptom in read_symptoms().values():
         if symptom.consequence and elsewhere:
             return
         line = _last_match(symptom.patterns, *messages, said)
