@@ -11,6 +11,7 @@ from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Allocation, Scope
 from launcher.identity.rendezvous import STATIC
+from launcher.options.flags import ONLY_TORCHRUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,17 +21,6 @@ if TYPE_CHECKING:
     from launcher.options.reading import Given, Options
 
 PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
-ONLY_TORCHRUN = (
-    "max_restarts",
-    "run_path",
-    "virtual_local_rank",
-    "numa_binding",
-    "logs_specs",
-    "event_log_handler",
-    "duplicate_stdout_filters",
-    "duplicate_stderr_filters",
-)
-"""Flags that have no meaning without torchrun's agent."""
 WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
 """Engines whose processes we can identify: each has its own RANK in its environment."""
 NOT_TORCH = ("tensorflow", "horovod", "jax")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from launcher.core.environ import PORT_LIMIT, Malformed, parse_host_port, parse_int
+from launcher.core.environ import (
+    PORT_LIMIT,
+    Malformed,
+    parse_host,
+    parse_host_port,
+    parse_hosts,
+    parse_int,
+    parse_nodes,
+)
 from launcher.core.model import COUNT_WORDS
 
 TYPE_CHECKING = False
@@ -278,3 +286,38 @@ def parse_command(text: str) -> tuple[str, ...]:
     if not words or not words[0].strip():
         raise Malformed("a command, with its program as the first word")
     return words
+
+
+KINDS: dict[str, Callable[[str], object] | None] = {
+    "": None,
+    "text": str,
+    "int": parse_int,
+    "host": parse_host,
+    "hosts": parse_hosts,
+    "nodes": parse_nodes,
+    "command": parse_command,
+    "endpoint": parse_endpoint,
+    "gpus_per_process": parse_gpus_per_process,
+    "key_values": parse_key_values,
+    "local_ranks": parse_local_ranks,
+    "lost_after": parse_lost_after,
+    "master_port": parse_master_port,
+    "modules": parse_modules,
+    "patterns": parse_patterns,
+    "port": parse_port,
+    "processes": parse_processes,
+    "readers": parse_readers,
+    "regex": parse_regex,
+    "restarts": parse_restarts,
+    "roles": parse_roles,
+    "seconds": parse_seconds,
+    "signal_map": parse_signal_map,
+    "size": parse_size,
+    "spares": parse_spares,
+    "statuses": parse_statuses,
+    "streams": parse_streams,
+    "tasks": parse_tasks,
+    "word": parse_word,
+    "words": parse_words,
+}
+"""Kinds of values by their names in the table of flags; none for a switch."""

@@ -14,11 +14,11 @@ from launcher.command.line import (
 )
 from launcher.core.environ import shorten
 from launcher.core.model import Agent, Fact
-from launcher.engines.choice import MPIRUN, ONLY_TORCHRUN, PROCESS, TORCHRUN, Choice
+from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice
 from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import RESTART_RULES, TENSORFLOW, find_unknown
+from launcher.options.flags import RESTART_RULES, find_unknown, list_working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -222,22 +222,7 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
 
 ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
 """Words of a shell's text that show that it is meant for several nodes."""
-OF_PARENT = (
-    *("metrics_port", "prefix", "log_format", "timestamps", "progress", "signal_to", "signal_map"),
-    *("stall_timeout", "failure_file", "evidence_dir", "events", "log_rotate", "timings"),
-    *("dedupe", "progress_pattern", "on_stall", "stdin"),
-)
-"""Flags that need a launcher that stays with the job."""
-OF_STOP = ("grace", "shutdown_timeout")
-OF_LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
-OF_PROCESSES = ("gpus_per_process", "bind", *TENSORFLOW)
-OF_CHANNEL = ("peers", "control_port", "lost_after", "keep_going")
-OF_MEETING = ("meeting", "meeting_timeout", "require_meeting")
-OF_TORCHRUN = (
-    *ONLY_TORCHRUN,
-    *("rdzv_conf", "local_addr", "monitor_interval", "signals_to_handle", "start_method"),
-)
-
+OF_STOP, OF_LOGS = list_working("stop"), list_working("logs")
 NOTHING = (False, 0, "", (), "none")
 """Values that ask for nothing."""
 
@@ -266,23 +251,23 @@ def note_idle(
     gone = "the launcher becomes the command (--stay: it stays)"
     theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
     rows = (
-        (stays, OF_PARENT, gone),
+        (stays, list_working("parent"), gone),
         (stays or stops, OF_STOP, gone),
         (stays, (*OF_LOGS, "restarts", *RESTART_RULES), gone),
         (is_ours or is_torchruns, (*OF_LOGS, "restarts"), theirs),
         (is_ours, ("log_rotate", *RESTART_RULES), theirs),
         (agent is None, ("stdin",), theirs),
         (case.forks, ("stdin",), "this launcher starts one process of the job"),
-        (not by_mpirun, ("metrics_port", "health_command"), theirs),
-        (not case.is_wrapped, OF_PROCESSES, theirs),
-        (not case.is_wrapped or is_torchruns, ("role", "rdzv_id"), theirs),
+        (not by_mpirun, list_working("node"), theirs),
+        (not case.is_wrapped, list_working("processes"), theirs),
+        (not case.is_wrapped or is_torchruns, list_working("role"), theirs),
         (files, ("log_rotate",), "no output goes to a file (--redirects, --tee)"),
         (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init: it stays)"),
-        (has_channel, OF_CHANNEL, apart),
+        (has_channel, list_working("channel"), apart),
         (has_channel or meets, ("token_file",), apart),
         (has_channel or meets or by_mpirun, ("roll_call_timeout",), apart),
-        (not unseen, OF_MEETING, unseen),
-        (is_torchruns, OF_TORCHRUN, "torchrun does not start the processes"),
+        (not unseen, list_working("meeting"), unseen),
+        (is_torchruns, list_working("torchrun"), "torchrun does not start the processes"),
     )
     notes, noted = list[str](), set[str]()
     for has_effect, dests, why in rows:

@@ -203,7 +203,7 @@ def test_real_processes_get_them(given: str) -> None:
             "launcher run --help-all; what belongs to your command",
         ),
         (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
-        (("bandwidth", "--itters", "2"), "--iters in place of --itters"),
+        (("bandwidth", "--pars"), "--pairs in place of --pars"),
         (("snapshot", "--format", "json"), "launcher snapshot --help"),
         (
             ("rehearse", "--like", "slurm", "--framework", "jax", "--", "x"),

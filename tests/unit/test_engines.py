@@ -1165,7 +1165,7 @@ def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     """Who has typed it is warned; what an image says for all jobs is a note."""
     words = "no effect, the launcher becomes the command (--stay: it stays)"
     typed = plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", failure_file="f.json", prefix=True)
-    assert f"--prefix, --failure-file f.json: {words}" in typed.warnings
+    assert f"--failure-file f.json, --prefix: {words}" in typed.warnings
     told = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_PREFIX": "1"}, master_addr="10.0.0.4")
     assert f"LAUNCHER_PREFIX='1': {words}" in told.notes and not told.warnings
     assert not plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", prefix=True, stay=True).warnings
