@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NEXT_LINE = f"\n{' ' * 10}"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -36,19 +37,17 @@ class Block:
 def read_blocks(path: str) -> list[Block]:
     """Return the blocks of a data file; ``path`` begins at the package's folder: ``failure/symptoms.txt``."""
     with open(os.path.join(PACKAGE, path), encoding="utf-8") as file:
-        lines = [line for line in file.read().splitlines() if line and not line.startswith("#")]
-    found: list[tuple[str, dict[str, str], list[str]]] = []
-    field = ""
-    for line in lines:
-        if line.startswith("["):
-            found.append((line[1:-1], {}, []))
-            continue
-        _, fields, items = found[-1]
-        if line.startswith("- "):
-            items.append(line[3:-1] if line[2] == line[-1] == '"' else line[2:])
-        elif line.startswith(" "):
-            fields[field] += f" {line.strip()}"
-        else:
-            field, _, text = line.partition(" ")
-            fields[field] = text.strip()
-    return [Block(name, fields, tuple(items)) for name, fields, items in found]
+        texts = file.read().replace(NEXT_LINE, " ").split("\n[")
+    blocks = []
+    for text in texts[1:]:
+        name, _, rest = text.partition("]\n")
+        fields: dict[str, str] = {}
+        items: list[str] = []
+        for line in rest.split("\n"):
+            key, _, value = line.partition(" ")
+            if key == "-":
+                items.append(value[1:-1] if value[0] == value[-1] == '"' else value)
+            elif key and key != "#":
+                fields[key] = value.lstrip()
+        blocks.append(Block(name, fields, tuple(items)))
+    return blocks
