@@ -1,13 +1,14 @@
 """Compares the nodes of a job: what they must have in common, and what they should. Pure.
 
-The rules are data, in `RULES`, and documented in docs/peers.md. A problem stops the job before it starts. A
-warning is printed with the same kind of table, and the job goes on.
+The rules are the rows of ``consistency.txt``, documented in docs/peers.md. A problem stops the job before it
+starts. A warning is printed with the same kind of table, and the job goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from launcher.core.blocks import read_blocks
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable, quote
 
@@ -40,71 +41,8 @@ class Rule:
     fix: str
 
 
-IMAGE = "the same image, and the same way to start it, on all nodes"
 COMMAND = "the same command line and variables on all nodes"
-RULES = (
-    Rule("node_count", "number of nodes", PROBLEM, "some would wait for nodes that do not exist", COMMAND),
-    Rule(
-        "local_size",
-        "processes per node",
-        PROBLEM,
-        "ranks and the size of the world would differ from node to node",
-        "--nproc-per-node {least} on all nodes, or the same GPUs visible on each",
-    ),
-    Rule("world_size", "size of the world", PROBLEM, "no collective would ever complete", COMMAND),
-    Rule("engine", "engine", PROBLEM, "some would wait for an agent that does not exist", COMMAND),
-    Rule(
-        "restarts",
-        "--restarts",
-        PROBLEM,
-        "some would wait for another attempt when others have ended",
-        "the same --restarts N on all nodes",
-    ),
-    Rule(
-        "spares",
-        "--spares",
-        PROBLEM,
-        "some would count on spare nodes that others do not know",
-        "the same --spares N on all nodes, spare ones too",
-    ),
-    Rule("torch", "torch", PROBLEM, "the messages of its process groups differ between versions", IMAGE),
-    Rule("nccl", "NCCL", PROBLEM, "NCCL refuses, or crashes with, a peer of another version", IMAGE),
-    Rule(
-        "restart_rules",
-        "rules of restarts",
-        WARNING,
-        "node 0 decides, and its rules count",
-        "the same flags about restarts on all nodes",
-    ),
-    Rule(
-        "command",
-        "command",
-        WARNING,
-        "paths and arguments may differ per node, but the programs must belong to one job",
-        COMMAND,
-    ),
-    Rule(
-        "fabric",
-        "fabric",
-        WARNING,
-        "all wait for the slowest; NCCL may find no path between the two networks",
-        "see the notes of launcher plan on the nodes that differ, or force one fabric on all: --fabric NAME",
-    ),
-    Rule(
-        "gpu_count",
-        "GPUs",
-        WARNING,
-        "the world is the same on all nodes, but some have GPUs to spare, or too few",
-        "run launcher check on the nodes that differ",
-    ),
-    Rule("gpu_kind", "kind of GPU", WARNING, "all wait for the slowest", "nodes with the same GPUs"),
-    Rule(
-        "driver", "NVIDIA driver", WARNING, "what runs on one may fail on the other", "the same machine image"
-    ),
-    Rule("python", "Python", WARNING, "pickled objects may not be readable by the others", IMAGE),
-    Rule("mpi", "MPI", WARNING, "an MPI speaks only to its own version", IMAGE),
-)
-"""Ordered by their effect on a job, the worst first."""
+TABLE = "cluster/consistency.txt"
 SETTINGS_RULE = Rule(SETTING, SETTING, WARNING, "the launcher sets another value on some nodes", COMMAND)
 
 
@@ -132,6 +70,12 @@ class Disagreement:
         return self.rule.fix.replace("{least}", str(min(numbers, default=1)))
 
 
+def read_rules() -> list[Rule]:
+    """Return the rows of the table."""
+    names = ("title", "level", "why", "fix")
+    return [Rule(row.name, *(row.fields[name] for name in names)) for row in read_blocks(TABLE)]
+
+
 def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreement]:
     """Return what the nodes differ in, problems first; settings are compared only if there is no problem.
 
@@ -140,7 +84,8 @@ def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreem
             missing) is not compared.
     """
     nodes = facts_by_node.items()
-    found = [_compare(rule, {name: facts.get(rule.key) for name, facts in nodes}) for rule in RULES]
+    rules = read_rules()
+    found = [_compare(rule, {name: facts.get(rule.key) for name, facts in nodes}) for rule in rules]
     found.append(_compare_clocks(facts_by_node))
     # They would hide a problem, and most of them follow from it.
     has_problem = any(item is not None and item.is_problem for item in found)

@@ -9,134 +9,13 @@ import os
 import re
 import sys
 
+from launcher.core.blocks import read_blocks
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-APT = {
-    "curl": "curl",
-    "ffmpeg": "ffmpeg",
-    "g++": "g++",
-    "gcc": "gcc",
-    "gdb": "gdb",
-    "git": "git",
-    "gosu": "gosu",
-    "hwloc-bind": "hwloc",
-    "ibv_devinfo": "ibverbs-utils",
-    "ip": "iproute2",
-    "jq": "jq",
-    "make": "make",
-    "mpiexec": "openmpi-bin",
-    "mpirun": "openmpi-bin",
-    "numactl": "numactl",
-    "perf": "linux-perf",
-    "python": "python-is-python3",
-    "ssh": "openssh-client",
-    "stdbuf": "coreutils",
-    "strace": "strace",
-    "sudo": "sudo",
-    "taskset": "util-linux",
-    "time": "time",
-    "timeout": "coreutils",
-    "tini": "tini",
-    "unzip": "unzip",
-    "valgrind": "valgrind",
-    "wget": "wget",
-    "xvfb-run": "xvfb",
-}
-PIP = {
-    "accelerate": "accelerate",
-    "composer": "mosaicml",
-    "coverage": "coverage",
-    "deepspeed": "deepspeed",
-    "fabric": "lightning",
-    "horovodrun": "horovod",
-    "ipython": "ipython",
-    "kernprof": "line_profiler",
-    "lightning": "lightning",
-    "memray": "memray",
-    "ninja": "ninja",
-    "pdm": "pdm",
-    "pipenv": "pipenv",
-    "poetry": "poetry",
-    "py-spy": "py-spy",
-    "pytest": "pytest",
-    "scalene": "scalene",
-    "torchrun": "torch",
-    "uv": "uv",
-    "uvx": "uv",
-}
-PACKAGES = {
-    "Bio": "biopython",
-    "Crypto": "pycryptodome",
-    "OpenSSL": "pyopenssl",
-    "PIL": "pillow",
-    "apex": "git+https://github.com/NVIDIA/apex",
-    "attr": "attrs",
-    "bs4": "beautifulsoup4",
-    "clip": "git+https://github.com/openai/CLIP",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "detectron2": "git+https://github.com/facebookresearch/detectron2",
-    "dotenv": "python-dotenv",
-    "faiss": "faiss-cpu",
-    "git": "gitpython",
-    "google.protobuf": "protobuf",
-    "hydra": "hydra-core",
-    "mmcv": "openmim && mim install mmcv",
-    "pkg_resources": "'setuptools<81'",
-    "ruamel": "ruamel.yaml",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "transformer_engine": "'transformer_engine[pytorch]'",
-    "umap": "umap-learn",
-    "yaml": "pyyaml",
-    "zmq": "pyzmq",
-}
-"""Names under which pip has modules of another name."""
-OWN = (
-    *(
-        "app",
-        "common",
-        "config",
-        "configs",
-        "core",
-        "data",
-        "dataloader",
-        "dataset",
-        "engine",
-        "helpers",
-        "lib",
-    ),
-    *(
-        "losses",
-        "main",
-        "misc",
-        "model",
-        "models",
-        "modules",
-        "network",
-        "networks",
-        "options",
-        "scripts",
-        "src",
-    ),
-    *("test", "tests", "tools", "train", "trainer", "training", "util", "utils"),
-)
-"""Names of modules of the user's own: what pip has under them is another's."""
-OTHERS = {
-    "compute-sanitizer": "it comes with the CUDA toolkit",
-    "conda": "install Miniforge in the image, or put the bin folder of the environment on PATH without it",
-    "mamba": "install Miniforge in the image, or put the bin folder of the environment on PATH without it",
-    "micromamba": "install it in the image, or put the bin folder of the environment on PATH without it",
-    "ncu": "it comes with NVIDIA Nsight Compute (the CUDA toolkit has it)",
-    "nsys": "it comes with NVIDIA Nsight Systems (NVIDIA's images of PyTorch and the CUDA toolkit have it)",
-    "nvcc": "it comes with the CUDA toolkit: an image of the kind devel",
-    "nvidia-smi": "the container runtime brings it: docker run --gpus all",
-    "srun": "Slurm's client is on its login and compute nodes: call it outside of the container",
-}
-INSTEAD = {"numactl": "--bind numa", "taskset": "--bind numa"}
-"""Flags of the launcher that replace programs that users often put before a script."""
+TABLE = "process/missing.txt"
 ENDINGS = ("command not found", "not found", "No such file or directory", "bad interpreter")
 _QUOTED = re.compile(r"[\u2018'`\"]([^\s\u2018\u2019'`\"]{1,60})[\u2019'`\"]")
 _NAME = re.compile(
@@ -180,24 +59,31 @@ def fix_missing(name: str) -> str:
         return "the script has Windows line ends: sed -i 's/\\r$//' SCRIPT"
     if base.endswith((".sh", ".py")):
         return "check the name and the working directory, and that the node has the code"
-    if base in PIP:
-        return f"pip install {PIP[base]} in the image, or put its environment's folder on PATH"
-    if base in OTHERS:
-        return f"{base} is not installed here: {OTHERS[base]}"
-    if base not in APT:
+    known = _read_table()
+    if base in known["pip"]:
+        return f"pip install {known['pip'][base]} in the image, or put its environment's folder on PATH"
+    if base in known["others"]:
+        return f"{base} is not installed here: {known['others'][base]}"
+    package, flag = known["apt"].get(base, ""), known["instead"].get(base, "")
+    if not package:
         return ""
-    flag = f"; or leave it out: the launcher's {INSTEAD[base]} does this" if base in INSTEAD else ""
-    return f"install {APT[base]} in the image (apt-get install {APT[base]}){flag}"
+    more = f"; or leave it out: the launcher's {flag} does this" if flag else ""
+    return f"install {package} in the image (apt-get install {package}){more}"
+
+
+def _read_table() -> dict[str, Mapping[str, str]]:
+    return {block.name: block.fields for block in read_blocks(TABLE)}
 
 
 def fix_module(message: str) -> str:
     """Return how to install the package of the module that a message says is missing; empty if unknown."""
     found = _MODULE.search(message)
     name = found[1] if found else ""
-    if name in PACKAGES:
-        return f"`pip install {PACKAGES[name]}`"
+    known = _read_table()
+    if name in known["modules"]:
+        return f"`pip install {known['modules'][name]}`"
     if any(os.path.isfile(path) for path in (f"{name}.py", f"{name}/__init__.py")):
         return f"`PYTHONPATH=$PWD`: {name} is in this folder, and Python looks in that of the script"
-    if not name or "." in name or name in OWN or name in sys.stdlib_module_names:
+    if not name or "." in name or name in known["own"]["names"].split() or name in sys.stdlib_module_names:
         return ""  # "a.b": the package is there, but this part of it is not
     return f"`pip install {name}`"

@@ -26,7 +26,7 @@ from launcher.channel.frames import (
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.connect import answer_s
-from launcher.cluster.consistency import RULES, compare, render_table
+from launcher.cluster.consistency import compare, read_rules, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
 from launcher.cluster.membership import Member, Membership
@@ -249,7 +249,7 @@ def test_nodes_that_agree_have_nothing_to_say() -> None:
     assert compare(hellos) == []
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.key)
+@pytest.mark.parametrize("rule", read_rules(), ids=lambda rule: rule.key)
 def test_each_rule_finds_the_odd_one_out(rule: Any) -> None:
     """By the value that most have, and with the level of the rule."""
     hellos = {f"node {i}": {rule.key: "new" if i == 2 else "old"} for i in range(4)}
