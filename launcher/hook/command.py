@@ -34,7 +34,7 @@ def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     if words.action == "install":
         _refuse_managed(place, words.managed)
         _refuse_unpacked()
-        _refuse_writable(place)
+        _refuse_writable([path for path, _, _ in todo])
         _warn_closed()
     well = True
     for path, text, what in todo:
@@ -120,17 +120,21 @@ def _refuse_unpacked() -> None:
         )
 
 
-def _refuse_writable(place: Place) -> None:
+def _refuse_writable(paths: Sequence[str]) -> None:
     """Refuse root a launcher, or a Python of it, that other users can change; warn other users of it.
 
-    In an environment that others can change anyway the hook opens nothing, and a warning is enough.
+    In folders that others can change anyway the hook opens nothing, and a warning is enough.
+
+    Args:
+        paths: The files of the hook: what reads one of them may not read another one.
     """
     package = os.path.dirname(os.path.dirname(enter_file()))
     fix = files.find_unsafe(package)
     if fix is None:
         return
     what = "other users can change the launcher, and every Python that reads the hook would run it"
-    if os.geteuid() == 0 and files.find_writable_above(place.folder) is None:
+    folders = map(os.path.dirname, paths)
+    if os.geteuid() == 0 and any(files.find_writable_above(folder) is None for folder in folders):
         raise UsageError(Problem("hook-unsafe", what, package, fix))
     say(f"warning: {what}: {fix}", "warning")
 

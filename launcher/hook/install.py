@@ -175,8 +175,8 @@ def find_writable(path: str) -> str | None:
 
 
 def find_writable_above(path: str) -> str | None:
-    """Return the same of a path and the folders above it."""
-    for above in _list_above(path):
+    """Return the same of a path and the folders above it; those that are missing are made by this user."""
+    for above in filter(os.path.lexists, _list_above(path)):
         if mend := _mend(above, is_above=above != path):
             return f"{mend[0]} {mend[1]} {shlex.quote(above)}"
     return None

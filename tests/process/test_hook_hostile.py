@@ -204,6 +204,10 @@ def test_root_installs_no_launcher_that_others_can_change(
         os.chown(prefix / "lib", 4711, 0)
         done = run(python, "-B", *words, "--force")
         assert (done.returncode, "warning: other users can change" in done.stderr) == (0, True), done.stderr
+        shell = tmp_path / "profile.d" / "launcher_hook.sh"  # but the shells are not
+        done = run(python, "-B", *words, "--force", "--shell", str(shell))
+        assert (done.returncode, "[hook-unsafe]" in done.stderr) == (64, True), done.stderr
+        assert not shell.exists()
 
 
 @pytest.mark.root
