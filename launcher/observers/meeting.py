@@ -16,7 +16,7 @@ from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from launcher.core.log import Say
     from launcher.core.model import Contact as Planned
@@ -35,10 +35,16 @@ COST_SHARE, COST_LIMIT_S = 1000, 2.0
 """... or the last check's CPU time times this, up to a limit: checks take about 1/1,000 of a CPU."""
 TABLE_S = 1.0
 """Seconds between two readings of the kernel's table if nothing has changed: one takes 1 to 10 ms."""
+LOOK_S = 2.0
+"""CPU time of one check, after which nothing is checked any more: the loop has signals to answer."""
 GAP_S = 3.0
 """After a longer time without a check, too little was seen of a job to say that it never met ..."""
 GAP_SHARE = 10
 """... unless that time is at most its duration divided by this."""
+
+
+class TooMuch(Exception):
+    """There is more to read than a check may read."""
 
 
 class MeetingWatch:
@@ -75,6 +81,7 @@ class MeetingWatch:
         self._processes = Workers(processes[0]) if planned.of_agent else Children(processes, started)
         self._least_s = min(LEAST_S, planned.timeout_s)
         self._has_said = False
+        self._until_cpu_s = 0.0
         self.unmet: str | None = None
         table = self._begin(started)
         self.due: float | None = started + PAUSE_S if table is not None and processes else None
@@ -103,7 +110,13 @@ class MeetingWatch:
         return bool(members) and all(one.pid in self._met for one in members)
 
     def fire(self, now: float) -> None:
-        """Check the processes."""
+        """Check the processes, or give up if that takes too long."""
+        try:
+            self._fire(now)
+        except TooMuch:
+            self.due = None
+
+    def _fire(self, now: float) -> None:
         if self.due is None:
             return
         if self._processes.update(now):
@@ -145,7 +158,10 @@ class MeetingWatch:
         lasted = min((one.end - one.began for one in self._processes.members), default=0.0)
         if lasted < self._least_s:
             return None
-        self._look(now, in_any_case=True)
+        try:
+            self._look(now, in_any_case=True)
+        except TooMuch:
+            self.due = None
         if self.due is None or self.has_met:
             return None
         self.due = None
@@ -204,19 +220,35 @@ class MeetingWatch:
 
     # --- reading /proc
 
+    def _each(self, pids: Iterable[int]) -> Iterator[int]:
+        """Yield processes to read, each of which takes up to 0.3 s.
+
+        Raises:
+            TooMuch: This check has had its time.
+        """
+        for pid in pids:
+            if time.process_time() > self._until_cpu_s:
+                raise TooMuch
+            yield pid
+
     def _look(self, now: float, *, in_any_case: bool = False) -> None:
-        """Read the processes' sockets; read the kernel's table if they changed, if it is time, or anyway."""
+        """Read the processes' sockets; read the kernel's table if they changed, if it is time, or anyway.
+
+        Raises:
+            TooMuch: They have too many.
+        """
+        self._until_cpu_s = time.process_time() + LOOK_S
         self._gap_s, self._looked = max(self._gap_s, now - self._looked), now
         families = {
             pid: one for one in self._processes.running for pid in connections.with_descendants(one.pid)
         }
-        sockets = {pid: connections.find_sockets([pid]) for pid in families}
+        sockets = {pid: connections.find_sockets([pid]) for pid in self._each(families)}
         has_changed, self._sockets = sockets != self._sockets, sockets
         if not in_any_case and now < self._table_at and not has_changed:
             return
-        for pid, one in families.items():
-            if one.loaded is None and connections.has_framework(pid):
-                one.loaded = now
+        for pid in self._each(families):
+            if families[pid].loaded is None and connections.has_framework(pid):
+                families[pid].loaded = now
         cpu_s = time.process_time()
         table = connections.read_table()
         if table is None:
@@ -266,17 +298,18 @@ class MeetingWatch:
     def _find_others(self) -> set[bytes]:
         """Return the sockets of our other descendants: an agent, servers beside the ranks."""
         below = find_descendants([os.getpid()])
-        return connections.find_sockets(pid for pid in below if pid not in self._sockets)
+        return connections.find_sockets(self._each(pid for pid in below if pid not in self._sockets))
 
     def _doubt(self) -> None:
         """Check what takes longer: shared memory, InfiniBand, and processes that we cannot see into."""
         shared: dict[int, set[bytes]] = {}
         for one in self._processes.running:
             family = connections.with_descendants(one.pid)
-            if any(connections.is_hidden(pid) or connections.has_direct_device(pid) for pid in family):
+            each = self._each(family)
+            if any(connections.is_hidden(pid) or connections.has_direct_device(pid) for pid in each):
                 self._met.add(one.pid)
                 self._is_outward = True
-            shared[one.pid] = connections.find_shared(family)
+            shared[one.pid] = connections.find_shared(self._each(family))
         for pid, files in shared.items():
             if any(files & others for other, others in shared.items() if other != pid):
                 self._met.add(pid)

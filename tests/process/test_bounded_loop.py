@@ -39,6 +39,19 @@ for _ in range(1500):
 open("begun", "w").close()
 time.sleep(600)
 """
+OPEN = """
+import os, resource, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+for _ in range(min(most - 100, 4000)):
+    os.dup(0)
+for _ in range(300):
+    if not os.fork():
+        time.sleep(600)
+open("begun", "w").close()
+time.sleep(600)
+"""
 NO_NEWLINE = """
 import os
 open("begun", "w").close()
@@ -47,10 +60,14 @@ while True:
 """
 
 
-@pytest.mark.parametrize("program", [CHILDREN, MANY, NO_NEWLINE], ids=["long", "many", "no-newline"])
-def test_sigterm_is_answered_whatever_a_rank_does(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "count"),
+    [(CHILDREN, 1), (MANY, 1), (OPEN, 2), (NO_NEWLINE, 1)],
+    ids=["long", "many", "open", "no-newline"],
+)
+def test_sigterm_is_answered_whatever_a_rank_does(program: str, count: int, tmp_path: Path) -> None:
     """Also while the job hangs, and the launcher looks at what its processes do."""
-    words = ["--grace", "1", "--stall-timeout", "1", "--nproc-per-node", "1", "--log-dir", "log"]
+    words = ["--grace", "1", "--stall-timeout", "1", "--nproc-per-node", f"{count}", "--log-dir", "log"]
     command = [sys.executable, "-m", "launcher", "run", *words, "--", sys.executable, "-c", program]
     with (
         (tmp_path / "out").open("wb") as out,
