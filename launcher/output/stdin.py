@@ -15,6 +15,7 @@ import select
 
 from launcher.core.errors import NotReady, Problem
 from launcher.core.signal import signal
+from launcher.process.memory_files import create_file
 from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
@@ -50,7 +51,7 @@ class StandardInput:
         """Return a descriptor for a process, which the caller closes; None keeps ours.
 
         Raises:
-            NotReady: What is to be copied is too large.
+            LauncherError: What is to be copied is too large, or the kernel refuses files in memory.
         """
         if self._readers is None or (self._readers == child.rank and not child.called):
             return None
@@ -108,7 +109,7 @@ def _copy() -> int:
     import contextlib
     import fcntl
 
-    copy = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    copy = create_file("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     poll = select.poll()
     poll.register(0, select.POLLIN)
     size = 0

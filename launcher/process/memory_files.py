@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.errors import LauncherError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Plan
+
+
+def create_file(name: str, flags: int) -> int:
+    """Return a descriptor of a new in-memory file.
+
+    Raises:
+        Unavailable: The kernel refuses the call.
+        OSError: A limit is reached.
+    """
+    try:
+        return os.memfd_create(name, flags)
+    except OSError as error:
+        from launcher.process.kernel import FULL
+        from launcher.process.refused import refuse
+
+        if error.errno is None or error.errno in FULL:
+            raise
+        raise refuse({"memfd_create": error.errno}) from error
 
 
 def write_file(text: str, *, inherited: bool) -> int:
@@ -19,9 +39,10 @@ def write_file(text: str, *, inherited: bool) -> int:
         inherited: Whether it stays open after exec.
 
     Raises:
-        OSError: The kernel refuses.
+        Unavailable: The kernel refuses the call.
+        OSError: A limit is reached.
     """
-    fd = os.memfd_create("launcher", 0 if inherited else os.MFD_CLOEXEC)
+    fd = create_file("launcher", 0 if inherited else os.MFD_CLOEXEC)
     os.write(fd, text.encode())
     return fd
 
@@ -54,5 +75,5 @@ def name_files(
 def _name(text: str, becomes: bool) -> str:
     try:
         return f"/proc/{os.getpid()}/fd/{write_file(text, inherited=becomes)}"
-    except OSError:
+    except (LauncherError, OSError):
         return ""

@@ -37,6 +37,8 @@ NEEDED = {
     "waitid": "the launcher notices that processes exit",
 }
 """Needed calls, by their names on x86_64, and what each is for."""
+AT_TIMES = {"memfd_create": "a file in memory is made"}
+"""Calls that some jobs need: a hostfile of ours, ``--stdin all``."""
 WHERE = "the kernel of this node, or the seccomp profile of this container"
 
 
@@ -49,6 +51,11 @@ def explain(error: OSError) -> LauncherError | None:
     refused = {} if error.errno in FULL else find_refused()
     if not refused or error.errno not in (None, *refused.values()):
         return None
+    return refuse(refused)
+
+
+def refuse(refused: Mapping[str, int]) -> Unavailable:
+    """Return the error that names refused calls, each with its errno."""
     fix = (
         f"a profile that allows {', '.join(refused)}: docker or podman run --security-opt seccomp=PROFILE "
         "(unconfined for a trial), Kubernetes securityContext.seccompProfile"
@@ -57,7 +64,7 @@ def explain(error: OSError) -> LauncherError | None:
         *(
             Problem(
                 "call-refused",
-                f"{call}, by which {NEEDED[call]}, is refused: {os.strerror(number)}",
+                f"{call}, by which {(NEEDED | AT_TIMES)[call]}, is refused: {os.strerror(number)}",
                 WHERE,
                 fix,
             )

@@ -71,6 +71,17 @@ def test_a_call_that_is_needed_is_named(call: str, error: int, tmp_path: Path) -
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_call_that_some_jobs_need_is_named(error: int) -> None:
+    """A copy of standard input for each process is in memory."""
+    done = launch_without(("memfd_create",), error, "--nproc-per-node", "2", "--stdin", "all", "--", "cat")
+    assert done.returncode == 69, done.stderr
+    assert (
+        f"[call-refused] memfd_create, by which a file in memory is made, is refused: {os.strerror(error)}"
+        in (done.stderr)
+    )
+
+
 def test_all_that_are_refused_are_named_at_once() -> None:
     """Who mends a profile wants to know of all of them."""
     calls = ("signalfd4", "epoll_create1", "pipe2")
