@@ -7,6 +7,7 @@ The output goes to a file, not through a pipe, so NCCL never waits for us. The k
 from __future__ import annotations
 
 import os
+import time
 
 from launcher.core.files import open_own
 from launcher.fabrics.spoken import Spoken, compare, hear
@@ -25,6 +26,8 @@ LINE_BYTES = 1 << 13
 """Lines are cut at this length; longer ones say nothing about the network."""
 HEARD_BYTES = 1 << 24
 """If this much output does not name the network, the rest is not read."""
+REST_S = 1.0
+"""Seconds for the rest of the output."""
 KEPT_BYTES = 1 << 20
 """Once NCCL has named its network, a larger file is truncated."""
 
@@ -65,7 +68,9 @@ class NcclLogWatcher:
 
     def close(self) -> None:
         """Read the rest of the output, after the processes have ended, and stop watching."""
-        self._listen()
+        until = time.monotonic() + REST_S
+        while self._listen() and time.monotonic() < until:
+            pass
         if not self._spoken.network:
             self._say(
                 "the fabric is not verified: NCCL on rank 0 did not report its network", "fabric-unverified"
@@ -76,22 +81,28 @@ class NcclLogWatcher:
         os.close(self._file)
 
     def _on_news(self) -> None:
+        """Read one piece: the loop has signals to answer. It calls again until the news are taken."""
         assert self._watch is not None  # noqa: S101 - it has called us
-        os.read(self._watch, READ_BYTES)
+        if self._is_done or os.fstat(self._file).st_size - self._at <= READ_BYTES:
+            os.read(self._watch, READ_BYTES)
         self._listen()
 
-    def _listen(self) -> None:
-        """Read what is new; once the network is known, only keep the file from growing."""
-        while not self._spoken.network and self._at < HEARD_BYTES:
+    @property
+    def _is_done(self) -> bool:
+        return bool(self._spoken.network) or self._at >= HEARD_BYTES
+
+    def _listen(self) -> bool:
+        """Read a piece of what is new; return whether there was one. Once done, only keep the file small."""
+        if not self._is_done:
             if os.fstat(self._file).st_size < self._at:  # NCCL has opened it again, and so truncated it
                 self._at, self._rest = 0, b""
             data = os.pread(self._file, READ_BYTES, self._at)
-            if not data:
-                return
             self._at += len(data)
             self._hear(data)
+            return bool(data)
         if not self._keeps and os.fstat(self._file).st_blocks * 512 > KEPT_BYTES:
             os.ftruncate(self._file, 0)  # NCCL writes on at its offset: what is before takes no space
+        return False
 
     def _hear(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

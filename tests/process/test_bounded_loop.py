@@ -52,6 +52,18 @@ for _ in range(300):
 open("begun", "w").close()
 time.sleep(600)
 """
+NCCL = """
+import os, time
+if os.environ["RANK"] == "0":
+    file = open(os.environ["NCCL_DEBUG_FILE"], "a")
+    for _ in range(40):
+        file.write("NCCL INFO x\\n" * 40_000)
+        file.flush()
+    open("begun", "w").close()
+time.sleep(600)
+"""
+NCCL_S = 3.0
+"""Seconds for the end of a job whose ranks obey; 16 MiB of short lines took 6 and more."""
 NO_NEWLINE = """
 import os
 open("begun", "w").close()
@@ -86,6 +98,24 @@ def test_sigterm_is_answered_whatever_a_rank_does(program: str, count: int, tmp_
             job.kill()
     assert time.monotonic() - began < ANSWER_S
     assert b"internal launcher error" not in log.read_bytes()[-100_000:]
+
+
+def test_sigterm_is_answered_while_nccls_log_is_read(tmp_path: Path) -> None:
+    """A rank that writes as fast as it can."""
+    words = ["--grace", "1", "--nproc-per-node", "2", "--fabric", "tcp", "--verify-fabric"]
+    command = [sys.executable, "-m", "launcher", "run", *words, "--", sys.executable, "-c", NCCL]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environ(), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as job:
+        wait_for((tmp_path / "begun").exists, "the log is written", 60)
+        time.sleep(0.2)
+        began = time.monotonic()
+        job.send_signal(signal.SIGTERM)
+        try:
+            job.wait(60)
+        finally:
+            job.kill()
+    assert time.monotonic() - began < NCCL_S
 
 
 def test_files_of_another_kind_or_size_are_not_waited_for(tmp_path: Path) -> None:
