@@ -35,7 +35,7 @@ COST_SHARE, COST_LIMIT_S = 1000, 2.0
 """... or the last check's CPU time times this, up to a limit: checks take about 1/1,000 of a CPU."""
 TABLE_S = 1.0
 """Seconds between two readings of the kernel's table if nothing has changed: one takes 1 to 10 ms."""
-LOOK_S = 2.0
+LOOK_S = 1.0
 """CPU time of one check, after which nothing is checked any more: the loop has signals to answer."""
 GAP_S = 3.0
 """After a longer time without a check, too little was seen of a job to say that it never met ..."""
