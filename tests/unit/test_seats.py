@@ -68,3 +68,14 @@ def test_jobs_without_spare_nodes(flags: dict[str, str]) -> None:
     with pytest.raises(UsageError) as caught:
         plan(0, None, **flags)
     assert {problem.code for problem in caught.value.problems} & {"no-spares-here", "engine-conflict"}
+
+
+def test_ranks_that_the_platform_has_started_cannot_wait() -> None:
+    """A launcher beside each rank is no node that could take another one's place; the fix is the scope."""
+    per_rank = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1"}
+    environ = {**per_rank, "MASTER_ADDR": "10.0.0.4"}
+    given = {"spares": "1", "restarts": "3", "scope": "process"}
+    with pytest.raises(UsageError) as refused:
+        plan_job(environ, RecordedHost({"environ": environ}), read_options(given, {}), ("true",))
+    assert "--scope node" in refused.value.problems[0].fix
+    assert plan(0, nproc_per_node="1").topology.world_size == 4

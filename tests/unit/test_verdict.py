@@ -202,6 +202,12 @@ def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
     assert verdict.retryable is None
 
 
+def test_a_reason_has_a_fix_of_its_own_or_that_of_its_kind() -> None:
+    """NCCL's network names what to change there; a stall has one fix for all."""
+    assert Reason(STALLED, "stalled").cause.fix != ""
+    assert Reason(STALLED, "stalled", "do this").cause.fix == "do this"
+
+
 def test_colours_change_nothing_else() -> None:
     """The same lines, once the escapes are gone."""
     verdict = judge(dead(0, 1, stderr=TRACEBACK), [], [PYTHON])
