@@ -73,7 +73,7 @@ ROWS = (
     Started("SageMaker", ("sagemaker",), ("sagemaker_*",)),
     Started("SkyPilot", ("skypilot",), ("skypilot_*",)),
     Started(
-        "LeaderWorkerSet, RunPod, Lepton, dstack, Beaker",
+        "LeaderWorkerSet, RunPod, Lepton, dstack, Beaker, BatchCompute",
         ("node_names",),
         ("leaderworkerset_*", "runpod_*", "lepton_*"),
     ),

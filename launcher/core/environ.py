@@ -352,6 +352,20 @@ class Reader:
         )
 
 
+SERVICE = "_SERVICE_HOST"
+"""End of the name of a variable that Kubernetes sets for each Service of a namespace, in all of its pods."""
+
+
+def leave_out_services(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables without NAME_PORT=tcp://..., which Kubernetes sets beside NAME_SERVICE_HOST.
+
+    For a Service named ``master`` or ``launcher-metrics`` these are names that we read.
+    """
+    ports = [name for name in environ if name.endswith("_PORT") and "://" in environ[name]]
+    left_out = {name for name in ports if name.removesuffix("_PORT") + SERVICE in environ}
+    return {name: environ[name] for name in environ if name not in left_out} if left_out else environ
+
+
 JOB_IDS = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
 """Job ids of platforms, the same on all nodes of a job; the first one set counts. Ids of parts of a job (a
 Slurm step, a task of Batch) are not here: each node may be a part of its own."""

@@ -8,6 +8,7 @@ has no effect, and the reference in docs/ come from it. `launcher.options.flag_v
 from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
+from launcher.core.environ import SERVICE
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact
 from launcher.options.flag_values import KINDS, one_of
@@ -33,11 +34,10 @@ OTHER_VARIABLES = (
     "LAUNCHER_REHEARSED",  # the node of a rehearsal
     "LAUNCHER_SERVE_SOCKET",  # between a serving node and its sessions
     "LAUNCHER_CACHE",  # for tools/setup.sh
-    "LAUNCHER_PORT",  # set by Kubernetes for a Service named launcher
 )
 """LAUNCHER_* variables that are neither flags of the table nor typing errors."""
-OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_", "LAUNCHER_PORT_", "LAUNCHER_SERVICE_")
-"""Prefixes of further variables: of the tests and benchmarks, and of Kubernetes for such a Service."""
+OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_")
+"""Prefixes of further variables: of the tests and benchmarks."""
 
 
 @frozen
@@ -144,4 +144,6 @@ def find_unknown(names: Iterable[str]) -> list[str]:
     if not ours:
         return []
     known = {*OTHER_VARIABLES, *(flag.variable for flag in FLAGS)}
-    return sorted(name for name in ours if name not in known and not name.startswith(OTHER_PREFIXES))
+    services = [name.removesuffix(SERVICE) for name in ours if name.endswith(SERVICE)]
+    others = (*OTHER_PREFIXES, *(f"{name}_{of}" for name in services for of in ("SERVICE_", "PORT")))
+    return sorted(name for name in ours if name not in known and not name.startswith(others))

@@ -6,7 +6,15 @@ has a lower priority than any variable. The table of flags is `launcher.options.
 
 from __future__ import annotations
 
-from launcher.core.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
+from launcher.core.environ import (
+    MEETS_AT_MASTER,
+    Malformed,
+    Reader,
+    is_loopback,
+    leave_out_services,
+    parse_host_port,
+    shorten,
+)
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import GRACE_S, Evidence, Fact, Trust
@@ -235,6 +243,7 @@ def read_options(
         UsageError: Values are malformed or conflict; lists all of them.
     """
     given: dict[str, Given] = {}
+    environ = leave_out_services(environ)
     files, problems = _read_files(environ, host)
     pets = _honours_pet(typed, environ)
     for flag in FLAGS:

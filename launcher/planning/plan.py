@@ -8,7 +8,7 @@ frozen values.
 from __future__ import annotations
 
 from launcher.command.line import reads_program
-from launcher.core.environ import shorten
+from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
@@ -79,7 +79,7 @@ def plan_job(
         LauncherError: The job cannot be planned; carries all problems found together.
     """
     try:
-        return _plan_job(environ, host, options, command, met, seats or {})
+        return _plan_job(leave_out_services(environ), host, options, command, met, seats or {})
     except LauncherError as error:
         if (
             environ.get(MARKER)

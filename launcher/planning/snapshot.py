@@ -36,7 +36,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from launcher.core.environ import is_host
+from launcher.core.environ import is_host, leave_out_services
 from launcher.core.errors import LauncherError, Unavailable
 from launcher.core.redact import is_public_name, redact, redact_argv
 from launcher.core.version import __version__
@@ -107,6 +107,7 @@ CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
 
 def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     """Return this node as a JSON object, without secrets."""
+    environ = leave_out_services(environ)
     affinity = host.affinity()
     layout = host.layout()
     verbs = host.verbs_devices()

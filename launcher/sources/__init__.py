@@ -80,13 +80,7 @@ TABLE = (
             "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
         ),
     ),
-    Row(
-        "node_names",
-        (
-            *("LWS_GROUP_SIZE", "BEAKER_REPLICA_COUNT", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS"),
-            *("MF_PARALLEL_NUM_NODES", "NUM_NODES", "NNODES"),
-        ),
-    ),
+    Row("node_names", signs.NODE_MARKERS),
     Row(
         "kubeflow",
         (

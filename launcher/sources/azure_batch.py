@@ -36,12 +36,9 @@ def read(reader: Reader) -> None:
         reader.malformed(MASTER_NODE, f"one of {name}")
         return
     if not hosts or not name:
-        if master is None and reader.text(IS_MASTER) != "false":
-            return  # a master without a host list may be the only node
-        reader.sign(
-            MASTER_NODE if master is not None else IS_MASTER,
-            f"set {HOST_LIST}, or pass --nnodes N --node-rank R",
-        )
+        if reader.has(MASTER_NODE) or reader.has(IS_MASTER):  # only a multi-instance task has either
+            name = MASTER_NODE if master is not None else IS_MASTER
+            reader.sign(name, f"set {HOST_LIST}, or pass --nnodes N --node-rank R --master-addr HOST")
         return
     _claim_nodes(reader, hosts, name, hosts.index(master) if master is not None else None)
 

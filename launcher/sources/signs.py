@@ -24,9 +24,15 @@ LSF_SLOTS = "LSB_DJOB_NUMPROC"
 PARALLELISM = "DET_KUBERNETES_JOB_PARALLELISM"
 SLOT_IDS = "DET_SLOT_IDS"
 TF_CONFIG = "TF_CONFIG"
-HOST_FILES = (("PE_HOSTFILE", "NHOSTS"), ("COBALT_NODEFILE", "COBALT_JOBSIZE"), ("OAR_NODEFILE", ""))
-"""Variables that name a file with a host at the start of each line (Grid Engine, Cobalt, OAR), each with the
-variable for the number of hosts."""
+HOST_FILES = (
+    ("PE_HOSTFILE", "NHOSTS"),
+    ("COBALT_NODEFILE", "COBALT_JOBSIZE"),
+    ("OAR_NODEFILE", ""),
+    ("BATCH_HOSTS_FILE", "BATCH_TASK_COUNT"),
+)
+"""Variables that name a file with a host at the start of each line, each with the variable for the number of
+hosts: Grid Engine, Cobalt, OAR, Google's Batch."""
+GROVE_PODS = "GROVE_PCSG_TEMPLATE_NUM_PODS"
 RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC = "/kubexec.sh"
 """End of the path of the agent with which mpirun reaches the workers of an older MPIJob."""
@@ -42,6 +48,10 @@ LSF_FIX = (
 SCRIPT_FIX = (
     "a batch script runs once: mpirun ... launcher run -- COMMAND; where each host runs a launcher: pass "
     "--nnodes N --node-rank R --master-addr HOST; --nnodes 1 for this node alone"
+)
+GOOGLE_FIX = (
+    "tasks may share a machine, and none names task 0's: with one task on each, pass --nnodes "
+    "$BATCH_TASK_COUNT --node-rank $BATCH_TASK_INDEX --master-addr HOST; --nnodes 1 if each task is a job"
 )
 MPI_FIX = (
     "mpirun starts the processes: mpirun ... launcher run -- COMMAND in the launcher pod; "
@@ -69,6 +79,47 @@ class Signs:
     marks: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     rank: str = ""
+
+
+@frozen
+class Names:
+    """Names of the variables for the nodes of a platform that starts one launcher on each (`node_names`).
+
+    Attributes:
+        count: Number of nodes.
+        index: Index of this node, from 0.
+        master: Host of the first node.
+        domain: If set, the first node's host is ``<master>-0.<domain>``.
+        gpus: GPUs per node.
+        processes: Whether users set these names too, and WORLD_SIZE beside them counts processes.
+    """
+
+    count: str
+    index: str
+    master: str = ""
+    domain: str = ""
+    gpus: str = ""
+    processes: bool = False
+
+
+NODES = (
+    Names("LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"),
+    Names("BEAKER_REPLICA_COUNT", "BEAKER_REPLICA_RANK", "BEAKER_LEADER_REPLICA_HOSTNAME"),
+    Names("DSTACK_NODES_NUM", "DSTACK_NODE_RANK", "DSTACK_MASTER_NODE_IP", gpus="DSTACK_GPUS_PER_NODE"),
+    Names(
+        "LEPTON_JOB_TOTAL_WORKERS",
+        "LEPTON_JOB_WORKER_INDEX",
+        "LEPTON_JOB_WORKER_PREFIX",
+        "LEPTON_SUBDOMAIN",
+        "LEPTON_RESOURCE_ACCELERATOR_NUM",
+    ),
+    Names("MF_PARALLEL_NUM_NODES", "MF_PARALLEL_NODE_INDEX", "MF_PARALLEL_MAIN_IP"),
+    Names("BATCH_TASK_INSTANCE_NUM", "BATCH_TASK_INSTANCE_INDEX"),
+    # RunPod, and users' own scripts; `torch_env` reads MASTER_ADDR
+    Names("NUM_NODES", "NODE_RANK", gpus="NUM_TRAINERS", processes=True),
+    Names("NNODES", "NODE_RANK", processes=True),
+)
+NODE_MARKERS = tuple(name for row in NODES for name in (row.count, row.master) if name)
 
 
 TABLE = (
@@ -113,19 +164,16 @@ TABLE = (
     Signs(FLAGS, ("JAX_NUM_PROCESSES",), ("JAX_PROCESS_ID",)),
     Signs(FLAGS, ("DLTS_NUM_WORKER",)),
     Signs(FLAGS, marks=("MLP_WORKER_1_HOST",)),
-    Signs(
-        TASK + FLAGS,
-        (
-            *("LWS_GROUP_SIZE", "BEAKER_REPLICA_COUNT", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS"),
-            "MF_PARALLEL_NUM_NODES",
-        ),
-        (
-            *("LWS_WORKER_INDEX", "BEAKER_REPLICA_RANK", "DSTACK_NODE_RANK", "LEPTON_JOB_WORKER_INDEX"),
-            "MF_PARALLEL_NODE_INDEX",
-        ),
-    ),
+    *(Signs(TASK + FLAGS, (row.count,), (row.index,)) for row in NODES if not row.processes),
+    Signs(TASK + FLAGS, lists=("DSTACK_NODES_IPS",), rank="DSTACK_NODES_NUM"),
     Signs(FLAGS, marks=("LWS_LEADER_ADDRESS",), rank="LWS_GROUP_SIZE"),
     Signs(FLAGS, ("NGC_ARRAY_SIZE",), ("NGC_ARRAY_INDEX",)),
+    Signs(GOOGLE_FIX, ("BATCH_TASK_COUNT",), ("BATCH_TASK_INDEX",)),
+    Signs(FLAGS, (GROVE_PODS,)),
+    Signs(
+        FLAGS, marks=("GROVE_PCLQ_POD_INDEX", "GROVE_HEADLESS_SERVICE", "GROVE_PCSG_NAME"), rank=GROVE_PODS
+    ),
+    Signs(FLAGS, marks=("NOMAD_ALLOC_INDEX",)),
     Signs(FLAGS, ("PADDLE_NNODES", "PADDLE_TRAINERS_NUM"), ("PADDLE_TRAINER_ID",)),
     Signs(FLAGS, ("RANK_SIZE", "MS_WORKER_NUM"), ("RANK_ID", "MS_NODE_ID")),
     Signs(FLAGS, indices=("TPU_WORKER_ID",), lists=("TPU_WORKER_HOSTNAMES",)),

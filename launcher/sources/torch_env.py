@@ -47,7 +47,7 @@ def counts_nodes(reader: Reader) -> str:
     for name in (KUBEFLOW, VERTEX_AI):
         if reader.has(name):
             return name
-    if reader.matching(VOLCANO, "_HOSTS") or reader.has("VC_TASK_INDEX"):
+    if any(reader.matching(VOLCANO, end) for end in ("_HOSTS", "_NUM", "_INDEX")):
         return VOLCANO
     # Other platforms set these names too; only with RANK, which these always set, do they count
     return next((name for name in (ALIBABA_PAI, TENCENT, *PODS) if reader.has(name) and reader.has(RANK)), "")

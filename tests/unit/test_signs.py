@@ -14,6 +14,7 @@ import pytest
 from launcher.core.errors import LauncherError
 from launcher.core.model import Scope
 from launcher.options.reading import read_options
+from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 
@@ -138,6 +139,12 @@ SIGNS = (
     *("NGC_ARRAY_SIZE=2", "NGC_ARRAY_INDEX=1", "TORCHX_RANK0_HOST=a", "OAR_NODEFILE=/none"),
     *("LOADL_PROCESSOR_LIST=a a b b", "LEPTON_JOB_TOTAL_WORKERS=2", "MF_PARALLEL_NODE_INDEX=1", "HOST_NUM=2"),
     *("MEGASCALE_NUM_SLICES=2", "ARNOLD_WORKER_NUM=2", "NODE_LIST=a:8,b:8", "NUM_PROCESSES=2", "NUM_HOSTS=2"),
+    # Google's and Tencent's batch services, Grove, Nomad; what `docker run -e` leaves of a platform
+    *("BATCH_TASK_INDEX=1", "BATCH_TASK_COUNT=2", "BATCH_HOSTS_FILE=/none", "BATCH_TASK_INSTANCE_NUM=2"),
+    *("BATCH_TASK_INSTANCE_INDEX=1", "GROVE_PCLQ_POD_INDEX=0", "GROVE_PCSG_TEMPLATE_NUM_PODS=2"),
+    *("GROVE_HEADLESS_SERVICE=s.ns.svc", "GROVE_PCSG_NAME=s", "NOMAD_ALLOC_INDEX=0", "NOMAD_ALLOC_INDEX=1"),
+    *("DSTACK_NODES_IPS=10.0.0.1\n10.0.0.2", "AZ_BATCH_IS_CURRENT_NODE_MASTER=true"),
+    *("DSTACK_MASTER_NODE_IP=10.9.9.9", "BEAKER_LEADER_REPLICA_HOSTNAME=a", "MF_PARALLEL_MAIN_IP=10.9.9.9"),
     # No platform's of the table: how such names end is enough
     *("ACME_NUM_NODES=2", "ACME_NNODES= 2", "ACME_WORLD_SIZE=8", "ACME_NODE_RANK=1", "ACME_NODE_INDEX=1"),
 )
@@ -155,6 +162,8 @@ NO_SIGNS = (
         "NODE_LIST=a:8",
         "NUM_PROCESSES=1",
     ),
+    *("BATCH_TASK_INDEX=0", "BATCH_TASK_COUNT=1", "BATCH_TASK_INSTANCE_NUM=1", "DSTACK_NODES_IPS=10.0.0.1"),
+    *("GROVE_PCSG_TEMPLATE_NUM_PODS=1", "NOMAD_ALLOC_ID=1b2c", "BATCH_JOB_UID=j-1"),
     *("AZUREML_PARAMETER_NUM_NODES=4", "SM_HP_NUM_NODES=4", "NUM_WORKERS=8", "LEPTON_JOB_TOTAL_WORKERS=1"),
     *("LOADL_PROCESSOR_LIST=a a a", "NSLOTS=8", "SGE_TASK_ID=3", "OAR_JOB_ID=3", "NUM_NODES=1"),
 )
@@ -316,6 +325,9 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({"VC_WORKER_NUM": "2"}, STOP, {}),
     ({"VC_TASK_INDEX": "0"}, STOP, {}),
     ({"VC_WORKER_NUM": "1"}, ALONE, {}),
+    ({"VC_MASTER_NUM": "1", "WORLD_SIZE": "4"}, STOP, {}),
+    ({"VC_MASTER_HOSTS": "j-master-0.j", "WORLD_SIZE": "4"}, STOP, {}),
+    ({"VC_WORKER_NUM": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "j-master-0"}, STOP, {}),
     ({**volcano(master=1, worker=2), "VC_TASK_INDEX": "0"}, STOP, {}),
     (
         {**volcano(master=1, worker=2), "VC_TASK_INDEX": "0"},
@@ -461,6 +473,11 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({**LWS, "LWS_LEADER_ADDRESS": ""}, NO_MASTER, {}),
     ({**LWS, **RANK_1, "MASTER_ADDR": "node0"}, "rank 1 of 2 at node0", {}),
     ({"BEAKER_REPLICA_COUNT": "2", "BEAKER_REPLICA_RANK": "1"}, NO_MASTER, {}),
+    ({"BATCH_TASK_INSTANCE_NUM": "2", "BATCH_TASK_INSTANCE_INDEX": "1"}, NO_MASTER, {}),
+    ({"BATCH_TASK_INSTANCE_NUM": "1", "BATCH_TASK_INSTANCE_INDEX": "0"}, ALONE, {}),
+    ({"BATCH_TASK_INDEX": "0", "BATCH_TASK_COUNT": "2", "BATCH_HOSTS_FILE": "/etc/h"}, STOP, {}),
+    ({"BATCH_TASK_COUNT": "1", "BATCH_HOSTS_FILE": "/none"}, ALONE, {}),
+    ({"GROVE_PCLQ_POD_INDEX": "0", "GROVE_PCSG_TEMPLATE_NUM_PODS": "1"}, ALONE, {}),
     (
         {"DSTACK_NODES_NUM": "3", "DSTACK_NODE_RANK": "2", "DSTACK_MASTER_NODE_IP": "a"},
         "node 2 of 3 at a",
@@ -513,6 +530,33 @@ def test_each_platform_is_planned_right_or_refused(
 ) -> None:
     """Never a lone world where there are signs of several nodes, and no stop where there is one."""
     assert look(environ, **machine) == expected
+
+
+SERVICES = (
+    *("launcher-control", "launcher-metrics", "launcher-ssh", "launcher-master", "launcher-tf", "master"),
+    *("launcher", "pet-master", "coordinator", "mlp-worker-0"),
+)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_variables_of_a_kubernetes_service_are_nobodys_request(service: str) -> None:
+    """Kubernetes sets them in every pod of a namespace that has a Service of this name."""
+    stem = service.upper().replace("-", "_")
+    names = {
+        f"{stem}_SERVICE_HOST": "10.0.0.9",
+        f"{stem}_SERVICE_PORT": "80",
+        f"{stem}_PORT": "tcp://10.0.0.9:80",
+        f"{stem}_PORT_80_TCP_ADDR": "10.0.0.9",
+    }
+    assert look(names, gpus=1) == ALONE
+    pod = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-0", **names}
+    assert look(pod, gpus=1) == "node 1 of 2 at job-0"
+    assert name_unknown(names) == ()
+
+
+def test_a_malformed_port_of_nobody_else_is_refused() -> None:
+    """Only a Service explains such a value."""
+    assert look({"MASTER_PORT": "tcp://10.0.0.9:80"}) == "malformed-variable"
 
 
 @pytest.mark.parametrize("sign", SIGNS)
