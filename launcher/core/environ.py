@@ -210,6 +210,7 @@ class Reader:
         self.in_order = True
         self.even = False
         self.most_nodes: int | None = None
+        self.forwards: tuple[str, ...] | None = None
         self.lone = False
         self.task = ""
 
@@ -349,6 +350,7 @@ class Reader:
             self.even,
             self.most_nodes,
             self.lone,
+            self.forwards,
         )
 
 

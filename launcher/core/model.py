@@ -121,13 +121,16 @@ class Evidence:
         problems: Malformed or missing variables.
         notes: Sentences for ``launcher plan``.
         task: Name of this process if it is a process of the job without a rank: ``"ps 0"``.
-        in_order: Whether nodes are numbered in the order of their lowest ranks. mpirun's daemons are not if
-            an idle head or another order of hosts comes first.
+        in_order: Whether nodes are numbered in the order of their lowest ranks, and local ranks in that of
+            ranks. mpirun's daemons are not if an idle head or another order of hosts comes first, and its
+            local ranks are not if it places processes by NUMA node.
         even: Whether every node of its count has the same number of processes.
         most_nodes: Number of nodes of the allocation, which the job's processes cannot leave and need not
             use completely; None if unknown.
         lone: A user or an image may have set its world size of 1, so that it does not refute a sign of
             several nodes.
+        forwards: Variables that processes on all nodes have from this starter; it keeps others to its own
+            node. A star at the end stands for any text. None for all variables.
     """
 
     source: str
@@ -142,6 +145,7 @@ class Evidence:
     even: bool = False
     most_nodes: int | None = None
     lone: bool = False
+    forwards: tuple[str, ...] | None = None
 
 
 @frozen

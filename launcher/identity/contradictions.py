@@ -6,6 +6,7 @@ from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Topology, Trust
 from launcher.identity.ledger import DEFAULTS, IDENTITY, Ledger, is_typed
+from launcher.identity.topology import is_by_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,18 +99,23 @@ def _name_rank_0(ledger: Ledger) -> str:
 def check_numbers(ledger: Ledger, at: Numbers) -> None:
     """Report numbers of one process that no placement allows.
 
-    Local ranks number a node's processes in the order of their ranks. Nodes are numbered in the order of
-    their lowest ranks, unless the source of node_rank says otherwise (`Evidence.in_order`).
+    Local ranks number a node's processes in the order of their ranks, and nodes are numbered in the order of
+    their lowest ranks, unless their sources say otherwise (`Evidence.in_order`).
     """
-    for what, facts in _list_impossible(at, in_order=_is_in_order(ledger)):
+    in_order, by_domain = _is_in_order(ledger), not _is_in_order(ledger, Fact.LOCAL_RANK)
+    for what, facts in _list_impossible(at, in_order=in_order, by_domain=by_domain):
         named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if fact in ledger.findings))
         ledger.contradiction(f"{named}: {what}", ledger.correct(*facts))
 
 
-def _list_impossible(at: Numbers, *, in_order: bool) -> Iterator[tuple[str, tuple[Fact, ...]]]:
+def _list_impossible(
+    at: Numbers, *, in_order: bool, by_domain: bool
+) -> Iterator[tuple[str, tuple[Fact, ...]]]:
     rank, local = at.rank, at.local_rank
     world, size, node, nodes = at.world, at.local_size, at.node_rank, at.nodes
     if rank is not None and local is not None:
+        if by_domain and world and size and world % size == 0 and is_by_domain(rank, local, size):
+            local = rank % size  # its place among the node's ranks
         if rank < local:
             yield f"local rank {local} has {local} ranks below it", (Fact.RANK, Fact.LOCAL_RANK)
         elif world and size and rank - local > world - size:
@@ -139,9 +145,9 @@ def _list_impossible(at: Numbers, *, in_order: bool) -> Iterator[tuple[str, tupl
             yield what, (Fact.RANK, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.WORLD_SIZE)
 
 
-def _is_in_order(ledger: Ledger) -> bool:
-    """Whether the source of node_rank numbers the nodes in the order of their lowest ranks."""
-    found = ledger.findings.get(Fact.NODE_RANK)
+def _is_in_order(ledger: Ledger, fact: Fact = Fact.NODE_RANK) -> bool:
+    """Whether the source of node_rank, or of local_rank, numbers in the order of ranks."""
+    found = ledger.findings.get(fact)
     return found is None or all(
         item.in_order or item.source != found.claim.source for item in ledger.evidence
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 from launcher.core.environ import OWN_PLACE
 from launcher.core.errors import Problem
 from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
-from launcher.identity.topology import find_node
+from launcher.identity.topology import find_node, is_by_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -323,7 +323,8 @@ def _list_places(ledger: Ledger) -> list[int] | None:
     nodes = ledger.number(Fact.NODE_COUNT)
     if rank is None or local is None or not size or not nodes or world != nodes * size:
         return None
-    return list(dict.fromkeys(node for node in find_node(rank, local, size, nodes) if node is not None))
+    places = list(dict.fromkeys(node for node in find_node(rank, local, size, nodes) if node is not None))
+    return places or ([rank // size] if is_by_domain(rank, local, size) else [])
 
 
 def _known_size(ledger: Ledger) -> int | None:

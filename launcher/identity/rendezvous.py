@@ -97,6 +97,8 @@ def settle_master(
         The address, and the port (0 for any free one). The address is empty if the rendezvous is a separate
         server, or if it is unknown, which is reported as a problem.
     """
+    if not single:
+        _leave_out_unforwarded(ledger)
     if single:
         _leave_out_elsewhere(ledger, is_own)
         # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
@@ -169,6 +171,20 @@ def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> None:
     claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
     away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
     ledger.leave_out(away, "all processes are on this node, and this is not a name or address of it")
+
+
+def _leave_out_unforwarded(ledger: Ledger) -> None:
+    """Leave out a port in a variable that the starter of this process keeps to its own node."""
+    starters = [item for item in ledger.evidence if item.source in ledger.speakers]
+    forwards = next((item.forwards for item in starters if item.forwards is not None), None)
+    for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
+        name = claim.origin.partition("=")[0]
+        if claim.trust is Trust.ASKED or any(
+            name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in forwards or ()
+        ):
+            continue
+        why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
+        ledger.leave_out([claim], why)
 
 
 def _miss_address(ledger: Ledger) -> None:

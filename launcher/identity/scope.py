@@ -162,11 +162,21 @@ def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
 def _may_be_a_rest(ledger: Ledger) -> bool:
     """Whether this process may be alone because the nodes before it are full (``-hosts a:2,b:1``).
 
-    This is excluded if node_count or node_rank is known. It is also excluded if the number of processes per
-    node is requested or stated, because then the launcher is meant to start them.
+    This is excluded if node_count is known, if the allocation has a node for each process, if the user gives
+    node_rank, or if this is the last process and each one before it has a node. It is also excluded if the
+    number of processes per node is requested or stated, because then the launcher is meant to start them.
     """
     world = ledger.number(Fact.WORLD_SIZE) or 1
-    known = ledger.about(Fact.NODE_COUNT) or ledger.about(Fact.NODE_RANK)
+    places = ledger.about(Fact.NODE_RANK)
+    nodes = [item.most_nodes for item in ledger.evidence]
+    known = (
+        ledger.about(Fact.NODE_COUNT)
+        or world in nodes
+        or any(
+            claim.trust is Trust.ASKED or claim.value == ledger.number(Fact.RANK) == world - 1
+            for claim in places
+        )
+    )
     told = any(claim.trust <= Trust.STATED for claim in ledger.about(Fact.PROCESSES_PER_NODE))
     return world > TWO and not known and not told
 

@@ -53,6 +53,19 @@ def make_topology(
     )
 
 
+def is_by_domain(rank: int, local_rank: int, local_size: int) -> bool:
+    """Whether ranks fill one NUMA node after the other while local ranks are dealt to them in turn.
+
+    Open MPI 5 does so with ``--map-by numa`` or ``package``; any number of domains may be in a node.
+    """
+    for count in range(2, local_size):
+        turn, domain = divmod(local_rank, count)
+        size, rest = divmod(local_size, count)
+        if rank % local_size == domain * size + min(domain, rest) + turn:
+            return True
+    return False
+
+
 def find_node(rank: int, local_rank: int, local_size: int, node_count: int) -> tuple[int | None, int | None]:
     """Return the node of a rank in a job whose nodes all run ``local_size`` processes.
 

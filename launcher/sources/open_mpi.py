@@ -17,6 +17,7 @@ from launcher.core.environ import Malformed, Reader, is_loopback, parse_host
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import OPEN_MPI
+from launcher.identity.topology import is_by_domain
 
 (RANK,), SIZE, LOCAL_RANK, LOCAL_SIZE = OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
@@ -27,6 +28,10 @@ DAEMON_URIS = ("OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_URI2", "PMIX_SERVE
 NAMESPACE = "PMIX_NAMESPACE"
 SAME_SIZE = "OMPI_WORLD_SIZE"  # v5 only
 SCHEMES = ("tcp", "tcp6")
+FORWARD_LIST = "OMPI_MCA_mca_base_env_list"
+DAEMONS = ("orted", "prted")
+DAEMON_COUNT = "ess_base_num_procs"  # on the command line of a daemon
+STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun")
 
 _DOCKER_BRIDGE = "172.17.0.1"  # docker0 has this address on every node, so it identifies none
 _DIGITS_LIMIT = 8
@@ -34,7 +39,7 @@ _DIGITS_LIMIT = 8
 
 def read(reader: Reader) -> None:
     """Claim rank and sizes as stated; derive node and master from mpirun's internal variables."""
-    reader.in_order = False  # nodes are numbered as their daemons are
+    reader.in_order = False  # nodes are numbered as their daemons are, local ranks perhaps by NUMA node
     rank = reader.claim_int(Fact.RANK, RANK)
     size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
     local_rank = reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
@@ -48,7 +53,10 @@ def read(reader: Reader) -> None:
     nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1, Trust.DERIVED)
     daemon, origin = _read_daemon(reader)
     place = Place(rank, local_rank, size, local_size)
-    node = _find_node(daemon, nodes, _count_daemons(reader), place)
+    if size != local_size:
+        reader.forwards = _list_forwarded(reader)
+    daemons = reader.most_nodes = _count_daemons(reader)
+    node = _find_node(daemon, nodes, daemons, place)
     if node is not None:
         reader.claim(Fact.NODE_RANK, node, origin, Trust.DERIVED)
     if local_size == 1 and _has_larger_nodes(daemon, nodes, place):
@@ -75,6 +83,30 @@ def _read_daemon(reader: Reader) -> tuple[int | None, str]:
     return None, ""
 
 
+def _list_forwarded(reader: Reader) -> tuple[str, ...] | None:
+    """Return the names of the variables that mpirun gives its processes on other nodes, as it shows here.
+
+    None if all variables of this process are so: a daemon of mpirun has started it. Where neither is visible
+    (a container for each process), nothing shows that mpirun forwards any, on no node.
+    """
+    line = _starter_line(reader)
+    if _program(line) in DAEMONS:
+        return None
+    listed = (reader.text(FORWARD_LIST) or "").replace(",", ";").split(";")
+    listed += [name for flag, name in pairwise(line) if flag in ("-x", "--x")]
+    return tuple(name.partition("=")[0].strip() for name in listed)
+
+
+def _starter_line(reader: Reader) -> tuple[str, ...]:
+    """Return the command line of mpirun or of its daemon above this process; empty if none is visible."""
+    lines = (line for line in reader.host.ancestors() if _program(line) in (*DAEMONS, *STARTERS))
+    return next(lines, ())
+
+
+def _program(line: tuple[str, ...]) -> str:
+    return line[0].rpartition("/")[2] if line else ""
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_LIMIT
 
@@ -92,6 +124,32 @@ class Place:
         """Whether all nodes can run as many processes as this one."""
         count, rest = divmod(self.size, self.local_size)
         return rest == 0 and nodes in (None, count)
+
+    def can_be_on(self, node: int, nodes: int | None) -> bool:
+        """Whether this place can be on that node of a job of any shape, filled node by node or dealt in turn.
+
+        ``nodes`` is the number of nodes; None if any number is possible.
+        """
+        first = self.rank - self.local_rank
+        after, last = self.size - first - self.local_size, (nodes or node + 1) - 1
+        if node > last:
+            return False
+        is_filled = first >= node and (first == 0) == (node == 0) and after >= last - node
+        if is_filled and (nodes is None or (after == 0) == (node == last)):
+            return True
+        # In each turn, between one and all nodes get a rank; in the first one, all
+        most = nodes or self.size - self.local_size + 1
+        if self.local_rank == 0:
+            return self.rank == node and last < most
+        at_most = min(self.local_rank * most + node, self.local_rank + self.size - self.local_size)
+        return last + self.local_rank <= self.rank <= at_most
+
+    def is_shuffled(self) -> bool:
+        """Whether local ranks are not in the order of ranks (version 5, --map-by numa), as far as we see."""
+        turns = self.size // self.local_size
+        if self.is_in_block(self.rank // self.local_size) or self.is_dealt_to(self.rank % turns):
+            return False
+        return is_by_domain(self.rank, self.local_rank, self.local_size)
 
     def is_in_block(self, node: int) -> bool:
         """Whether this place is on that node if all nodes are full, filled one after the other."""
@@ -116,17 +174,12 @@ def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place
     if daemon == 0:
         # version 5 follows the order of --host, so rank 0 can be on another node
         return 0 if nodes is not None or place.local_rank == place.rank or place.is_dealt_to(0) else None
-    if daemon == nodes:
-        return daemon - 1  # no node has this index, so mpirun's own has no ranks
-    if place.local_rank == 0 and daemon == 1 and (nodes is not None or place.rank > 0):
-        return int(place.rank > 0)  # the first rank after those of mpirun's node, or rank 0 itself
-    if not place.is_even(nodes) or (nodes is not None and daemon > nodes):
-        return None
-    if place.is_in_block(daemon - 1):
-        # mpirun's node runs no ranks, or the nodes are uneven and it only looks so from here
-        idle = nodes is not None and (place.local_size == 1 or daemons is not None)
-        return daemon - 1 if idle else None
-    return daemon if place.is_in_block(daemon) or place.is_dealt_to(daemon) else None
+    # mpirun's own node may run no ranks, or in version 5 later ones
+    others = 1 if nodes is None and daemons == 2 else nodes
+    beside = ((daemon, nodes), (daemon - 1, others))
+    possible = [node for node, count in beside if place.can_be_on(node, count)]
+    is_known = len(possible) == 1 and (nodes is not None or possible[0] == daemon)
+    return possible[0] if is_known else None
 
 
 def _has_larger_nodes(daemon: int | None, nodes: int | None, place: Place) -> bool:
@@ -150,12 +203,16 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
         return False
     if daemon == 0:
         # versions 3 and 4 put mpirun's own node first; 5 follows the order of --host
-        return nodes is None and not place.is_in_block(0) and not place.is_dealt_to(0)
+        is_here = place.is_in_block(0) or place.is_dealt_to(0)
+        return nodes is None and not is_here and not (place.is_shuffled() and place.rank < place.local_size)
     # A place dealt in turn can look like one in blocks beside an idle head. If the head is idle, rank 0 stops
     return node != daemon and place.is_in_block(daemon - 1) and not place.is_dealt_to(daemon)
 
 
 def _count_daemons(reader: Reader) -> int | None:
+    for name, number in pairwise(_starter_line(reader)):
+        if name == DAEMON_COUNT and _is_number(number):
+            return int(number)
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
     ranges = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
     counts = [_count_range(item) for item in ranges]

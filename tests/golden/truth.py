@@ -29,6 +29,7 @@ class Refused(NamedTuple):
 
 AT_START, SPARE = "ranks at the start", "spare"
 P2X2 = "0.0=0 | 0.1=1 | 1.0=2 | 1.1=3"
+P2X2_LAST_UNPROVEN = "0.0=0 | 0.1=1 | 1.0=2 | ?.1=3"
 CYCLIC = "0.0=0 | 1.0=1 | 0.1=2 | 1.1=3"
 UNEVEN = "0.0=0 | 0.1=1 | 0.2=2 | 1.0=3"
 UNKNOWN = "?.0=0 | ?.1=1 | ?.0=2 | ?.1=3"
@@ -69,11 +70,11 @@ TRUTH: dict[str, Job | Refused] = {
     "openmpi_4.1.8_single": Job("process", 1, LOCAL, ONE),
     "openmpi_4.1.8_uneven_3_1": Job("process", 4, HEAD, UNEVEN),
     "openmpi_4.1.8_uneven_3_1_gpus4": Job("process", 4, HEAD, UNEVEN),
-    "openmpi_5.0.11_2x2": Job("process", 4, B, P2X2),
+    "openmpi_5.0.11_2x2": Job("process", 4, B, P2X2_LAST_UNPROVEN),
     "openmpi_5.0.11_hosts_reversed": NO_MASTER,
     "openmpi_5.0.11_hosts_reversed_master_addr": Job("process", 4, FIRST, UNKNOWN),
     "openmpi_5.0.11_hosts_reversed_one_per_node_gpus4": Job("node", 8, FIRST, N2X4),
-    "openmpi_5.0.11_map_by_node": Job("process", 4, "node0:6105", CYCLIC),
+    "openmpi_5.0.11_map_by_node": Job("process", 4, "node0:6105", "0.0=0 | 1.0=1 | 0.1=2 | ?.1=3"),
     "openmpi_5.0.11_mpirun_elsewhere": NO_MASTER,
     "openmpi_5.0.11_mpirun_elsewhere_master_addr": Job("process", 4, FIRST, UNKNOWN),
     "openmpi_5.0.11_one_per_node": Job("process", 2, B, P1X1),
@@ -132,7 +133,7 @@ TRUTH: dict[str, Job | Refused] = {
     "azure_batch_3_nodes": Job("node", 6, AZ, N2X2 + " | 2.0=4 2.1=5"),
     "azure_batch_3_nodes_address_unknown": Job("node", 3, AZ, "0.0=0 | 78 no-identity | 78 no-identity"),
     "azure_batch_master_second": Job("node", 2, AZ, P1X1),
-    "azure_batch_mpirun": Job("process", 4, A, P2X2),
+    "azure_batch_mpirun": Job("process", 4, A, P2X2_LAST_UNPROVEN),
     "azure_batch_single_node": Job("node", 4, LOCAL, "0.0=0 0.1=1 0.2=2 0.3=3"),
     "batch_ai_tensorflow": Refused(78, "tf-config-master"),
     "batch_ai_tensorflow_corrected": Job("process", 2, AZ, P1X1),

@@ -123,7 +123,8 @@ class Platform:
         publishes: Optional names that must always be set, beyond `ALWAYS`.
         publishes_even: Those that must be set where all nodes get the same number, node by node.
         may_stop: Where nodes are uneven a named error is an answer, too: who rank 0's node is cannot
-            always be known. A wrong answer never is one.
+            always be known. A wrong answer never is one. With one launcher on each of more than two nodes
+            with several GPUs, the error asks for the number of nodes: the job could be an uneven one.
         even: All nodes get the same number of processes.
         blocks: Ranks are always placed node by node.
         most: Nodes at most.
@@ -139,12 +140,17 @@ class Platform:
     most: int = 64
 
 
-def _each(job: Job, environ: Callable[[Node, int, int], Mapping[str, str]]) -> list[Start]:
+def _each(job: Job, environ: Callable[[Node, int, int], Mapping[str, str]], domains: int = 1) -> list[Start]:
     return [
         Start(node, rank, local, environ(node, rank, local))
         for node, ranks in zip(job.nodes, job.ranks(), strict=True)
-        for local, rank in enumerate(ranks)
+        for local, rank in zip(dealt(len(ranks), domains), ranks, strict=True)
     ]
+
+
+def dealt(size: int, domains: int) -> list[int]:
+    """Return the local ranks of a node in the order of ranks, which fill one NUMA node after the other."""
+    return [local for domain in range(domains) for local in range(domain, size, domains)]
 
 
 def bracketed(address: str) -> str:
@@ -209,7 +215,8 @@ def open_mpi_5(job: Job, idle_head: str | None = None) -> list[Start]:
             "PMIX_SERVER_URI21": f"{space}@0.{node.index + first};tcp4://127.0.0.1:57951",
         }
 
-    return _each(job, environ)
+    by_numa = job.even and not job.cyclic and job.seed % 3 == 1  # --map-by numa, in machines with two
+    return _each(job, environ, 2 if by_numa else 1)
 
 
 def _idle_head(start: Callable[[Job, str | None], list[Start]]) -> Callable[[Job], list[Start]]:
@@ -836,10 +843,10 @@ PLATFORMS: dict[str, Platform] = {
     # Once per process. Nodes are named by the daemon's index (Open MPI), the proxy's (Hydra), the
     # step (Slurm), the worker group (torchrun) or the distinct hosts (TF_CONFIG).
     "open-mpi-4": Platform(open_mpi_4),
-    "open-mpi-5": Platform(open_mpi_5, publishes=SIZE, publishes_even=WHOLE, may_stop=True),
-    # Version 4 says how many nodes have daemons and how many have ranks; version 5 does neither, so
-    # there it is not always provable which daemon is node 0.
-    "open-mpi-4-idle-head": Platform(_idle_head(open_mpi_4), even=True, blocks=True),
+    # Version 4 says how many nodes have daemons and how many have ranks; version 5 does neither. Where the
+    # two numbers differ or are unknown, it is not always provable which daemon is node 0.
+    "open-mpi-5": Platform(open_mpi_5, publishes=SIZE, may_stop=True),
+    "open-mpi-4-idle-head": Platform(_idle_head(open_mpi_4), publishes=SIZE, even=True, blocks=True),
     "open-mpi-5-idle-head": Platform(_idle_head(open_mpi_5), publishes=SIZE, even=True, blocks=True),
     "mpich": Platform(mpich),
     "intel-mpi": Platform(intel_mpi),
@@ -874,13 +881,13 @@ PLATFORMS: dict[str, Platform] = {
     "runpod": Platform(runpod, per_node=True),
     "flags": Platform(flags, per_node=True),
     "open-mpi-4-per-node": Platform(open_mpi_4, per_node=True),
-    "open-mpi-5-per-node": Platform(open_mpi_5, per_node=True),
-    "mpich-per-node": Platform(mpich, per_node=True),
-    "intel-mpi-per-node": Platform(intel_mpi, per_node=True),
+    "open-mpi-5-per-node": Platform(open_mpi_5, per_node=True, may_stop=True),
+    "mpich-per-node": Platform(mpich, per_node=True, may_stop=True),
+    "intel-mpi-per-node": Platform(intel_mpi, per_node=True, may_stop=True),
     "slurm-per-node": Platform(slurm, per_node=True),
     "flux-per-node": Platform(flux, per_node=True),
     "horovodrun-per-node": Platform(horovodrun, per_node=True),
-    "pals-per-node": Platform(pals, per_node=True),
+    "pals-per-node": Platform(pals, per_node=True, may_stop=True),
 }
 PER_PROCESS = [name for name, platform in PLATFORMS.items() if not platform.per_node]
 PER_NODE = [name for name, platform in PLATFORMS.items() if platform.per_node]

@@ -45,12 +45,12 @@ class Seen:
         return int(self.environ[name])
 
 
-def plan_all(platform: Platform, job: Job) -> list[Seen]:
+def plan_all(platform: Platform, job: Job, **flags: str) -> list[Seen]:
     """Return every process of a job, each planned by a launcher that sees only its own start."""
     seen: list[Seen] = []
     for start in platform.start(job):
         host: Host = RecordedHost(start.recording(job.gpus))
-        plan = plan_job(start.environ, host, read_options({}, start.environ), ("true",))
+        plan = plan_job(start.environ, host, read_options(flags, start.environ), ("true",))
         seen += [Seen(start, render_environ(plan, process, start.environ)) for process in plan.processes]
     return seen
 
@@ -136,7 +136,11 @@ def test_a_job_started_once_per_node_agrees_is_complete_and_true(name: str, data
     platform = PLATFORMS[name]
     job = data.draw(jobs(platform))
     note(str(job))
-    seen = plan_all(platform, job)
+    asks = platform.may_stop and len(job.nodes) > 2
+    if asks and (job.gpus or 0) > 1:
+        with pytest.raises(EnvironmentUntrusted, match=f"pass --nnodes {len(job.nodes)} "):
+            plan_all(platform, job)
+    seen = plan_all(platform, job, **{"nnodes": str(len(job.nodes))} if asks else {})
     assert len(seen) == len(job.nodes) * max(1, job.gpus or 0)
     check_agreement(seen)
     check_ranks(seen)

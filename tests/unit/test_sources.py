@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
 import pytest
 
 from launcher.core.errors import EnvironmentUntrusted
@@ -24,9 +27,12 @@ def facts(evidence: Evidence) -> dict[Fact, Value]:
     return {claim.fact: claim.value for claim in evidence.claims}
 
 
-def plan(environ: dict[str, str], gpus: int, **flags: str) -> Plan:
-    """Return the plan for an environment and a number of GPUs."""
-    host = RecordedHost({"environ": environ, "gpus": gpus})
+def plan(
+    environ: dict[str, str], gpus: int, *, ancestors: Sequence[Sequence[str]] = (), **flags: str
+) -> Plan:
+    """Return the plan for an environment and a number of GPUs, below processes with these command lines."""
+    lines = [list(line) for line in ancestors]
+    host = RecordedHost({"environ": environ, "gpus": gpus, "ancestors": lines})
     return plan_job(host.environ, host, read_options(flags, host.environ), ())
 
 
@@ -104,6 +110,130 @@ def test_hydra_a_lone_process_among_more_is_no_launcher_per_node(rank: str, star
         "HYDRA_BSTRAP_NODE_ID": "1",
     }
     assert ask("hydra", environ).starts is starts
+
+
+def mpirun(version: int, rank: int, local: int, size: int, local_size: int, daemon: int) -> dict[str, str]:
+    """Return what mpirun tells a process, as far as Open MPI 4 and 5 agree, and the index of its daemon."""
+    names = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
+    numbers = zip(names, (rank, local, size, local_size), strict=True)
+    uri = f"4.{daemon};tcp4://127.0.0.1:5" if version == 4 else f"prterun-n0-7@0.{daemon};tcp4://127.0.0.1:5"
+    return {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in numbers} | {"PMIX_SERVER_URI2": uri}
+
+
+def place_all(sizes: tuple[int, ...], *, dealt: bool) -> list[tuple[int, int, int]]:
+    """Return (node, rank, local rank) of each process, node by node or dealt in turn."""
+    places = [(node, local) for node, size in enumerate(sizes) for local in range(size)]
+    if dealt:
+        places.sort(key=lambda place: (place[1], place[0]))
+    return [(node, rank, local) for rank, (node, local) in enumerate(places)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("dealt", [False, True], ids=["filled", "dealt"])
+@pytest.mark.parametrize("idle", [False, True], ids=["", "idle-head"])
+def test_open_mpi_names_no_node_but_the_right_one(version: int, *, dealt: bool, idle: bool) -> None:
+    """Every job of up to four nodes with up to three processes each; an idle head shifts the daemons."""
+    found, all_known = 0, 0
+    for sizes in (shape for count in range(1, 5) for shape in product((1, 2, 3), repeat=count)):
+        for node, rank, local in place_all(sizes, dealt=dealt):
+            environ = mpirun(version, rank, local, sum(sizes), sizes[node], node + idle)
+            if version == 4:
+                environ["OMPI_MCA_orte_num_nodes"] = str(len(sizes))
+                if node + idle:
+                    environ["OMPI_MCA_orte_node_regex"] = f"n[1:0-9]@0({len(sizes) + idle})"
+            named = facts(ask("open_mpi", environ)).get(Fact.NODE_RANK, node)
+            assert named == node, (sizes, rank)
+            found, all_known = found + (Fact.NODE_RANK in facts(ask("open_mpi", environ))), all_known + 1
+    assert found == all_known or version == 5 or idle
+    assert found > all_known // 4 or (version == 5 and idle)
+
+
+PRTED = ["/opt/bin/prted", "--prtemca", "ess_base_vpid", "1", "--prtemca", "ess_base_num_procs", "2"]
+
+
+def test_open_mpi_5_counts_its_daemons_on_their_command_line() -> None:
+    """With two daemons an idle head would leave all processes to this node."""
+    environ = {**mpirun(5, 3, 1, 4, 2, 1), "MASTER_ADDR": "n0"}
+    assert plan(environ, 0, ancestors=[PRTED]).topology.node_rank == 1
+    assert plan(environ, 0).topology.node_rank is None
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_open_mpi_5_by_numa_node_gives_local_ranks_in_another_order(rank: int) -> None:
+    """--map-by numa or package: ranks fill one domain, local ranks are dealt to all of them."""
+    local = (rank * 2) % 8 + rank // 4
+    alone = plan(mpirun(5, rank, local, 8, 8, 0), 8).topology
+    assert (alone.rank, alone.places[0].local_rank, alone.node_count, alone.node_rank) == (rank, local, 1, 0)
+    bare = {
+        name: value for name, value in mpirun(5, rank, local, 8, 8, 0).items() if name != "PMIX_SERVER_URI2"
+    }
+    assert plan(bare, 8).topology.places[0].local_rank == local
+    for node in (0, 1):
+        environ = {**mpirun(5, rank + 8 * node, local, 16, 8, node), "PMIX_NAMESPACE": "prterun-n0-7@1"}
+        shape = plan(environ, 8).topology
+        assert (shape.rank, shape.master_addr, shape.node_rank in (None, node)) == (
+            rank + 8 * node,
+            "n0",
+            True,
+        )
+
+
+UNEVEN = {
+    "open mpi": mpirun(5, 0, 0, 5, 1, 0),
+    "hydra": {"PMI_RANK": "0", "PMI_SIZE": "5", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+    | {"HYDRA_BSTRAP_NODE_ID": "0"},
+    "pals": {"PALS_RANKID": "0", "PMI_RANK": "0", "PMI_SIZE": "5", "PALS_LOCAL_RANKID": "0"}
+    | {"PALS_LOCAL_SIZE": "1", "PALS_NODEID": "0"},
+    "a later node": mpirun(5, 1, 0, 6, 1, 1),
+}
+
+
+@pytest.mark.parametrize("environ", UNEVEN.values(), ids=UNEVEN)
+def test_a_process_alone_on_its_node_asks_whether_the_others_share_one(environ: dict[str, str]) -> None:
+    """mpirun --host n0:1,n1:4 on nodes of 4 GPUs: rank 0 must not start four processes."""
+    job = {**environ, "MASTER_ADDR": "n0"}
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(job, gpus=4)
+    (problem,) = caught.value.problems
+    world = int(environ.get("PMI_SIZE") or environ["OMPI_COMM_WORLD_SIZE"])
+    assert problem.code == "ambiguous-scope" and f"--nnodes {world}" in problem.fix
+    assert plan(job, gpus=4, scope="process").topology.world_size == world
+    assert plan(job, gpus=4, nnodes=str(world)).topology.world_size == 4 * world
+
+
+def test_the_last_process_alone_on_as_many_nodes_needs_no_question() -> None:
+    """Each process before it has a node of its own."""
+    last = {**UNEVEN["hydra"], "PMI_RANK": "4", "HYDRA_BSTRAP_NODE_ID": "4", "MASTER_ADDR": "n0"}
+    assert plan(last, gpus=4).topology.world_size == 20
+
+
+MPIRUN = ["/opt/bin/mpirun", "--host", "n0:2,n1:2", "-np", "4"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("ancestors", "daemon", "port"),
+    [
+        ([MPIRUN], 0, 6105),
+        ([["bash", "run.sh"], [*MPIRUN, "-x", "MASTER_PORT"]], 0, 29500),
+        ([[*MPIRUN, "-x", "MASTER_PORT=29500"]], 0, 29500),
+        ([[*MPIRUN, "-x", "MASTER_*"]], 0, 29500),
+        ([[*MPIRUN, "-x", "MASTER_ADDR"]], 0, 6105),
+        ([PRTED], 1, 29500),
+        ([], 0, 6105),
+        ([], 1, 6105),
+    ],
+)
+def test_a_port_is_the_jobs_if_mpirun_forwards_it(
+    version: int, ancestors: list[list[str]], daemon: int, port: int
+) -> None:
+    """Mpirun's own node has the variable in any case, the others only with -x."""
+    for local in (0, 1):
+        environ = {**mpirun(version, 2 * daemon + local, local, 4, 2, daemon), "MASTER_ADDR": "n0"}
+        job = plan({**environ, "MASTER_PORT": "29500"}, 0, ancestors=ancestors)
+        assert job.topology.master_port == port
+    alone = {**mpirun(version, 1, 1, 2, 2, 0), "MASTER_PORT": "29500"}
+    assert plan(alone, 0, ancestors=[MPIRUN]).topology.master_port == 29500
 
 
 def test_batch_ai_workers_on_hosts_of_their_own_are_nodes() -> None:

@@ -18,7 +18,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ
-from tests.unit.platforms_model import Job, Platform, Start, azure_batch
+from tests.unit.platforms_model import Job, Platform, Start, azure_batch, dealt
 
 NAMES = (
     "RANK",
@@ -109,6 +109,9 @@ def find_impossible(seen: Mapping[str, str], own: Iterable[str], others: Iterabl
             return f"{alias}={seen.get(alias)} and {name}={seen.get(name)}"
     if size is not None and not 0 <= local < size <= world:
         return f"local rank {local} of {size} in a world of {world}"
+    if MPIRUN in seen and size and world % size == 0:
+        orders = [dealt(size, domains) for domains in range(2, size)]
+        local = rank % size if any(order[rank % size] == local for order in orders) else local
     if size is not None and not local <= rank <= world - size + local:
         return f"rank {rank} of {world} is local rank {local} of {size}"
     if local > rank:
