@@ -15,6 +15,10 @@ from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
 FLUX = "FLUX_TASK_RANK"  # Flux runs inside a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
+HET_FIX = (
+    "a batch script or a shell of salloc runs once: srun --het-group=0,1 launcher run -- COMMAND, with all "
+    "components; --nnodes 1 for this node alone"
+)
 STEP_ID = "SLURM_STEP_ID"
 PROCID = "SLURM_PROCID"
 NODEID = "SLURM_NODEID"
@@ -48,20 +52,18 @@ def read(reader: Reader) -> None:
     if any(reader.has(name) for name in (*STARTED_BY_MPI, FLUX)):
         _read_under_mpirun(reader)
         return
-    if (reader.integer(HET_SIZE) or 1) > 1:
-        reader.problem(
-            "no-identity",
-            f"{reader.origin(HET_SIZE)}: each component of a heterogeneous job has its own ranks and world",
-            "pass --nnodes N --node-rank R --master-addr HOST, or give the job one component",
-        )
-        return
+    is_het = (reader.integer(HET_SIZE) or 1) > 1
     step = reader.integer(STEP_ID, limit=1 << 32)
     if step is None or step >= FIRST_SPECIAL_STEP:
-        _read_batch_script(reader)
+        if is_het:
+            reader.sign(HET_SIZE, HET_FIX)
+        else:
+            _read_batch_script(reader)
         return
     rank = reader.claim_int(Fact.RANK, PROCID)
     tasks = reader.claim_int(Fact.WORLD_SIZE, NTASKS, 1)
-    reader.confirm("SLURM_NPROCS", tasks, NTASKS)
+    if not is_het:  # in a step over several components it counts those of one
+        reader.confirm("SLURM_NPROCS", tasks, NTASKS)
     if rank is None and tasks is None:
         reader.sign(STEP_ID, f"pass {PROCID}, {NTASKS} and the other SLURM_* too")
     reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
@@ -69,7 +71,10 @@ def read(reader: Reader) -> None:
     nodes = _read_node_count(reader)
     if _read_local_size(reader, node, tasks) == 1 and tasks and nodes and tasks > nodes:
         reader.starts = Scope.PROCESS  # alone on this node (srun -N2 -n4 gives 3 and 1), but no agent
-    _read_step_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST)
+    if is_het:
+        _read_het_hosts(reader, node, nodes)
+    else:
+        _read_step_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
 
 
@@ -184,6 +189,22 @@ def _read_step_hosts(reader: Reader, name: str) -> None:
         reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
     elif hosts:
         reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
+
+
+def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None:
+    """Claim the nodes of a step over components from the list that has all of them, with this one in its place.
+
+    The list of a component, or of the job, may be shorter, longer or in another order than the step's nodes.
+    """
+    own = (reader.text(NODE_NAME) or reader.host.hostname()).partition(".")[0]
+    for name in (STEP_NODELIST, JOB_NODELIST):
+        hosts = _read_hosts(reader, name)
+        if node is not None and len(hosts) == nodes and hosts[node : node + 1] == (own,):
+            reader.claim_hosts(hosts, name)
+            reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
+            return
+    if nodes != 1:
+        reader.note(f"{reader.origin(HET_SIZE)}: no list shows the first node of this step")
 
 
 def _read_hosts(reader: Reader, name: str) -> tuple[str, ...]:

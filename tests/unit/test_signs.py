@@ -102,6 +102,15 @@ TASK = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_N
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "node[0-1]",
 }
+HET = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2"} | {
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_NNODES": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+    "SLURM_JOB_NODELIST": "a0,b[0-1]",
+    "SLURMD_NODENAME": "b1",
+}
 SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1", "SLURM_GTIDS": "0"} | {
     "SLURM_NTASKS": "8",
     "SLURM_NPROCS": "8",
@@ -428,6 +437,21 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
         "rank 3 of 4 at m",
         {},
     ),
+    # srun --het-group=0,1 starts one world; lists may be of one component, or in another order
+    (HET, "rank 2 of 3 at a0", {"hostname": "b1"}),
+    ({**HET, "SLURM_NPROCS": "2"}, "rank 2 of 3 at a0", {"hostname": "b1"}),
+    ({**HET, "SLURM_STEP_NODELIST": "b[0-1]"}, "rank 2 of 3 at a0", {"hostname": "b1"}),
+    ({**HET, "SLURM_JOB_NODELIST": "b[0-1],a0"}, NO_MASTER, {"hostname": "b1"}),
+    ({**HET, "SLURM_JOB_NODELIST": "b[0-1]"}, NO_MASTER, {"hostname": "b1"}),
+    ({**HET, "SLURM_JOB_NODELIST": "b[0-1]", "MASTER_ADDR": "a0"}, "rank 2 of 3 at a0", {}),
+    (
+        {**HET, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "a0", "SLURM_NNODES": "3"},
+        "rank 0 of 3 at a0",
+        {"hostname": "a0"},
+    ),
+    # srun --het-group=1: a step of one component in such a job is a step like any other
+    ({**TASK, "SLURM_HET_SIZE": "2", "SLURMD_NODENAME": "node0"}, "rank 0 of 2 at node0", {}),
+    ({"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_NUM_NODES": "1"}, STOP, {}),
     ({"SLURM_NNODES": "2", "SLURM_NODEID": "0"}, STOP, {}),
     ({"SLURM_NNODES": "2", "SLURM_NODEID": "1"}, STOP, {}),
     ({"SLURM_JOB_NODELIST": "n[1-2]"}, STOP, {}),
