@@ -211,6 +211,7 @@ class Reader:
         self.even = False
         self.most_nodes: int | None = None
         self.forwards: tuple[str, ...] | None = None
+        self.least: Claim | None = None
         self.lone = False
         self.task = ""
 
@@ -258,6 +259,10 @@ class Reader:
         if value is not None:
             self.claim(fact, value, name, trust)
         return value
+
+    def set_least(self, index: int, name: str) -> None:
+        """State that this node's rank is not below a variable's index."""
+        self.least = Claim(Fact.NODE_RANK, index, self.origin(name), self.source, Trust.STATED)
 
     def confirm(self, name: str, value: int | None, said: str) -> None:
         """Report a variable whose number differs from ``value``, which ``said`` gives."""
@@ -351,6 +356,7 @@ class Reader:
             self.most_nodes,
             self.lone,
             self.forwards,
+            self.least,
         )
 
 

@@ -129,6 +129,7 @@ class Evidence:
             use completely; None if unknown.
         lone: A user or an image may have set its world size of 1, so that it does not refute a sign of
             several nodes.
+        least: The index of this node in a part of the job, or in its allocation: its node_rank is no lower.
         forwards: Variables that processes on all nodes have from this starter; it keeps others to its own
             node. A star at the end stands for any text. None for all variables.
     """
@@ -146,6 +147,7 @@ class Evidence:
     most_nodes: int | None = None
     lone: bool = False
     forwards: tuple[str, ...] | None = None
+    least: Claim | None = None
 
 
 @frozen

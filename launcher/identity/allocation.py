@@ -8,7 +8,7 @@ from __future__ import annotations
 from launcher.core.environ import DEFAULT_PORT, is_loopback
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
-from launcher.identity.contradictions import check_below, check_hosts, check_process
+from launcher.identity.contradictions import check_below, check_hosts, check_least, check_process
 from launcher.identity.ledger import (
     DEFAULTS,
     IDENTITY,
@@ -81,6 +81,7 @@ def decide(
     else:
         settled = _settle(ledger, machine, scope, node_range, task, is_own)
     check_hosts(ledger)
+    check_least(ledger)
     if ledger.problems:
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
     hosts = ledger.settle(Fact.HOSTS)

@@ -217,6 +217,20 @@ def _may_count_nodes(ledger: Ledger, world: int, nodes: int) -> bool:
     return world == nodes and ledger.findings[Fact.WORLD_SIZE].claim.source == DEFAULTS
 
 
+def check_least(ledger: Ledger) -> None:
+    """Report a node_rank from the user that is below an index of this node (`Evidence.least`)."""
+    for least in (item.least for item in ledger.evidence if item.least is not None):
+        for claim in ledger.about(Fact.NODE_RANK):
+            if claim.trust is not Trust.ASKED or not int(str(claim.value)) < int(str(least.value)):
+                continue
+            name = least.origin.partition("=")[0]
+            ledger.contradiction(
+                f"{claim.origin} but {least.origin}: this is another node",
+                f"where a shell on the first node has replaced ${name}: sh -c 'launcher run --node-rank ${name} "
+                "...'; for a job of other nodes pass --source manual",
+            )
+
+
 def check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
     """Report an index that is not below its count."""
     number, limit = ledger.number(index), ledger.number(count)

@@ -279,8 +279,12 @@ def sift_node(ledger: Ledger) -> None:
     if _states(ledger, Fact.NODE_RANK) is not None:
         return
     places = _list_places(ledger)
+    counts = ledger.about(Fact.NODE_COUNT)
+    is_own_job = bool(counts) and counts[0].value == 1 and is_typed(counts[0])
     for claim in list(_inherited(ledger, Fact.NODE_RANK)):
-        if places is None:
+        if is_own_job and claim.trust is not Trust.ASKED:
+            ledger.leave_out([claim], f"{counts[0].origin}: this node is a job of its own")
+        elif places is None:
             ledger.leave_out([claim], "it is inherited, and nothing proves that it is this node's")
         elif claim.value not in places:
             _refuse_or_leave(ledger, claim)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.core.model import Binding, Companion, Machine, Place, Plan, Policy, Process, Setting, Topology
+from launcher.core.model import Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
 from launcher.engines.choice import TORCHRUN
 from launcher.frameworks import starters, table, torch
-from launcher.machine.gpus import share_gpus
+from launcher.machine.gpus import name_visible_gpus, share_gpus
 from launcher.options.flags import FLAGS
 from launcher.planning.supervision import plan_route
 from launcher.sources.launched import MARKER
@@ -54,7 +54,7 @@ def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, .
         *torch.plan_process(place, case.origins),
         *starters.plan_process(case.topology, place, case.environ, case.forks),
         *table.plan_process(case, place),
-        *_plan_gpus(place, case.machine, case.options, case.environ),
+        *_plan_gpus(place, case),
         *torch.plan_bound_threads(case.topology, place, case.machine, binding),
     )
 
@@ -78,13 +78,16 @@ def plan_one(
     return Process(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
 
 
-def _plan_gpus(
-    place: Place, machine: Machine, options: Options, environ: Mapping[str, str]
-) -> tuple[Setting, ...]:
-    given = options.get("gpus_per_process")
+def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
+    machine, given = case.machine, case.options.get("gpus_per_process")
+    visible = case.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None or not isinstance(given.value, int):
-        return ()
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+        several = (case.topology.local_size or 1) > 1 and (visible or "").startswith("MIG-")
+        names = name_visible_gpus(visible, machine.gpu_count) if several else ()
+        if not 0 <= place.local_rank < len(names) > 1:
+            return ()
+        why = "a process sees only the first instance of a list"
+        return (Setting("CUDA_VISIBLE_DEVICES", names[place.local_rank], why),)
     mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
     if mine is None:
         raise EnvironmentUntrusted(

@@ -43,9 +43,10 @@ def read(reader: Reader) -> None:
     reader.sign(INDEX, FIX)
     if index is None or reader.node_count == 1:
         return
+    reader.set_least(index, INDEX)  # the ranks of a JobSet continue from Job to Job
     ranks = [(name, reader.integer(name)) for name in RANKS]
     told = next((name for name, rank in ranks if rank is not None and rank < index), "")
-    if told:  # the ranks of a JobSet continue from Job to Job: none is below the index
+    if told:
         reader.problem(
             "contradiction", f"{reader.origin(told)} but {reader.origin(INDEX)}", f"correct or unset {told}"
         )

@@ -16,6 +16,7 @@ import re
 from launcher.core.environ import Malformed, Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.sources.signs import FLAGS
 
 HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"
@@ -25,6 +26,13 @@ FILE = "/opt/ml/input/config/resourceconfig.json"
 """File with the first of these objects. Without the toolkit there is nothing else; it is read only if `JOB`
 is set."""
 GPUS = "SM_NUM_GPUS"
+HETERO = "SM_IS_HETERO"  # several groups of instances, of which some may have no ranks
+GROUPS = "SM_DISTRIBUTION_INSTANCE_GROUPS"
+GROUP, GROUP_HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
+GROUP_FIX = (
+    f"only the hosts of {GROUPS} have ranks, and this is none of them as far as is known: start the launcher "
+    f"there, or {FLAGS}"
+)
 LIST = "a JSON list of host names"
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
@@ -37,6 +45,12 @@ def read(reader: Reader) -> None:
     if not origin:
         return  # a job's name alone: not a container of SageMaker
     reader.starts = Scope.NODE
+    if reader.text(HETERO) == "true":
+        groups = _read_groups(reader)
+        if current not in groups:
+            reader.sign(HETERO, GROUP_FIX)
+            return
+        hosts, origin = groups, GROUPS
     if hosts:
         reader.claim_hosts(hosts, origin)
         reader.claim(Fact.MASTER_ADDR, hosts[0], origin, Trust.DERIVED)
@@ -50,6 +64,21 @@ def read(reader: Reader) -> None:
     elif not hosts and not reader.has(HOSTS):
         reader.sign(origin, f"pass {HOSTS} to the launcher too, or pass --nnodes N --node-rank R")
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
+
+
+def _read_groups(reader: Reader) -> tuple[str, ...]:
+    """Return the hosts of the groups that train together; empty if they are not known."""
+    import json
+
+    try:
+        wanted = json.loads(reader.text(GROUPS) or "[]")
+        config = json.loads(reader.text(OBJECTS[0]) or reader.host.read_text(FILE) or "{}")
+        groups = config.get("instance_groups", ())
+        known = {group["instance_group_name"]: group["hosts"] for group in groups}
+        known.setdefault(reader.text(GROUP), json.loads(reader.text(GROUP_HOSTS) or "[]"))
+        return _sort_hosts([host for name in wanted for host in known[name]])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return ()
 
 
 def _read_variables(reader: Reader) -> tuple[tuple[str, ...], str, str]:

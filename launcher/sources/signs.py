@@ -38,8 +38,9 @@ KUBEXEC = "/kubexec.sh"
 """End of the path of the agent with which mpirun reaches the workers of an older MPIJob."""
 RANK_0_HOST = "TORCHX_RANK0_HOST"
 PBS_FIX = (
-    "a batch script runs once: mpiexec -n N --ppn 1 launcher run -- COMMAND, or pbsdsh with "
-    f"launcher run --nnodes N --node-rank ${NODE_INDEX} --master-addr HOST; --nnodes 1 for this node alone"
+    "a batch script runs once: mpiexec -n N --ppn 1 launcher run -- COMMAND, or pbsdsh -- sh -c "
+    f"'launcher run --nnodes N --node-rank ${NODE_INDEX} --master-addr HOST -- COMMAND'; --nnodes 1 for this "
+    "node alone"
 )
 LSF_FIX = (
     'a batch script runs once: blaunch -z "HOST1 HOST2" launcher run -- COMMAND, jsrun or mpirun ... '
@@ -275,6 +276,9 @@ def is_above(reader: Reader, name: str, limit: int) -> bool:
 def _read_pbs(reader: Reader) -> None:
     # One line per slot: hosts repeat. Only the first host has the file, and pbsdsh passes on no variables
     path, index = reader.text(NODE_FILE), reader.text(NODE_INDEX)
+    number = reader.integer(NODE_INDEX) if (index or "").isdecimal() else None
+    if number is not None and reader.node_count != 1:
+        reader.set_least(number, NODE_INDEX)
     if path is None:
         if index is not None:
             reader.sign(NODE_INDEX, PBS_FIX)

@@ -192,7 +192,7 @@ def _read_step_hosts(reader: Reader, name: str) -> None:
 
 
 def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None:
-    """Claim the nodes of a step over components from the list that has all of them, with this one in its place.
+    """Claim the nodes of a step over components from a list of all of them, with this one in its place.
 
     The list of a component, or of the job, may be shorter, longer or in another order than the step's nodes.
     """

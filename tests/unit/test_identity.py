@@ -37,6 +37,9 @@ BATCH = "AZ_BATCH_HOST_LIST=10.0.0.4,10.0.0.5"
 UNEVEN = "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"
 HALF = "PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2"
 LAST = "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
+ALL_HERE = (
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2"
+)
 MASTER = "MASTER_ADDR=10.0.0.4"
 
 
@@ -445,3 +448,61 @@ def test_one_that_is_alone_may_be_what_was_left_over(starter: str) -> None:
 @pytest.mark.parametrize("starter", [HYDRA, OPEN_MPI])
 def test_of_two_one_that_is_alone_shows_that_the_other_is_too(starter: str) -> None:
     assert seen(f"{starter} {MASTER}", "RANK", "WORLD_SIZE", gpus=2) == ["2", "4"]
+
+
+MIG = "CUDA_VISIBLE_DEVICES=MIG-a,MIG-b"
+
+
+@pytest.mark.parametrize(
+    ("environ", "visible"),
+    [
+        (f"{MIG} PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2", "MIG-a"),
+        (f"{MIG} PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", "MIG-b"),
+        (f"{MIG} RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", "MIG-b"),
+        (MIG, "MIG-a"),
+        ("CUDA_VISIBLE_DEVICES=MIG-GPU-1/1/0,MIG-GPU-1/2/0", "MIG-GPU-1/1/0"),
+        ("CUDA_VISIBLE_DEVICES=0,1", "0,1"),
+        ("CUDA_VISIBLE_DEVICES=MIG-a PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", "MIG-a"),
+    ],
+)
+def test_each_process_gets_one_mig_instance(environ: str, visible: str) -> None:
+    """CUDA shows a process only the first instance of a list: two ranks would share it."""
+    assert seen(environ, "CUDA_VISIBLE_DEVICES", gpus=2) == [visible]
+
+
+def test_one_process_keeps_its_list_of_mig_instances() -> None:
+    """It is alone on its node."""
+    assert seen(MIG, "CUDA_VISIBLE_DEVICES", gpus=2, nproc_per_node="1") == ["MIG-a,MIG-b"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ("PBS_NODENUM=1", "PBS_NODENUM='1'"),
+        ("JOB_COMPLETION_INDEX=1", "JOB_COMPLETION_INDEX='1'"),
+        ("JOB_COMPLETION_INDEX=3 PBS_NODENUM=3", "'3'"),
+    ],
+)
+def test_a_typed_node_rank_is_not_below_the_platforms_index(environ: str, said: str) -> None:
+    """A $PBS_NODENUM that the first node's shell has replaced is 0 on every node."""
+    flags = {"nnodes": "4", "master_addr": "10.0.0.4"}
+    text = refused(environ, node_rank="0", **flags)
+    assert "[contradiction]" in text and said in text and "sh -c" in text
+    assert plan(environ, node_rank="3", **flags).topology.node_rank == 3
+    assert plan(environ, node_rank="0", source="manual", **flags).topology.node_rank == 0
+
+
+@pytest.mark.parametrize(
+    "platform",
+    [
+        "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.4 10.0.0.5'",
+        "AZUREML_CR_NODE_RANK=1 AZUREML_NODE_COUNT=2",
+        "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1 LWS_LEADER_ADDRESS=s-0.s",
+        "MLP_WORKER_NUM=2 MLP_ROLE_INDEX=1 MLP_WORKER_0_HOST=w-0",
+    ],
+)
+@pytest.mark.parametrize("starter", [LAST.replace("=4", "=2").replace("=3", "=1"), ALL_HERE])
+def test_mpirun_inside_of_each_node_is_a_job_of_its_own_with_one_node(platform: str, starter: str) -> None:
+    """`--nnodes 1` says so on every node of the platform, not on node 0 alone."""
+    shape = plan(f"{platform} {starter}", gpus=2, nnodes="1").topology
+    assert (shape.node_rank, shape.node_count, shape.world_size, shape.master_addr) == (0, 1, 2, "127.0.0.1")

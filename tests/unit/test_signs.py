@@ -102,6 +102,16 @@ TASK = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_N
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "node[0-1]",
 }
+GROUPS = {"SM_HOSTS": '["algo-1","algo-2","algo-3"]', "SM_IS_HETERO": "true"} | {
+    "SM_CURRENT_INSTANCE_GROUP": "dnn",
+    "SM_CURRENT_INSTANCE_GROUP_HOSTS": '["algo-2","algo-3"]',
+    "SM_DISTRIBUTION_INSTANCE_GROUPS": '["dnn"]',
+}
+"""A host of the group that trains; the other group reads data."""
+GROUPED = (
+    '{"instance_groups": [{"instance_group_name": "data", "hosts": ["algo-1"]}, '
+    '{"instance_group_name": "dnn", "hosts": ["algo-3", "algo-2"]}]}'
+)
 HET = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2"} | {
     "SLURM_NTASKS": "3",
     "SLURM_LOCALID": "0",
@@ -435,6 +445,34 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     (
         {**torch(3, 4, "m"), "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"},
         "rank 3 of 4 at m",
+        {},
+    ),
+    # SageMaker's instance groups: only those of the distribution have ranks
+    ({**GROUPS, "SM_CURRENT_HOST": "algo-1", "SM_CURRENT_INSTANCE_GROUP": "data"}, STOP, {}),
+    ({**GROUPS, "SM_CURRENT_HOST": "algo-3"}, "node 1 of 2 at algo-2", {}),
+    ({**GROUPS, "SM_CURRENT_HOST": "algo-2"}, "node 0 of 2 at algo-2", {}),
+    (
+        {
+            **GROUPS,
+            "SM_CURRENT_HOST": "algo-3",
+            "SM_CURRENT_INSTANCE_GROUP": "",
+            "SM_RESOURCE_CONFIG": GROUPED,
+        },
+        "node 1 of 2 at algo-2",
+        {},
+    ),
+    (
+        {**GROUPS, "SM_CURRENT_HOST": "algo-2", "SM_DISTRIBUTION_INSTANCE_GROUPS": '["dnn","data"]'}
+        | {"SM_RESOURCE_CONFIG": GROUPED},
+        "node 1 of 3 at algo-1",
+        {},
+    ),
+    ({**GROUPS, "SM_CURRENT_HOST": "algo-2", "SM_DISTRIBUTION_INSTANCE_GROUPS": '["dnn","gpu"]'}, STOP, {}),
+    ({**GROUPS, "SM_CURRENT_HOST": "algo-2", "SM_DISTRIBUTION_INSTANCE_GROUPS": "[]"}, STOP, {}),
+    (
+        {"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-2", "SM_IS_HETERO": "false"}
+        | {"SM_DISTRIBUTION_INSTANCE_GROUPS": "[]", "SM_CURRENT_INSTANCE_GROUP": "homogeneousCluster"},
+        "node 1 of 2 at algo-1",
         {},
     ),
     # srun --het-group=0,1 starts one world; lists may be of one component, or in another order
