@@ -82,6 +82,7 @@ def decide(
         settled = _settle(ledger, machine, scope, node_range, task, is_own)
     check_hosts(ledger)
     check_least(ledger)
+    ledger.join_missing()
     if ledger.problems:
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
     hosts = ledger.settle(Fact.HOSTS)
@@ -297,6 +298,8 @@ def _add_nodes(ledger: Ledger) -> None:
     elif rank is not None and size and _is_in_blocks(ledger, rank, local, size, world):
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
         ledger.add(Fact.NODE_RANK, rank // size, origin)
+    if ledger.missed:
+        return
     if not ledger.about(Fact.NODE_RANK):
         ledger.notes.append(
             "nothing states or proves the index of this node: NODE_RANK and GROUP_RANK are "
@@ -329,6 +332,7 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         ledger.missing(
             f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",
+            fact,
         )
 
 

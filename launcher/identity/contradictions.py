@@ -226,8 +226,8 @@ def check_least(ledger: Ledger) -> None:
             name = least.origin.partition("=")[0]
             ledger.contradiction(
                 f"{claim.origin} but {least.origin}: this is another node",
-                f"where a shell on the first node has replaced ${name}: sh -c 'launcher run --node-rank ${name} "
-                "...'; for a job of other nodes pass --source manual",
+                f"where a shell on the first node has replaced ${name}: "
+                f"sh -c 'launcher run --node-rank ${name} ...'; for other nodes pass --source manual",
             )
 
 

@@ -54,6 +54,7 @@ class Ledger:
         self.problems: list[Problem] = [p for item in self.evidence for p in item.problems]
         self.notes: list[str] = [note for item in self.evidence for note in item.notes]
         self.findings: dict[Fact, Finding] = {}
+        self.missed: dict[Fact, Problem] = {}
         self.speakers = _find_speakers(self.evidence)
         """Sources about this very process: its starter, and others that give it the same rank."""
         self._leave_out_inherited()
@@ -133,9 +134,27 @@ class Ledger:
         """Report a contradiction: values that cannot all be true."""
         self.problems.append(Problem("contradiction", what, where or self._where(), fix))
 
-    def missing(self, what: str, fix: str) -> None:
+    def missing(self, what: str, fix: str, fact: Fact | None = None) -> None:
         """Report a fact that no source states."""
-        self.problems.append(Problem("missing-variable", what, self._where(), fix))
+        problem = Problem("missing-variable", what, self._where(), fix)
+        self.problems.append(problem)
+        if fact is not None:
+            self.missed[fact] = problem
+
+    def join_missing(self) -> None:
+        """Report several missing facts as one problem: its cause, and the one line to type."""
+        if len(self.missed) < 2:
+            return
+        *facts, last = (fact.value for fact in self.missed)
+        counts = [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]
+        found = ", ".join(dict.fromkeys(claim.origin for claim in counts)) or "none"
+        what = f"nothing states {', '.join(facts)} and {last} (found: {found})"
+        left = sorted({_name_only(claim.origin) for claim in counts if claim.fact in STARTED})
+        alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
+        count = "--nnodes N " if left or Fact.NODE_COUNT in self.missed else ""
+        fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
+        others = [problem for problem in self.problems if problem not in self.missed.values()]
+        self.problems = [Problem("missing-variable", what, self._where(), fix), *others]
 
     def _where(self) -> str:
         typed = any(claim.origin.startswith("--") for claim in self.claims)

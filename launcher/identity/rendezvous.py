@@ -196,6 +196,7 @@ def _miss_address(ledger: Ledger) -> None:
         ledger.missing(
             f"master_addr is not stated by any variable, and there {there} several nodes ({sizes})",
             f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
+            Fact.MASTER_ADDR,
         )
 
 

@@ -506,3 +506,31 @@ def test_mpirun_inside_of_each_node_is_a_job_of_its_own_with_one_node(platform: 
     """`--nnodes 1` says so on every node of the platform, not on node 0 alone."""
     shape = plan(f"{platform} {starter}", gpus=2, nnodes="1").topology
     assert (shape.node_rank, shape.node_count, shape.world_size, shape.master_addr) == (0, 1, 2, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "what", "fixes"),
+    [
+        ("WORLD_SIZE=4", {}, "WORLD_SIZE='4'", ["unset WORLD_SIZE"]),
+        ("RANK=1", {}, "RANK='1'", ["unset RANK"]),
+        ("RANK=1 WORLD_SIZE=4", {}, "WORLD_SIZE='4'", ["unset RANK, WORLD_SIZE"]),
+        ("", {"nnodes": "2"}, "--nnodes 2", ["pass --hosts HOST,..."]),
+        ("", {"nnodes": "2", "nproc_per_node": "2"}, "--nnodes 2", ["pass --hosts HOST,..."]),
+        ("AWS_BATCH_JOB_NUM_NODES=2", {}, "AWS_BATCH_JOB_NUM_NODES='2'", ["pass --hosts HOST,..."]),
+    ],
+)
+def test_what_is_missing_is_one_cause_and_one_line_to_type(
+    environ: str, flags: dict[str, str], what: str, fixes: list[str]
+) -> None:
+    """Not an error for each fact that follows, and no notes: they are the plan's."""
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(environ, **flags)
+    (problem,), notes = caught.value.problems, caught.value.notes
+    assert (problem.code, what in problem.what, notes) == ("missing-variable", True, ())
+    assert all(fix in problem.fix for fix in fixes)
+
+
+def test_the_line_with_hosts_makes_the_job() -> None:
+    """What the refusals of `--nnodes 2` and of a number of nodes tell to type."""
+    for environ, flags in (("", {"nnodes": "2"}), ("AWS_BATCH_JOB_NUM_NODES=2", {}), ("", {})):
+        assert plan(environ, hosts="10.0.0.4,10.0.0.5", **flags).topology.node_rank == 1

@@ -577,7 +577,7 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({"FLUX_JOB_NNODES": "2"}, STOP, {}),
     ({"PMI_SIZE": "2"}, STOP, {}),
     ({"OMPI_MCA_orte_num_nodes": "2"}, STOP, {}),
-    ({"OMPI_COMM_WORLD_SIZE": "2"}, NO_MASTER, {}),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, f"missing-variable --nnodes N {NO_RANK.partition(' ')[2]}", {}),
     ({"MV2_COMM_WORLD_SIZE": "2"}, STOP, {}),
     *[
         ({name: "1"}, ALONE, {})
