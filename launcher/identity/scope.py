@@ -19,7 +19,7 @@ from launcher.core.model import (
     Scope,
     Trust,
 )
-from launcher.identity.ledger import RULE, STARTED, Ledger
+from launcher.identity.ledger import DEFAULTS, RULE, STARTED, Ledger
 from launcher.identity.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
@@ -105,17 +105,21 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     add_local_size(ledger)
     local_size = ledger.number(Fact.LOCAL_SIZE)
     local_rank = ledger.number(Fact.LOCAL_RANK) or 0
-    if (local_size or 0) > 1 or local_rank > 0:
+    # Alone on this node, but others run several: starting one per GPU is not up to us
+    settled = ledger.findings.get(Fact.NODE_RANK) if _is_above_its_node(ledger) else None
+    is_own = settled is not None and settled.claim.source in {*ledger.speakers} - {DEFAULTS}
+    shares = _outnumbers_nodes(ledger) or is_own
+    if (local_size or 0) > 1 or local_rank > 0 or shares:
         return Scope.PROCESS
     if starts_processes:
         return Scope.NODE
     wanted, origin = processes_wanted(ledger, machine)
     if wanted == 1 and _restarts_nodes(ledger):
         return Scope.NODE
-    if wanted == 1 or _outnumbers_nodes(ledger):
+    if wanted == 1:
         return Scope.PROCESS
     if local_size is None:
-        if _is_above_its_node(ledger):
+        if settled is not None:
             return Scope.PROCESS
         ledger.problems.append(_ambiguous(ledger, wanted, origin))
     elif _may_be_a_rest(ledger):

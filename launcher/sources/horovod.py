@@ -9,7 +9,7 @@ Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
 
 from __future__ import annotations
 
-from launcher.core.model import Fact, Scope, Trust
+from launcher.core.model import Fact, Trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def read(reader: Reader) -> None:
     local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
     if local_rank == 0:
         reader.claim_int(Fact.NODE_RANK, CROSS_RANK, trust=Trust.DERIVED)
-        nodes = reader.claim_int(Fact.NODE_COUNT, CROSS_SIZE, 1, Trust.DERIVED)
-        if local_size == 1 and size and nodes and size > nodes:
-            reader.starts = Scope.PROCESS  # alone on this node (-H a:2,b:1), but other nodes run several
+        reader.claim_int(Fact.NODE_COUNT, CROSS_SIZE, 1, Trust.DERIVED)
     if size != local_size:
         reader.note(
             "horovodrun does not tell processes where rank 0 runs: "

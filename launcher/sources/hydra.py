@@ -10,7 +10,7 @@ Source: captured with MPICH 4.3.2 and 5.0.2, Intel MPI 2021.13.1.
 from __future__ import annotations
 
 from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int
-from launcher.core.model import Fact, Scope, Trust
+from launcher.core.model import Fact, Trust
 from launcher.core.mpi import HYDRA
 
 RANK, RANK_OVER_PORT = HYDRA.rank
@@ -30,14 +30,12 @@ def read(reader: Reader) -> None:
     rank = reader.claim_int(Fact.RANK, RANK if reader.has(RANK) else RANK_OVER_PORT)
     reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
     reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
-    local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
+    reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
     if reader.has(RANK_OVER_PORT) and not reader.has(SIZE):
         what = f"{RANK_OVER_PORT} without {SIZE}"
         reader.note(f"{what}: mpiexec -pmi-port does not tell the size; start without it")
     proxy = _proxy(reader)
     node = _read_node(reader, proxy)
-    if local_size == 1 and node is not None and rank is not None and node != rank:
-        reader.starts = Scope.PROCESS  # alone on this node, but lower ranks share their nodes
     _read_head(reader, proxy, node, rank)
 
 

@@ -7,7 +7,7 @@ Source: HPE pals.h (2023); slurm src/plugins/mpi/cray_shasta; openpmix/prrte src
 
 from __future__ import annotations
 
-from launcher.core.model import Fact, Scope
+from launcher.core.model import Fact
 from launcher.core.mpi import PALS
 
 TYPE_CHECKING = False
@@ -22,14 +22,12 @@ NODE_FILE = "PBS_NODEFILE"
 
 def read(reader: Reader) -> None:
     """Claim rank, node and sizes, all as stated."""
-    rank = reader.claim_int(Fact.RANK, RANK)
+    reader.claim_int(Fact.RANK, RANK)
     size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
     reader.confirm("PMI_LOCAL_RANK", reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK), LOCAL_RANK)
-    node = reader.claim_int(Fact.NODE_RANK, NODE_RANK)
+    reader.claim_int(Fact.NODE_RANK, NODE_RANK)
     sizes = [reader.claim_int(Fact.LOCAL_SIZE, name, 1) for name in LOCAL_SIZES]
     local_size = next((size for size in sizes if size is not None), None)
-    if local_size == 1 and node is not None and rank != node:
-        reader.starts = Scope.PROCESS  # alone on this node, but earlier nodes run several
     if size != local_size:
         reader.note(
             "PALS does not tell processes where rank 0 runs: "

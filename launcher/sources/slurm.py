@@ -9,7 +9,7 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 from __future__ import annotations
 
 from launcher.core.environ import Reader, each_once
-from launcher.core.model import Fact, Scope, Trust
+from launcher.core.model import Fact, Trust
 from launcher.core.mpi import HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
@@ -69,8 +69,7 @@ def read(reader: Reader) -> None:
     reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
     node = reader.claim_int(Fact.NODE_RANK, NODEID)
     nodes = _read_node_count(reader)
-    if _read_local_size(reader, node, tasks) == 1 and tasks and nodes and tasks > nodes:
-        reader.starts = Scope.PROCESS  # alone on this node (srun -N2 -n4 gives 3 and 1), but no agent
+    _read_local_size(reader, node, tasks)
     if is_het:
         _read_het_hosts(reader, node, nodes)
     else:
@@ -166,17 +165,12 @@ def _read_node_count(reader: Reader) -> int | None:
     return None
 
 
-def _read_local_size(reader: Reader, node: int | None, tasks: int | None) -> int | None:
+def _read_local_size(reader: Reader, node: int | None, tasks: int | None) -> None:
     sizes = _read_sizes(reader, TASKS_PER_NODE)
-    if not sizes:
-        return None
-    if tasks is not None and sum(sizes) != tasks:
+    if sizes and tasks is not None and sum(sizes) != tasks:
         reader.malformed(TASKS_PER_NODE, f"{tasks} tasks in all ({reader.origin(NTASKS)})")
-        return None
-    if node is None or node >= len(sizes):
-        return None
-    reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
-    return sizes[node]
+    elif node is not None and node < len(sizes):
+        reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
 
 
 def _read_step_hosts(reader: Reader, name: str) -> None:

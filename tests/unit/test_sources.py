@@ -36,11 +36,8 @@ def plan(
     return plan_job(host.environ, host, read_options(flags, host.environ), ())
 
 
-@pytest.mark.parametrize(
-    ("tasks", "starts"),
-    [("2", None), ("4", Scope.PROCESS)],
-)
-def test_slurm_a_lone_task_among_more_is_no_launcher_per_node(tasks: str, starts: Scope | None) -> None:
+@pytest.mark.parametrize(("tasks", "scope"), [("2", Scope.NODE), ("4", Scope.PROCESS)])
+def test_slurm_a_lone_task_among_more_is_no_launcher_per_node(tasks: str, scope: Scope) -> None:
     """srun -N2 -n4 may put three tasks on one node and one on the other."""
     environ = {
         "SLURM_JOB_ID": "9",
@@ -53,7 +50,7 @@ def test_slurm_a_lone_task_among_more_is_no_launcher_per_node(tasks: str, starts
         "SLURM_STEP_TASKS_PER_NODE": f"{int(tasks) - 1},1",
         "SLURM_STEP_NODELIST": "nodeA,nodeB",
     }
-    assert ask("slurm", environ).starts is starts
+    assert plan(environ, gpus=4).allocation.scope is scope
 
 
 def test_slurm_arbitrary_tasks_have_no_master() -> None:
@@ -99,8 +96,8 @@ def test_slurm_interactive_step_is_no_task() -> None:
     assert (evidence.problems, evidence.claims, len(evidence.signs)) == ((), (), 1)
 
 
-@pytest.mark.parametrize(("rank", "starts"), [("1", None), ("3", Scope.PROCESS)])
-def test_hydra_a_lone_process_among_more_is_no_launcher_per_node(rank: str, starts: Scope | None) -> None:
+@pytest.mark.parametrize(("rank", "scope"), [("1", Scope.NODE), ("3", Scope.PROCESS)])
+def test_hydra_a_lone_process_among_more_is_no_launcher_per_node(rank: str, scope: Scope) -> None:
     """mpiexec -hosts a:3,b:1: rank 3 is alone on proxy 1; one per node, proxy 1 would have rank 1."""
     environ = {
         "PMI_RANK": rank,
@@ -109,7 +106,7 @@ def test_hydra_a_lone_process_among_more_is_no_launcher_per_node(rank: str, star
         "MPI_LOCALNRANKS": "1",
         "HYDRA_BSTRAP_NODE_ID": "1",
     }
-    assert ask("hydra", environ).starts is starts
+    assert plan({**environ, "MASTER_ADDR": "a"}, gpus=4).allocation.scope is scope
 
 
 def mpirun(version: int, rank: int, local: int, size: int, local_size: int, daemon: int) -> dict[str, str]:
