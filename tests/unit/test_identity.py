@@ -485,7 +485,7 @@ def test_one_process_keeps_its_list_of_mig_instances() -> None:
 )
 def test_a_typed_node_rank_is_not_below_the_platforms_index(environ: str, said: str) -> None:
     """A $PBS_NODENUM that the first node's shell has replaced is 0 on every node."""
-    flags = {"nnodes": "4", "master_addr": "10.0.0.4"}
+    flags: dict[str, Any] = {"nnodes": "4", "master_addr": "10.0.0.4"}
     text = refused(environ, node_rank="0", **flags)
     assert "[contradiction]" in text and said in text and "sh -c" in text
     assert plan(environ, node_rank="3", **flags).topology.node_rank == 3
@@ -520,7 +520,7 @@ def test_mpirun_inside_of_each_node_is_a_job_of_its_own_with_one_node(platform: 
     ],
 )
 def test_what_is_missing_is_one_cause_and_one_line_to_type(
-    environ: str, flags: dict[str, str], what: str, fixes: list[str]
+    environ: str, flags: dict[str, Any], what: str, fixes: list[str]
 ) -> None:
     """Not an error for each fact that follows, and no notes: they are the plan's."""
     with pytest.raises(EnvironmentUntrusted) as caught:
@@ -532,5 +532,6 @@ def test_what_is_missing_is_one_cause_and_one_line_to_type(
 
 def test_the_line_with_hosts_makes_the_job() -> None:
     """What the refusals of `--nnodes 2` and of a number of nodes tell to type."""
-    for environ, flags in (("", {"nnodes": "2"}), ("AWS_BATCH_JOB_NUM_NODES=2", {}), ("", {})):
-        assert plan(environ, hosts="10.0.0.4,10.0.0.5", **flags).topology.node_rank == 1
+    hosts = "10.0.0.4,10.0.0.5"
+    assert plan("", nnodes="2", hosts=hosts).topology.node_rank == 1
+    assert plan("AWS_BATCH_JOB_NUM_NODES=2", hosts=hosts).topology.node_rank == 1
