@@ -213,6 +213,7 @@ class Reader:
         self.forwards: tuple[str, ...] | None = None
         self.least: Claim | None = None
         self.lone = False
+        self.several: list[str] = []
         self.task = ""
 
     def text(self, name: str) -> str | None:
@@ -306,11 +307,14 @@ class Reader:
             self.claim(Fact.HOSTS, hosts, origin, trust)
             self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
 
-    def sign(self, name: str, fix: str) -> None:
+    def sign(self, name: str, fix: str, *, of_nodes: bool = True) -> None:
         """Record a variable that hints at several nodes without saying which one this is.
 
-        It is ignored if the user asked for one node.
+        It is ignored if the user asked for one node. ``of_nodes``: whether it states several nodes; else it
+        may count or number the processes of one.
         """
+        if of_nodes:
+            self.several.append(self.origin(name))
         if self.node_count == 1:
             return
         self._signs.append((self.origin(name), fix))
@@ -357,6 +361,7 @@ class Reader:
             self.lone,
             self.forwards,
             self.least,
+            tuple(self.several),
         )
 
 

@@ -114,8 +114,8 @@ class Evidence:
         claims: The facts that it knows, at most one claim per fact and trust.
         starts: What this source starts: `Scope.NODE` for one launcher per node, `Scope.PROCESS` for one per
             process; None if it can be either (mpirun, srun).
-        seals: The source gives the whole identity of the process; sources outside of it are not
-            asked (a torchrun worker on a Slurm node: SLURM_PROCID is the agent's).
+        seals: The source gives the whole identity of the process; claims of sources outside of it are not
+            about this process (a torchrun worker on a Slurm node: SLURM_PROCID is the agent's).
         signs: Variables that hint at several nodes without saying which one this is, each with
             a fix: ``("SLURM_JOB_NUM_NODES='2'", "srun launcher run ...")``.
         problems: Malformed or missing variables.
@@ -132,6 +132,7 @@ class Evidence:
         least: The index of this node in a part of the job, or in its allocation: its node_rank is no lower.
         forwards: Variables that processes on all nodes have from this starter; it keeps others to its own
             node. A star at the end stands for any text. None for all variables.
+        several: Origins of statements that there are several nodes, beside the claims.
     """
 
     source: str
@@ -148,6 +149,7 @@ class Evidence:
     lone: bool = False
     forwards: tuple[str, ...] | None = None
     least: Claim | None = None
+    several: tuple[str, ...] = ()
 
 
 @frozen

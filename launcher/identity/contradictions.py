@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from launcher.core.errors import EnvironmentUntrusted
-from launcher.core.frozen import frozen
-from launcher.core.model import Fact, Topology, Trust
-from launcher.identity.ledger import DEFAULTS, IDENTITY, Ledger, is_typed
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
+from launcher.identity.ledger import IDENTITY, STARTED, Ledger, is_typed
 from launcher.identity.topology import is_by_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from launcher.machine.host import Host
+    from launcher.options.reading import Options
 
 
 @frozen
@@ -25,6 +28,87 @@ class Numbers:
     nodes: int | None = None
 
 
+STARTERS = {
+    "flux": "flux run",
+    "horovod": "horovodrun",
+    "hydra": "mpiexec",
+    "lsf": "jsrun",
+    "mvapich": "mpirun",
+    "open_mpi": "mpirun",
+    "pals": "mpiexec",
+    "slurm": "srun",
+    "torch_elastic": "torchrun",
+}
+"""The program that starts the processes of a source, for messages."""
+OF_NODES = (Fact.NODE_COUNT, Fact.NODE_RANK, Fact.NODE_RANGE, Fact.HOSTS, *STARTED)
+
+
+def seal_lone_world(
+    evidence: Sequence[Evidence], around: Sequence[Evidence], options: Options
+) -> tuple[Evidence, ...]:
+    """Return the evidence; refuse a starter's world of this node alone if anything states several nodes.
+
+    Each node would train alone: torchrun without ``--nnodes`` in each task of srun, mpirun in each pod.
+    ``--nnodes 1`` says that this is meant. Then nothing around the starter says which node this is.
+
+    Args:
+        evidence: Evidence of the sources, the innermost first.
+        around: Evidence of sources outside of one that seals.
+        options: The user's options.
+
+    Raises:
+        EnvironmentUntrusted: The world is of one node, and the job of several.
+    """
+    ledger = Ledger(evidence, options)
+    whole = _find_whole(ledger)
+    others = [item for item in (*ledger.evidence, *around) if item.source not in ledger.speakers]
+    said = [origin for item in others for origin in _list_several(item)]
+    if whole is None or not said:
+        return tuple(evidence)
+    if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
+        return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
+    name = STARTERS.get(whole.source, f"what set {whole.origin.partition('=')[0]}")
+    ledger.contradiction(
+        f"{whole.origin}: the processes of {name} all run on this node, but {said[0]} shows several nodes: "
+        "each would train alone",
+        "pass --nnodes 1 if each node is a job of its own, or set LAUNCHER_NNODES=1; for one job on all of "
+        f"them: launcher run -- COMMAND in place of {name}",
+    )
+    raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
+
+
+def _find_whole(ledger: Ledger) -> Claim | None:
+    """Return the claim that shows that the starter's world lies wholly on this node; None without one."""
+    own = {fact: c for fact in IDENTITY for c in reversed(ledger.about(fact)) if c.source in ledger.speakers}
+    world, size, nodes = (own.get(fact) for fact in (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT))
+    if nodes is not None:
+        return nodes if nodes.value == 1 else None
+    return world if world is not None and (world.value == 1 or (size and size.value == world.value)) else None
+
+
+def _list_several(item: Evidence) -> Iterator[str]:
+    """Yield the origins of an item's statements that there are several nodes."""
+    known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
+    for fact, one in ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0)):
+        claim = known.get(fact)
+        if claim is not None and isinstance(claim.value, int) and claim.value > one:
+            yield claim.origin
+    hosts, elastic = known.get(Fact.HOSTS), known.get(Fact.NODE_RANGE)
+    if hosts is not None and isinstance(hosts.value, tuple) and len(hosts.value) > 1:
+        yield hosts.origin
+    if elastic is not None:
+        yield elastic.origin
+    yield from item.several
+    world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
+    is_here = Fact.NODE_COUNT in known or (world and size and world.value == size.value)
+    if world is not None and isinstance(world.value, int) and world.value > 1 and not is_here:
+        yield world.origin
+
+
+def _without_nodes(item: Evidence) -> Evidence:
+    return replace(item, claims=tuple(c for c in item.claims if c.fact not in OF_NODES), signs=())
+
+
 def check_process(ledger: Ledger) -> None:
     """Report contradictory numbers of a launcher that was started once per process."""
     check_below(ledger, Fact.RANK, Fact.WORLD_SIZE)
@@ -36,13 +120,13 @@ def check_process(ledger: Ledger) -> None:
         check_numbers(ledger, Numbers(*map(ledger.number, IDENTITY)))
 
 
-def check_topology(ledger: Ledger, topology: Topology, is_own: Callable[..., bool]) -> None:
+def check_topology(ledger: Ledger, topology: Topology, host: Host) -> None:
     """Refuse a topology that no placement of processes allows, however it was determined.
 
     Args:
         ledger: Each fact with its provenance.
         topology: The shape of the job.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
+        host: This node, with its names, addresses and networks.
 
     Raises:
         EnvironmentUntrusted: Values cannot all be true.
@@ -50,41 +134,50 @@ def check_topology(ledger: Ledger, topology: Topology, is_own: Callable[..., boo
     for place in topology.places[:1] + topology.places[-1:]:
         numbers = (topology.world_size, place.local_rank, topology.local_size)
         check_numbers(ledger, Numbers(place.rank, *numbers, topology.node_rank, topology.node_count))
-    _check_master(ledger, topology, is_own)
+    _check_master(ledger, topology, host)
     if ledger.has_contradiction():
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
 
 
-def _check_master(ledger: Ledger, topology: Topology, is_own: Callable[..., bool]) -> None:
-    """Report a master that is not on node 0, as far as names and addresses show it."""
+def _check_master(ledger: Ledger, topology: Topology, host: Host) -> None:
+    """Report a master that is not on node 0, as far as names, addresses and networks show it."""
     found = [ledger.findings.get(fact) for fact in (Fact.MASTER_ADDR, Fact.NODE_RANK)]
     claims = [finding.claim for finding in found if finding is not None]
     address, node = topology.master_addr, topology.node_rank
-    if not address or address.startswith("127.") or not _is_in_order(ledger):
+    if not address or address.startswith("127.") or not topology.places:
         return
     if len(claims) == 2 and all(is_typed(claim) for claim in claims):
         return  # the user may run several nodes on one machine
-    if node and topology.places and is_own(address):
+    in_order = _is_in_order(ledger)
+    if node and in_order and host.is_called(address):
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but this is node {node} "
             f"({ledger.origin(Fact.NODE_RANK)}): the master is node 0",
             ledger.correct(Fact.MASTER_ADDR, Fact.NODE_RANK),
         )
-        return
-    starts_first = node == 0 or any(place.rank == 0 for place in topology.places)
-    if not starts_first or not topology.places or is_own(address):
-        return
+    elif any(place.rank == 0 for place in topology.places):
+        where = _find_elsewhere(ledger, address, host)
+        if where:
+            ledger.contradiction(
+                f"rank 0 is here ({_name_rank_0(ledger)}), but the master is {address}, {where}",
+                f"{ledger.correct(*_find_rank_0(ledger), Fact.MASTER_ADDR)}: rank 0 listens at the master's "
+                "address",
+            )
+
+
+def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
+    """Return what shows that an address is another node's; empty if nothing does."""
+    if host.is_called(address):
+        return ""
     for claim in ledger.about(Fact.HOSTS):
         listed = claim.value if isinstance(claim.value, tuple) else ()
-        if address not in listed or not is_own(*listed):
+        if not host.is_called(*listed):
             continue
-        ledger.contradiction(
-            f"rank 0 is here ({_name_rank_0(ledger)}), but the master is {address}, another host of "
-            f"{claim.origin}",
-            f"{ledger.correct(*_find_rank_0(ledger), Fact.MASTER_ADDR)}: rank 0 listens at the master's "
-            "address",
-        )
-        return
+        if address in listed:
+            return f"another host of {claim.origin}"
+        if claim.source in ledger.speakers and host.own_addresses().isdisjoint(host.resolve(address)):
+            return f"which is not this node, and not in {claim.origin}"
+    return "another address of this node's network" if host.is_elsewhere(address) else ""
 
 
 def _find_rank_0(ledger: Ledger) -> tuple[Fact, ...]:
@@ -162,12 +255,6 @@ def _check_sizes(ledger: Ledger) -> None:
             f"{ledger.origin(Fact.LOCAL_SIZE)} on this node but {ledger.origin(Fact.WORLD_SIZE)} in all",
             "WORLD_SIZE is the number of processes on all nodes together: correct or unset it",
         )
-    elif world and nodes and nodes > 1 and world == size and not _may_count_nodes(ledger, world, nodes):
-        ledger.contradiction(
-            f"{ledger.origin(Fact.NODE_COUNT)} means {nodes} nodes, but all {world} processes run on "
-            f"this one ({ledger.origin(Fact.LOCAL_SIZE)})",
-            "pass --nnodes 1 if that is intended, or start the processes on all nodes",
-        )
     elif world and nodes and world == nodes and (size or 1) > 1:
         ledger.contradiction(
             f"{ledger.origin(Fact.WORLD_SIZE)} counts nodes ({ledger.origin(Fact.NODE_COUNT)}), but "
@@ -210,11 +297,6 @@ def _fills_evenly(ledger: Ledger) -> bool:
     claim = ledger.findings[Fact.NODE_COUNT].claim
     even = {item.source for item in ledger.evidence if item.even}
     return claim.source in even and claim.trust is not Trust.ASKED and claim.value != 1
-
-
-def _may_count_nodes(ledger: Ledger, world: int, nodes: int) -> bool:
-    """Whether WORLD_SIZE may be meant as a number of nodes: set by a user or an image, not by a starter."""
-    return world == nodes and ledger.findings[Fact.WORLD_SIZE].claim.source == DEFAULTS
 
 
 def check_least(ledger: Ledger) -> None:

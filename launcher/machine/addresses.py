@@ -27,6 +27,8 @@ IFREQ_BYTES = 40
 BUFFER_LIMIT_BYTES = 1 << 20
 IF_INET6 = "/proc/net/if_inet6"
 
+UNKNOWN_MASK, UNKNOWN_MASK6 = "255.255.255.0", "ffff:ffff:ffff:ffff::"
+
 Netmasks = dict[str, tuple[tuple[str, "str | None"], ...]]
 
 
@@ -44,6 +46,22 @@ def read_netmasks() -> Netmasks:
         name: tuple((address, netmask) for of, address, netmask in found if of == name)
         for name in sorted(names)
     }
+
+
+def is_near(address: str, own: str, netmask: str | None) -> bool:
+    """Whether an address is in the network of one of ours; False for a name, and for loopback.
+
+    A network whose mask is unknown is taken to be small: /24, or /64.
+    """
+    import ipaddress
+
+    try:
+        wanted, ours = ipaddress.ip_address(address), ipaddress.ip_address(own)
+        mask = ipaddress.ip_address(netmask or (UNKNOWN_MASK if ours.version == 4 else UNKNOWN_MASK6))
+    except ValueError:
+        return False
+    is_same = (int(wanted) ^ int(ours)) & int(mask) == 0
+    return wanted.version == ours.version and not ours.is_loopback and is_same
 
 
 def _read_ipv4() -> Iterator[tuple[str, str, str | None]]:

@@ -170,6 +170,16 @@ class Host:
         own, hostname = self.own_addresses(), self.hostname()
         return any(_is_called(name, own, hostname) for name in names)
 
+    def is_elsewhere(self, address: str) -> bool:
+        """Whether an IP address is in a network of this node, and not its own; False for a name.
+
+        An address of another network may be translated on the way, and lead here.
+        """
+        from launcher.machine.addresses import is_near
+
+        pairs = [pair for pairs in self.netmasks().values() for pair in pairs]
+        return address not in self.own_addresses() and any(is_near(address, *pair) for pair in pairs)
+
     def own_places(self, names: Sequence[str]) -> list[int]:
         """Return the indices of this node in a list of names and addresses.
 

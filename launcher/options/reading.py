@@ -203,7 +203,7 @@ class Options:
             given = self._given.get(dest)
             if given and not given.is_platforms and not is_loopback(parse_host_port(given.text, 0)[0]):
                 fix = "pass --nnodes N --node-rank R as well (--nnodes 1 for a single node)"
-                reader.sign(given.origin, fix)
+                reader.sign(given.origin, fix, of_nodes=False)
                 return
 
 

@@ -20,7 +20,7 @@ from launcher.frameworks.script import (
     read_script,
 )
 from launcher.identity.allocation import decide
-from launcher.identity.contradictions import check_topology
+from launcher.identity.contradictions import check_topology, seal_lone_world
 from launcher.identity.topology import plan_topology
 from launcher.machine import read_machine
 from launcher.options.flag_values import PROCESS_LIMIT
@@ -91,12 +91,15 @@ def decide_shape(
     counts = any(claim.fact is Fact.PROCESSES_PER_NODE and isinstance(claim.value, str) for claim in claims)
     machine = read_machine(host, environ, counts=counts)
     starter = request.starter or table.name_roles(options)
+    evidence = gathered.evidence
+    if not request.leads:
+        evidence = seal_lone_world(evidence, gathered.around, options)
     if not request.leads and any(options.get(dest) for dest in NAMED_NODES):
         from launcher.engines.counts import check_counts
 
-        check_counts(request, outer, gathered.evidence, machine, starter, host.is_called)
+        check_counts(request, outer, evidence, machine, starter, host.is_called)
     allocation, ledger = decide(
-        gathered.evidence,
+        evidence,
         request.options,
         machine,
         is_own=host.is_called,
@@ -118,7 +121,7 @@ def decide_shape(
     by_role = table.plan_topology(options, allocation, environ)  # nodes with only servers have no ranks
     topology = by_role or plan_topology(allocation, each)
     if by_role is None:
-        check_topology(ledger, topology, host.is_called)
+        check_topology(ledger, topology, host)
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
@@ -142,7 +145,7 @@ def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: 
 
         listed = read_listed(options, host, found.evidence, leads=leads)
         if listed is not None:
-            return Gathered((listed, *found.evidence), found.reads)
+            return replace(found, evidence=(listed, *found.evidence))
         if leads:
             who = MPIRUN if options.text("engine") == MPIRUN else "deepspeed's autotuner"
             require_hosts(options, found.evidence, who)

@@ -136,10 +136,14 @@ NAMES = tuple(row.name for row in TABLE)
 
 @frozen
 class Gathered:
-    """The evidence of all sources, innermost first, and the names of the variables that they read."""
+    """The evidence of all sources, innermost first, and the names of the variables that they read.
+
+    ``around``: sources outside of one that seals. They only show whether that one's world is the whole job.
+    """
 
     evidence: tuple[Evidence, ...]
     reads: tuple[str, ...]
+    around: tuple[Evidence, ...] = ()
 
 
 def gather(
@@ -151,7 +155,7 @@ def gather(
     starts_job: bool = False,
     node_count: int | None = None,
 ) -> Gathered:
-    """Ask every source that has a marker, from the inside out, up to the first one that seals.
+    """Ask every source that has a marker, from the inside out.
 
     Args:
         environ: The environment to read.
@@ -167,16 +171,18 @@ def gather(
         EnvironmentUntrusted: ``only`` names a source without a marker in the environment.
     """
     evidence: list[Evidence] = []
+    around: list[Evidence] = []
     reads: set[str] = set()
     for name, module in _chosen(environ, only, typed):
         reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
         reader.read_before |= reads
         module(reader)
-        evidence.append(reader.evidence())
+        is_sealed = bool(evidence) and evidence[-1].seals
+        (around if is_sealed else evidence).append(reader.evidence())
         reads |= reader.names
-        if reader.seals:
-            break
-    return Gathered(tuple(evidence), tuple(sorted(reads)))
+        if reader.seals and name == TABLE[0].name:
+            break  # the launcher around this one has asked the others
+    return Gathered(tuple(evidence), tuple(sorted(reads)), tuple(around))
 
 
 def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterator[tuple[str, Read]]:

@@ -25,8 +25,10 @@ SHARED = ("172.17.0.1", "169.254.")
 
 def read(reader: Reader) -> None:
     """Claim the number of nodes, this node's rank with the main node first, and the main node's address."""
-    if any(reader.has(name) for name in STARTED):
-        return  # another starter numbers the ranks, e.g. mpirun on the main node
+    if any(reader.has(name) for name in STARTED):  # it numbers the ranks, e.g. mpirun on the main node
+        several = (reader.integer(NODE_COUNT, 1) or 1) > 1
+        reader.several += [reader.origin(NODE_COUNT)] if several else []
+        return
     reader.starts = Scope.NODE
     count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)
     index, main = reader.integer(NODE_INDEX), reader.integer(MAIN_INDEX)

@@ -15,10 +15,9 @@ from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 
 INDEX = "JOB_COMPLETION_INDEX"
-OTHERS = (
-    *("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG"),
-    *STARTED,
-)
+OF_POD = ("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG")
+"""Variables in which an operator says more of the pods: beside them, index 0 may be the only one."""
+OTHERS = (*OF_POD, *STARTED)
 """Variables made for a whole job, which may have several parts that each have an index 0: with one of them
 set, the index is not claimed."""
 RANKS = ("RANK", "NODE_RANK", "PET_NODE_RANK")
@@ -40,7 +39,7 @@ def read(reader: Reader) -> None:
     nothing.
     """
     index = reader.integer(INDEX)
-    reader.sign(INDEX, FIX)
+    reader.sign(INDEX, FIX, of_nodes=index != 0 or not any(reader.has(name) for name in OF_POD))
     if index is None or reader.node_count == 1:
         return
     reader.set_least(index, INDEX)  # the ranks of a JobSet continue from Job to Job

@@ -12,7 +12,7 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
-from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, OPEN_MPI, PALS, RANK_ON_NODE
+from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, NUMBERS, OPEN_MPI, PALS, RANK_ON_NODE
 
 FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single node"
 TASK = "pass the platform's other variables into the container too, or "
@@ -199,6 +199,14 @@ NAMES = (
     *(RSH_AGENT, RANK_0_HOST),
     *(name for row in TABLE for name in (*row.counts, *row.indices, *row.marks, *row.lists)),
 )
+OF_PROCESSES = (
+    *(*NUMBERS, "PMI_LOCAL_SIZE", "PMI_LOCAL_RANK", "PMIX_RANK", RANK_ON_NODE, "OMPI_MCA_num_procs"),
+    *("LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "ROLE_RANK", "MPIRUN_NPROCS", "MPIRUN_RANK", "ALPS_APP_PE"),
+    *("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+    *("RANK_SIZE", "RANK_ID", "MS_WORKER_NUM", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "NUM_PROCESSES"),
+)
+"""Numbers of processes, which may all be on one node."""
+OF_PROCESSES_ENDS = ("_WORLD_SIZE", "_WORLD_RANK", "_GLOBAL_RANK")
 MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)))
 
 
@@ -209,7 +217,7 @@ def read(reader: Reader) -> None:
     for row in TABLE:
         name = "" if row.rank and reader.has(row.rank) else _find(reader, row)
         if name:
-            reader.sign(name, row.fix)
+            reader.sign(name, row.fix, of_nodes=name not in OF_PROCESSES)
     _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
@@ -232,7 +240,7 @@ def _read_any(reader: Reader) -> None:
         unknown = (n for n in reader.unread(ends) if n not in NAMES and not n.startswith(OTHERS))
         name = next((n for n in unknown if "NUMA_" not in n and _is_number_above(reader, n, limit)), "")
         if name:
-            reader.sign(name, FLAGS)
+            reader.sign(name, FLAGS, of_nodes=not name.endswith(OF_PROCESSES_ENDS))
 
 
 def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
@@ -289,7 +297,8 @@ def _read_pbs(reader: Reader) -> None:
     if len(hosts) > 1 or (index or "0") != "0":
         reader.sign(NODE_FILE, PBS_FIX)
     elif not hosts and not _fills_one_node(reader):
-        reader.sign(NODE_FILE, f"cannot read this file, which lists the hosts: {PBS_FIX}")
+        fix = f"cannot read this file, which lists the hosts: {PBS_FIX}"
+        reader.sign(NODE_FILE, fix, of_nodes=False)
 
 
 def _read_files(reader: Reader) -> None:
@@ -303,7 +312,8 @@ def _read_files(reader: Reader) -> None:
         if len(hosts) > 1:
             reader.sign(name, SCRIPT_FIX)
         elif not hosts and not (count and reader.has(count)):
-            reader.sign(name, f"cannot read this file, which lists the hosts: {SCRIPT_FIX}")
+            fix = f"cannot read this file, which lists the hosts: {SCRIPT_FIX}"
+            reader.sign(name, fix, of_nodes=False)
 
 
 def _fills_one_node(reader: Reader) -> bool:
@@ -322,7 +332,9 @@ def _read_lsf(reader: Reader) -> None:
             listed = tuple(dict.fromkeys((reader.text(name) or "").split()[::step]))
             if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else `lsf` knows where ranks are
                 reader.claim(Fact.HOSTS, listed, name, Trust.INDIRECT)
-            reader.sign(name, LSF_FIX)
+            # jsrun's list begins with the launch node, which has no ranks
+            reader.sign(name, LSF_FIX, of_nodes=not reader.has(JSRUN.rank[0]))
             return
     if not known and is_above(reader, LSF_SLOTS, 1):
-        reader.sign(LSF_SLOTS, f"pass {LSF_HOSTS[0][0]} too, these may be slots of one host; {LSF_FIX}")
+        fix = f"pass {LSF_HOSTS[0][0]} too, these may be slots of one host; {LSF_FIX}"
+        reader.sign(LSF_SLOTS, fix, of_nodes=False)

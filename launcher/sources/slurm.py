@@ -88,11 +88,13 @@ def _read_under_mpirun(reader: Reader) -> None:
         _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
     hosts = _read_hosts(reader, JOB_NODELIST)
     reader.most_nodes = reader.integer(JOB_NODE_COUNT, 1) or len(hosts) or None
+    counts = [(name, reader.integer(name, 1)) for name in (*NODE_COUNTS, JOB_NODE_COUNT)]
+    reader.several += [reader.origin(name) for name, count in counts if (count or 1) > 1]
     if _is_rank_0_on(hosts[1:], reader):
         # The other ranks cannot see that, but mpirun ends them when this one stops
         reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
-    elif hosts:
-        reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.DERIVED)
+    elif hosts:  # mpirun knows where it runs, and the list may be of another job
+        reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.INDIRECT)
 
 
 def _is_rank_0_on(hosts: tuple[str, ...], reader: Reader) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from launcher.core.environ import Reader, is_loopback
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
-from launcher.sources.signs import FLAGS
+from launcher.sources.signs import FLAGS, is_above
 from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
@@ -35,6 +35,9 @@ Tasks = dict[str, tuple[str, ...]]
 def read(reader: Reader) -> None:
     """Claim the pods that have ranks, and which of them this one is."""
     tasks = _read_tasks(reader)
+    named = [*reader.matching(PREFIX, COUNT), NODE_COUNT]
+    reader.several += [reader.origin(name) for name in named if is_above(reader, name, 1)]
+    reader.several += [reader.origin(name) for name in INDICES if is_above(reader, name, 0)]
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
     if reader.has(MPI_HOST):
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")

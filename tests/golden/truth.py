@@ -111,7 +111,7 @@ TRUTH: dict[str, Job | Refused] = {
     "slurm_22.05_batch_script_flags": Job("node", 4, B, TWO),
     "slurm_22.05_batch_script_one_node": Job("node", 8, LOCAL, EIGHT),
     "slurm_22.05_cyclic": Job("process", 4, "node0:6105", CYCLIC),
-    "slurm_22.05_mpirun": Job("process", 4, B, P2X2),
+    "slurm_22.05_mpirun": Job("process", 4, A, P2X2),
     "slurm_22.05_one_per_node": Job("process", 2, B, P1X1),
     "slurm_22.05_one_per_node_gpus4": Job("node", 8, B, N2X4),
     "slurm_22.05_one_per_node_gpus_hidden": Job("process", 2, B, P1X1),

@@ -150,9 +150,9 @@ def test_mpiruns_daemons_may_number_the_nodes_otherwise() -> None:
     environ = (
         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
         "OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_MCA_orte_num_nodes=2 OMPI_MCA_orte_node_regex=n[1:0-1]@0(2) "
-        f"'OMPI_MCA_orte_local_daemon_uri=17.1;tcp://10.0.0.5:1' {MASTER}"
+        f"'OMPI_MCA_orte_local_daemon_uri=17.1;tcp://10.0.0.4:1' {MASTER}"
     )
-    assert seen(environ, "RANK", "NODE_RANK") == ["0", "1"]
+    assert seen(environ, "RANK", "NODE_RANK", own="10.0.0.4") == ["0", "1"]
 
 
 def test_a_world_smaller_than_this_node_is_refused_and_no_fault_of_ours() -> None:
@@ -360,7 +360,8 @@ def test_the_pod_that_runs_mpirun_alone_is_no_master(place: tuple[int, int, int,
     """A node beyond their number, or all lower ranks on a daemon that is not mpirun's, prove it idle."""
     text = refused(on_daemon(*place))
     assert "[missing-variable]" in text and "--master-addr" in text and "10.0.0.99" not in text
-    assert seen(f"{on_daemon(*place)} {MASTER}", "RANK", "MASTER_ADDR") == [str(place[1]), "10.0.0.4"]
+    own = "10.0.0.5" if place[1] else "10.0.0.4"
+    assert seen(f"{on_daemon(*place)} {MASTER}", "RANK", "MASTER_ADDR", own=own) == [str(place[1]), "10.0.0.4"]
 
 
 def test_mpiruns_own_node_is_the_master_where_nothing_proves_it_idle() -> None:
@@ -535,3 +536,150 @@ def test_the_line_with_hosts_makes_the_job() -> None:
     hosts = "10.0.0.4,10.0.0.5"
     assert plan("", nnodes="2", hosts=hosts).topology.node_rank == 1
     assert plan("AWS_BATCH_JOB_NUM_NODES=2", hosts=hosts).topology.node_rank == 1
+TORCHRUN = (
+    "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0 GROUP_WORLD_SIZE=1 "
+    "MASTER_ADDR=localhost MASTER_PORT=29500 TORCHELASTIC_RUN_ID=none"
+)
+STEP = "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_LOCALID=0"
+MPICH = "PMI_RANK=0 PMI_SIZE=1"
+MPIRUN = (
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2"
+)
+INNER = {"torchrun": TORCHRUN, "mpiexec": MPICH, "mpirun": MPIRUN}
+SEVERAL = (
+    STEP,
+    "VC_TASK_INDEX=1 VC_WORKER_HOSTS=job-worker-0.job,job-worker-1.job VC_WORKER_NUM=2",
+    "JOB_COMPLETION_INDEX=1",
+    "JOB_COMPLETION_INDEX=0",
+    "PET_NNODES=1:4 PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=job-worker-0:23456 PET_RDZV_ID=job",
+    "PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=job-master-0",
+    "AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=0 AWS_BATCH_JOB_MAIN_NODE_INDEX=0",
+    "LSB_MCPU_HOSTS='a 4 b 4'",
+    "LSF_PM_TASKID=2 LSB_HOSTS='a here'",
+    "AZ_BATCH_HOST_LIST=10.0.0.4,10.0.0.5 AZ_BATCH_MASTER_NODE=10.0.0.4:6000",
+    "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2",
+    "SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=n[0-1]",
+    "PBS_NUM_NODES=2",
+    "NNODES=2 NODE_RANK=1",
+    "LAUNCHER_NNODES=2",
+)
+"""What states several nodes, from the second of them where it says which it is."""
+
+
+@pytest.mark.parametrize("around", SEVERAL)
+@pytest.mark.parametrize("starter", INNER)
+def test_a_world_of_one_node_inside_several_is_refused(starter: str, around: str) -> None:
+    """Each node would train alone: what started this process, or the number of nodes, is a mistake."""
+    message = refused(f"{around} {INNER[starter]}")
+    assert "[contradiction]" in message and "all run on this node" in message
+    assert message.count("[") == 1, message  # the one cause
+    assert "--nnodes 1" in message and f"in place of {starter}" in message
+    assert "unset LAUNCHER_NNODES" not in message
+
+
+@pytest.mark.parametrize("around", SEVERAL[:-1])
+@pytest.mark.parametrize("starter", INNER)
+def test_jobs_of_one_node_each_are_what_nnodes_1_says(starter: str, around: str) -> None:
+    """The first way out: the user says that each node is a job of its own."""
+    world = str(int(starter == "mpirun") + 1)
+    for word, flags in (("LAUNCHER_NNODES=1", {}), ("", {"nnodes": "1"})):
+        assert seen(f"{around} {INNER[starter]} {word}", "WORLD_SIZE", "GROUP_WORLD_SIZE", **flags) == [
+            world,
+            "1",
+        ]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_NODEID=0 SLURM_NNODES=1 SLURM_LOCALID=0",
+        "PET_NNODES=1 PET_NODE_RANK=0 JOB_COMPLETION_INDEX=0",
+        "AWS_BATCH_JOB_NUM_NODES=1 AWS_BATCH_JOB_NODE_INDEX=0 AWS_BATCH_JOB_MAIN_NODE_INDEX=0",
+        "VC_TASK_INDEX=0 VC_WORKER_HOSTS=job-worker-0.job VC_WORKER_NUM=1",
+        "SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=n0",
+        "NUM_PROCESSES=2 PMIX_RANK=1 OMPI_COMM_WORLD_NODE_RANK=1",
+        "LSB_MCPU_HOSTS='a 4'",
+    ],
+)
+@pytest.mark.parametrize("starter", INNER)
+def test_a_world_of_one_node_inside_one_node_is_a_job(starter: str, around: str) -> None:
+    """Numbers of processes are no statement of several nodes."""
+    assert seen(f"{around} {INNER[starter]}", "GROUP_WORLD_SIZE") == ["1"]
+
+
+def test_a_pod_of_the_trainers_jax_runtime_may_be_the_only_one() -> None:
+    """The index of the only pod is 0, and the operator says that there is one."""
+    pod = "JAX_NUM_PROCESSES=1 JAX_PROCESS_ID=0 JOB_COMPLETION_INDEX=0 KUBERNETES_SERVICE_HOST=10.96.0.1"
+    assert seen(pod, "WORLD_SIZE") == ["1"]
+
+
+STALE = (
+    "OMPI_COMM_WORLD_RANK={} OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+    "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_orte_hnp_uri='1.0;tcp://10.0.0.5:5' "
+    "OMPI_MCA_orte_local_daemon_uri='1.{};tcp://{}:5' OMPI_MCA_orte_num_nodes=2"
+)
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        "SLURM_JOB_NODELIST=old0",
+        "SLURM_JOB_NODELIST=old[0-1] SLURM_JOB_NUM_NODES=2",
+        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=other,here",
+        "SLURM_JOB_ID=7 SLURM_NODELIST=old0 SLURM_JOB_NODELIST=old0 SLURM_STEP_ID=0",
+    ],
+)
+def test_mpiruns_own_address_beats_a_list_of_slurm(stale: str) -> None:
+    """The list can be of another job, from the shell in which mpirun was typed."""
+    for rank, daemon, own in ((0, 0, "10.0.0.5"), (2, 1, "10.0.0.6")):
+        environ = f"{STALE.format(rank, daemon, own)} {stale}"
+        assert seen(environ, "MASTER_ADDR", own=own) == ["10.0.0.5"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        "MLP_WORKER_NUM=2 MLP_ROLE_INDEX=0 MLP_WORKER_0_HOST=10.0.0.4",
+        "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=0 LWS_LEADER_ADDRESS=10.0.0.4",
+        "PET_NNODES=2 PET_NODE_RANK=0 PET_MASTER_ADDR=10.0.0.4",
+        "DSTACK_NODES_NUM=2 DSTACK_NODE_RANK=0 DSTACK_MASTER_NODE_IP=10.0.0.4",
+        "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.0.0.4",
+    ],
+)
+def test_rank_0_is_not_on_another_node_than_its_own_address(environ: str) -> None:
+    """The variables of node 0 are on all nodes: the others see that its address is not theirs."""
+    assert "[contradiction]" in (message := refused(environ, own="10.0.0.5"))
+    assert "rank 0 is here" in message and "10.0.0.4" in message
+    assert seen(environ, "RANK", own="10.0.0.4") == ["0"]
+    # An address translated on the way, or of another network, may lead here
+    assert seen(environ, "RANK", own="10.9.0.5") == ["0"]
+
+
+LOGIN = (
+    "SLURM_STEP_ID=0 SLURM_PROCID={} SLURM_NTASKS=2 SLURM_NODEID={} SLURM_NNODES=2 SLURM_LOCALID=0 "
+    "SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST={} MASTER_ADDR={}"
+)
+
+
+@pytest.mark.parametrize("master", ["login1", "login1.cluster", "10.0.0.1", "n7"])
+def test_rank_0_sees_that_the_master_is_no_node_of_its_step(master: str) -> None:
+    """MASTER_ADDR=$(hostname) of the login node."""
+    message = refused(LOGIN.format(0, 0, "here,n1", master))
+    assert "[contradiction]" in message and master in message and "rank 0 is here" in message
+    assert "MASTER_ADDR, or unset the wrong one" in message
+
+
+def test_another_name_of_the_first_node_is_its_master() -> None:
+    """A name in another network leads to this node: the resolver knows."""
+    environ = dict(word.split("=", 1) for word in LOGIN.format(0, 0, "here,n1", "here-ib").split())
+    host = RecordedHost(
+        {
+            "environ": environ,
+            "gpus": 0,
+            "hostname": "here",
+            "addresses": {"ib0": ["10.1.0.5"]},
+            "resolved": {"here-ib": ["10.1.0.5"]},
+        }
+    )
+    made = plan_job(host.environ, host, read_options({}, host.environ), ("true",))
+    assert made.topology.master_addr == "here-ib"

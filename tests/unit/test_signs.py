@@ -517,8 +517,8 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({**TASK, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, STOP, {}),
     # A TF_CONFIG of one task is no answer
     (TF_LONE, ALONE, {}),
-    ({**TF_LONE, "SLURM_PROCID": "4", "SLURM_NTASKS": "8"}, STOP, {}),
-    ({**TF_LONE, "PBS_NODENUM": "1"}, STOP, {}),
+    ({**TF_LONE, "SLURM_PROCID": "4", "SLURM_NTASKS": "8"}, "contradiction", {}),
+    ({**TF_LONE, "PBS_NODENUM": "1"}, "contradiction", {}),
     ({**TF_TWO, "PBS_NODENUM": "1"}, "rank 1 of 2 at a", {}),
     # Batch systems' files of hosts
     ({"PE_HOSTFILE": "/pe", "NHOSTS": "1"}, ALONE, {"files": {"/pe": "a 8 all.q@a UNDEFINED\n"}}),
