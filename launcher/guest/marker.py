@@ -129,8 +129,10 @@ def needs_action(environ: Mapping[str, str], *, starts_workers: bool) -> bool:
         environ: The environment of a process with signs of a job.
         starts_workers: Whether it is torchrun, which needs other variables than a script.
     """
-    if is_worker(environ):
-        return False
+    if is_worker(environ):  # torchrun has set its variables; on one node alone the platform may have several
+        return (environ.get("GROUP_WORLD_SIZE"), environ.get("LOCAL_RANK")) == ("1", "0") and not environ.get(
+            HOOKED
+        )
     if environ.get(HOOKED):
         return not has_acted(environ) or (
             starts_workers and environ[HOOKED].startswith(("process/", "node/"))

@@ -14,7 +14,7 @@ from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
 from launcher.engines.agents import read_request
 from launcher.engines.choice import TORCHRUN
-from launcher.guest.marker import TOKEN, undo
+from launcher.guest.marker import TOKEN, is_worker, undo
 from launcher.machine.host import Host
 from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
@@ -68,6 +68,8 @@ def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) ->
         scope, plan, result = _plan(platforms, host, tuple(words))
     except LauncherError as error:
         return {"refused": _explain(error)}
+    if is_worker(platforms):  # only a refusal is of use: torchrun's other workers get no variables either
+        return {"scope": PROCESS, "set": {}, "unset": [], "files": {}, "cpus": ()}
     files = dict(plan.network.files) if plan.network else {}
     changed = {name: value for name, value in result.items() if environ.get(name) != value}
     return {

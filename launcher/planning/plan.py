@@ -22,6 +22,7 @@ from launcher.core.model import (
     Plan,
     Proof,
     Scope,
+    Setting,
     Supervision,
     Topology,
 )
@@ -143,7 +144,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         machine=case.machine,
         mode=Mode.SUPERVISE if stays else Mode.EXEC,
         engine=parts.choice.engine,
-        agent=agent and _with_unset(agent, environ),
+        agent=agent and _finish_agent(agent, environ, case),
         processes=tuple(plan_one(case, parts.argv, place, parts.binding, settings) for place in shown),
         settings=settings if shown else (),
         unset=plan_unset(topology, environ, case.forks),
@@ -301,10 +302,15 @@ def _count_writers(topology: Topology, agent: Agent | None) -> int:
     return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 
 
-def _with_unset(agent: Agent, environ: Mapping[str, str]) -> Agent:
-    """Return the agent without our own variables in its environment."""
+def _finish_agent(agent: Agent, environ: Mapping[str, str], case: Case) -> Agent:
+    """Return the agent without our own variables in its environment, but with the user's single node.
+
+    A launcher in its workers sees the platform's nodes, too.
+    """
     ours = (name for name in (*CONSUMED, MARKER) if name in environ)
-    return replace(agent, unset=tuple(sorted({*agent.unset, *ours})))
+    given = case.options.get("nnodes") or case.options.get("standalone")
+    one = [Setting("LAUNCHER_NNODES", "1", given.origin)] if given and case.topology.node_count == 1 else []
+    return replace(agent, unset=tuple(sorted({*agent.unset, *ours})), settings=(*agent.settings, *one))
 
 
 def _find_role(shape: Shape, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import pytest
 
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.model import Plan
+from launcher.hook.answer import find_answer
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
@@ -587,6 +588,24 @@ def test_jobs_of_one_node_each_are_what_nnodes_1_says(starter: str, around: str)
             world,
             "1",
         ]
+
+
+def test_the_hook_warns_of_a_world_of_one_node_inside_several() -> None:
+    """It changes nothing in a worker of torchrun."""
+    for around, answer in (
+        (STEP, {"refused": "[contradiction] environment"}),
+        ("", {"scope": "process", "set": {}, "unset": [], "files": {}, "cpus": ()}),
+    ):
+        variables = dict(word.split("=", 1) for word in f"{around} {TORCHRUN}".split())
+        host = RecordedHost({"environ": variables, "gpus": 0, "hostname": "here"})
+        assert find_answer(host.environ, host, ("train.py",)) == answer
+
+
+def test_a_worker_of_the_users_single_node_knows_that_word() -> None:
+    """``launcher run --nnodes 1 --engine torchrun``: its workers start a launcher each, inside the step."""
+    agent = plan(STEP, nnodes="1", source="manual", engine="torchrun").agent
+    assert agent is not None
+    assert ("LAUNCHER_NNODES", "1") in [(setting.name, setting.value) for setting in agent.settings]
 
 
 @pytest.mark.parametrize(
