@@ -56,7 +56,8 @@ def _read_process(reader: Reader) -> None:
     reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
     local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
     hosts = set((reader.text(LSF_HOSTS[0][0]) or "").split()[::2])
-    reader.most_nodes = len(hosts) - bool(_find_first(reader)) or None
+    if reader.host.is_called(*hosts):
+        reader.most_nodes = len(hosts) - bool(_find_first(reader)) or None
     if size == local_size:
         return
     first = _find_first(reader)

@@ -293,7 +293,7 @@ def _read_pbs(reader: Reader) -> None:
         return
     lines = (reader.host.read_text(path) or "").split()
     hosts = set(lines)
-    reader.most_nodes = len(hosts) or None
+    reader.most_nodes = len(hosts) if reader.host.is_called(*hosts) else None
     if len(hosts) > 1 or (index or "0") != "0":
         reader.sign(NODE_FILE, PBS_FIX)
     elif not hosts and not _fills_one_node(reader):
@@ -327,7 +327,7 @@ def _read_lsf(reader: Reader) -> None:
     for name, step in LSF_HOSTS:
         hosts = set((reader.text(name) or "").split()[::step])
         known = known or bool(hosts)
-        reader.most_nodes = len(hosts) or reader.most_nodes
+        reader.most_nodes = len(hosts) if reader.host.is_called(*hosts) else reader.most_nodes
         if len(hosts) > 1:
             listed = tuple(dict.fromkeys((reader.text(name) or "").split()[::step]))
             if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else `lsf` knows where ranks are

@@ -86,23 +86,19 @@ def _read_under_mpirun(reader: Reader) -> None:
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
         fix = f"pass mpirun's other variables too; for a task of srun: unset {half}"
         _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
-    hosts = _read_hosts(reader, JOB_NODELIST)
-    reader.most_nodes = reader.integer(JOB_NODE_COUNT, 1) or len(hosts) or None
     counts = [(name, reader.integer(name, 1)) for name in (*NODE_COUNTS, JOB_NODE_COUNT)]
     reader.several += [reader.origin(name) for name, count in counts if (count or 1) > 1]
-    if _is_rank_0_on(hosts[1:], reader):
-        # The other ranks cannot see that, but mpirun ends them when this one stops
+    hosts = _read_hosts(reader, JOB_NODELIST)
+    # Hydra passes on SLURMD_NODENAME of its own node
+    own = [host for host in hosts if host == reader.text(NODE_NAME) or reader.host.is_called(host)]
+    if not own:
+        return  # another job's list, from the shell in which mpirun was typed
+    reader.most_nodes = len(hosts)
+    if own[0] != hosts[0] and any(reader.text(name) == "0" for name in OTHER_RANKS):
+        # mpirun may use only some nodes (--host). The other ranks cannot see that, but it ends them
         reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
-    elif hosts:  # mpirun knows where it runs, and the list may be of another job
-        reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.INDIRECT)
-
-
-def _is_rank_0_on(hosts: tuple[str, ...], reader: Reader) -> bool:
-    if not any(reader.text(name) == "0" for name in OTHER_RANKS):
-        return False
-    # mpirun may use only some nodes (--host). Hydra passes on SLURMD_NODENAME of its own node
-    names = {reader.text(NODE_NAME), reader.host.hostname(), reader.host.hostname().partition(".")[0]}
-    return not names.isdisjoint(hosts)
+        return
+    reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.INDIRECT)  # mpirun knows where it runs
 
 
 def _read_batch_script(reader: Reader) -> None:

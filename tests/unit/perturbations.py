@@ -120,6 +120,8 @@ class Case:
         blind: Ranks of the starts in which no launcher could notice it.
         ports: Whether all processes can still know one port.
         aliases: What a platform around calls the node of rank 0.
+        outside: What each process sees without the world that runs inside of it; empty without one.
+        ends: Whether the job ends if rank 0 does not start: the others wait for a master in vain.
     """
 
     name: str
@@ -129,6 +131,8 @@ class Case:
     blind: frozenset[int] = frozenset()
     ports: bool = True
     aliases: frozenset[str] = frozenset()
+    outside: tuple[Start, ...] = ()
+    ends: bool = False
 
     @property
     def platform(self) -> Platform:
@@ -149,7 +153,7 @@ def draw_job(rng: random.Random, platform: Platform) -> Job:
     else:
         sizes, gpus = [rng.choice((1, 1, 2, 3, 4)) for _ in range(count)], 0
     cyclic = not platform.blocks and rng.random() < 0.4
-    nodes = [Node(i, f"{stem}{n}{domain}", f"10.0.{n}.{n + 4}", sizes[i]) for i, n in enumerate(numbers)]
+    nodes = [Node(i, f"{stem}{n}{domain}", f"10.0.0.{n + 4}", sizes[i]) for i, n in enumerate(numbers)]
     return Job(tuple(nodes), cyclic, gpus, rng.randrange(6))
 
 
@@ -216,19 +220,22 @@ def hide(rng: random.Random, name: str) -> Case:
 
     done = f"{', '.join(gone)} {'empty' if empty else 'hidden'} {words}"
     ports = words == "everywhere" or not any("PORT" in name for name in gone)
-    return _changed(case, change, done, lambda start: here(start) and _is_silent(case, start), ports=ports)
+    return _changed(case, change, done, lambda start: here(start) and is_silent(case, start), ports=ports)
 
 
-def _is_silent(case: Case, start: Start) -> bool:
-    """Whether what is left of a start is what a job of one process on one node shows."""
+def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
+    """Whether what is left of a start is what a job of one process on one node shows.
+
+    ``hidden``: names that a world inside of it has set anew.
+    """
     if len(case.job.nodes) == 1:
         return False
-    left = {name for name, value in start.environ.items() if value}
-    if left and any(left <= names for names in LOOKS_ALONE):
+    left = {name: value for name, value in start.environ.items() if value and name not in hidden}
+    if left and any(left.keys() <= names for names in LOOKS_ALONE):
         return True
     alone = replace(case.job, nodes=(replace(start.node, index=0, size=1),))
     (only,) = case.platform.start(alone)
-    return all(only.environ.get(name) == value for name, value in start.environ.items() if value)
+    return all(only.environ.get(name) == value for name, value in left.items())
 
 
 def empty(rng: random.Random, name: str) -> Case:
@@ -433,6 +440,109 @@ def relations(platform: str) -> dict[tuple[str, str], int]:
     return {pair: by for pair, by in least.items() if by >= 0}
 
 
+def nest(rng: random.Random, name: str) -> Case:
+    """In each start of a job runs a starter of its own, whose world is of this node alone."""
+    case = make(rng, name)
+    inner = rng.choice([other for other in INSIDE if level(other) < level(name)] or ["torchrun"])
+    size = rng.choice((1, 1, 2, 4))
+    if len(case.job.nodes) == 1:
+        case = replace(case, starts=case.starts[:1])
+    worlds = [_start_inside(inner, start, size, case.job.seed) for start in case.starts]
+    done = f"{inner} of {size} inside"
+    if len(case.job.nodes) == 1:
+        (world,) = worlds
+        job = Job((replace(case.starts[0].node, index=0, size=size),), seed=case.job.seed)
+        around = case.starts[0].environ
+        starts = tuple(replace(start, environ={**around, **start.environ}) for start in world)
+        return Case(inner, job, starts, f"{done} {name}")
+    chosen = [rng.choice(world) for world in worlds]
+    starts = tuple(
+        replace(start, environ={**start.environ, **one.environ}, ancestors=one.ancestors)
+        for start, one in zip(case.starts, chosen, strict=True)
+    )
+    blind = {
+        start.rank
+        for start, one in zip(case.starts, chosen, strict=True)
+        if is_silent(case, start, tuple(one.environ))
+    }
+    return replace(case, starts=starts, done=done, blind=frozenset(blind), outside=case.starts)
+
+
+INSIDE = ("torchrun", "mpich", "intel-mpi", "open-mpi-4", "open-mpi-5")
+"""Starters that run inside of others."""
+
+
+def _start_inside(inner: str, start: Start, size: int, seed: int) -> list[Start]:
+    job = Job((replace(start.node, index=0, size=size),), seed=seed)
+    passed = ("SLURM_", "NODE_RANK", "LAUNCHER_", "MASTER_") if inner != "torchrun" else ("SLURM_", "NODE_RANK")
+    return [
+        replace(one, environ={n: v for n, v in one.environ.items() if not n.startswith(passed)})
+        for one in EVERY[inner].start(job)
+    ]
+
+
+def stale(rng: random.Random, name: str) -> Case:
+    """Lists of another job's hosts are in the shell from which this one was submitted."""
+    case = make(rng, name)
+    outers = [outer for outer in LISTING if level(outer) > level(name)]
+    if not outers:
+        return case
+    outer = rng.choice(outers)
+    nodes = tuple(Node(i, f"old{i}", f"10.9.0.{i + 4}", 1) for i in range(rng.choice((1, 2, len(case.job.nodes)))))
+    given = EVERY[outer].start(Job(nodes, seed=case.job.seed))[0].environ
+    handed = {n: v for n, v in given.items() if n.endswith(LIST_ENDS)}
+    return _changed(case, lambda start: {**handed, **start.environ}, f"another job's lists of {outer}")
+
+
+LISTING = ("slurm", "slurm-per-node", "blaunch", "jsrun")
+LIST_ENDS = ("NODELIST", "_HOSTS", "JOB_ID", "JOB_NUM_NODES", "SLURM_NNODES")
+
+
+def source(rng: random.Random, name: str) -> Case:
+    """Variables of node 0 are on all nodes: written to a file there, and read everywhere."""
+    case = make(rng, name)
+    if not is_cloud(name):
+        return case
+    (first,) = {start.node.address for start in case.starts if start.rank == 0}
+    (given,) = (start.environ for start in case.starts if start.rank == 0)
+    shows = any(first in value for value in given.values())
+    return _changed(
+        case, lambda start: given, "node 0's variables in all", lambda start: start.rank > 0 and not shows
+    )
+
+
+def name_login(rng: random.Random, name: str) -> Case:
+    """MASTER_ADDR is the node on which the job was submitted, by name or by address."""
+    case = make(rng, name)
+    by_name = name.startswith("slurm") and rng.random() < 0.5
+    if any("MASTER" in n for n in _names(case.starts)) or is_cloud(name):
+        return case
+    master = {"MASTER_ADDR": rng.choice(("login1", "login1.cluster.local")) if by_name else "10.0.0.250"}
+    found = _changed(case, lambda start: {**start.environ, **master}, f"{master} in all")
+    return replace(found, ends=True)
+
+
+def leave_head_unnamed(rng: random.Random, name: str) -> Case:
+    """mpirun's node has no ranks, and nobody names the master."""
+    idle = rng.choice(("open-mpi-4-idle-head", "open-mpi-5-idle-head"))
+    case = make(rng, idle if name not in ("open-mpi-4-idle-head", "open-mpi-5-idle-head") else name)
+    found = _changed(
+        case, lambda start: {n: v for n, v in start.environ.items() if n != "MASTER_ADDR"}, "no master named"
+    )
+    return replace(found, ends=True)
+
+
+def unbalance(rng: random.Random, name: str) -> Case:
+    """One node has one process, the others have four."""
+    case = make(rng, name)
+    if case.platform.even or case.platform.per_node or name in ONE_EACH or len(case.job.nodes) < 2:
+        return case
+    one = rng.randrange(len(case.job.nodes))
+    nodes = tuple(replace(node, size=1 if node.index == one else 4) for node in case.job.nodes)
+    job = replace(case.job, nodes=nodes, gpus=0)
+    return Case(name, job, tuple(case.platform.start(job)), f"one process on node {one}")
+
+
 def throw_together(rng: random.Random) -> Start:
     """Return a start that no platform makes: variables of one to four of them, some numbers drawn anew."""
     nodes = draw_job(rng, EVERY["open-mpi-4"]).nodes
@@ -468,4 +578,10 @@ PERTURBATIONS: dict[str, Callable[[random.Random, str], Case]] = {
     "malformed": malform,
     "changed": change,
     "swapped": swap,
+    "a world inside": nest,
+    "stale lists": stale,
+    "node 0's in all": source,
+    "login node": name_login,
+    "idle head": leave_head_unnamed,
+    "uneven": unbalance,
 }

@@ -276,7 +276,7 @@ ALONE_HERE = "PMI_RANK=4 PMI_SIZE=5 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_A
 @pytest.mark.parametrize(
     "allocation",
     [
-        "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=node[0-1]",
+        "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=here,node0",
         "LSB_MCPU_HOSTS='node0 4 here 1'",
     ],
 )

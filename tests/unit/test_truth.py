@@ -18,15 +18,15 @@ import pytest
 from tests.thorough import FEW_STARTERS, all_but
 from tests.unit import truth_judge
 from tests.unit.forwarded import SETS, fill, tf_config
-from tests.unit.perturbations import PERTURBATIONS, Case, is_cloud, throw_together
+from tests.unit.perturbations import PERTURBATIONS, Case, is_cloud, is_silent, throw_together
 from tests.unit.platforms_model import EXPLORE, Job, Node
 from tests.unit.starters_model import EVERY, ONE_EACH
-from tests.unit.truth_judge import Answer, Tally, answer, find_impossible, find_others
+from tests.unit.truth_judge import Answer, Fix, Tally, answer, find_impossible, find_others
 
 SEEDS = 12 * (10 if EXPLORE else 1)
 FIRST = int.from_bytes(os.urandom(4), "big") if EXPLORE else 0
 MIXES = 20_000
-SHOWN = 5
+SHOWN = 3
 Record = Callable[[str, object], None]
 
 
@@ -45,6 +45,8 @@ def judge(case: Case, tally: Tally, seed: object) -> None:
 
 
 def _find_wrong(case: Case, answers: Sequence[Answer]) -> str:
+    if case.ends and any(found.code and s.rank == 0 for s, found in zip(case.starts, answers, strict=True)):
+        return ""
     known = [
         Answer(fault=found.fault) if start.rank in case.blind else found
         for start, found in zip(case.starts, answers, strict=True)
@@ -84,6 +86,37 @@ def test_a_job_made_worse_is_right_or_refused(kind: str, name: str, record_prope
         seed = f"{kind} {name} {number}"
         judge(PERTURBATIONS[kind](random.Random(seed), name), tally, seed)
     check(tally, record_property, kind)
+
+
+def follow(case: Case, fix: Fix) -> tuple[Case, list[Answer]]:
+    """Return a job whose user has typed a fix in each start, and what the launcher makes of it."""
+    zero = next(start for start in case.starts if start.rank == 0)
+    count = len({start.node.index for start in case.starts})
+    starts = case.outside if fix.outside and case.outside else case.starts
+    typed, answers = [], []
+    for start in starts:
+        truth = {"N": str(count), "R": str(start.node.index), "HOST": zero.node.address}
+        flags = {name: truth.get(value, value) for name, value in fix.flags}
+        environ = {name: value for name, value in start.environ.items() if name not in fix.unset}
+        typed.append(replace(start, environ={**environ, **dict(fix.sets)}))
+        answers.append(answer(typed[-1].recording(case.job.gpus), flags))
+    return replace(case, starts=tuple(typed)), answers
+
+
+def judge_fix(case: Case, fix: Fix, before: tuple[tuple[str, str], ...]) -> str:
+    """Return where a fix leads: ``right``, ``next stop``, ``same stop``, or what is wrong with it."""
+    typed, answers = follow(case, fix)
+    if fix.is_alone:
+        alone = [seen.get("LOCAL_WORLD_SIZE") == seen["WORLD_SIZE"] for a in answers for seen in a.seen]
+        wrong = "" if all(alone) else "--nnodes 1 is a job of several nodes"
+    else:
+        blind = {start.rank for start in typed.starts if is_silent(case, start)}
+        wrong = _find_wrong(replace(typed, blind=case.blind | blind), answers)
+    if wrong:
+        return wrong
+    if any(found.problems == before for found in answers):
+        return "same stop"
+    return "next stop" if any(found.code for found in answers) else "right"
 
 
 @pytest.mark.parametrize("part", all_but("0", map(str, range(MIXES // 1000))))

@@ -48,11 +48,13 @@ class Answer:
             ranks are given out at the start.
         code: The code of the first problem of a refusal, else empty.
         fault: An exception that is no refusal, else empty.
+        problems: What is wrong and the fix, of each problem of a refusal.
     """
 
     seen: tuple[dict[str, str], ...] = ()
     code: str = ""
     fault: str = ""
+    problems: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -70,19 +72,52 @@ class Tally:
         return json.dumps({**row, "refused": dict(self.refused.most_common())})
 
 
-def answer(recording: Mapping[str, object]) -> Answer:
-    """Return what the launcher makes of a recorded start."""
+def answer(recording: Mapping[str, object], flags: Mapping[str, str] | None = None) -> Answer:
+    """Return what the launcher makes of a recorded start, with flags that a user types."""
     host = RecordedHost(recording)
     try:
-        plan = plan_job(host.environ, host, read_options({}, host.environ), ("true",))
+        plan = plan_job(host.environ, host, read_options(dict(flags or {}), host.environ), ("true",))
         return Answer(tuple(render_environ(plan, process, host.environ) for process in plan.processes))
     except LauncherError as error:
         codes = [problem.code for problem in error.problems if problem.code]
         if codes and error.exit_status != EXIT_BUG:
-            return Answer(code=min(codes))
+            return Answer(code=min(codes), problems=tuple((p.what, p.fix) for p in error.problems))
         return Answer(fault=f"a refusal without a name: {error!r}")
     except Exception as error:  # the very fault that is looked for: status 70
         return Answer(fault=f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A command in the fix of a refusal: flags to type, variables to set and to unset.
+
+    ``outside``: the launcher in place of the starter that runs inside of each process of the job.
+    """
+
+    flags: tuple[tuple[str, str], ...] = ()
+    sets: tuple[tuple[str, str], ...] = ()
+    unset: tuple[str, ...] = ()
+    outside: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the user says that each node is a job of its own."""
+        return ("nnodes", "1") in self.flags or ("LAUNCHER_NNODES", "1") in self.sets
+
+
+FLAG = r"--([a-z]+(?:-[a-z]+)*) ([A-Za-z0-9_$]+)"
+
+
+def read_fixes(text: str) -> list[Fix]:
+    """Return the commands in the fix of a problem; each is one way out. Prose gives none."""
+    found = []
+    for part in re.split(r"[;,] | or | \(", text):
+        flags = tuple((name.replace("-", "_"), value) for name, value in re.findall(FLAG, part))
+        sets = tuple(re.findall(r"\bset ([A-Z][A-Z0-9_]*)=([A-Za-z0-9]+)", part))
+        unset = tuple(re.findall(r"\bunset ([A-Z][A-Z0-9_]*)", part))
+        if flags or sets or unset:
+            found.append(Fix(flags, sets, unset))
+    return [*found, Fix(outside=True)] if "launcher run -- COMMAND in place of" in text else found
 
 
 def command(recording: Mapping[str, object]) -> str:
