@@ -184,7 +184,7 @@ def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str,
 
     Each sign is (origin, fix).
     """
-    fix = "pass --nnodes N --node-rank R, or unset {} for a single node"
+    fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
     elsewhere = [
         claim
         for claim in ledger.about(Fact.MASTER_ADDR)
@@ -192,7 +192,7 @@ def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str,
         and not is_loopback(str(claim.value))
         and not is_own(str(claim.value))
     ]
-    return [(claim.origin, fix.format(claim.origin.partition("=")[0])) for claim in elsewhere]
+    return [(claim.origin, fix) for claim in elsewhere]
 
 
 def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:

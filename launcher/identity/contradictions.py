@@ -10,7 +10,7 @@ from launcher.identity.topology import is_by_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -62,7 +62,8 @@ def seal_lone_world(
     ledger = Ledger(evidence, options)
     whole = _find_whole(ledger)
     others = [item for item in (*ledger.evidence, *around) if item.source not in ledger.speakers]
-    said = [origin for item in others for origin in _list_several(item)]
+    known = {claim.fact for item in others for claim in item.claims}
+    said = [origin for item in others for origin in _list_several(item, counted=Fact.NODE_COUNT in known)]
     if whole is None or not said:
         return tuple(evidence)
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
@@ -86,8 +87,11 @@ def _find_whole(ledger: Ledger) -> Claim | None:
     return world if world is not None and (world.value == 1 or (size and size.value == world.value)) else None
 
 
-def _list_several(item: Evidence) -> Iterator[str]:
-    """Yield the origins of an item's statements that there are several nodes."""
+def _list_several(item: Evidence, *, counted: bool) -> Iterator[str]:
+    """Yield the origins of an item's statements that there are several nodes.
+
+    ``counted``: whether any item counts the nodes. Else several processes may be on several nodes.
+    """
     known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
     for fact, one in ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0)):
         claim = known.get(fact)
@@ -100,7 +104,7 @@ def _list_several(item: Evidence) -> Iterator[str]:
         yield elastic.origin
     yield from item.several
     world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
-    is_here = Fact.NODE_COUNT in known or (world and size and world.value == size.value)
+    is_here = counted or (world and size and world.value == size.value)
     if world is not None and isinstance(world.value, int) and world.value > 1 and not is_here:
         yield world.origin
 

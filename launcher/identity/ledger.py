@@ -195,9 +195,7 @@ class Ledger:
         if one.fact is Fact.WORLD_SIZE and other.value in _values(self.about(Fact.NODE_COUNT)):
             hint = f" ({other.origin} counts nodes, not processes)"
         what = f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}"
-        if one.source == other.source:
-            self.contradiction(what, "correct or unset the wrong one", f"environment, source {one.source}")
-        elif one.trust is Trust.ASKED:
+        if one.trust is Trust.ASKED:
             verb = "leave out" if is_typed(one) else "unset"
             leave = f"{verb} {_name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
@@ -205,15 +203,16 @@ class Ledger:
             manual = f"{leave}, or pass --source manual to go by the flags alone"
             self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
         else:
-            flag = f", pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
-            believed = next(
-                (name for name in self.speakers if name in (one.source, other.source)), one.source
+            flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
+            names = [word for c in (one, other) if (word := _name_only(c.origin)).isupper()]
+            wrong = (
+                f"unset {' or '.join(names)}"
+                if len(names) == 1
+                else f"unset the wrong one, {' or '.join(names)}"
             )
-            self.contradiction(
-                what,
-                f"unset the wrong one{flag}, or choose one of them: --source {believed}",
-                f"environment, sources {one.source} and {other.source}",
-            )
+            sources = " and ".join(dict.fromkeys((one.source, other.source)))
+            where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
+            self.contradiction(what, f"{wrong}{flag}", where)
 
 
 def is_typed(claim: Claim) -> bool:

@@ -47,7 +47,9 @@ def read(reader: Reader) -> None:
     told = next((name for name, rank in ranks if rank is not None and rank < index), "")
     if told:
         reader.problem(
-            "contradiction", f"{reader.origin(told)} but {reader.origin(INDEX)}", f"correct or unset {told}"
+            "contradiction",
+            f"{reader.origin(told)} but {reader.origin(INDEX)}",
+            f"unset the wrong one, {told} or {INDEX}",
         )
     stem, _, number = reader.host.hostname().partition(".")[0].rpartition("-")
     of_job = stem.rpartition("-")[2]

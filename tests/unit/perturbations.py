@@ -317,7 +317,8 @@ def leave(rng: random.Random, name: str) -> Case:
         asked = is_cloud(name) and "LAUNCHER_NNODES" in left
         return asked or (whole and ("TORCHELASTIC_RUN_ID" in left or is_cloud(name)))
 
-    return _changed(case, lambda start: {**left, **start.environ}, f"{label} left over", is_lone)
+    found = _changed(case, lambda start: {**left, **start.environ}, f"{label} left over", is_lone)
+    return replace(found, outside=case.starts)
 
 
 def mix(rng: random.Random, name: str) -> Case:
@@ -474,7 +475,9 @@ INSIDE = ("torchrun", "mpich", "intel-mpi", "open-mpi-4", "open-mpi-5")
 
 def _start_inside(inner: str, start: Start, size: int, seed: int) -> list[Start]:
     job = Job((replace(start.node, index=0, size=size),), seed=seed)
-    passed = ("SLURM_", "NODE_RANK", "LAUNCHER_", "MASTER_") if inner != "torchrun" else ("SLURM_", "NODE_RANK")
+    passed = (
+        ("SLURM_", "NODE_RANK", "LAUNCHER_", "MASTER_") if inner != "torchrun" else ("SLURM_", "NODE_RANK")
+    )
     return [
         replace(one, environ={n: v for n, v in one.environ.items() if not n.startswith(passed)})
         for one in EVERY[inner].start(job)
@@ -488,7 +491,9 @@ def stale(rng: random.Random, name: str) -> Case:
     if not outers:
         return case
     outer = rng.choice(outers)
-    nodes = tuple(Node(i, f"old{i}", f"10.9.0.{i + 4}", 1) for i in range(rng.choice((1, 2, len(case.job.nodes)))))
+    nodes = tuple(
+        Node(i, f"old{i}", f"10.9.0.{i + 4}", 1) for i in range(rng.choice((1, 2, len(case.job.nodes))))
+    )
     given = EVERY[outer].start(Job(nodes, seed=case.job.seed))[0].environ
     handed = {n: v for n, v in given.items() if n.endswith(LIST_ENDS)}
     return _changed(case, lambda start: {**handed, **start.environ}, f"another job's lists of {outer}")

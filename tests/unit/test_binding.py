@@ -267,7 +267,8 @@ def test_a_worker_of_torchrun_divides_its_agents_mask(tmp_path: Path) -> None:
     """All workers have the same one, also where the agent itself was started by mpirun or with a mask."""
     host = ND_V5(tmp_path, "0-31", cpuset="0-95")
     per_node = {name: value for name, value in MPI.items() if "LOCAL" not in name}
-    for environ in (WORKER, {**WORKER, **per_node}, {**WORKER, "LAUNCHER_LAUNCHED": "0.1.0"}):
+    one = {**WORKER, **per_node, "LAUNCHER_NNODES": "1"}  # mpirun of several agents, each with its own job
+    for environ in (WORKER, one, {**WORKER, "LAUNCHER_LAUNCHED": "0.1.0"}):
         assert cpus(plan(host, {**environ, "LAUNCHER_BIND": "core"})) == ["16-31"]
 
 

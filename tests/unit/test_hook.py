@@ -115,7 +115,11 @@ def test_the_hook_acts_where_nobody_has() -> None:
         (act(RANK, "torchrun", PET_NNODES="2"), False, False),
         (act(RANK, marker.REFUSED), False, False),
         ({**RANK, **worker}, False, False),
-        ({**RANK, **worker, "GROUP_WORLD_SIZE": "1", "LOCAL_RANK": "0"}, True, True),  # to warn of lone worlds
+        (
+            {**RANK, **worker, "GROUP_WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+            True,
+            True,
+        ),  # to warn of lone worlds
         ({**RANK, **worker, "GROUP_WORLD_SIZE": "1", "LOCAL_RANK": "1"}, False, False),
         ({**RANK, "TORCHELASTIC_RUN_ID": "left over"}, True, True),
         ({**RANK, **contract}, False, False),

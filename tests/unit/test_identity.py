@@ -362,7 +362,10 @@ def test_the_pod_that_runs_mpirun_alone_is_no_master(place: tuple[int, int, int,
     text = refused(on_daemon(*place))
     assert "[missing-variable]" in text and "--master-addr" in text and "10.0.0.99" not in text
     own = "10.0.0.5" if place[1] else "10.0.0.4"
-    assert seen(f"{on_daemon(*place)} {MASTER}", "RANK", "MASTER_ADDR", own=own) == [str(place[1]), "10.0.0.4"]
+    assert seen(f"{on_daemon(*place)} {MASTER}", "RANK", "MASTER_ADDR", own=own) == [
+        str(place[1]),
+        "10.0.0.4",
+    ]
 
 
 def test_mpiruns_own_node_is_the_master_where_nothing_proves_it_idle() -> None:
@@ -582,12 +585,10 @@ def test_a_world_of_one_node_inside_several_is_refused(starter: str, around: str
 @pytest.mark.parametrize("starter", INNER)
 def test_jobs_of_one_node_each_are_what_nnodes_1_says(starter: str, around: str) -> None:
     """The first way out: the user says that each node is a job of its own."""
-    world = str(int(starter == "mpirun") + 1)
-    for word, flags in (("LAUNCHER_NNODES=1", {}), ("", {"nnodes": "1"})):
-        assert seen(f"{around} {INNER[starter]} {word}", "WORLD_SIZE", "GROUP_WORLD_SIZE", **flags) == [
-            world,
-            "1",
-        ]
+    expected = ["2" if starter == "mpirun" else "1", "1"]
+    environ, names = f"{around} {INNER[starter]}", ("WORLD_SIZE", "GROUP_WORLD_SIZE")
+    assert seen(environ, *names, nnodes="1") == expected
+    assert seen(f"{environ} LAUNCHER_NNODES=1", *names) == expected
 
 
 def test_the_hook_warns_of_a_world_of_one_node_inside_several() -> None:

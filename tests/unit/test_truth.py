@@ -21,7 +21,16 @@ from tests.unit.forwarded import SETS, fill, tf_config
 from tests.unit.perturbations import PERTURBATIONS, Case, is_cloud, is_silent, throw_together
 from tests.unit.platforms_model import EXPLORE, Job, Node
 from tests.unit.starters_model import EVERY, ONE_EACH
-from tests.unit.truth_judge import Answer, Fix, Tally, answer, find_impossible, find_others
+from tests.unit.truth_judge import (
+    Answer,
+    Fix,
+    Tally,
+    answer,
+    count_per_start,
+    find_impossible,
+    find_others,
+    read_fixes,
+)
 
 SEEDS = 12 * (10 if EXPLORE else 1)
 FIRST = int.from_bytes(os.urandom(4), "big") if EXPLORE else 0
@@ -96,6 +105,8 @@ def follow(case: Case, fix: Fix) -> tuple[Case, list[Answer]]:
     typed, answers = [], []
     for start in starts:
         truth = {"N": str(count), "R": str(start.node.index), "HOST": zero.node.address}
+        if ("nproc_per_node", "N") in fix.flags:
+            truth["N"] = str(count_per_start(case.platform, case.job))
         flags = {name: truth.get(value, value) for name, value in fix.flags}
         environ = {name: value for name, value in start.environ.items() if name not in fix.unset}
         typed.append(replace(start, environ={**environ, **dict(fix.sets)}))
@@ -106,17 +117,56 @@ def follow(case: Case, fix: Fix) -> tuple[Case, list[Answer]]:
 def judge_fix(case: Case, fix: Fix, before: tuple[tuple[str, str], ...]) -> str:
     """Return where a fix leads: ``right``, ``next stop``, ``same stop``, or what is wrong with it."""
     typed, answers = follow(case, fix)
+    per_node = case.platform.per_node
+    if fix.outside and not case.outside:
+        return "right"  # the user knows that nothing runs inside of another job
+    if ("scope", "process" if per_node else "node") in fix.flags or (
+        not per_node and "node_rank" in dict(fix.flags)
+    ):
+        return "right"  # the user knows how often the launcher was started
     if fix.is_alone:
-        alone = [seen.get("LOCAL_WORLD_SIZE") == seen["WORLD_SIZE"] for a in answers for seen in a.seen]
-        wrong = "" if all(alone) else "--nnodes 1 is a job of several nodes"
-    else:
-        blind = {start.rank for start in typed.starts if is_silent(case, start)}
-        wrong = _find_wrong(replace(typed, blind=case.blind | blind), answers)
+        answers = [Answer() if _is_alone(found) else found for found in answers]
+    blind = {start.rank for start in typed.starts if is_silent(case, start)}
+    wrong = _find_wrong(replace(typed, blind=case.blind | blind), answers)
     if wrong:
         return wrong
     if any(found.problems == before for found in answers):
         return "same stop"
     return "next stop" if any(found.code for found in answers) else "right"
+
+
+def _is_alone(found: Answer) -> bool:
+    return all(seen.get("LOCAL_WORLD_SIZE") == seen["WORLD_SIZE"] for seen in found.seen)
+
+
+WAYS = ("right", "next stop", "same stop")
+"""Where a fix can lead, the best first; anything else is wrong."""
+BY_CHANCE = ("changed", "swapped")
+"""Numbers drawn at random: their fix is the right number."""
+FIXES = 3
+
+
+@pytest.mark.parametrize("name", all_but(FEW_STARTERS, EVERY))
+def test_a_fix_typed_literally_leads_to_a_right_job_or_the_next_stop(
+    name: str, record_property: Record
+) -> None:
+    """Each way out that the first refusal of a job names; of two variables the user knows the wrong one."""
+    tally = Tally()
+    for kind in PERTURBATIONS.keys() - set(BY_CHANCE):
+        for number in range(FIRST, FIRST + FIXES):
+            seed = f"{kind} {name} {number}"
+            case = PERTURBATIONS[kind](random.Random(seed), name)
+            answers = [answer(start.recording(case.job.gpus)) for start in case.starts]
+            before = next((found.problems for found in answers if found.code), ())
+            for what, fix in before:
+                for choice in read_fixes(fix):
+                    ends = [judge_fix(case, one, before) for one in choice]
+                    best = min(ends, key=lambda end: WAYS.index(end) if end in WAYS else len(WAYS))
+                    tally.right += best == WAYS[0]
+                    tally.refused["next stop"] += best == WAYS[1]
+                    if best not in WAYS[:2]:
+                        tally.wrong.append(f"{what}; fix {fix!r}: {best}; {choice}; seed {seed!r}")
+    check(tally, record_property, "fixes, typed")
 
 
 @pytest.mark.parametrize("part", all_but("0", map(str, range(MIXES // 1000))))

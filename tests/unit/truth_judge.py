@@ -91,33 +91,47 @@ def answer(recording: Mapping[str, object], flags: Mapping[str, str] | None = No
 class Fix:
     """A command in the fix of a refusal: flags to type, variables to set and to unset.
 
-    ``outside``: the launcher in place of the starter that runs inside of each process of the job.
+    ``outside``: the launcher in place of the starter that runs inside of each process of the job;
+    ``is_alone``: the user says that each node is a job of its own.
     """
 
     flags: tuple[tuple[str, str], ...] = ()
     sets: tuple[tuple[str, str], ...] = ()
     unset: tuple[str, ...] = ()
     outside: bool = False
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the user says that each node is a job of its own."""
-        return ("nnodes", "1") in self.flags or ("LAUNCHER_NNODES", "1") in self.sets
+    is_alone: bool = False
 
 
 FLAG = r"--([a-z]+(?:-[a-z]+)*) ([A-Za-z0-9_$]+)"
+FOREIGN = ("mpiexec", "pbsdsh", "blaunch", "srun", "docker run")
+"""Commands of other programs."""
+ALONE = ("single node", "of its own", "alone")
+"""Words of a user for whom each node is a job."""
 
 
-def read_fixes(text: str) -> list[Fix]:
-    """Return the commands in the fix of a problem; each is one way out. Prose gives none."""
-    found = []
+def read_fixes(text: str) -> list[list[Fix]]:
+    """Return the commands in the fix of a problem: each item is one way out. Prose gives none.
+
+    An item has several where the user must choose: *the wrong one* of two variables.
+    """
+    found: list[list[Fix]] = []
+    if "the wrong one" in text:
+        names = re.findall(r"\b[A-Z][A-Z0-9]*_?[A-Za-z0-9_]*\b", text)
+        found.append(
+            [Fix(unset=(name,)) for name in names if (len(name) > 1 and "_" in name) or name == "RANK"]
+        )
     for part in re.split(r"[;,] | or | \(", text):
+        if any(program in part for program in FOREIGN) or ("the wrong one" in text and "--" not in part):
+            continue
         flags = tuple((name.replace("-", "_"), value) for name, value in re.findall(FLAG, part))
         sets = tuple(re.findall(r"\bset ([A-Z][A-Z0-9_]*)=([A-Za-z0-9]+)", part))
-        unset = tuple(re.findall(r"\bunset ([A-Z][A-Z0-9_]*)", part))
+        unset = tuple(re.findall(r"\bunset ([A-Z][A-Za-z0-9_]*)", part))
+        alone = any(words in part for words in ALONE) or "--nnodes 1" in part or "=1" in part
         if flags or sets or unset:
-            found.append(Fix(flags, sets, unset))
-    return [*found, Fix(outside=True)] if "launcher run -- COMMAND in place of" in text else found
+            found.append([Fix(flags, sets, unset, is_alone=alone)])
+    if "launcher run -- COMMAND in place of" in text:
+        found.append([Fix(outside=True)])
+    return [choice for choice in found if choice]
 
 
 def command(recording: Mapping[str, object]) -> str:
