@@ -349,9 +349,6 @@ def check_hosts(ledger: Ledger) -> None:
         return
     if ledger.options.switch("standalone"):
         return
-    world = ledger.number(Fact.WORLD_SIZE)
-    if count == 1 and world is not None and world == ledger.number(Fact.LOCAL_SIZE):
-        return  # all processes run here: the list is that of a larger allocation
     if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
         ledger.contradiction(
             f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",

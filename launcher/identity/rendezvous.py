@@ -116,7 +116,6 @@ def settle_master(
     if address is None:
         _miss_address(ledger)
         return "", port
-    _check_rank_0_is_master(ledger)
     if not single and is_loopback(str(address)):
         _judge_loopback(ledger, at_start=at_start)
     if port == 0 and scope is Scope.PROCESS and ledger.options.switch("standalone"):
@@ -215,28 +214,6 @@ def _fix_address(origin: str) -> str:
         return f"{flag} with the address of node 0, or leave it out where the platform names that"
     name = origin.partition(" ")[0].partition("=")[0]
     return f"set {name} to the address of node 0, or unset it"
-
-
-def _check_rank_0_is_master(ledger: Ledger) -> None:
-    """Report a rank 0 that is not on node 0 of the source that names the master.
-
-    Rank 0 listens at the master's address, and that source takes its node 0 as the master.
-    """
-    master = ledger.findings[Fact.MASTER_ADDR].claim
-    found = ledger.findings.get(Fact.RANK) or ledger.findings.get(Fact.NODE_RANK)
-    if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:
-        return
-    per_node = found.claim.fact is Fact.NODE_RANK
-    places = [claim for item in ledger.evidence for claim in item.claims if claim.fact is Fact.NODE_RANK]
-    for claim in places:
-        first, there = found.claim.value == 0, claim.value == 0
-        if claim.source == master.source and ((first and not there) or (per_node and there and not first)):
-            ledger.contradiction(
-                f"{found.claim.origin}, but this is node {claim.value} ({claim.origin}), and node 0 is the "
-                f"master ({master.origin})",
-                "rank 0 belongs on the master: start there first, unset the wrong variable, or pass "
-                "--master-addr HOST",
-            )
 
 
 def is_all_here(ledger: Ledger) -> bool:
