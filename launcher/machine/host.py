@@ -167,6 +167,8 @@ class Host:
 
         Of a host name only the part before the first dot must be the same.
         """
+        if not names:
+            return False  # reading the addresses costs an import
         own, hostname = self.own_addresses(), self.hostname()
         return any(_is_called(name, own, hostname) for name in names)
 
