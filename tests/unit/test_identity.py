@@ -540,6 +540,8 @@ def test_the_line_with_hosts_makes_the_job() -> None:
     hosts = "10.0.0.4,10.0.0.5"
     assert plan("", nnodes="2", hosts=hosts).topology.node_rank == 1
     assert plan("AWS_BATCH_JOB_NUM_NODES=2", hosts=hosts).topology.node_rank == 1
+
+
 TORCHRUN = (
     "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0 GROUP_WORLD_SIZE=1 "
     "MASTER_ADDR=localhost MASTER_PORT=29500 TORCHELASTIC_RUN_ID=none"
