@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.process import list_open, read_file
+from launcher.machine.process import list_open, read_file, read_status
 from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
@@ -111,6 +111,11 @@ def find_outward(table: Table) -> list[bytes]:
 def find_sockets(pids: Iterable[int]) -> set[bytes]:
     """Return the inodes of the sockets of some processes, as far as we may see them."""
     return {link[8:-1].encode() for pid in pids for link in list_open(pid) if link.startswith("socket:")}
+
+
+def count_libraries(pid: int) -> str:
+    """Return the size of the shared library code that a process has mapped, as the kernel writes it."""
+    return read_status(pid, "VmLib")
 
 
 def has_framework(pid: int) -> bool:

@@ -91,6 +91,7 @@ class MeetingWatch:
         self._started = self._looked = now
         self._gap_s, self._table_at = 0.0, 0.0
         self._sockets: dict[int, set[bytes]] = {}
+        self._libraries: dict[int, str] = {}
         self._met: set[int] = set()
         self._is_outward = not self._planned.spans_nodes
         self.together_at: float | None = None
@@ -171,8 +172,9 @@ class MeetingWatch:
     def _is_sure(self) -> bool:
         """Whether the processes have had the time and the means to meet, when all have ended.
 
-        The time counts from the moment at which they had loaded their framework: loading may take long, and
-        what comes behind it may be too short to be seen. A program without one is judged only on demand.
+        The time counts from the moment at which they had loaded all their libraries: loading may take long,
+        and what comes behind it may be too short to be seen. A program without a framework is judged only on
+        demand.
         """
         members = self._processes.members
         if self._are_together:  # but none of another node
@@ -180,11 +182,11 @@ class MeetingWatch:
             return self.together_at is not None and first_end - self.together_at >= self._least_s
         if self._met:
             return False
-        begins = [one.began if self._planned.required else one.end for one in members]
-        loaded = [
-            begin if one.loaded is None else one.loaded for one, begin in zip(members, begins, strict=True)
-        ]
-        return all(one.end - since >= self._least_s for one, since in zip(members, loaded, strict=True))
+        has_framework = all(one.loaded is not None for one in members) or self._planned.required
+        since = [max(one.changed, one.loaded or 0.0) for one in members]
+        return has_framework and all(
+            one.end - begin >= self._least_s for one, begin in zip(members, since, strict=True)
+        )
 
     def _finish(self, age: float) -> None:
         self.due = None
@@ -244,6 +246,12 @@ class MeetingWatch:
         }
         sockets = {pid: connections.find_sockets([pid]) for pid in self._each(families)}
         has_changed, self._sockets = sockets != self._sockets, sockets
+        libraries = {pid: connections.count_libraries(pid) for pid in self._each(families)}
+        for pid, size in libraries.items():
+            # A fork has its parent's
+            if size != (self._libraries.get(pid) or self._libraries.get(families[pid].pid)):
+                families[pid].changed = now
+        self._libraries = libraries
         if not in_any_case and now < self._table_at and not has_changed:
             return
         for pid in self._each(families):

@@ -27,12 +27,13 @@ class Watched:
         seen: When it was last seen.
         ended: When it ended, if the kernel has reported that.
         loaded: When it, or a process below it, was first seen to have loaded a framework's library.
+        changed: When it, or a process below it, was last seen to have loaded any library.
         ports: All ports that its environment names.
     """
 
     def __init__(self, pid: int, rank: int, environ: Mapping[str, str], began: float) -> None:
         self.pid, self.rank = pid, rank
-        self.began = self.seen = began
+        self.began = self.seen = self.changed = began
         self.ended: float | None = None
         self.loaded: float | None = None
         self.ports = {port for value in environ.values() for port in _find_ports(value)}

@@ -199,12 +199,14 @@ def test_the_record_of_a_failure_tells_of_it(tmp_path: Path) -> None:
     assert "failed first" in done.stderr
 
 
+LOADS_MORE = "library = load()\ntime.sleep(5)\nimport _ctypes, _decimal, _sqlite3\ntime.sleep(1)\n"
 LOADS = "time.sleep(5)\nlibrary = load()\ntime.sleep(1)\n"
 
 
-def test_what_may_have_met_unseen_is_not_said_to_have_not() -> None:
+@pytest.mark.parametrize("program", [LOADS, LOADS_MORE], ids=["framework", "more"])
+def test_what_may_have_met_unseen_is_not_said_to_have_not(program: str) -> None:
     """Loading takes long, and a meeting between two looks is not seen: silence at the end."""
-    done = run(LOADS, "--meeting-timeout", "30")
+    done = run(program, "--meeting-timeout", "30")
     assert (done.returncode, done.stderr) == (0, "")
 
 
