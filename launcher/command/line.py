@@ -35,6 +35,8 @@ STARTERS = frozenset(
     )
 )
 """Words that may make a command a launcher; without one `launcher.command.launchers` is not loaded."""
+SRUN = "srun"
+"""Starts the tasks of all nodes: it belongs in front of us."""
 
 
 def is_python(word: str) -> bool:
@@ -182,7 +184,7 @@ def name_launcher(argv: Sequence[str], text: str) -> str:
     """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
     lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
     names = (word.rpartition("/")[2] for words in lines for word in words)
-    return next((name for name in names if name in STARTERS), "")
+    return next((name for name in names if name in STARTERS or name == SRUN), "")
 
 
 def may_have_front(argv: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ Only the chosen engine's modules are loaded.
 
 from __future__ import annotations
 
-from launcher.command.line import STARTERS, behind_front, may_be_launcher
+from launcher.command.line import SRUN, STARTERS, behind_front, is_python, may_be_launcher
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen, replace
 from launcher.engines.choice import (
@@ -80,8 +80,8 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     """Return the request in a command line.
 
     Raises:
-        UsageError: torchrun or mpirun is to start a command that is a launcher, or a launcher comes behind a
-            program that we do not know.
+        UsageError: torchrun or mpirun is to start a command that is a launcher, a launcher comes behind a
+            program that we do not know, or the command is srun.
     """
     asked = options.text("engine", "auto")
     if asked == PROCESS:
@@ -120,6 +120,8 @@ def refuse_idle(request: Request) -> None:
 def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command | None:
     """Return the launcher that a command line calls, also behind fronts; None for any other."""
     behind = behind_front(argv, environ)
+    if behind and behind[0].rpartition("/")[2] == SRUN:
+        raise UsageError(_srun_behind(behind))
     if not may_be_launcher(behind):
         if any(word.rpartition("/")[2] in STARTERS for word in behind[1:]):
             from launcher.command.fronts import refuse_unknown
@@ -130,6 +132,19 @@ def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command
 
     found, count = find_launcher(behind), len(argv) - len(behind)
     return found and replace(found, head=found.head + count, inner=found.inner + count)
+
+
+def _srun_behind(argv: tuple[str, ...]) -> Problem:
+    """Return the problem of a command that is srun: its tasks would all have one RANK, and WORLD_SIZE=1."""
+    starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in STARTERS)
+    place = next((n for n in starts if n), 0)
+    line = f"{' '.join(argv[:place])} launcher run -- {' '.join(argv[place:])}"
+    return Problem(
+        "job-per-node",
+        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher",
+        "command line",
+        line if place else "srun ... launcher run -- COMMAND",
+    )
 
 
 def _two_launchers(options: Options, name: str) -> Problem:

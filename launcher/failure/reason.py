@@ -16,7 +16,9 @@ STALLED_STATUS = 1
 """Our exit status if we ended a stalled job and all of its processes exited with 0."""
 NEVER_MET_FIX = (
     "have the program join its processes (torch.distributed.init_process_group, its framework's own way, "
-    "--engine mpirun for mpi4py); --no-meeting if they never communicate on purpose"
+    "--engine mpirun for mpi4py); if the command starts processes itself (torchrun in a file, mp.spawn), "
+    "give the launcher what it starts, or on one node --nproc-per-node 1; --no-meeting if they never "
+    "communicate on purpose"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.command.line import (
+    SRUN,
     STARTERS,
     is_python,
     is_shell,
@@ -141,14 +142,17 @@ def _about_the_job(word: str) -> str:
 def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     """Return a warning if a shell names a launcher and may be started once for each of its processes.
 
-    A file that is started once per node and says something about nodes may be right.
+    A file that is started once per node and mentions nodes may be right, but tasks of srun inherit our RANK.
     """
     each = case.topology.local_size or 1
-    if case.is_wrapped or not may_be_shell(case.argv) or case.topology.world_size == 1:
+    if case.is_wrapped or not may_be_shell(case.argv):
         return ()
     path, text = _read_shell(case, host)
     name = name_launcher(case.argv, text)
-    if not name or (each == 1 and any(word in f"{case.argv}{text}" for word in ABOUT_NODES)):
+    may_be_right = case.topology.world_size == 1 or (
+        each == 1 and _spans_nodes("\n".join((*case.argv, text)))
+    )
+    if not name or (may_be_right and name != SRUN):
         return ()
     times = f"{each} times on this node" if each > 1 else "once on each node"
     return (
@@ -156,6 +160,13 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
         f"started {times}: give the launcher that line (launcher run -- {name} ...), or what {name} starts "
         "(launcher run -- python train.py)",
     )
+
+
+def _spans_nodes(text: str) -> bool:
+    """Whether a shell's text mentions nodes, and this machine as their master only as a default."""
+    text = text.replace('"', "").replace(":-localhost", "").replace(":-127.0.0.1", "")
+    lines = [line for line in text.splitlines() if any(word in line for word in ABOUT_NODES)]
+    return bool(lines) and not any(here in line for line in lines for here in ("localhost", "127.0.0.1"))
 
 
 def _read_shell(case: Case, host: Host) -> tuple[str, str]:
