@@ -190,7 +190,7 @@ class _Watch:
             return
         if status and self._deadline is None:
             others = f"; stopping the other {len(self._running)}" if self._running else ""
-            what = f"the process on {self._names[child.pid]} failed first, with status {status}"
+            what = f"the process on {self._names[child.pid]} ended first, with status {status}"
             say(f"rehearsal: {what}{others}", "rehearsal")
         if status:
             self._stop(status)

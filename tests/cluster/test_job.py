@@ -55,9 +55,12 @@ def test_one_failure_ends_the_job(loopback: bool) -> None:
 
 
 def test_the_node_that_failed_first_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    """With several nodes on one screen, the last line says where to look."""
-    assert run_rehearsal("slurm", 2, 1, ["sh", "-c", "exit $((RANK * 3))"], loopback=True) == 3
-    assert "the process on node1 failed first, with status 3" in capfd.readouterr().err
+    """By the report of the job; where the command has no launcher, by the last line."""
+    command = ["sh", "-c", "exit $((SLURM_PROCID * 3))"]
+    assert run_rehearsal("slurm", 2, 1, command, loopback=True) == 3
+    assert "rank 1 of 2 failed first: it exited with status 3" in capfd.readouterr().err
+    assert run_rehearsal("slurm", 2, 1, command, loopback=True, bare=True) == 3
+    assert "the process on node1 ended first, with status 3" in capfd.readouterr().err
 
 
 def test_nodes_that_share_a_screen_give_one_verdict(
