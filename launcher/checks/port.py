@@ -23,8 +23,7 @@ def look(case: Case) -> list[Finding]:
     if not port or not case.is_master:
         return []
     what, fix = f"MASTER_PORT {port}", "--master-port N with a port that is free, the same on all nodes"
-    # Read while other sockets come and go, the kernel's table can miss one
-    sockets = find_sockets(case.host, port) or find_sockets(case.host, port)
+    sockets = find_sockets(case.host, port)
     if sockets is None:
         return []
     listening = [inode for state, inode in sockets if state == LISTEN]
