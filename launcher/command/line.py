@@ -248,14 +248,16 @@ def find_program_script(word: str, environ: Mapping[str, str]) -> tuple[str, ...
 
 def _flag_first(command: Sequence[str]) -> Problem:
     """Return the problem of a flag where the command's program is expected."""
+    import shlex
+
     place = next((place for place, word in enumerate(command) if word.endswith(".py") or is_python(word)), 0)
-    line = f"{' '.join(command[:place])} -- {' '.join(command[place:])}" if place else "FLAGS -- COMMAND"
+    line = f"{shlex.join(command[:place])} -- {shlex.join(command[place:])}" if place else "FLAGS -- COMMAND"
     fix = (
         f"flags of the launcher go before --: launcher run {line} (docker run IMAGE launcher run {line}), "
         "or set their LAUNCHER_* variables"
     )
     if command[0][:2] in OF_PYTHON:
-        fix = f"put python before its flags: launcher run -- python {' '.join(command)}"
+        fix = f"put python before its flags: launcher run -- python {shlex.join(command)}"
     what = f"{command[0]!r} comes after --, where the command's program is expected"
     return Problem("usage", what, "command line", fix)
 

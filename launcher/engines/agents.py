@@ -136,9 +136,11 @@ def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command
 
 def _srun_behind(argv: tuple[str, ...]) -> Problem:
     """Return the problem of a command that is srun: its tasks would all have one RANK, and WORLD_SIZE=1."""
+    import shlex
+
     starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in STARTERS)
     place = next((n for n in starts if n), 0)
-    line = f"{' '.join(argv[:place])} launcher run -- {' '.join(argv[place:])}"
+    line = f"{shlex.join(argv[:place])} launcher run -- {shlex.join(argv[place:])}"
     return Problem(
         "job-per-node",
         "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher",

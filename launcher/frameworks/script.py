@@ -63,8 +63,9 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     Python is such a command line, too, and a console script of pip means the module that it calls.
     """
     if argv and not is_python(argv[0]) and not host.is_recorded():
-        argv = (*find_program_script(argv[0], environ), *argv[1:])
-        path = argv[read_flags(argv)[0]] if argv and is_python(argv[0]) else ""
+        found = find_program_script(argv[0], environ)
+        argv = (*found, *argv[1:]) if found else ()
+        path = found[-1] if found else ""
         module = read_entry_point(host.read_text(path) or "") if path else ""
         file = _find_file(module, (), argv[0], environ, host) if module else ""
         if file:

@@ -155,10 +155,11 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     if not name or (may_be_right and name != SRUN):
         return ()
     times = f"{each} times on this node" if each > 1 else "once on each node"
+    fix = f"give the launcher that line (launcher run -- {name} ...), or what {name} starts (launcher run -- "
+    fix = "start the launcher by it (srun ... launcher run -- " if name == SRUN else fix
     return (
-        f"{path} names {name}, which may start all processes of a node, and is "
-        f"started {times}: give the launcher that line (launcher run -- {name} ...), or what {name} starts "
-        "(launcher run -- python train.py)",
+        f"{path} names {name}, which may start all processes of a node, and is started {times}: {fix}"
+        "python train.py)",
     )
 
 

@@ -82,9 +82,9 @@ def test_a_line_of_a_readme_is_one_job_or_is_spoken_of(
 def test_the_line_that_the_error_names_works() -> None:
     """Srun in front of the launcher, with its own flags; a shell that names it is warned about in any job."""
     with pytest.raises(LauncherError) as found:
-        plan_job({}, Made(), read_options({}, {}), ("env", "A=1", "srun", "-N", "2", "python", "train.py"))
+        plan_job({}, Made(), read_options({}, {}), ("env", "A=1", "srun", "-N", "2", "python", "my train.py"))
     (problem,) = found.value.problems
     shell = ("bash", "-c", "MASTER_ADDR=a srun python x")
     (warning,) = plan_job({}, Made(), read_options({}, {}), shell).warnings
-    assert "names srun" in warning
-    assert problem.fix == "srun -N 2 launcher run -- python train.py"
+    assert "names srun" in warning and "srun ... launcher run -- python train.py" in warning
+    assert problem.fix == "srun -N 2 launcher run -- python 'my train.py'"

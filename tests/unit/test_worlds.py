@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -373,6 +374,14 @@ def test_jax_meets_beside_torchruns_agent(tmp_path: Path) -> None:
 def test_jax_is_found_under_other_names(text: str) -> None:
     """In code on the command line, too."""
     assert "OMPI_MCA_orte_hnp_uri" in seen(plan("python", "-c", text))
+
+
+def test_a_program_of_another_kind_is_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing behind it is read, not even a Python among its arguments."""
+    script = write(tmp_path, "import mpi4py\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for command in (("unheard-of", "python", script), ("ls", "python", script), ("LR=1", "python")):
+        assert read_script(command, dict(os.environ), Made()) == Script()
 
 
 def test_a_shell_that_names_a_launcher_is_warned_about(tmp_path: Path) -> None:
