@@ -246,17 +246,17 @@ class MeetingWatch:
         }
         sockets = {pid: connections.find_sockets([pid]) for pid in self._each(families)}
         has_changed, self._sockets = sockets != self._sockets, sockets
-        libraries = {pid: connections.count_libraries(pid) for pid in self._each(families)}
-        for pid, size in libraries.items():
-            # A fork has its parent's
-            if size != (self._libraries.get(pid) or self._libraries.get(families[pid].pid)):
+        libraries = {}
+        for pid in self._each(families):
+            size = libraries[pid] = connections.count_libraries(pid)
+            # A fork has its parent's, a process that ends has none
+            if size and size != (self._libraries.get(pid) or self._libraries.get(families[pid].pid)):
                 families[pid].changed = now
+                if families[pid].loaded is None and connections.has_framework(pid):
+                    families[pid].loaded = now
         self._libraries = libraries
         if not in_any_case and now < self._table_at and not has_changed:
             return
-        for pid in self._each(families):
-            if families[pid].loaded is None and connections.has_framework(pid):
-                families[pid].loaded = now
         cpu_s = time.process_time()
         table = connections.read_table()
         if table is None:

@@ -41,7 +41,7 @@ def unmet(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_lone_workers_of_two_agents_are_warned_about() -> None:
     """Import torch, never join, all end with 0: the agents' own rendezvous is no meeting."""
-    done = rehearse("plain", "python", "-c", LONE.format(8), processes=2)
+    done = rehearse("plain", "python", "-c", LONE.format(12), processes=2)
     assert (done.returncode, done.stdout.count("DONE")) == (0, 4), done.stderr
     lines = unmet(done)
     assert len(lines) == 2

@@ -61,8 +61,9 @@ if "LAUNCHER_ATTEMPT" in os.environ:
 asked, until = os.path.join(os.path.dirname(path), "asked"), time.monotonic() + 5
 while not os.path.exists(asked) and time.monotonic() < until:
     time.sleep(0.01)  # until the use before the first attempt is read
-with open(path, "w") as file:
+with open(path + ".whole", "w") as file:
     json.dump({"used": 40 << 30, "pids": [os.getpid()] if lists else [], "questions": questions}, file)
+os.replace(path + ".whole", path)
 sys.exit(5)
 """
 """A rank that holds memory of a GPU until NVML was asked so often after it; in the next attempt it tells."""
