@@ -593,6 +593,7 @@ class Agent:
         status = self.coordination.finish()
         if not status:
             self.loop.guard(self.restarter.withdraw)
+            self.loop.guard(self.observers.record_doubts)
         self.loop.guard(lambda: self.restarter.summarize(status))
         if self.watch.timings and self.timings.attempts:
             self.loop.guard(lambda: self.say("\n".join(self.timings.describe()), "timings"))

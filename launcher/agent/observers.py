@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.agent.milestones import Milestones
     from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
-    from launcher.failure.model import Verdict
+    from launcher.failure.model import Cause, Verdict
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.output.progress import Progress
@@ -64,6 +64,7 @@ class Observers:
         self._hangs: HangHandler | None = None
         self._nccl: NcclLogWatcher | None = None
         self._meeting: MeetingWatch | None = None
+        self._doubts: list[Cause] = []
         self._checking: Helper | None = None
         self._preemption: Watch | None = None
         self._response: Response | None = None
@@ -186,8 +187,16 @@ class Observers:
         if agent.forwarder.told is None and any(b"Traceback (most" in tail for tail in tails):
             from launcher.agent.report import find_hidden
 
-            for line in find_hidden(agent):
-                agent.say(f"warning: {line}", "hidden-failure")
+            for cause in find_hidden(agent):
+                self._doubts.append(cause)
+                agent.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
+
+    def record_doubts(self) -> None:
+        """Write a record of a job that ended with 0 although a warning says that it may have failed."""
+        if self._doubts:
+            from launcher.agent.report import record_doubts
+
+            record_doubts(self._agent, self._doubts)
 
     def _look_at_loss(self) -> None:
         """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
@@ -334,9 +343,11 @@ class Observers:
         if planned.required:
             self._end_unmet(never_met)
         else:
+            from launcher.failure.model import Cause
             from launcher.failure.reason import NEVER_MET_FIX
 
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
+            self._doubts = [Cause("never-met", never_met, NEVER_MET_FIX, False)]
             agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
 
     def _end_unmet(self, what: str) -> None:

@@ -112,29 +112,44 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         if agent.told_before is not None and first.passed_on is not None:
             return None  # the agent's traceback only reports the signal; nothing has failed
         ends = [read_root_cause(ends[0]) or ends[0]]
-    told = agent.told_before if agent.first is not None else agent.forwarder.told
     host, observers, faults = Host(), agent.observers, Faults()
     port = first.child.environ.get("MASTER_PORT", "")
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
-    causes = find_causes(ends[0], before, host, observers.counters_after, faults, ends[1:])
-    verdict = make_verdict(
+    causes: Sequence[Cause] = find_causes(ends[0], before, host, observers.counters_after, faults, ends[1:])
+    causes = faults.guard("ports", lambda: name_reserved(causes, port), causes)
+    verdict = _make(agent, ends, causes, faults, survivors)
+    none = list[Cause]()
+    hidden = (
+        faults.guard("hidden failures", lambda: find_hidden(agent), none) if verdict.told is None else none
+    )
+    also = (f"{one.what}; fix: {one.fix}" for one in hidden)
+    return replace(verdict, also=(*verdict.also, *also))
+
+
+def _make(
+    agent: Agent,
+    ends: Sequence[ProcessExit],
+    causes: Sequence[Cause],
+    faults: Faults,
+    survivors: Sequence[str] = (),
+) -> Verdict:
+    """Return the verdict on an attempt whose processes have ended like this, the decisive one first."""
+    told = agent.told_before if agent.first is not None else agent.forwarder.told
+    return make_verdict(
         ends[0],
         ends[1:],
-        host_name=host.hostname(),
+        host_name=Host().hostname(),
         node_rank=agent.place.node_rank,
         world_size=agent.place.world_size,
         attempt=agent.attempt + agent.restarter.restarts_of_torchrun,
         started_ns=agent.started_ns,
         told=None if told is None else name_signal(told),
-        causes=faults.guard("ports", lambda: name_reserved(causes, port), causes),
+        causes=causes,
         faults=faults,
         reason=agent.reason,
-        unmet_since=observers.unmet,
+        unmet_since=agent.observers.unmet if agent.first is not None or agent.reason is not None else None,
         leftovers=survivors,
     )
-    none = list[str]()
-    hidden = none if told is not None else faults.guard("hidden failures", lambda: find_hidden(agent), none)
-    return replace(verdict, also=(*verdict.also, *hidden))
 
 
 RESERVED = (
@@ -159,19 +174,30 @@ def name_reserved(causes: Sequence[Cause], port: str) -> Sequence[Cause]:
 
 
 HIDDEN_MAX = 4
-HIDDEN_FIX = "fix: `set -o pipefail` before a pipeline, `set -e` in a script, `wait $!` after `&`"
+HIDDEN_FIX = "`set -o pipefail` before a pipeline, `set -e` in a script, `wait $!` after `&`"
 
 
-def find_hidden(agent: Agent) -> list[str]:
-    """Return a line for each process that ended with 0, and whose last output is an uncaught exception."""
+def find_hidden(agent: Agent) -> list[Cause]:
+    """Return a cause for each process that ended with 0, and whose last output is an uncaught exception."""
     found = []
     for index, one in enumerate(agent.group.processes):
         tails = agent.output.read_tails(index) if one.code == 0 and not one.child.companion else []
         raised = next(filter(None, map(read_uncaught, tails)), "")
         if raised:
             what = f"{one.name} exited with status 0, but an uncaught exception ends its output"
-            found.append(f"{what}: {quote(raised)}; {HIDDEN_FIX}")
+            found.append(Cause("hidden-failure", f"{what}: {quote(raised)}", HIDDEN_FIX, False))
     return found[:HIDDEN_MAX]
+
+
+def record_doubts(agent: Agent, doubts: Sequence[Cause]) -> None:
+    """Write a record of a job that ended with 0 although something shows that it may have failed."""
+    ends = [describe_exit(agent, one) for one in agent.group.ended]
+    verdict = _make(agent, ends, doubts, Faults())
+    path, complaint = record(agent, verdict)
+    if complaint is not None:
+        agent.say(f"no failure record: {complaint}", "no-failure-record")
+    elif path is not None:
+        agent.say(f"the record of this warning: {path}", "failure-record", path=path)
 
 
 def describe_exit(agent: Agent, process: Process) -> ProcessExit:

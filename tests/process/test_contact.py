@@ -83,10 +83,13 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "[never-met]" in line]
 
 
-def test_processes_that_never_meet_are_warned_about_while_they_run_and_at_the_end() -> None:
-    """The fix stands in the first one; the status is the processes' own."""
-    done = run(ALONE)
+def test_processes_that_never_meet_are_warned_about_while_they_run_and_at_the_end(tmp_path: Path) -> None:
+    """The fix stands in the first one; the status is the processes' own, and the record says both."""
+    record = tmp_path / "record"
+    done = run(ALONE, "--failure-file", str(record))
     assert done.returncode == 0
+    told = json.loads(record.read_text())
+    assert (told["exit_status"], [cause["code"] for cause in told["causes"]]) == (0, ["never-met"])
     first, last = warnings(done)
     assert first.startswith(
         "launcher: warning: [never-met] ranks 0-1 were not seen connected to another process of the job"

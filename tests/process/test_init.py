@@ -232,12 +232,15 @@ LOST = f"[ $RANK = 0 ] || {sys.executable} -c 'raise ValueError(7)'"
 
 @pytest.mark.parametrize("command", [f"({LOST}) 2>&1 | cat", f"{LOST}; true", f"({LOST}) & wait; echo done"])
 def test_an_exception_whose_status_was_lost_is_a_warning(command: str, tmp_path: Path) -> None:
-    """In the log, and in the report and the record if another rank fails."""
+    """In the log and the record, and in the report if another rank fails."""
     line = "exited with status 0, but an uncaught exception ends its output: ValueError: 7"
-    done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", command)
+    record = tmp_path / "record"
+    done = launch("run", "--nproc-per-node", "2", "--failure-file", str(record), "--", "bash", "-c", command)
     assert done.returncode == 0 and "launcher: warning: rank 1 (pid " in done.stderr, done.stderr
     assert line in done.stderr
-    record = tmp_path / "record"
+    told = json.loads(record.read_text())
+    assert (told["exit_status"], told["causes"][0]["code"]) == (0, "hidden-failure")
+    assert line in told["causes"][0]["what"]
     fails = f"[ $RANK = 1 ] || {{ sleep 1; exit 3; }}; {command}"
     done = launch("run", "--nproc-per-node", "2", "--failure-file", str(record), "--", "bash", "-c", fails)
     assert done.returncode == 3 and line in done.stderr, done.stderr
