@@ -22,6 +22,8 @@ EXIT_NOT_READY = 75
 EXIT_UNTRUSTED = 78
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
+TEXT_MAX = 1 << 14
+"""Characters of a text that are printed: it may quote a value or a file of any length."""
 
 
 @frozen
@@ -108,13 +110,13 @@ class CommandNotExecutable(LauncherError):
 def print_problems(error: LauncherError) -> None:
     """Print each problem to standard error: what is wrong, where, and the fix; then the notes."""
     from launcher.core.log import say
-    from launcher.core.redact import printable, redact
+    from launcher.core.redact import quote
 
     for problem in error.problems:
-        what, where, fix = (printable(redact(text)) for text in (problem.what, problem.where, problem.fix))
+        what, where, fix = (quote(text, TEXT_MAX) for text in (problem.what, problem.where, problem.fix))
         say(f"error: [{problem.code}] {what}\n  from: {where}\n  fix:  {fix}", problem.code)
     for note in error.notes:
-        say(f"note: {printable(redact(note))}", "note")
+        say(f"note: {quote(note, TEXT_MAX)}", "note")
 
 
 def say_size(count: int) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from launcher import __version__
 from launcher.cli.entry import main
 from launcher.cli.show import write_file
-from launcher.core.errors import EnvironmentUntrusted, NotReady, UsageError
+from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
 from launcher.core.redact import is_public_name
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
@@ -202,6 +202,15 @@ def test_what_is_no_snapshot_is_refused_by_name(text: str, tmp_path: Path) -> No
     assert caught.value.problems[0].code == "bad-snapshot"
     with pytest.raises(UsageError):
         read_snapshot(str(tmp_path / "missing.json"))
+
+
+def test_a_refusal_quotes_a_limited_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who gets a snapshot from somebody else finds the beginning of a value in the log, not all of it."""
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"environ": {}, "version": "x" * (1 << 20)}))
+    assert main(["plan", "--replay", str(path)]) == EXIT_USAGE
+    assert "bad-snapshot" in (told := capsys.readouterr().err)
+    assert len(told) < 1 << 16
 
 
 def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
