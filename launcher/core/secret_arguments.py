@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int]
 
-# Programs, and their options with a secret argument, attached or as the next word. "+": only with this word;
-# "[": only attached, because the word after "-p" is a database; "]": never attached.
+# Programs, and their options with a secret argument, attached or as the next word. "+": only with one of
+# these words; "[": only attached, because the word after "-p" is a database; "]": never attached.
 _OPTIONS = {
     name: rule
     for names, rule in {
@@ -19,7 +19,9 @@ _OPTIONS = {
         " rdesktop beeline racadm": "-p",
         "sqlcmd bcp ipmitool zip unzip mosquitto_pub mosquitto_sub": "-P",
         "ldapsearch ldapadd ldapmodify ldapwhoami": "-w",
-        "apptainer az buildah crane docker helm nerdctl oc oras podman singularity skopeo": "-p +login",
+        "apptainer buildah crane docker helm nerdctl oc oras podman singularity skopeo": "-p +login",
+        "az": "-p --value +login|secret",
+        "aws": "--value +SecureString",
         "bx cf ibmcloud": "-p +login",
         "mysql mysqldump mysqladmin mysqlimport mysqlsh mariadb mariadb-dump mariadb-admin": "[-p",
         "7z 7za unrar": "[-p",
@@ -117,7 +119,7 @@ def find_arguments(text: str) -> Iterator[Span]:
 def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield (index, offset) of each secret argument of a program: it is secret from that character on."""
     rule = _OPTIONS.get(program, "").split()
-    options = [] if rule and rule[-1][0] == "+" and rule[-1][1:] not in words else rule
+    options = rule if not rule or rule[-1][0] != "+" or {*rule[-1][1:].split("|")} & {*words} else []
     users = _USERS.get(program, ())
     for index, (before, word) in enumerate(zip(("", *words), words, strict=False)):
         attached = next((o.lstrip("[") for o in options if word.startswith(o.lstrip("["))), "")
@@ -127,6 +129,8 @@ def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield index, 0
         elif attached[:2] != "--" and 0 < len(attached) < len(word):
             yield index, len(attached)
+        elif equals and word[:2] == "--" and name in options:
+            yield index, len(name) + 1
         elif before in users or (re.fullmatch(r"-[a-zA-Z]{1,8}", before) and f"-{before[-1]}" in users):
             yield from _find_user(index, word, 0)
         elif equals and name in users:

@@ -36,8 +36,8 @@ _KEYS = (
 _PLURALS = rf"(?:{_KEYS})[-_]?keys|(?:access|api|auth|bearer|refresh|session)[-_]?tokens|cookies|stringdata"
 _STRONG = (
     rf"(?:{_KEYS})[-_. ]?key(?:[-_]?id)?|shared[-_ ]?access[-_ ]?signature|secret[-_]?id"
-    r"|pass(?:word|wd|phrase|code|key|wort|w)s?|pswd|pword|kennwort|secrets?|token|jwt|authorization"
-    r"|azure\.account\.key\.[\w-]{1,64}\.[\w.]{1,64}"
+    r"|pass(?:word|wd|[-_ ]?phrase|[-_]?code|key|wort|w)s?|pswd|pword|kennwort|secrets?|token|jwt"
+    r"|authorization|azure\.account\.key\.[\w-]{1,64}\.[\w.]{1,64}"
 )
 # The same, but only as a whole word of the name: "DB_PASS" and "dbPass", not "compass"; "PAT", not "path".
 _WORDS = (
@@ -45,7 +45,7 @@ _WORDS = (
     r"|credentials?|creds?|psk|bearer|masterauth|(?<=_)headers"
 )
 # After one of these a value is secret if it looks like one: "sort_key=name" does not.
-_WEAK = r"code|cookie|key|session(?:[-_]?id)?|sas"
+_WEAK = r"code|cookie|key[12]?|session(?:[-_]?id)?|sas"
 _ENDING = (
     r"(?:[_.-]?(?:value|string|base64|b64|plaintext|hash|data)"
     r"|[_.-](?:basic|default|dev|new|old|prod|production|staging|test))?(?:[_.-]?\d{1,3}|\[\d{1,3}(?=\]))?(?![a-z0-9])"
@@ -65,7 +65,7 @@ _COUNTED_TOKENS = re.compile(
     r"|seq|total|train|used|vocab)_\Z"
 )
 """The same of "TOKENS", which other variables list or count."""
-_OPEN_KEY = re.compile(r"(?:cache|primary|foreign|public|sort)[-_ ]?\Z")
+_OPEN_KEY = re.compile(r"(?:cache|foreign|public|sort)[-_ ]?\Z")
 LOOK_BACK = 80
 
 # Separators between a name and its value, in lower-case text. JSON may be quoted inside other JSON.
@@ -341,6 +341,11 @@ def _begins_word(text: str, start: int) -> bool:
     return text[start].isupper() and (before.islower() or before.isdigit())
 
 
+def _names_class(seen: _Text, match: re.Match[str]) -> bool:
+    """Return whether this is a class that is made of secrets: ``AzureKeyCredential("X")``."""
+    return match[0] in ("auth", "credential", "credentials") and seen.text[match.start()].isupper()
+
+
 def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
     """Return the kind and the match of the separator after a name; None if there is none."""
     for kind, pattern in _SEPARATORS_OF:
@@ -351,7 +356,9 @@ def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str
         ahead = before[: len(before) - len(own)]
         if kind == "next" and not _takes_next(seen, match, own, ahead, found):
             continue
-        if kind == "call" and not match[0].startswith(("passw", "api", "secret")):
+        if kind == "call" and not (
+            match[0].startswith(("passw", "api", "secret")) or _names_class(seen, match)
+        ):
             continue
         if kind == "tag" and not _takes_tag(before, found[0]):
             continue
@@ -453,6 +460,11 @@ def _find_value(
     seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
 ) -> Iterator[Span]:
     start, text = separator.end(), seen.text
+    if kind == "call" and _names_class(seen, match):
+        if start > seen.listed[1]:
+            items, seen.listed[1], _ = _find_items(seen, start - 1, match[0] == "auth", is_call=True)
+            yield from items
+        return
     if kind == "block" and group != "plural":
         yield start, seen.end_of_block(start, len(separator["indent"]))
         return

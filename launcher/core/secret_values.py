@@ -85,6 +85,8 @@ _PATTERNS = (
         ":",
         r"(?<!\S)[^\s:/]{1,100}:(?:[56]\d{3}|\*):[\w*.-]{1,64}:[A-Za-z*][\w*.@-]{0,64}:([^\s:]{4,})(?!\S)",
     ),
+    # conda's channels: https://conda.anaconda.org/t/X/channel
+    ("/t/", rf"""//[^\s"'<>]{{0,80}}?(?i:conda)[^\s"'<>]{{0,80}}?/t/({_NOT_YET}[^\s/"'<>]+)(?=/)"""),
     ("hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{20,})"),
     ("/webhooks/", r"/webhooks/(\d{10,}/[\w-]{20,})"),
     ("webhook.office.com", r"webhook\.office\.com/([\w@/-]{20,})"),
