@@ -26,10 +26,10 @@ PUBLIC_PREFIXES = (
     "LAUNCHER_",
 )
 PUBLIC_ENDS = (
-    *("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_WORLD_SIZE"),
-    *("_NODE_RANK", "_NODE_INDEX", "_WORLD_RANK", "_GLOBAL_RANK"),
+    *("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE"),
+    *("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK"),
 )
-"""Endings of node counts and indices, which `launcher.sources.signs` uses."""
+"""Endings of node counts and indices, which `launcher.sources.signs` uses; also names without a prefix."""
 PUBLIC_NAMES = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_ADDR"),
@@ -119,7 +119,7 @@ def is_public_name(name: str) -> bool:
     """
     if not name.isascii() or _sounds_secret(name.upper()):
         return False
-    return name in PUBLIC_NAMES or name.startswith(PUBLIC_PREFIXES) or name.endswith(PUBLIC_ENDS)
+    return name in PUBLIC_NAMES or name.startswith(PUBLIC_PREFIXES) or f"_{name}".endswith(PUBLIC_ENDS)
 
 
 def is_secret(name: str, value: str) -> bool:

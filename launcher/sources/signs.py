@@ -185,9 +185,9 @@ TABLE = (
     Signs(FLAGS, lists=("NODE_LIST", "NODE_IP_LIST")),
     Signs(FLAGS, ("NNODES", "NUM_NODES", "NODE_NUM", "HOST_NUM", "NUM_HOSTS", "NUM_PROCESSES")),
 )
-COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_WORLD_SIZE")
-INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_WORLD_RANK", "_GLOBAL_RANK")
-"""Suffixes of variables that count or index nodes, on any platform."""
+COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
+INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
+"""Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
 OTHERS = ("LAUNCHER_", "MA_", "PET_", "SLURM_", "AZUREML_", "SM_HP_")
 """Prefixes of variables with these suffixes that are read elsewhere, or that users pass to their scripts."""
 NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
@@ -207,7 +207,9 @@ OF_PROCESSES = (
 )
 """Numbers of processes, which may all be on one node."""
 OF_PROCESSES_ENDS = ("_WORLD_SIZE", "_WORLD_RANK", "_GLOBAL_RANK")
-MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)))
+WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
+"""Names that are such a suffix, and that no other source reads."""
+MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)), *WITHOUT_PREFIX)
 
 
 def read(reader: Reader) -> None:
@@ -237,10 +239,11 @@ def read(reader: Reader) -> None:
 def _read_any(reader: Reader) -> None:
     """Report a node count or a node index of an unknown platform."""
     for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
-        unknown = (n for n in reader.unread(ends) if n not in NAMES and not n.startswith(OTHERS))
+        whole = [n for n in WITHOUT_PREFIX if f"_{n}" in ends and reader.has(n)]
+        unknown = (n for n in (*whole, *reader.unread(ends)) if n not in NAMES and not n.startswith(OTHERS))
         name = next((n for n in unknown if "NUMA_" not in n and _is_number_above(reader, n, limit)), "")
         if name:
-            reader.sign(name, FLAGS, of_nodes=not name.endswith(OF_PROCESSES_ENDS))
+            reader.sign(name, FLAGS, of_nodes=not f"_{name}".endswith(OF_PROCESSES_ENDS))
 
 
 def _is_number_above(reader: Reader, name: str, limit: int) -> bool:

@@ -166,6 +166,9 @@ SIGNS = (
     *("DSTACK_MASTER_NODE_IP=10.9.9.9", "BEAKER_LEADER_REPLICA_HOSTNAME=a", "MF_PARALLEL_MAIN_IP=10.9.9.9"),
     # No platform's of the table: how such names end is enough
     *("ACME_NUM_NODES=2", "ACME_NNODES= 2", "ACME_WORLD_SIZE=8", "ACME_NODE_RANK=1", "ACME_NODE_INDEX=1"),
+    # The same without a prefix: scripts for accelerate and ssh
+    *("NUM_MACHINES=2", "MACHINE_RANK=1", "ACME_MACHINE_RANK=1", "NODE_INDEX=1", "GLOBAL_RANK=1"),
+    "WORLD_RANK=1",
 )
 """Each alone shows other nodes or processes."""
 NO_SIGNS = (
@@ -178,6 +181,9 @@ NO_SIGNS = (
         "ACME_NODE_RANK=0",
         "ACME_NODE_COUNT=many",
         "ACME_NUMA_NODE_COUNT=2",
+        "NUM_MACHINES=1",
+        "MACHINE_RANK=0",
+        "NODE_INDEX=gpu3",
         "NODE_LIST=a:8",
         "NUM_PROCESSES=1",
     ),
