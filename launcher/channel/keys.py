@@ -49,12 +49,14 @@ def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
 def _read(path: str) -> bytes:
     from launcher.machine.whole import read_whole
 
+    # A value that is no path may be the token itself
+    name = f"--token-file {path}" if "/" in path else f"--token-file (a path; {TOKEN_VARIABLE} takes a token)"
     try:
         data = read_whole(path, TOKEN_LIMIT_BYTES)
     except OSError as error:
-        raise UsageError(_bad_token(f"--token-file {path}: {error.strerror}")) from error
+        raise UsageError(_bad_token(f"{name}: {error.strerror}")) from error
     if len(data) > TOKEN_LIMIT_BYTES:
-        raise UsageError(_bad_token(f"--token-file {path}: expected at most {TOKEN_LIMIT_BYTES} bytes"))
+        raise UsageError(_bad_token(f"{name}: expected at most {TOKEN_LIMIT_BYTES} bytes"))
     return data.strip()
 
 

@@ -498,6 +498,16 @@ def test_a_token_is_read_without_its_line_end(tmp_path: Any) -> None:
     assert read_token("", {}) is None
 
 
+def test_a_token_in_place_of_its_file_is_not_shown() -> None:
+    """``launcher run --token X`` is short for ``--token-file X``: X would stay in the log of the job."""
+    token = "0123456789abcdef" * 4
+    with pytest.raises(UsageError) as caught:
+        read_token(token, {})
+    assert token not in str(caught.value) and "LAUNCHER_TOKEN" in str(caught.value)
+    options = read_options({"token_file": token}, {})
+    assert token not in options.origins("token_file")[0]
+
+
 @pytest.mark.parametrize("path", ["/nonexistent/token", "short"])
 def test_a_bad_token_is_named_and_not_shown(path: str, tmp_path: Any) -> None:
     """Its length is all that is said of it."""
