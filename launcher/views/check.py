@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, render_count
-from launcher.core.redact import printable, redact
+from launcher.core.errors import TEXT_MAX
+from launcher.core.redact import quote, shorten
 from launcher.core.version import __version__
 
 TYPE_CHECKING = False
@@ -58,7 +59,8 @@ def render_json(result: Result, case: Case) -> str:
         "problems": result.count(PROBLEM),
         "warnings": result.count(WARNING),
         "findings": [
-            {name: redact(text) for name, text in vars(finding).items()} for finding in result.findings
+            {name: shorten(text, TEXT_MAX) for name, text in vars(finding).items()}
+            for finding in result.findings
         ],
         "silent": list(result.silent),
     }
@@ -66,4 +68,4 @@ def render_json(result: Result, case: Case) -> str:
 
 
 def _clean(text: str) -> str:
-    return printable(redact(" ".join(text.split())))
+    return quote(" ".join(text.split()), TEXT_MAX)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import __version__
+from launcher.checks.finding import WARNING, Finding
 from launcher.cli.entry import main
 from launcher.cli.show import write_file
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
@@ -23,6 +24,7 @@ from launcher.planning.recorded import DEVICE_LIMIT, RecordedHost, read_snapshot
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
+from launcher.views.check import render_finding
 from tests.fuzz.nasty import source_names
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
@@ -210,6 +212,13 @@ def test_a_refusal_quotes_a_limited_part(tmp_path: Path, capsys: pytest.CaptureF
     path.write_text(json.dumps({"environ": {}, "version": "x" * (1 << 20)}))
     assert main(["plan", "--replay", str(path)]) == EXIT_USAGE
     assert "bad-snapshot" in (told := capsys.readouterr().err)
+    assert len(told) < 1 << 16
+
+
+def test_a_finding_quotes_a_limited_part() -> None:
+    """The same of what the checks find in it."""
+    finding = Finding("mpi", WARNING, "mpiruns on PATH", "one", "/opt/mpi/" + "x" * (1 << 20), "a fix")
+    assert "/opt/mpi/" in (told := render_finding(finding))
     assert len(told) < 1 << 16
 
 
