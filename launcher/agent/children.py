@@ -38,6 +38,7 @@ def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
             called=one.name,
             companion=True,
             finishes=one.finishes,
+            serves=one.serves,
         )
         for index, (one, own) in enumerate(zip(plan.companions, environments[:split], strict=True))
     ]

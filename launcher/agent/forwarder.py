@@ -187,13 +187,14 @@ class GroupTarget:
     def pass_on(self, number: int, *, whole: bool, reached: bool = False) -> None:
         """Send a signal to ``whole`` process groups or to their leaders."""
         for pid, process in self._group.running.items():
-            if not (reached and process.has_terminal):
+            if not (process.child.serves or (reached and process.has_terminal)):
                 send(-pid if whole and not process.has_terminal else pid, number)
 
     def note(self, number: int) -> None:
         """Record the signal as the last one that the processes received."""
         for process in self._group.running.values():
-            process.passed_on = number
+            if not process.child.serves:
+                process.passed_on = number
 
     def stop(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
         """Begin to stop the processes."""

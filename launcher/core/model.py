@@ -642,6 +642,7 @@ class Companion:
         finishes: Whether it exits by itself after the ranks, within the grace period; otherwise it is stopped
             as soon as they have exited.
         route: Destination of its output.
+        serves: Whether it is a program of ours: it gets only signals that ask for the end.
     """
 
     name: str
@@ -650,6 +651,7 @@ class Companion:
     unset: tuple[str, ...] = ()
     finishes: bool = False
     route: Route = Route()
+    serves: bool = False
 
 
 @frozen

@@ -106,10 +106,10 @@ def plan_companions(case: Case) -> list[Companion]:
     python = case.command[0] if case.argv and is_python(case.command[0]) else own_python(case.environ)
     argv = (python, SERVER, str(find_port(case)), name_slots(case.topology))
     if not case.topology.spans_nodes:
-        return [Companion("horovod server", (*argv, LOOPBACK))]
+        return [Companion("horovod server", (*argv, LOOPBACK), serves=True)]
     hosts = ",".join(case.allocation.hosts[:HOSTS_NAMED])
     finder = own_program(SERVE, case.topology.master_addr, hosts)
-    return [Companion("horovod server", (*finder, *argv))]
+    return [Companion("horovod server", (*finder, *argv), serves=True)]
 
 
 def _find_address(case: Case) -> tuple[str, str]:

@@ -144,7 +144,8 @@ def _plan_inherited(case: Case) -> list[Companion]:
     role, name = task.get("type"), f"{task.get('type')} {task.get('index')}"
     standard = _runs_standard(case.options)
     if role == PS or (role == WORKER and standard):
-        return [Companion(name, _inherited_server(case) if standard else case.argv)]
+        argv = _inherited_server(case) if standard else case.argv
+        return [Companion(name, argv, serves=standard)]
     return [Companion(name, case.argv, finishes=True)] if role == EVALUATOR else []
 
 
@@ -168,7 +169,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
     settings = (plan_config(cast, task, hosts, case), *plan_gpus(cast, task, case))
     finishes = task.role == EVALUATOR  # a server never exits by itself
     if cast.coordinated and task.role != EVALUATOR and case.options.text("tf_server", "auto") != "script":
-        return Companion(task.name, _server(case, leaves), settings)
+        return Companion(task.name, _server(case, leaves), settings, serves=True)
     argv = case.argv
     if leaves and argv:
         linger = ("--linger", f"{case.options.grace_s:g}") if finishes else ()
@@ -188,7 +189,7 @@ def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]
         return []
     peers = ",".join(cast.address(task, hosts) for task in workers)
     line = own_program(SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
-    return [Companion(WATCH, line)]
+    return [Companion(WATCH, line, serves=True)]
 
 
 def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -118,6 +118,7 @@ def plan_companions(
             tuple(sorted({*one.unset, *unset})),
             one.finishes,
             plan_route(options, None),
+            one.serves,
         )
         for one in beside
     )

@@ -29,7 +29,8 @@ class Child:
 
     ``called``: its name in messages if it has no rank, as an agent or a companion. ``companion``: whether it
     is a companion of the ranks. ``finishes``: whether it exits by itself after them. ``outlives``: whether it
-    continues if the launcher is killed; something else ends it then.
+    continues if the launcher is killed; something else ends it then. ``serves``: whether it is a program of
+    ours, which gets only signals that ask for the end: it has no handlers for those of the user's command.
     """
 
     rank: int
@@ -42,6 +43,7 @@ class Child:
     companion: bool = False
     finishes: bool = False
     outlives: bool = False
+    serves: bool = False
 
     @property
     def name(self) -> str:

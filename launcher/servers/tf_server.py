@@ -54,6 +54,11 @@ LOST_WORKER_S = 600.0
 
 A coordinator that never gets a worker back cannot end: it waits in ``__del__``.
 """
+KEPT = (
+    *("KILL", "STOP", "CHLD", "PIPE", "TSTP", "TTIN", "TTOU", "CONT"),
+    *("SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"),
+)
+"""Signals that are not for the command, or that cannot be passed on."""
 USAGE, MISSING, NOT_READY, UNTRUSTED, NO_EXEC, NO_COMMAND = 64, 69, 75, 78, 126, 127
 
 
@@ -173,8 +178,9 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
         linger_s: Seconds that the command may go on after the job has ended well.
     """
     asked: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: asked.append(number))
+    for number in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in KEPT}:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: asked.append(number))
     try:
         child = subprocess.Popen(command)
     except OSError as error:
@@ -184,8 +190,8 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
     while child.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(LOOK_S)
-        if asked:
-            child.send_signal(asked.pop())
+        while asked:
+            child.send_signal(asked.pop(0))
         if watch is None:
             continue
         if watch.end is None:

@@ -23,7 +23,8 @@ SUPERVISE = """
     beside = []
     for n, one in enumerate(asked["beside"]):
         place = (-1 - n, -1, one["argv"], os.environ)
-        beside.append(Child(*place, called=one["name"], companion=True, finishes=one["finishes"]))
+        kind = {"finishes": one["finishes"], "serves": one["serves"]}
+        beside.append(Child(*place, called=one["name"], companion=True, **kind))
     ranks = [Child(n, n, argv, os.environ) for n, argv in enumerate(asked["ranks"])]
     routes = tuple(Route() for _ in ranks)
     watch = Supervision(grace_s=asked["grace"], routes=routes, prefix=True, failure_file=asked["record"])
@@ -33,9 +34,9 @@ STAYS = "trap 'exit 0' TERM; echo here; while :; do sleep 0.02; done"
 STUBBORN = "trap '' TERM; echo $$ > {pid}; while :; do sleep 0.02; done"
 
 
-def beside(name: str, script: str, *, finishes: bool = False) -> dict[str, object]:
+def beside(name: str, script: str, *, finishes: bool = False, serves: bool = False) -> dict[str, object]:
     """Return a companion that is a shell script."""
-    return {"name": name, "argv": ["sh", "-c", script], "finishes": finishes}
+    return {"name": name, "argv": ["sh", "-c", script], "finishes": finishes, "serves": serves}
 
 
 def supervise(
@@ -88,6 +89,30 @@ def test_the_death_of_a_companion_is_a_failure_named_after_it(tmp_path: Path) ->
     assert "[ps 1] no space" in done.stderr
     assert (record["called"], record["rank"]) == ("ps 1", None)
     assert [other["rank"] for other in record["others"]] == [0]
+
+
+def test_a_signal_that_the_ranks_handle_does_not_end_a_server_of_ours(tmp_path: Path) -> None:
+    """The server has no handler for the signal at which ranks save; without it they could not go on."""
+    server = beside("horovod server", f"touch {tmp_path}/up; exec sleep 600", serves=True)
+    rank = (
+        f"trap 'echo saved; exit 0' USR1; while ! test -e {tmp_path}/up; do sleep 0.02; done; "
+        "kill -USR1 $PPID; while :; do sleep 0.02; done"
+    )
+    done = supervise(tmp_path, [server], [rank])
+    assert (done.returncode, done.stdout) == (0, "[rank 0] saved\n"), done.stderr
+
+
+def test_a_signal_for_the_command_reaches_a_companion_that_runs_it(tmp_path: Path) -> None:
+    """A parameter server that is the user's own script saves at the same signal."""
+    server = beside(
+        "ps 0", f"trap 'touch {tmp_path}/saved' USR1; touch {tmp_path}/up; while :; do sleep 0.02; done"
+    )
+    rank = (
+        f"trap '' USR1; while ! test -e {tmp_path}/up; do sleep 0.02; done; kill -USR1 $PPID; "
+        f"while ! test -e {tmp_path}/saved; do sleep 0.02; done"
+    )
+    done = supervise(tmp_path, [server], [rank])
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_failure_of_a_rank_ends_the_companions(tmp_path: Path) -> None:

@@ -84,3 +84,10 @@ def test_a_python_without_tensorflow_is_named() -> None:
     """And what to do."""
     status, said = run(config=TASK)
     assert status == 69 and sys.executable in said and "Traceback" not in said, said
+
+
+def test_the_command_gets_every_signal_that_may_be_for_it() -> None:
+    """A parameter server that is the user's script saves at SIGUSR1, whatever stands in front of it."""
+    script = "trap 'exit 7' USR1; kill -USR1 $PPID; for _ in $(seq 200); do sleep 0.02; done"
+    status, said = run("--until", NOBODY, "--", "sh", "-c", script)
+    assert status == 7, said
