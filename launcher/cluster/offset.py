@@ -14,8 +14,8 @@ from launcher.core.frozen import frozen
 class Offset:
     """Nanoseconds to add to our monotonic clock for the coordinator's, within ``delay_ns / 2``."""
 
-    add_ns: int = 0
-    delay_ns: int = 0
+    add_ns: int
+    delay_ns: int
 
 
 def measure(asked_ns: int, heard_ns: int, answered_ns: int, back_ns: int) -> Offset:

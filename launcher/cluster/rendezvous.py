@@ -33,7 +33,6 @@ LATE_COMERS_S = 10.0
 """Seconds for nodes that come after the roll call has failed: they hear why, and do not wait in vain."""
 NAMED_MAX = 20
 """Maximum number of nodes that are named in one message, and probed."""
-LINES_MAX = 200
 WAITING_LENGTH = 800
 
 
@@ -238,4 +237,4 @@ class Rendezvous:
 
 def _make_refusal(status: int, problem: Problem, lines: list[str]) -> Refuse:
     code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
-    return Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)
+    return Refuse(status, tuple(refusals.fit_table(lines)), code, what, where, fix)

@@ -359,6 +359,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "a spare node, is lost" not in done[0].err
     require_order(
         done[0].err, "node 2 failed first: it is lost", "spare node 4 (node4) takes the place of node 2"
     )

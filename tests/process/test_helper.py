@@ -11,6 +11,7 @@ import pytest
 
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
+from launcher.process.tool import Tool
 from tests.process.looking import is_gone, wait_for
 from tests.saying import keep
 
@@ -65,6 +66,18 @@ def test_work_has_its_time_and_no_more(loop: Loop, helpers: Helpers) -> None:
     helpers.ask(slowly("early"), heard.append, 0.2)
     loop.turn_until(lambda: bool(heard), WAIT_S)
     assert heard == [["early"]]
+
+
+def test_a_tool_has_its_time_and_no_more() -> None:
+    tool = Tool(["/bin/sleep", "600"], 100.0)
+    try:
+        assert not tool.is_over(99.0) and not tool.was_killed
+        assert not is_gone(tool.pid)
+        tool.is_over(100.5)
+        wait_for(lambda: tool.is_over(100.5), "it has ended")
+        assert tool.was_killed
+    finally:
+        tool.close()
 
 
 def test_what_is_not_wanted_any_more_is_not_heard(loop: Loop, helpers: Helpers) -> None:

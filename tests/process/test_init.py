@@ -223,6 +223,9 @@ def test_a_command_that_leaves_its_training_in_the_background_has_failed() -> No
         done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", command)
         assert done.returncode == 1, (command, done.stderr)
         assert "cause: [left-running]" in done.stderr and "sleep 600" in done.stderr
+        assert "the shell ended within 5 s" in done.stderr
+    done = launch("run", "--", "bash", "-c", "for n in 1 2 3 4 5; do setsid sleep 600 & done")
+    assert done.returncode == 1 and "; and 2 more" in done.stderr, done.stderr
     done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", "sleep 0.1 & wait")
     assert done.returncode == 0 and "left" not in done.stderr
 
@@ -261,7 +264,7 @@ if os.fork() == 0:
         note(f"daemon{rank}")
         time.sleep(600)
     note(f"child{rank}")
-    time.sleep(600)
+    os.execve("/bin/sleep", ["sleep", "600"], {})
 note(f"leader{rank}")
 time.sleep(600)
 """
@@ -269,7 +272,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_nobody_survives_a_sigkill_of_the_launcher(tmp_path: Path, count: int) -> None:
-    """Processes, their children, and a grandchild in a session of its own: none holds a GPU any longer."""
+    """Processes, a child without its environment, and a grandchild in a session of its own."""
     words = ("--nproc-per-node", str(count), "--", sys.executable, "-c", FAMILY, str(tmp_path))
     temporary = tmp_path / "tmp"
     temporary.mkdir()

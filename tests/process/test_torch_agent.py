@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.process.torch_agent import find_workers
 from tests.process.looking import wait_for
 from tests.process.starting import launch, open_launcher
 
@@ -134,6 +136,23 @@ def test_where_no_end_can_be_well_the_agent_is_told(tmp_path: Path, how: str, fl
     assert told.status == 1, told.err
     saved = [0] if how == "dies" else [0, 1]
     assert ranks_with(tmp_path, "heard", "TERM ") == ranks_with(tmp_path, "checkpoint", WHOLE) == saved
+
+
+def test_only_a_worker_that_is_not_restarted_is_signalled_itself() -> None:
+    """One that torchrun would start again, and one that leads no session, are left to the agent."""
+    begun, script = [], "trap : TERM; echo; read line"
+    for restarts, leads in (("0", True), ("2", True), ("0", False)):
+        environ = {"TORCHELASTIC_MAX_RESTARTS": restarts}
+        begun.append(
+            subprocess.Popen(
+                ["/bin/sh", "-c", script], env=environ, start_new_session=leads, stdin=-1, stdout=-1
+            )
+        )
+    for one in begun:
+        assert one.stdout is not None and one.stdout.readline() == b"\n"
+    assert find_workers(os.getpid(), signal.SIGTERM) == [begun[0].pid]
+    for one in begun:
+        one.communicate()
 
 
 def restart(tmp_path: Path, how: str, rounds: int = 2) -> tuple[str, ...]:

@@ -510,13 +510,13 @@ def test_the_error_file_counts_where_stderr_says_nothing(tmp_path: Path) -> None
 
 def test_an_oom_kill_with_its_numbers(tmp_path: Path) -> None:
     """SIGKILL, and the counter of our own cgroup has moved with its limit: that is why."""
-    found = find_causes(death(-9), QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=4))
-    (cause,) = found
-    assert cause.code == "out-of-memory"
-    assert cause.what == (
-        "the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events"
-    )
-    assert cause.retryable is True
+    for before in (QUIET, after(limit_hits=None)):  # some kernels do not count that
+        (cause,) = find_causes(death(-9), before, limited(tmp_path), after(oom_kill=1, limit_hits=4))
+        assert cause.code == "out-of-memory"
+        assert cause.what == (
+            "the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events"
+        )
+        assert cause.retryable is True
 
 
 def test_an_oom_kill_above_our_own_limit(tmp_path: Path) -> None:

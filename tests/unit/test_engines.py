@@ -1171,6 +1171,22 @@ def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     assert not plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", prefix=True, stay=True).warnings
 
 
+@pytest.mark.parametrize(
+    ("environ", "flags", "why"),
+    [
+        (PER_RANK, {"stay": True, "master_addr": "10.0.0.4"}, "the platform starts the processes"),
+        ({}, {"nproc_per_node": "2", "engine": "torchrun"}, "torchrun starts the processes"),
+        ({}, {"nproc_per_node": "2"}, None),
+    ],
+    ids=["platform", "torchrun", "launcher"],
+)
+def test_only_the_processes_of_a_launcher_can_be_forks(
+    environ: dict[str, str], flags: dict[str, Any], why: str | None
+) -> None:
+    found = plan(*TRAIN, environ=environ, machine=TORCH, preload="numpy", **flags)
+    assert any(why in line for line in (*found.warnings, *found.notes)) if why else found.supervision.preload
+
+
 ALONE = {name: "0" if name.endswith("RANK") else "1" for name in PER_RANK}
 ACTS = ("check", "no_python", "expand_args")
 """Flags that are no part of a plan, or that depend on the command."""

@@ -162,6 +162,17 @@ def test_a_node_answers_once_so_that_what_is_kept_has_a_limit() -> None:
     assert seen.groups[0].stack == ("/job/train.py:1 step",)
 
 
+def test_nobody_is_asked_while_a_node_has_work() -> None:
+    job = Told()
+    evidence = job.make()
+    evidence.note_quiet(0, Quiet("no output for 10 min"))
+    evidence.fire(1000)
+    assert job.told == []
+    evidence.note_quiet(1, Quiet("no output for 10 min"))
+    evidence.fire(1001)
+    assert [type(one) for one in job.told] == [Look]
+
+
 def test_a_node_that_is_quiet_by_turns_causes_few_questions() -> None:
     job = Told()
     evidence = job.make()

@@ -182,6 +182,13 @@ def test_more_processes_than_a_node_can_hold_are_refused(
     assert "[too-many-processes] the command is" in capfd.readouterr().err
 
 
+def test_processes_of_all_nodes_may_be_more_than_a_node_can_hold(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where the nodes are counted at the start, a launcher's number is that of the whole job."""
+    nodes = ("--nnodes", "1:4", "--rdzv-endpoint", "10.0.0.4")
+    line = "accelerate launch --num_processes 5000 train.py"
+    assert main(["plan", *nodes, "--", *line.split()], {}) == 0, capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "name", ["MASTER_ADDR", "RANK", "OMPI_COMM_WORLD_RANK", "TF_CONFIG", "LAUNCHER_NNODES"]
 )

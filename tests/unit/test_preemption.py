@@ -265,7 +265,7 @@ def test_a_notice_ends_nothing(by: int, kind: str) -> None:
 
 def test_a_notice_of_another_node_names_it() -> None:
     """Without what a terminal would obey, days before, and with a time that fits into a year."""
-    for left_ms, left_s in ((3 * 86_400_000, 3 * 86400.0), (10**15, 366 * 86400.0)):
+    for left_ms, left_s in ((-1, 0.0), (3 * 86_400_000, 3 * 86400.0), (10**15, 366 * 86400.0)):
         together = Listener()
         notice = {"kind": "announced", "what": "Azure\x1b[2J", "left_ms": left_ms}
         hear(together, parse(NodeNotice, {"by": 1, "notice": notice}))  # type: ignore[arg-type]

@@ -73,9 +73,10 @@ def test_jobs_without_spare_nodes(flags: dict[str, str]) -> None:
 def test_ranks_that_the_platform_has_started_cannot_wait() -> None:
     """A launcher beside each rank is no node that could take another one's place; the fix is the scope."""
     per_rank = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1"}
-    environ = {**per_rank, "MASTER_ADDR": "10.0.0.4"}
     given = {"spares": "1", "restarts": "3", "scope": "process"}
-    with pytest.raises(UsageError) as refused:
-        plan_job(environ, RecordedHost({"environ": environ}), read_options(given, {}), ("true",))
-    assert "--scope node" in refused.value.problems[0].fix
+    for size, helps in (("1", True), ("2", False)):  # of two ranks on a node none is the node
+        environ = {**per_rank, "MASTER_ADDR": "10.0.0.4", "LOCAL_WORLD_SIZE": size}
+        with pytest.raises(UsageError) as refused:
+            plan_job(environ, RecordedHost({"environ": environ}), read_options(given, {}), ("true",))
+        assert ("--scope node" in refused.value.problems[0].fix) is helps
     assert plan(0, nproc_per_node="1").topology.world_size == 4
