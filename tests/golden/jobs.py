@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -46,6 +46,7 @@ COMMAND = ["train.py", "--epochs", "3"]
 PYTHON = "python"
 VERSION = "<version>"
 OWN_PYTHON = "<the launcher's Python>"
+ABSENT = "<absent>"
 WIDTH = 116
 
 Json = dict[str, Any]
@@ -172,10 +173,41 @@ def plan_case(name: str) -> tuple[Plan | LauncherError, ...]:
 
 
 def describe_case(name: str) -> Json:
-    """Return the golden document of a case: ``launcher plan --format json`` of each process."""
+    """Return the golden document of a case: its first process, and how the others differ.
+
+    A plan is that of ``launcher plan --format json``; of its processes, too, the others are what differs.
+    """
     case = read_case(name)
-    documents = [_describe(case, place, snapshot) for place, snapshot in enumerate(snapshots(case))]
-    return {"processes": documents}
+    first, *others = [_describe(case, place, snapshot) for place, snapshot in enumerate(snapshots(case))]
+    return {"processes": [first, *(compare(first, other) for other in others)]}
+
+
+def compare(first: Json, other: Json) -> Json:
+    """Return what differs in another plan, by its path; settings are found by their names.
+
+    Any two plans that differ have other documents: what is absent and another order of settings show too.
+    """
+    old, new = dict(_flatten(first)), dict(_flatten(other))
+    found = {path: value for path, value in new.items() if path not in old or old[path] != value}
+    found |= dict.fromkeys((path for path in old if path not in new), ABSENT)
+    if [path for path in old if path in new] != [path for path in new if path in old]:
+        found["order"] = list(new)
+    return found
+
+
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a plan with their paths: all but objects, and lists of objects with a name each."""
+    items: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+        items = ((item["name"], {key: item[key] for key in item if key != "name"}) for item in value)
+    items = [(f"{path}.{key}" if path else key, item) for key, item in items]
+    if len({key for key, _ in items}) < max(1, len(items)):  # a leaf, an empty one, or a name twice
+        yield path, value
+        return
+    for key, item in items:
+        yield from _flatten(item, key)
 
 
 def _describe(case: Json, place: int, snapshot: Json) -> Json:
@@ -191,6 +223,9 @@ def _describe(case: Json, place: int, snapshot: Json) -> Json:
     for setting in document["settings"]:
         if setting["name"] == MARKER:
             setting["value"] = VERSION
+    for key in ("processes", "companions"):
+        if several := document.get(key):
+            document[key] = [several[0], *(compare(several[0], other) for other in several[1:])]
     return {str(key): value for key, value in document.items()}
 
 
