@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 demo:
 	bash tools/demo.sh
 
-# In the environment that demo or test have made: a minute on two cores.
+# In the environment that demo or test have made: 45 s on two cores.
 quick:
 	bash tools/quick.sh
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -18,10 +16,10 @@ except ImportError:  # an image for GPUs, in which tools/gpu.sh runs only the te
 
 NO_HOROVOD = "no horovod: run bash tools/test.sh, which compiles it, or prints why it cannot"
 
-REAL = [Path(__file__).parent / name for name in ("process", "cluster")]
+REAL = tuple(f"tests/{name}/" for name in ("process", "cluster"))
 """Folders whose tests start real processes. Of a table there, the default suite runs the first row."""
 
-LARGE = [Path(__file__).parent / name for name in ("container", "azure", "oracles")]
+LARGE = tuple(f"tests/{name}/" for name in ("container", "azure", "oracles"))
 """Folders whose tests need large downloads: images, Azure's clients, libraries that read our variables."""
 
 COUNTED = "truth"
@@ -46,15 +44,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         rows[test := item.nodeid.partition("[")[0]] += 1
         marker = item.get_closest_marker("rows")
         is_later = rows[test] > (marker.args[0] if marker else 1)
-        if is_in(item, LARGE) or (is_later and is_in(item, REAL)):
+        if test.startswith(LARGE) or (is_later and test.startswith(REAL)):
             item.add_marker("thorough")
         if without_horovod and item.get_closest_marker("horovod"):
             item.add_marker(pytest.mark.skip(reason=NO_HOROVOD))
-
-
-def is_in(item: pytest.Item, folders: Sequence[Path]) -> bool:
-    """Whether a test is in one of these folders."""
-    return any(folder in item.path.parents for folder in folders)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

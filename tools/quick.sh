@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the checks for every change, in the environment that test.sh has made: ruff, mypy, the tests of plans and of
-# single parts, but for those with random input. It takes a minute on two cores; test.sh runs the other tests.
+# single parts, but for those with random input and those that take a second. It takes 45 s on two cores; test.sh runs
+# the other tests.
 #
 #   bash tools/quick.sh [ARGUMENT OF PYTEST ...]        e.g. -x
 set -euo pipefail
@@ -11,5 +12,5 @@ unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers would rewrite e
 ruff check .
 ruff format --check .
 mypy
-exec python -m pytest -m "not thorough and not hypothesis" -n "$(($(nproc) + 1))" --dist loadgroup -q "$@" \
+exec python -m pytest -m "not thorough and not slow and not hypothesis" -n "$(($(nproc) + 1))" --dist loadgroup -q "$@" \
   tests/unit tests/golden </dev/null

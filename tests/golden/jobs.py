@@ -46,7 +46,6 @@ COMMAND = ["train.py", "--epochs", "3"]
 PYTHON = "python"
 VERSION = "<version>"
 OWN_PYTHON = "<the launcher's Python>"
-ABSENT = "<absent>"
 WIDTH = 116
 
 Json = dict[str, Any]
@@ -189,7 +188,8 @@ def compare(first: Json, other: Json) -> Json:
     """
     old, new = dict(_flatten(first)), dict(_flatten(other))
     found = {path: value for path, value in new.items() if path not in old or old[path] != value}
-    found |= dict.fromkeys((path for path in old if path not in new), ABSENT)
+    if absent := [path for path in old if path not in new]:
+        found["without"] = absent
     if [path for path in old if path in new] != [path for path in new if path in old]:
         found["order"] = list(new)
     return found

@@ -122,6 +122,7 @@ def test_every_flag_and_its_variable_are_documented() -> None:
     assert [name for name in names if not re.search(rf"`{re.escape(name)}\b", page)] == []
 
 
+@pytest.mark.slow
 def test_the_tables_of_flags_are_as_the_program_has_them() -> None:
     """If this fails: ``python tools/render_docs.py``, and read the difference."""
     done = subprocess.run(
@@ -142,6 +143,7 @@ def test_every_recorded_job_and_every_source_is_in_the_table_of_platforms() -> N
     assert all(Path(ROOT, "tests", row.real).exists() for row in platform_table.ROWS)
 
 
+@pytest.mark.slow
 def test_every_error_code_is_documented_once() -> None:
     """Each code has a row of its own in docs/errors.md, and each row is a code that exists."""
     rows = re.findall(r"^\| `([a-z-]+)` \|", read("errors.md"), flags=re.MULTILINE)

@@ -999,6 +999,7 @@ def test_a_malformed_pet_variable_is_named() -> None:
         read_options({}, {"PET_MAX_RESTARTS": "x"})
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_all_of_torchruns_flags_are_ours() -> None:
     """Every spelling of torch's parser is a spelling of ours, and takes a value where it does there."""
@@ -1220,6 +1221,7 @@ MACHINE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", AT_SCOPES)
 def test_no_flag_is_dropped_without_a_word(scope: str) -> None:
     """Each changes the plan, is refused, or is named in a warning that ``launcher run`` prints."""

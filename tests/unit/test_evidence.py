@@ -6,6 +6,8 @@ import json
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.messages import Look, Looked, Quiet, Seen
 from launcher.core.messages import render
@@ -53,6 +55,7 @@ def test_ranks_of_all_nodes_in_one_place_are_one_group() -> None:
     assert missing.stack == ("/job/train.py:41 load", "/job/train.py:9 step")
 
 
+@pytest.mark.slow
 def test_eight_thousand_ranks_are_joined_at_once_and_fit_into_a_message() -> None:
     """Each in a place of its own is the worst case; the one that differs is kept."""
     deep = [script(line) for line in range(60)]
@@ -173,6 +176,7 @@ def test_nobody_is_asked_while_a_node_has_work() -> None:
     assert [type(one) for one in job.told] == [Look]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_quiet_by_turns_causes_few_questions() -> None:
     job = Told()
     evidence = job.make()

@@ -431,6 +431,7 @@ def test_the_server_of_another_job_is_not_taken_for_ours(served: str) -> None:
         wait(served, SLOTS, 0.2)
 
 
+@pytest.mark.slow
 def test_a_server_that_never_comes_is_a_named_end() -> None:
     """75, after as long as the user allows."""
     began = time.monotonic()
@@ -491,6 +492,7 @@ def test_what_a_stranger_answers_reaches_no_terminal(
         assert said.isprintable() and "hunter2" not in said
 
 
+@pytest.mark.slow
 def test_one_who_answers_byte_by_byte_is_not_waited_for() -> None:
     """The time is over when it is over, whatever still comes."""
     began = time.monotonic()

@@ -474,6 +474,7 @@ print((peak() - before) // 1024, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_a_line_of_a_gibibyte_runs_in_bounded_memory() -> None:
     """A process that writes 1 GiB without one line end costs the launcher less than 8 MiB."""
     with open("/dev/null", "wb") as null:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from launcher.process import loop as loops
 from launcher.process.loop import Later, Loop
 from tests.saying import keep
@@ -33,6 +35,7 @@ def turn_for(loop: Loop, seconds: float) -> int:
     return turns
 
 
+@pytest.mark.slow
 def test_a_handler_that_always_fails_rests() -> None:
     """Its descriptor stays ready: without a rest the loop would take a whole CPU, in silence."""
     said: list[str] = []

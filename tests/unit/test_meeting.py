@@ -159,6 +159,7 @@ def test_a_launcher_that_says_what_cannot_be_is_refused(said: dict[str, object])
         assert attend(port, 1) == told.result() == (FIRST, SECOND)
 
 
+@pytest.mark.slow
 def test_launchers_of_another_size_are_told_so() -> None:
     """One that was started with another --nnodes."""
     with first(count=3, timeout_s=1.5) as (port, told):
@@ -167,6 +168,7 @@ def test_launchers_of_another_size_are_told_so() -> None:
         assert "x (it belongs to a job of 2 launchers on 2 nodes" in str(told.result())
 
 
+@pytest.mark.slow
 def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
     """It sends a byte now and then: the time is over when it is over."""
     stop = Event()
@@ -201,6 +203,7 @@ def test_a_flood_keeps_nobody_out(source: str, capfd: pytest.CaptureFixture[str]
     assert "fault" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_listens_at_the_address_of_the_cluster_alone() -> None:
     """Not at another one of this machine."""
     with first(timeout_s=1.0) as (port, _), connect(port), pytest.raises(ConnectionRefusedError):
@@ -213,6 +216,7 @@ def reset(guest: socket) -> None:
     guest.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", [reset, socket.close])
 def test_a_launcher_that_came_and_died_is_missed(leave: Callable[[socket], None]) -> None:
     """It does not count any more: the others are not told of a node that is gone."""
@@ -230,6 +234,7 @@ def test_a_launcher_that_is_started_anew_is_heard() -> None:
             assert attend(port, 1, 3) == told.result() == (FIRST, SECOND, "127.0.0.3")
 
 
+@pytest.mark.slow
 def test_a_launcher_that_calls_again_is_the_same() -> None:
     """What it had before is dead, as far as it knows."""
     with (
@@ -241,6 +246,7 @@ def test_a_launcher_that_calls_again_is_the_same() -> None:
         assert "launchers 2 did not connect" in str(told.result())
 
 
+@pytest.mark.slow
 def test_two_that_take_themselves_for_the_same_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     """Two nodes with one --node-rank: the first that came stays, the second is refused and told why."""
     with first(count=3, timeout_s=2.0) as (port, told), Guest(port, word(1, 3)):
@@ -262,6 +268,7 @@ ANSWERS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ANSWERS, ids=range(len(ANSWERS)))
 @pytest.mark.parametrize("environ", [{}, {"LAUNCHER_TOKEN": "0123456789abcdef"}], ids=["", "token"])
 def test_an_answer_of_something_else_is_none(text: bytes, environ: dict[str, str]) -> None:
@@ -353,6 +360,7 @@ def test_an_environment_holds_a_token_too(token_file: Path) -> None:
         assert attend(port, 1, environ={"LAUNCHER_TOKEN": TOKEN}) == told.result() == (FIRST, SECOND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["another token of the job", ""])
 def test_launchers_with_different_tokens_say_so(token_file: Path, other: str) -> None:
     """Both: the first names who came, the other what it looks for."""
@@ -362,6 +370,7 @@ def test_launchers_with_different_tokens_say_so(token_file: Path, other: str) ->
         assert "x (has another token, or is of another job)" in str(told.result())
 
 
+@pytest.mark.slow
 def test_launchers_of_two_jobs_are_kept_apart() -> None:
     """By what the platform calls them, as on the control channel."""
     environ = {"SLURM_JOB_ID": "7"}

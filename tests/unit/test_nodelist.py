@@ -122,6 +122,7 @@ def test_malformed_host_list_is_refused(text: str) -> None:
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

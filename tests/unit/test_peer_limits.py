@@ -216,6 +216,7 @@ def test_lines_beyond_a_limit_are_dropped_and_counted() -> None:
 # --- node 0
 
 
+@pytest.mark.slow
 def test_spare_nodes_that_come_and_go_fill_no_log(make_hub: Callable[..., Hub]) -> None:
     """Each of them says that it is here, and that it has left."""
     one = make_hub(2, spare_count=1)
@@ -255,6 +256,7 @@ def test_launchers_that_are_sent_off_do_not_stay_connected(make_hub: Callable[..
     assert sorted(one.hub.members) == [0], "what it says after that is not heard"
 
 
+@pytest.mark.slow
 def test_launchers_that_come_back_again_and_again_between_attempts(make_hub: Callable[..., Hub]) -> None:
     """Each has been lost when the next one comes, under another name and with another host."""
     one = make_hub(3, Restarts(most=9, rejoin_timeout_s=3600.0))
@@ -300,6 +302,7 @@ def test_unhealthy_spare_nodes_fill_neither_the_log_nor_the_last_screen(make_hub
     assert len(one.recovery.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
 
 
+@pytest.mark.slow
 def test_the_budget_of_a_node_outlives_its_connection(make_hub: Callable[..., Hub]) -> None:
     """A new launcher of the same node does not bring a new one."""
     one = make_hub(2, keep_going=True)
@@ -332,6 +335,7 @@ def test_answers_about_a_hang_are_counted_only_for_the_last_question(make_hub: C
 # --- the other nodes
 
 
+@pytest.mark.slow
 def test_a_node_0_that_talks_without_end_fills_no_log() -> None:
     """What it sends and what only prints a line is heard up to a limit."""
     said: list[str] = []

@@ -482,6 +482,7 @@ def test_a_nested_value_is_not_written_out() -> None:
     assert record.groups[0].name == ""
 
 
+@pytest.mark.slow
 def test_groups_of_many_ranks_do_not_fill_the_memory() -> None:
     waits = (Collective(1, "all_reduce"),)
     groups = tuple(GroupRecord(f"{number}", "", "0-65535", 1, 0, waits) for number in range(900))
@@ -493,6 +494,7 @@ def test_groups_of_many_ranks_do_not_fill_the_memory() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_conclusions_about_eight_thousand_ranks_take_no_time() -> None:
     """Each is in a group of all, of which half are absent, and waits in three more."""
     waits, done = (Collective(2, "all_reduce"),), (Collective(1, "all_reduce", True),)

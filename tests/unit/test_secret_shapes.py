@@ -128,6 +128,7 @@ def test_ordinary_line_loses_nothing() -> None:
     assert [redact(line) for line in LINES] == LINES
 
 
+@pytest.mark.slow
 def test_documents_and_goldens_lose_next_to_nothing() -> None:
     """What this project itself says and prints; an entry more here needs a reason."""
     listed = [
@@ -239,6 +240,7 @@ def test_of_a_huge_text_only_a_part_is_searched(
     assert 0 < max(counts) <= SEARCHED_MAX and sum(counts) <= 6 * SEARCHED_MAX  # a few passes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", CUT)
 @pytest.mark.parametrize("edge", [" ", pytest.param("\n", marks=pytest.mark.thorough)])
 def test_where_a_huge_text_is_cut_there_is_no_half_of_a_secret(channel: str, edge: str) -> None:

@@ -228,6 +228,7 @@ def test_a_finding_quotes_a_limited_part() -> None:
     assert len(told) < 1 << 16
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
     """Who gets one from somebody else waits for it no longer than for a real one."""
     path = tmp_path / "x.json"

@@ -388,6 +388,7 @@ def test_routine_lines_of_the_log(line: str, routine: bool) -> None:
     assert is_routine(line) is routine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("addresses", "tries", "least"), [(1, 5, 5), (5, 30, 1)], ids=["one", "five"])
 def test_mute_connections_lock_no_other_out(addresses: int, tries: int, least: int, tmp_path: Path) -> None:
     """Those of one address fill what it has; of several, what all have: then one that tries again gets in."""

@@ -373,6 +373,7 @@ def test_launchers_tell_each_other_their_addresses() -> None:
         assert meet_all(meetings) == [("127.0.77.2", "127.0.0.1")] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("members", "address"), [((0, 1), "127.0.77.2"), ((0, 1, 2), "127.0.77.2")])
 def test_launchers_that_do_not_meet_say_so(members: tuple[int, ...], address: str) -> None:
     """One does not come; two nodes come from one address."""

@@ -146,6 +146,7 @@ BY_CHANCE = ("changed", "swapped")
 FIXES = 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", all_but(FEW_STARTERS, EVERY))
 def test_a_fix_typed_literally_leads_to_a_right_job_or_the_next_stop(
     name: str, record_property: Record
@@ -169,6 +170,7 @@ def test_a_fix_typed_literally_leads_to_a_right_job_or_the_next_stop(
     check(tally, record_property, "fixes, typed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", all_but("0", map(str, range(MIXES // 1000))))
 def test_variables_thrown_together_are_a_possible_job_or_refused(part: str, record_property: Record) -> None:
     """Whatever stands together: each plan is one that some job has, each refusal has a name."""
@@ -204,6 +206,7 @@ SHAPES = (
 STARTERS = [name for name in EVERY if not is_cloud(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", all_but(FEW_STARTERS, STARTERS))
 def test_what_the_head_hands_to_every_process_makes_none_wrong(name: str, record_property: Record) -> None:
     """Each starter with each name that a shell or the head can forward: its own numbers, or a refusal."""
