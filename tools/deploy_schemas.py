@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from tests.golden.jobs import render
+
 Json = dict[str, Any]
 TARGET = Path(__file__).parent.parent / "tests" / "deploy" / "schemas"
 CRDS = {
@@ -68,7 +70,7 @@ def write(name: str, kinds: Json) -> None:
 
 def save(name: str, whole: Json) -> None:
     """Write a file."""
-    (TARGET / f"{name}.json").write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    (TARGET / f"{name}.json").write_text(render(json.loads(json.dumps(whole, sort_keys=True))) + "\n")
 
 
 def read_crd(file: Path) -> tuple[str, Json]:

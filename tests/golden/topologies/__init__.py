@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__
 from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
 from launcher.views.survey import render, take_view
 from launcher.views.topology import View
+from tests.golden.jobs import VERSION
+from tests.golden.jobs import render as lay_out
 
 HERE = Path(__file__).parent
-FORMS = {"txt": "text", "json": "json"}
 SUFFIX = ".snapshot.json"
 
 Json = dict[str, Any]
@@ -43,8 +43,10 @@ def view_snapshot(snapshot: Mapping[str, object], **typed: str) -> View:
 
 
 def shown(name: str) -> dict[Path, str]:
-    """Return the text of each file that belongs to a machine, as the program writes it now."""
+    """Return the text of each file of a machine: what the program prints now, JSON in our layout."""
     view = view_snapshot(read_topology(name))
-    texts = {HERE / f"{name}.{suffix}": render(view, form) for suffix, form in FORMS.items()}
-    version = f'"launcher": "{__version__}"'
-    return {path: text.replace(version, '"launcher": "<version>"') for path, text in texts.items()}
+    document = {**json.loads(render(view, "json")), "launcher": VERSION}
+    return {
+        HERE / f"{name}.txt": render(view, "text"),
+        HERE / f"{name}.json": lay_out(document) + "\n",
+    }
