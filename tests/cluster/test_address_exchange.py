@@ -11,14 +11,13 @@ import pytest
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.together import Job
-from tests.process.flooding import flood
 from tests.process.looking import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
 TOKEN = {"LAUNCHER_TOKEN": "0123456789abcdef-a-token"}
 SHOW = ("--framework", "tensorflow", "--", "sh", "-c", 'echo "$TF_CONFIG"')
-MASTER_PORT, CONTROL_PORT = 6105, 6106
+MASTER_PORT = 6105
 
 
 @pytest.fixture
@@ -59,19 +58,3 @@ def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
     assert job.says(0, f"turned away {job.cluster.nodes[2].address}: {why}")
     job.start(2, *SHOW)
     assert {one.status for one in job.wait(0, 1, 2).values()} == {0}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("port", "words"), [(MASTER_PORT, SHOW), (CONTROL_PORT, ("--", "true"))], ids=["exchange", "control"]
-)
-def test_a_flood_keeps_no_node_out(job: Job, port: int, words: tuple[str, ...]) -> None:
-    """1,500 connections a second from node 2 that say nothing; node 1 comes late, and has the token."""
-    nodes = job.cluster.nodes
-    job.start(0, *words, environ=TOKEN, count=2)
-    wait_for(lambda: job.listens(0, port), "node 0 listens")
-    with flood((nodes[0].address, port), 1500, before=job.cluster.argv(nodes[2], ())):
-        wait_for(lambda: job.says(0, "sent no message, and others were waiting"), "others have to go", 30)
-        job.start(1, *words, environ=TOKEN, count=2)
-        done = job.wait()
-    assert {one.status for one in done.values()} == {0}, done

@@ -1,6 +1,6 @@
 """Jobs that hang, and jobs of which one rank fails: the rank that differs and its line, said on all nodes.
 
-PyTorch and gloo on 2 and 4 simulated nodes with 2 ranks each; see `tests.cluster.hanging.hang` for what the
+PyTorch and gloo on 2 simulated nodes with 2 ranks each; see `tests.cluster.hanging.hang` for what the
 rank that differs does. `tests.cluster.repeat_hangs` runs each of them several times and prints a table.
 """
 
@@ -29,7 +29,6 @@ HANGS = {
     "ddp": ("skip", "ddp"),
 }
 """What the rank that differs does: the marks of its line and of the line of the others in hang.py."""
-OFTEN = ("skip", "spin", "fifo", "stopped", "ddp")
 LINES_MAX = 24
 
 
@@ -61,16 +60,6 @@ def test_the_rank_that_differs_is_named_on_two_nodes(pair: Job, kind: str) -> No
     done = pair.wait()
     assert {one.status for one in done.values()} == {1}, pair.describe()
     assert_named(pair, done, kind, 3)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["loader", *sorted({*HANGS} - {"loader"})])
-def test_the_rank_that_differs_is_named_on_four_nodes(job: Job, kind: str) -> None:
-    """Rank 5 of 8, which is on node 2."""
-    jobs.start(job, kind, 5, *jobs.STOPS)
-    done = job.wait()
-    assert {one.status for one in done.values()} == {1}, job.describe()
-    assert_named(job, done, kind, 5)
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("skip", 3), ("spin", 1), ("loader", 2)])
@@ -145,14 +134,6 @@ def test_a_failure_shows_where_the_others_were_on_two_nodes(pair: Job, kind: str
     """Without --stall-timeout: rank 1, on node 0, fails."""
     jobs.start(pair, kind, 1)
     assert_survivors(pair, pair.wait(), 1, FAILURES[kind])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", FAILURES)
-def test_a_failure_shows_where_the_others_were_on_four_nodes(job: Job, kind: str) -> None:
-    """Rank 6, on node 3, fails."""
-    jobs.start(job, kind, 6)
-    assert_survivors(job, job.wait(), 6, FAILURES[kind])
 
 
 def test_a_paused_node_is_named_before_it_is_lost(job: Job) -> None:

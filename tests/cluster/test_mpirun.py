@@ -291,22 +291,6 @@ def test_other_signals_and_the_map_reach_the_ranks(fleet: MakeFleet, tmp_path: P
     assert (head.status, other.status) == (0, 0), head.err[-2000:]
 
 
-@pytest.mark.thorough
-def test_who_ignores_sigterm_is_killed_after_the_grace(fleet: MakeFleet, tmp_path: Path) -> None:
-    """On every node, and the status says how it ended."""
-    two = fleet("openmpi4", 2)
-    script = two.script(SLEEP.format(folder=tmp_path).replace("lambda *_: sys.exit(0)", "signal.SIG_IGN"))
-    two.start_all("--grace", "2", "--", "python", script)
-    await_ready(tmp_path, 2)
-    started = time.monotonic()
-    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
-    head, other = two.wait(30)
-    assert time.monotonic() - started < 12
-    assert (head.status, other.status) == (137, 137), head.err[-2000:]
-    assert "still run after 2 s: sending SIGKILL" in head.err
-    two.await_empty()
-
-
 @pytest.mark.parametrize("family", ["openmpi5", "impi"])
 def test_nothing_survives_a_sigkill_of_the_head(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
     """Nobody is left to say anything: mpirun, its daemons and all ranks go, and the nodes know."""

@@ -152,31 +152,6 @@ def test_the_ranks_of_the_next_attempt_meet_by_mpi(family: str, make_job: MakeJo
     assert "2 attempts, 1 failed" in head.err, head.err[-2000:]
 
 
-@pytest.mark.thorough
-def test_a_cause_that_a_restart_does_not_help_ends_the_job(make_job: MakeJob) -> None:
-    job = make_job("openmpi5")
-    job.start("--restarts", "5", "--", "python", "-c", "import no_such_module")
-    head, other = job.await_end()
-    assert (head.status, other.status) == (1, 1), head.err[-3000:]
-    assert head.err.count("failed first") == 1 and "import-error" in head.err, head.err[-3000:]
-    assert "no restart: a restart does not help" in head.err and "--restart-on any" in head.err
-
-
-@pytest.mark.thorough
-def test_the_budget_ends_and_the_record_has_all_attempts(make_job: MakeJob, tmp_path: Path) -> None:
-    job = make_job("mpich")
-    record = tmp_path / "attempts.jsonl"
-    flags = ("--restarts", "1", "--attempts-file", str(record), "--progress-pattern", "step [0-9]")
-    job.start(*flags, "--", "sh", "-c", '[ -n "$LAUNCHER_ATTEMPT" ] && echo step 1; exit 9')
-    head, other = job.await_end()
-    assert (head.status, other.status) == (9, 9), head.err[-3000:]
-    assert head.err.count("failed first") == 2 and "no restart: the only restart is used" in head.err
-    assert "2 attempts, 2 failed" in head.err
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [(one["number"], one["status"], one["restarts"]) for one in lines] == [(0, 9, True), (1, 9, False)]
-    assert [one["progressed"] for one in lines] == [False, True]
-
-
 @pytest.mark.parametrize("told", [0, 1], ids=["head", "serving"])
 def test_sigterm_before_an_attempt_ends_the_job(told: int, make_job: MakeJob) -> None:
     """The third attempt would wait for a minute; the job ends as the second has."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.channel.frames import PREAMBLE
 from tests.cluster.together import Job, assert_one_truth, own_environ
 from tests.process.looking import is_true_by, wait_for
 from tests.process.starting import ROOT
@@ -293,22 +292,6 @@ def test_a_node_that_comes_late_is_waited_for(pair: Job) -> None:
 
 
 @pytest.mark.thorough
-def test_a_node_that_comes_a_minute_late_is_waited_for(job: Job) -> None:
-    """The others say four times whom they wait for, hold their connections, and begin together."""
-    for index in (0, 1, 3):
-        job.start(index, "--", "sh", "-c", "echo $RANK")
-    deadline = time.monotonic() + 60
-    wait_for(lambda: time.monotonic() > deadline, "a minute", 80)
-    assert [launcher.poll() for launcher in job.launchers.values()] == [None] * 3
-    job.start(2, "--", "sh", "-c", "echo $RANK")
-    done = job.wait()
-    assert [(done[rank].status, done[rank].out) for rank in range(4)] == [
-        (0, f"{rank}\n") for rank in range(4)
-    ]
-    assert all(done[rank].err.count("waiting for 1 of 4 nodes: node 2") >= 3 for rank in (0, 1, 3))
-
-
-@pytest.mark.thorough
 def test_a_node_0_that_comes_late_is_waited_for(pair: Job) -> None:
     """The others call until it is there; who came earlier has no other clock for that."""
     pair.start(1, "--", "true")
@@ -457,65 +440,6 @@ def test_a_second_job_on_the_same_hosts_is_a_job_of_its_own(pair: Job) -> None:
     assert all(pair.launchers[name].poll() is None for name in (0, 1))
     pair.kill_rank(1)
     assert_one_truth(pair.wait(0, 1), 137, "rank 1 of 2 failed first")
-
-
-NOISE = """
-import os, socket, sys, time
-def call():
-    return socket.create_connection(("10.77.0.10", 6106), 5)
-half_open = [call() for _ in range(300)]
-garbage = (b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(5000), PREAMBLE + bytes(32), bytes(1 << 20))
-for piece in garbage:
-    for _ in range(20):
-        try:
-            caller = call()
-            caller.sendall(piece)
-            caller.settimeout(2)
-            caller.recv(64)
-            caller.sendall(os.urandom(64))
-            caller.recv(64)
-        except OSError:
-            pass
-slow = [call() for _ in range(50)]
-for byte in PREAMBLE:
-    for caller in slow:
-        try:
-            caller.send(bytes([byte]))
-        except OSError:
-            pass
-    time.sleep(0.1)
-print("done", flush=True)
-"""
-
-
-@pytest.mark.thorough
-def test_noise_at_the_door_disturbs_no_job(job: Job) -> None:
-    """Half-open, slow, garbage, oversized: counted, named, and the next failure is heard in time."""
-    job.start_waiting()
-    status = f"/proc/{job.on(job.cluster.nodes[0], ('pgrep', '-o', '-f', 'launcher run')).split()[0]}/status"
-    before = resident_kib(job, status)
-    caller = subprocess.run(
-        job.cluster.argv(job.cluster.nodes[3], (sys.executable, "-c", f"PREAMBLE = {PREAMBLE!r}\n{NOISE}")),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert caller.stdout == "done\n", caller.stderr
-    assert resident_kib(job, status) - before < 8 << 10
-    killed_at = job.kill_rank(2)
-    done = job.wait()
-    assert_one_truth(done, 137, "rank 2 of 4 failed first")
-    assert max(job.told_at(rank) for rank in (0, 1, 3)) - killed_at < 1.0
-    assert "turned away 10.77.0.13: does not speak the launchers' protocol" in done[0].err
-    assert "turned away 10.77.0.13: has another token, or is of another job" in done[0].err
-    assert done[0].err.count("turned away") < 20
-
-
-def resident_kib(job: Job, status: str) -> int:
-    """Return the memory of a process on node 0."""
-    text = job.on(job.cluster.nodes[0], ("cat", status))
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS"))
 
 
 # --- real training

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster
-from tests.cluster.conftest import need_namespaces
-from tests.cluster.together import Job, assert_one_truth, own_environ
+from tests.cluster.together import Job
 from tests.process.looking import wait_for
-from tests.process.starting import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
-TRAIN = os.path.join(ROOT, "examples", "train_ddp.py")
 SHORT = ("--roll-call-timeout", "5")
 LISTEN = """
 import socket, sys, time
@@ -177,26 +171,3 @@ def test_a_port_that_a_task_needs_and_has_not_is_told_to_all(pair: Job) -> None:
 
 
 # --- real training
-
-
-@pytest.mark.thorough
-@pytest.mark.torch
-def test_a_rank_of_four_nodes_real_training_that_is_killed_ends_it_everywhere(tmp_path: Path) -> None:
-    """Its peers fail of it at the same moment; all nodes name the one, and end as it did."""
-    need_namespaces()
-    with Cluster(4) as four:
-        job = Job(four, tmp_path)
-        job.start_all("--", TRAIN, "--epochs", "1000", environ=own_environ())
-        out = job.launchers[0].stdout
-        assert out is not None
-        for line in out:
-            if "epoch 2/" in line:
-                break
-        node = four.nodes[2]
-        pids = job.on(node, ("pgrep", "-f", "train_ddp.py")).split()
-        environs = {pid: job.on(node, ("cat", f"/proc/{pid}/environ")) for pid in pids}
-        pid = next(pid for pid, text in environs.items() if "\0RANK=2\0" in f"\0{text}")
-        job.on(node, ("kill", "-9", pid))
-        done = job.wait()
-        assert_one_truth(done, 137, "rank 2 of 4 failed first: it was killed by SIGKILL")
-        job.close()

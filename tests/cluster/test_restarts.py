@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ from launcher.process.watchdog import NAME as WATCHDOG
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
-from tests.cluster.together import WAITER, Job, assert_one_truth
+from tests.cluster.together import Job, assert_one_truth
 from tests.process.gpus import HOLDS, StandIn
 from tests.process.hubs import Caller, LiveHub, live_hub, make_join
 from tests.process.looking import is_true_by, wait_for
@@ -324,14 +323,6 @@ def test_a_launcher_that_claims_a_node_that_runs_is_sent_away(job: Job) -> None:
     job.launchers.pop(9)
     assert {one.status for one in job.wait().values()} == {0}
     assert up(job, 1) == 0
-
-
-def test_without_restarts_nothing_waits(job: Job) -> None:
-    job.start_waiting()
-    job.kill_rank(1)
-    done = job.wait()
-    assert_one_truth(done, 137, "rank 1 of 4 failed first")
-    assert WAITER and "restart" not in done[0].err
 
 
 # --- spare nodes
@@ -950,15 +941,6 @@ def test_a_node_that_calls_again_beside_its_connection_loses_no_message() -> Non
             again.hear("news")
 
 
-@pytest.mark.thorough
-def test_a_launcher_that_is_never_let_in_is_reported() -> None:
-    """Node 2 goes on, and a second launcher has its rank."""
-    with live_hub(3, RULE) as hub:
-        start_three(hub)
-        join(hub, 2, "aa").hear("busy")
-    assert [line for line in hub.said if "claims to be a node that has already joined: as node 2" in line]
-
-
 def test_nodes_that_wait_for_a_lost_one_say_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.cluster.regroup.SAY_EVERY_S", 0.1)
     with live_hub(3, RULE) as hub:
@@ -966,17 +948,6 @@ def test_nodes_that_wait_for_a_lost_one_say_until_when(monkeypatch: pytest.Monke
         said = r"attempt 1 waits for node 2, at most \d+ s more \(--rejoin-timeout\)"
         wait_for(lambda: any(re.search(said, line) for line in hub.said), "it is said")
         assert node_1
-
-
-@pytest.mark.thorough
-def test_nodes_with_one_host_name_are_named_by_rank() -> None:
-    """Several launchers on one machine: the name of the host says nothing."""
-    with live_hub(3, RULE) as hub:
-        leave_2(hub, host="vm")
-        lose(hub, 1)
-        wait_for(lambda: hub.recovery.history.noted, "node 1 is lost")
-        lines = hub.recovery.history.summarize(1, 0, 0, 1, 75, is_alone=False)
-        assert lines == "bad nodes: node 2 (vm) (1 x node-lost), node 1 (vm) (1 x node-lost)"
 
 
 @pytest.mark.parametrize(
@@ -1193,28 +1164,3 @@ def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
         over = node_1.hear("over")
         assert over["status"] == 9 and f"{HELD}; no spare node can take its place" in str(over["why"]), over
         assert [one.node for one in hub.recovery.history.noted] == [2] and not hub.faults
-
-
-@pytest.mark.thorough
-def test_no_attempt_follows_on_several_nodes_while_a_process_survives(pair: Job) -> None:
-    """A debugger holds the rank of node 1, as the kernel may hold a process that waits for a device."""
-    script = (
-        f"test $RANK = 0 || {{ echo $$ > {pair.folder}/new; mv {pair.folder}/new "
-        f"{pair.folder}/pid; }}; while ! test -e {pair.folder}/go; do sleep 0.05; done; "
-        "test $RANK = 1 && sleep 600; exit 9"
-    )
-    pair.start_all("--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
-    wait_for((pair.folder / "pid").exists, "rank 1 runs")
-    hold = (
-        "import ctypes, os, sys, time; pid = int(sys.argv[1]); "
-        "assert not ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0); open(sys.argv[2], 'w'); time.sleep(600)"
-    )
-    words = (sys.executable, "-c", hold, (pair.folder / "pid").read_text().strip(), f"{pair.folder}/go")
-    with subprocess.Popen(pair.cluster.argv(pair.cluster.nodes[1], words)) as holder:
-        done = pair.wait()
-        holder.kill()
-    assert {one.status for one in done.values()} == {9}, done[0].err
-    for one in done.values():
-        assert len(one.first) == 1 and "survive SIGKILL" in one.err, one.err
-        assert "no restart: node 1 (node1) is unhealthy: 1 survive SIGKILL" in one.err, one.err
-    assert "bad nodes: node1" in done[0].err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -104,25 +103,6 @@ def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
         "spares": 0,
         "spare_hosts": [],
     }
-
-
-FAILS_WHEN_ALL_ARE_UP = """
-import glob, os, sys, time
-open(f"{sys.argv[1]}/up-{os.environ['RANK']}", "w")
-while len(glob.glob(f"{sys.argv[1]}/up-*")) < 4:
-    time.sleep(0.01)
-sys.exit(9)
-"""
-
-
-@pytest.mark.thorough
-def test_any_node_tells_that_a_restart_waits(job: Job) -> None:
-    """The second failure in a row: all ranks have ended, and the job goes on a minute later."""
-    start(job, FAILS_WHEN_ALL_ARE_UP, "--restarts", "9", "--restart-delay", "60")
-    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2")
-    for index in (0, 1):
-        head = ask(job, index, "status").stdout.splitlines()[0]
-        assert re.search(r"0 of 4 ranks run · .* · waits [0-9.]+ s for restart 2$", head), head
 
 
 @pytest.mark.thorough

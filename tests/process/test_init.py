@@ -25,7 +25,6 @@ FORWARDED = sorted(
         *(signal.SIGTRAP, signal.SIGSYS),
     }
 )
-DEADLY = [n for n in FORWARDED if n not in (signal.SIGCONT, signal.SIGTSTP, signal.SIGURG, signal.SIGWINCH)]
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 

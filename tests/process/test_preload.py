@@ -138,16 +138,6 @@ def flatten(told: dict[str, object]) -> dict[str, object]:
     return {**{name: value for name, value in told.items() if not isinstance(value, dict)}, **inner}
 
 
-@pytest.mark.parametrize("status", [0, 1, 3, 127, 128, 255])
-def test_a_status_is_passed_on(status: int, tmp_path: Path) -> None:
-    """sys.exit and os._exit."""
-    for way in ("sys.exit", "os._exit"):
-        text = f"import os, sys\nif os.environ['RANK'] == '1': {way}({status})\n"
-        done = run(tmp_path, text)
-        assert done.returncode == status, done.stderr
-        assert USED in done.stderr
-
-
 def test_all_statuses_are_passed_on(tmp_path: Path) -> None:
     """0 to 255, as its parent sees them: a process for each."""
     text = (

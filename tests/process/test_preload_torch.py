@@ -58,36 +58,6 @@ def test_training_is_the_same_to_the_digit(method: str, tmp_path: Path) -> None:
     assert sorted(forked.stdout.splitlines()) == sorted(plain.stdout.splitlines())
 
 
-def test_a_restart_imports_nothing_again(tmp_path: Path) -> None:
-    """DDP fails once, and the next attempt is at its first allreduce at once."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import time\nbegan = time.monotonic()\nimport os, sys, torch\nimport torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1))\n"
-        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-        "print('attempt', attempt, time.monotonic() - began, flush=True)\n"
-        "os._exit(attempt == '0' and os.environ['RANK'] == '1')\n"
-    )
-    flags = ("--restarts", "1", "--restart-on", "any", "--restart-delay", "0")
-    done = launch(*TWO, *flags, "--preload", "torch", str(script))
-    assert done.returncode == 0, done.stderr
-    assert "not used" not in done.stderr
-    again = [line.split()[4] for line in done.stdout.splitlines() if "attempt 1" in line]
-    assert len(again) == 2 and all(float(seconds) < 0.8 for seconds in again), again
-
-
-@pytest.mark.thorough
-def test_each_rank_has_its_own_seeds(tmp_path: Path) -> None:
-    """As in processes of their own: torch's and numpy's."""
-    script = tmp_path / "train.py"
-    script.write_text("import numpy, torch\nprint(torch.initial_seed(), numpy.random.randint(1 << 30))\n")
-    for flags in ((), ("--preload", "torch,numpy")):
-        done = launch(*TWO, *flags, str(script))
-        assert (USED in done.stderr) == bool(flags)
-        seeds = [line.split()[2:] for line in done.stdout.splitlines()]
-        assert all(one != other for one, other in zip(*seeds, strict=True)), seeds
-
-
 @pytest.mark.thorough
 def test_record_writes_the_error(tmp_path: Path) -> None:
     """The report quotes it, as without."""

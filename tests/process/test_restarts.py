@@ -69,40 +69,6 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job() -> None:
     assert "no restart: a restart does not help against import-error" in done.stderr
 
 
-def test_any_cause_is_restarted_if_that_is_asked_for() -> None:
-    flags = ("--restarts", "2", "--restart-on", "any", "--restart-delay", "0")
-    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format("__import__('no_such')"))
-    assert (done.returncode, attempts(done.stderr)) == (1, 3), done.stderr
-    assert "no restart: all 2 restarts are used" in done.stderr
-
-
-def test_a_status_that_is_not_restarted() -> None:
-    flags = ("--restarts", "3", "--no-restart-status", "92,93")
-    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(93))
-    assert (done.returncode, attempts(done.stderr)) == (93, 1), done.stderr
-    assert "no restart: status 93 is not restarted" in done.stderr
-
-
-def test_a_budget_for_each_cause() -> None:
-    flags = ("--restarts", "9", "--restarts-per-cause", "1", "--restart-delay", "0")
-    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
-    assert (done.returncode, attempts(done.stderr)) == (5, 2), done.stderr
-    assert "no restart: 2 attempts failed with status 5 (--restarts-per-cause 1)" in done.stderr
-
-
-@pytest.mark.parametrize("kind", ["file", "pattern"])
-def test_three_attempts_without_progress_are_enough(kind: str, tmp_path: Path) -> None:
-    flags = ("--restarts", "9", "--restart-delay", "0")
-    gate = (
-        ("--progress-file", str(tmp_path / "ckpt"))
-        if kind == "file"
-        else ("--progress-pattern", "step [0-9]")
-    )
-    done = launch(*TWO, *flags, *gate, "--", sys.executable, "-c", FAILS.format(5))
-    assert (done.returncode, attempts(done.stderr)) == (5, 3), done.stderr
-    assert f"no restart: 3 attempts in a row made no progress (--progress-{kind})" in done.stderr
-
-
 @pytest.mark.parametrize("kind", ["file", "pattern"])
 def test_progress_keeps_the_job_going(kind: str, tmp_path: Path) -> None:
     """The file is written, or the line printed, in each attempt: all restarts are used."""

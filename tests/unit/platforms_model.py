@@ -810,20 +810,6 @@ def pals(job: Job) -> list[Start]:
     )
 
 
-def trainer_jax(job: Job) -> list[Start]:
-    """The Trainer's JAX runtime: a pod is one process with all of its GPUs."""
-    return _each(
-        job,
-        lambda node, rank, local: {
-            "JAX_NUM_PROCESSES": str(job.world),
-            "JAX_PROCESS_ID": str(rank),
-            "JAX_COORDINATOR_ADDRESS": f"{job.nodes[0].hostname}:29500",
-            "JOB_COMPLETION_INDEX": str(node.index),
-            "KUBERNETES_SERVICE_HOST": "10.96.0.1",
-        },
-    )
-
-
 def flags(job: Job) -> list[Start]:
     """A person on each node, with the LAUNCHER_* forms of the flags."""
     master = job.nodes[0].address
