@@ -107,16 +107,6 @@ def test_the_nodes_of_a_job_tell_one_story(two: Job, receiver: Path, tmp_path: P
 
 
 @pytest.mark.thorough
-def test_each_node_may_have_its_file(two: Job, tmp_path: Path) -> None:
-    """By its rank in the file's name, for file systems on which two nodes cannot append to one file."""
-    two.start_all("--events", f"{tmp_path}/events-%n.jsonl", "--", "true")
-    two.wait()
-    for node in range(2):
-        events = [json.loads(line) for line in (tmp_path / f"events-{node}.jsonl").read_text().splitlines()]
-        assert {event["node"] for event in events} == {node}
-
-
-@pytest.mark.thorough
 def test_a_node_that_waits_tells_so(two: Job, tmp_path: Path) -> None:
     """Before the nodes are together: the file grows, and a node that is not the first knows no run yet."""
     path = tmp_path / "events.jsonl"

@@ -224,18 +224,6 @@ def test_bash_around_python_saves_the_checkpoint(job: Job) -> None:
 
 
 @pytest.mark.thorough
-def test_a_wrapper_script_saves_the_checkpoint(pair: Job) -> None:
-    """The usual train.sh, ``set -e`` and neither trap nor exec, with DataLoaders' workers on top."""
-    wrapper, script = pair.folder / "train.sh", pair.script(*ENDLESS, "--workers", "1")
-    wrapper.write_text(f"#!/bin/bash\nset -e\n{shlex.join(script)}\necho all done\n")
-    wrapper.chmod(0o755)
-    status = stop_while_training(pair, pair.line([str(wrapper)]))
-    text = pair.read()
-    assert status == 128 + signal.SIGTERM, text
-    pair.saved_step("SIGTERM", text)
-
-
-@pytest.mark.thorough
 def test_a_script_is_told_by_the_signal_that_it_listens_to(pair: Job) -> None:
     """--signal-map TERM=USR1: SIGTERM arrives here, SIGUSR1 there, and nobody hears of SIGTERM."""
     status = stop_while_training(pair, pair.line(pair.script(), "--signal-map", "TERM=USR1"))
@@ -410,20 +398,6 @@ def test_ctrl_c_saves_the_checkpoint(tmp_path: Path, terminal: Terminal, count: 
         status = terminal.wait(process)
     assert status == 128 + signal.SIGINT, terminal.read()
     job.saved_step("SIGINT", terminal.read())
-
-
-@pytest.mark.thorough
-def test_a_second_ctrl_c_ends_the_job_now(pair: Job, terminal: Terminal) -> None:
-    """Whoever types it twice does not want to wait for a checkpoint."""
-    pair.hold.touch()
-    with terminal.open(pair, pair.line(pair.held_script())) as process:
-        pair.wait_until("step 5: loss", read=terminal.read)
-        terminal.type("\x03")
-        pair.wait_until("saving", times=2, read=terminal.read)
-        terminal.type("\x03")
-        status = terminal.wait(process)
-    assert status == 128 + signal.SIGKILL, terminal.read()
-    assert not (pair.checkpoint / "latest").exists()
 
 
 class Tmux:

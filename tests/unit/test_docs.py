@@ -283,15 +283,6 @@ def test_each_promise_of_security_is_held_by_tests() -> None:
     assert re.search(r"^### Security$", (Path(ROOT) / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "docs/*"])
-def test_no_page_has_remains_of_a_merge_or_of_a_draft(page: str) -> None:
-    """Markers of a conflict, and comments that no tool needs."""
-    for path in Path(ROOT).glob(f"{page}.md"):
-        text = path.read_text(encoding="utf-8")
-        assert not re.findall(r"^(?:<{7}|>{7}|={7})(?: .*)?$", text, re.MULTILINE), path
-        assert not re.findall(r"<!-- (?!begin: |end: |Sections below)[^>]*-->", text), path
-
-
 INSIDE = ("architecture.md",)
 """Pages about the code: there is nothing to type."""
 
