@@ -62,7 +62,9 @@ def find_changes(path: Path) -> Iterator[Change]:
         match node:
             case ast.Assert() | ast.JoinedStr() | ast.Raise():
                 continue
-            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            case (
+                ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assign(targets=[ast.Name(id="TYPE_CHECKING")])
+            ):
                 continue
             case ast.FunctionDef():
                 pending += [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]

@@ -9,6 +9,7 @@ from launcher.cluster.messages import Bye
 from launcher.cluster.outcome import read_verdict
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.cluster.rendezvous import LEAVE_S as COORDINATOR_LEAVE_S
+from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY
 
 TYPE_CHECKING = False
@@ -28,8 +29,6 @@ LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
 LEAVE_S = 1.0
 """Seconds for our last message to arrive."""
 PATIENCE_S = max(COORDINATOR_LEAVE_S, LATE_COMERS_S) + LEAVE_S
-SAY_AFTER_S = 15.0
-"""Seconds after which a node whose processes have succeeded reports that it waits."""
 
 
 class NodeEnding:
@@ -56,7 +55,7 @@ class NodeEnding:
         has_given_up = self._channel.is_lost and not view.shape.keep_going
         status = outcome.status or (EXIT_NOT_READY if has_given_up else 0)
         self._reporter.tell_end(status, outcome.verdict)
-        say_at = time.monotonic() + SAY_AFTER_S
+        say_at = time.monotonic() + SAY_EVERY_S
 
         def is_waiting() -> bool:
             nonlocal say_at

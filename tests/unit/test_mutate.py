@@ -9,6 +9,7 @@ from tools import mutate
 
 SOURCE = """
 LIMIT_S = 2.5
+TYPE_CHECKING = False
 
 def wait(count: int = 1) -> bool:
     assert count > 3

@@ -34,6 +34,7 @@ from launcher.cluster.messages import Ended, Failed, ReadyAgain
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
 from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
+from launcher.cluster.settings import Shape
 from launcher.core import messages as core_messages
 from launcher.core.errors import NotReady, UsageError
 from launcher.core.messages import FACTS_KEPT, Garbled, parse
@@ -559,6 +560,13 @@ def test_where_they_do_not(environ: dict[str, str], more: dict[str, Any]) -> Non
 def test_where_torchrun_gives_out_the_ranks_it_decides() -> None:
     """After a failure it starts all processes again: the channel only informs."""
     assert plan(ranks_at_start=True).keep_going
+
+
+def test_a_node_has_as_long_as_the_page_says() -> None:
+    """docs/peers.md: --lost-after, and 5 seconds more; its processes end before others may begin."""
+    shape = Shape(0, 2, 2, "10.0.0.4", (6106,), lost_after_s=10.0, grace_s=30.0)
+    assert shape.given_up_s == 15.0
+    assert shape.lease_s > shape.given_up_s + shape.grace_s
 
 
 # --- strangers
