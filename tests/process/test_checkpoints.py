@@ -223,15 +223,6 @@ def test_bash_around_python_saves_the_checkpoint(job: Job) -> None:
     job.saved_step("SIGTERM", text)
 
 
-@pytest.mark.thorough
-def test_a_script_is_told_by_the_signal_that_it_listens_to(pair: Job) -> None:
-    """--signal-map TERM=USR1: SIGTERM arrives here, SIGUSR1 there, and nobody hears of SIGTERM."""
-    status = stop_while_training(pair, pair.line(pair.script(), "--signal-map", "TERM=USR1"))
-    text = pair.read()
-    assert status == 128 + signal.SIGUSR1, text
-    pair.saved_step("SIGUSR1", text)
-
-
 def test_as_process_1_the_checkpoint_is_saved(job: Job) -> None:
     """The launcher as process 1 of a pid namespace, as in a container; the kernel drops no signal."""
     line = [*init_prefix(), *job.line(job.script())]

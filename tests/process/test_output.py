@@ -230,16 +230,6 @@ def is_waiting(pid: int) -> bool:
     return states == ["S", "S"]
 
 
-def test_carriage_returns_survive() -> None:
-    """tqdm's bars: the bytes are all there, each redrawn line with its rank."""
-    script = "import os\nfor i in range(3): os.write(1, b'%d%%\\r' % i)\nos.write(1, b'done\\n')"
-    done = subprocess.run(
-        [sys.executable, "-m", "launcher", "run", "--prefix", "--", sys.executable, "-c", script],
-        env=clean_environ(), capture_output=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout == b"[rank 0] 0%\r[rank 0] 1%\r[rank 0] 2%\r[rank 0] done\n"
-
-
 def test_a_prompt_appears_without_its_line_end() -> None:
     """input('name? '): shown after a moment, though the line has not ended."""
     script = "import os, time; os.write(1, b'name? '); time.sleep(30)"

@@ -6,10 +6,8 @@ import contextlib
 import gc
 import json
 import os
-import select
 import socket
 import struct
-import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -276,20 +274,6 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
         caller.close()
 
 
-def test_who_has_the_key_gets_in_though_strangers_come_again_and_again() -> None:
-    """Twice as many as there are places, silent, and back as soon as they are turned away."""
-    with live_hub(2) as live, crowd(live.port, 2 * PENDING_MAX):
-        wait_for(lambda: len(live.hub.acceptor) >= PENDING_MAX, "all places are taken", deadline_s=WAIT_S)
-        caller = Caller(live.port)
-        caller.say(make_join(1, 2))
-        assert caller.hear("start")
-        (why,) = [line for line in live.said if "turned away 127.0.0.1" in line]
-        assert (
-            "sent no message, and others were waiting" in why
-        )  # so nobody had to wait until they were too late
-        caller.socket.close()
-
-
 @pytest.mark.parametrize("source", ["127.0.0.9", ADDRESS])
 def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
     """1,500 connections a second that say nothing, from another address or from that of the node itself."""
@@ -303,47 +287,6 @@ def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
         assert len(live.hub.acceptor) <= PENDING_MAX
         assert live.faults == []
         caller.socket.close()
-
-
-def test_a_flood_takes_places_from_its_own_address() -> None:
-    """The oldest of the address that has most must go, not the one that has waited longest."""
-    with live_hub(2) as live:
-        silent = socket.create_connection((ADDRESS, live.port), WAIT_S, source_address=("127.0.0.8", 0))
-        with flooded((ADDRESS, live.port), 1500, "127.0.0.9"):
-            turned_away = live.hub.acceptor.turned_away
-            wait_for(lambda: turned_away.total > 1000, "others have to go", deadline_s=WAIT_S)
-            reasons = turned_away.reasons()
-        silent.close()
-        assert "and others were waiting" in reasons["127.0.0.9"]
-        assert "and others were waiting" not in reasons.get("127.0.0.8", "")
-
-
-@contextlib.contextmanager
-def crowd(port: int, count: int) -> Iterator[None]:
-    """Return while so many connections that say nothing are open, each replaced when it is closed."""
-    ended = threading.Event()
-
-    def keep_coming() -> None:
-        poll, callers = select.poll(), dict[int, socket.socket]()
-        while not ended.is_set():
-            while len(callers) < count:
-                caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-                caller.connect_ex((ADDRESS, port))
-                poll.register(caller, select.POLLIN)
-                callers[caller.fileno()] = caller
-            for number, _ in poll.poll(100):
-                poll.unregister(number)
-                callers.pop(number).close()
-        for caller in callers.values():
-            caller.close()
-
-    thread = threading.Thread(target=keep_coming)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(WAIT_S)
 
 
 def test_a_flood_grows_no_memory(hub: LiveHub) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -231,15 +229,6 @@ def test_a_launcher_inside_a_process_starts_nothing_twice() -> None:
     assert [(p["RANK"], p["WORLD_SIZE"]) for p in dumps(done.stdout)] == [("0", "2"), ("1", "2")]
 
 
-def test_the_first_failure_ends_the_others_and_gives_the_status() -> None:
-    """One process exits 5, the others get SIGTERM; the status is 5 and soon."""
-    script = 'if [ "$RANK" = 1 ]; then exit 5; fi; exec sleep 60'
-    started = time.monotonic()
-    done = launch("run", "--nproc-per-node", "4", "--", "sh", "-c", script)
-    assert (done.returncode, time.monotonic() - started < 10) == (5, True)
-    assert "rank 1" in done.stderr and "status 5" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("manner", "grace", "expected"),
     [("obey", "20", {40, 41}), ("default", "20", {143}), ("refuse", "0.3", {137})],
@@ -265,17 +254,6 @@ def test_sigterm_is_passed_on_and_waited_for(manner: str, grace: str, expected: 
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode in expected
-
-
-def test_other_signals_are_passed_on_and_end_nothing() -> None:
-    """SIGUSR1, a usual request to checkpoint, reaches the processes; they go on."""
-    script = 'trap "echo saved; exit 0" USR1; echo ready; while :; do sleep 0.05; done'
-    with open_launcher("run", "--", "bash", "-c", script) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGUSR1)
-        out, _ = process.communicate(timeout=30)
-    assert (process.returncode, out) == (0, "saved\n")
 
 
 @pytest.mark.parametrize("environ", [MPI, {}], ids=["exec", "supervise"])
@@ -337,14 +315,6 @@ def test_the_affinity_that_mpirun_narrowed_is_widened_for_forks_only() -> None:
     assert forked.stdout.splitlines() == [str(sorted(everything))] * 2
     kept = launch("run", "--", *show, environ=MPI, interpreter=bind)
     assert kept.stdout.splitlines() == [str([one])]
-
-
-def test_a_dry_run_prints_and_starts_nothing(tmp_path: Path) -> None:
-    """--dry-run shows the exact command and the reason of each value."""
-    witness = tmp_path / "started"
-    done = launch("run", "--dry-run", "--", "touch", str(witness), environ=MPI)
-    assert done.returncode == 0 and "OMPI_COMM_WORLD_RANK='3'" in done.stdout
-    assert str(witness) in done.stdout and not witness.exists()
 
 
 def test_a_dry_run_can_be_asked_for_by_a_variable(tmp_path: Path) -> None:
@@ -437,36 +407,6 @@ def test_a_full_disk_is_said_in_one_line() -> None:
     done = shell('exec "$@" >/dev/full', "env")
     assert (done.returncode, "cannot-write" in done.stderr) == (75, True)
     assert "Traceback" not in done.stderr
-
-
-def test_ctrl_c_reaches_every_process_once() -> None:
-    """The terminal tells the whole foreground group; the launcher does not tell it again."""
-    script = (
-        "import signal, sys, time\n"
-        "count = 0\n"
-        "def note(*_):\n    global count\n    count += 1\n"
-        "signal.signal(signal.SIGINT, note)\n"
-        "print('ready', flush=True)\n"
-        "deadline = time.monotonic() + 20\n"
-        "while not count and time.monotonic() < deadline:\n    time.sleep(0.02)\n"
-        "time.sleep(0.3)\n"  # nothing is waited for: long enough for a second copy to arrive
-        "print('told', count, flush=True)\n"
-    )
-    child, terminal = pty.fork()
-    if child == 0:
-        environ = clean_environ()
-        os.execve(
-            sys.executable, [sys.executable, "-m", "launcher", *TWO, sys.executable, "-c", script], environ
-        )
-    seen = ""
-    while seen.count("ready") < 2:
-        seen += os.read(terminal, 1000).decode()
-    os.write(terminal, b"\x03")
-    while seen.count("told") < 2:
-        seen += os.read(terminal, 1000).decode()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    os.close(terminal)  # not before: that is a hangup
-    assert seen.count("told 1") == 2, seen
 
 
 def test_a_snapshot_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:

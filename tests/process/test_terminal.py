@@ -130,6 +130,7 @@ print('told', count, flush=True)
 """
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("count", ["1", "2"])
 def test_ctrl_c_arrives_once(opened: list[Terminal], count: str) -> None:
     """One Ctrl-C is one SIGINT in each process, whether the terminal or the launcher delivers it."""
