@@ -8,6 +8,8 @@ import struct
 import time
 from errno import EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE
 
+from launcher.core.errors import NotReady, Problem
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +130,26 @@ def listen(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
             continue
         return listening, port
     raise problem
+
+
+def open_listener(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
+    """Return a socket that listens at node 0's address, and its port.
+
+    Raises:
+        NotReady: No port is free at this address.
+    """
+    try:
+        return listen(address, ports)
+    except OSError as error:
+        named = f"{ports[0]}" if len(ports) == 1 else f"{ports[0]} to {ports[-1]}"
+        raise NotReady(
+            Problem(
+                "no-control-port",
+                f"cannot listen at {address} port {named}: {error.strerror}",
+                "control channel of node 0",
+                "--control-port N with a port that is free, the same on all nodes",
+            )
+        ) from error
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int]:

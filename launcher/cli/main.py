@@ -26,7 +26,6 @@ DESCRIPTION = {
     "debug": "attach pdb to one rank of a running job",
     "snapshot": "write what the launcher reads on this node to one JSON file, without secrets",
     "serve": "accept the processes that the job's head starts on this node (--engine mpirun)",
-    "keygen": "create the ssh keys of a job's nodes",
     "bandwidth": "measure the bandwidth between the processes of a job and compare it with its hardware",
     "tf-server": "run TensorFlow's standard server for one task until the job ends",
     "hook": "install or remove the hook that makes plain python and torchrun work in a job",
@@ -140,13 +139,6 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ, Host()), environ)
 
 
-def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher keygen``: the keys of a job of several nodes."""
-    from launcher.cli import keygen as command
-
-    return command.keygen(argv, environ, DESCRIPTION["keygen"])
-
-
 def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher bandwidth``: ``launcher run -- python -m launcher.bandwidth``, with our Python."""
     from launcher.bandwidth import program
@@ -214,7 +206,6 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "debug": debug,
     "snapshot": snapshot,
     "serve": serve,
-    "keygen": keygen,
     "bandwidth": bandwidth,
     "tf-server": tf_server,
     "hook": hook,

@@ -7,7 +7,7 @@ import os
 from launcher.agent.agent import Agent, Place, find_programs, widen_cpus
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
-from launcher.channel.listener import listen
+from launcher.channel.listener import open_listener
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
@@ -17,7 +17,7 @@ from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
-from launcher.core.errors import LauncherError, NotReady, Problem
+from launcher.core.errors import LauncherError, NotReady
 from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
@@ -28,7 +28,6 @@ from launcher.process.ports import OTHERS, find_taken, port_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Checks, Serve
@@ -176,7 +175,7 @@ def make_coordinator(
         NotReady: No port is free at this address.
     """
     raise_limit(PENDING_MAX + shape.node_count)
-    listener, port = open_listener(address, shape)
+    listener, port = open_listener(address, shape.ports)
     node.agent.say(describe_place(shape, address, port, has_token=has_token), "control-channel")
     return Coordinator(
         listener,
@@ -284,26 +283,6 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
         is_spare=allocation.spare is not None,
         tells_hosts=plan.meeting is not None and plan.meeting.at_start,
     )
-
-
-def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
-    """Return a socket that listens at node 0's address, and its port.
-
-    Raises:
-        NotReady: No port is free at this address.
-    """
-    try:
-        return listen(address, shape.ports)
-    except OSError as error:
-        ports = f"{shape.ports[0]}" if len(shape.ports) == 1 else f"{shape.ports[0]} to {shape.ports[-1]}"
-        raise NotReady(
-            Problem(
-                "no-control-port",
-                f"cannot listen at {address} port {ports}: {error.strerror}",
-                "control channel of node 0",
-                "--control-port N with a port that is free, the same on all nodes (or --no-peers)",
-            )
-        ) from error
 
 
 def agree(plan: Plan, say: Say) -> dict[str, object]:

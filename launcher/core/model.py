@@ -380,9 +380,9 @@ class Fleet:
         hosts: Their names or addresses, node 0 first.
         per_node: Number of ranks on each node.
         address: Our own address in their network; empty on a single node.
-        ssh_port: Port of their sshd; 0 for ssh's default.
-        ssh_key: Path of the job's keys; empty for those of the variable, or the user's own.
-        has_key: Whether the job has keys.
+        ports: Ports at which the head may listen for the others; it takes the first free one.
+        token_file: File with the job's token; empty for that of the variable.
+        index: Our node rank; None if it is unknown.
         timeout_s: Time limit for their answer.
         forward: Names of the head's variables that are passed to the ranks.
         restored: Names of forwarded variables that mpirun changes and that we restore for the ranks.
@@ -391,9 +391,9 @@ class Fleet:
     hosts: tuple[str, ...]
     per_node: int
     address: str = ""
-    ssh_port: int = 0
-    ssh_key: str = ""
-    has_key: bool = False
+    ports: tuple[int, ...] = ()
+    token_file: str = ""
+    index: int | None = None
     timeout_s: float = 900.0
     forward: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
@@ -409,7 +409,7 @@ class Agent:
         settings: Variables that it gets.
         unset: Names that it does not inherit, sorted.
         files: Files that it reads: the word in ``argv`` that stands for a file, and the file's text.
-        fleet: The nodes if the agent is mpirun, DeepSpeed's autotuner, or a serving node's sshd; else None.
+        fleet: The nodes if the agent is mpirun, DeepSpeed's autotuner, or a node that serves them; else None.
     """
 
     engine: str

@@ -18,7 +18,6 @@ from launcher.engines.choice import (
     name_starter,
 )
 from launcher.machine.pythons import own_python
-from launcher.options.flags import NEED_SSH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,24 +96,6 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     facts, notes = read_facts(own)
     merged = options.with_inner(facts)
     return Request(argv, merged, own, name_starter(merged, name), tuple(notes))
-
-
-def refuse_idle(request: Request) -> None:
-    """Refuse typed flags for ssh if node 0 does not use it to reach other nodes.
-
-    Raises:
-        UsageError: There are such flags.
-    """
-    typed = [one.origin for dest in NEED_SSH if (one := request.options.get(dest)) and one.is_typed]
-    if typed and not request.leads:
-        raise UsageError(
-            Problem(
-                "flag-conflict",
-                f"{', '.join(typed)} does nothing without --engine mpirun or deepspeed --autotuning",
-                "command line",
-                f"pass --engine mpirun, or leave out {', '.join(typed)}",
-            )
-        )
 
 
 def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command | None:

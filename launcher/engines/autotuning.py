@@ -1,4 +1,4 @@
-"""DeepSpeed's autotuner: its command runs only on node 0, and starts experiments on all nodes by ssh.
+"""DeepSpeed's autotuner: its command runs only on node 0, and starts experiments on all nodes by "ssh".
 
 The other nodes serve until it ends, as for mpirun.
 
@@ -22,20 +22,20 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
-    """Return the autotuner for node 0, and an sshd for every other node.
+    """Return the autotuner for node 0, and for every other node the program that starts its experiments.
 
-    A single node needs neither sshd nor hostfile.
+    A single node needs no hostfile.
 
     Raises:
-        UsageError: The hosts are unknown, nodes that serve have no key, experiments would run on GPUs that
+        UsageError: The hosts are unknown, there is no token, experiments would run on GPUs that
             the job does not have, or restarts were requested.
     """
     if job.options.number("restarts", 0):
         raise UsageError(_no_restarts(job))
     check_gpus(job)
-    fleet = plan_fleet(job.allocation, job.topology, job.options, job.host, WHO)
+    fleet = plan_fleet(job.allocation, job.topology, job.options, job.environ, job.host, WHO)
     if job.allocation.node_rank:
-        return plan_server(job.allocation, fleet, WHO)
+        return plan_server(fleet)
     agent = wrapped.plan_agent(job, argv)
     if job.nodes == 1:
         return replace(agent, fleet=fleet)

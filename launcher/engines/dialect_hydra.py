@@ -17,7 +17,7 @@ EVERYWHERE = ("-wdir", "/")
 def plan_mpich(job: MpirunJob) -> Iterator[Choice]:
     """Yield our choices for MPICH, in the order of the command line."""
     yield from _plan_hydra_start(job, "launcher", ("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC"))
-    yield Choice((), (("HYDRA_LAUNCHER_EXTRA_ARGS", " ".join(job.ssh[1:])),), EXECUTABLES)
+    yield Choice((), (("HYDRA_LAUNCHER_EXTRA_ARGS", " ".join(job.rsh[1:])),), EXECUTABLES)
     if job.interface:
         yield _hydra_interface(job.interface, "HYDRA_IFACE")
     yield Choice(("-bind-to", "none"), names=("bind-to", "binding"), yields_to=("HYDRA_BINDING",))
@@ -33,10 +33,10 @@ def plan_intel(job: MpirunJob) -> Iterator[Choice]:
     """Yield our choices for Intel MPI, in the order of the command line."""
     variables = ("I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
     yield from _plan_hydra_start(job, "bootstrap", variables)
-    yield Choice((), (("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", " ".join(job.ssh[1:])),), EXECUTABLES)
+    yield Choice((), (("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", " ".join(job.rsh[1:])),), EXECUTABLES)
     if job.interface:
         yield _hydra_interface(job.interface, "I_MPI_HYDRA_IFACE")
-    # By default it starts 16 daemons itself, and these start the others, by ssh without our keys.
+    # By default it starts 16 daemons itself, and these start the others, by an ssh of their own.
     width, variable = str(len(job.hosts)), "I_MPI_HYDRA_BRANCH_COUNT"
     yield Choice(("-branch-count", width), ((variable, width),), ("branch-count",))
     # -bind-to is accepted and ignored, and the variable alone would not reach ranks on other nodes.
@@ -45,8 +45,8 @@ def plan_intel(job: MpirunJob) -> Iterator[Choice]:
 
 
 def _plan_hydra_start(job: MpirunJob, starter: str, variables: Sequence[str]) -> Iterator[Choice]:
-    words = (f"-{starter}", "ssh", f"-{starter}-exec", job.ssh[0])
-    values = zip(variables, ("ssh", job.ssh[0]), strict=True)
+    words = (f"-{starter}", "ssh", f"-{starter}-exec", job.rsh[0])
+    values = zip(variables, ("ssh", job.rsh[0]), strict=True)
     yield Choice(words, tuple(values), ("launcher", "bootstrap", *EXECUTABLES))
 
 

@@ -22,7 +22,7 @@ def plan_open_mpi(job: MpirunJob) -> Iterator[Choice]:
         yield Choice(("--allow-run-as-root",), tuple((name, "1") for name in allowed), ("allow-run-as-root",))
     yield _runtime(job, "plm", "plm", "ssh" if job.mpi.uses_prrte else "rsh")
     yield _runtime(job, "ras", "ras", RESOURCE_MANAGERS)
-    yield _runtime(job, "plm_rsh_agent", "plm_ssh_agent", " ".join(job.ssh))
+    yield _runtime(job, "plm_rsh_agent", "plm_ssh_agent", " ".join(job.rsh))
     yield _runtime(job, "plm_rsh_no_tree_spawn", "plm_ssh_no_tree_spawn", "1")
     if not job.mpi.uses_prrte:
         # Version 4 cuts names at the first dot before it passes them to ssh. Version 5 does not; with its own

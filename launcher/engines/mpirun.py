@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import Agent, Allocation, Fleet, Setting, Topology
@@ -17,8 +18,9 @@ from launcher.engines.dialects import changed, plan_line, plan_variables, render
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.engines.mpirun_job import MpirunJob, carries
 from launcher.identity.hosts import no_hosts
+from launcher.identity.rendezvous import plan_control_ports
+from launcher.machine.pythons import own_program
 from launcher.options.flags import PREFIX
-from launcher.ssh.client import LIVENESS, plan_shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 MPIRUN, SERVE = "mpirun", "serve"
-WRAPPER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+WRAPPER, RSH = os.path.join(PACKAGE, "mpi", "rank.py"), os.path.join(PACKAGE, "remote", "rsh.py")
 FOLDER, JOB, HOSTFILE = "{folder}", "{job}", "{folder}/hostfile"
 """Placeholders on the command line for values that are known when the job starts."""
-SSH_PORT = 2222
 ROLL_CALL_TIMEOUT_S = 900.0
 PASSED = (
     "role",
@@ -50,7 +52,6 @@ PASSED = (
 )
 """Flags about each rank, which the rank wrapper handles."""
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
-KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 
 
 def plan_agent(
@@ -67,12 +68,12 @@ def plan_agent(
     ``bind``: how the ranks of this node are bound to CPUs.
 
     Raises:
-        UsageError: The hosts are unknown, or nodes that serve have no key.
+        UsageError: The hosts are unknown, or a job of several nodes has no token.
         Unavailable: There is no mpirun on PATH.
     """
-    fleet = plan_fleet(allocation, topology, options, host, MPIRUN)
+    fleet = plan_fleet(allocation, topology, options, environ, host, MPIRUN)
     if allocation.node_rank != 0:
-        return plan_server(allocation, fleet, MPIRUN)
+        return plan_server(fleet)
     mpi = _require_mpi(options, environ, host)
     inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
     chosen = choose_forwarded(inherited, options.words("forward"))
@@ -103,7 +104,7 @@ def make_job(mpi: Mpi, fleet: Fleet, options: Options, environ: Mapping[str, str
         hosts=fleet.hosts,
         per_node=fleet.per_node,
         hostfile=HOSTFILE,
-        ssh=plan_ssh(fleet),
+        rsh=plan_rsh(),
         as_root=host.is_root(),
         forward=fleet.forward,
         network=network,
@@ -118,61 +119,43 @@ def plan_fleet(
     allocation: Allocation,
     topology: Topology,
     options: Options,
+    environ: Mapping[str, str],
     host: Host,
     who: str,
 ) -> Fleet:
-    """Return the nodes, and how the head reaches them; ``who`` is the program that starts processes there.
+    """Return the nodes, and where they join the head; ``who`` is the program that starts processes there.
 
     Raises:
-        UsageError: Their names are unknown.
+        UsageError: Their names are unknown, or there is no token: whoever joins may run programs.
     """
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
     if not hosts and count > 1:
         raise UsageError(no_hosts(count, who))
-    has_key = options.get("ssh_key") is not None
-    port = int(options.number("ssh_port", SSH_PORT if has_key else 0))
+    token_file = options.text("token_file")
+    if count > 1 and not token_file and not environ.get(TOKEN_VARIABLE):
+        raise UsageError(no_token(who))
     hosts = hosts or (host.hostname(),)
     own = hosts[allocation.node_rank or 0]
     return Fleet(
         hosts=hosts,
         per_node=topology.local_size or 1,
         address=host.address_of(own) if count > 1 else "",
-        ssh_port=port,
-        ssh_key=typed_path(options),
-        has_key=has_key,
+        ports=plan_control_ports(options, frozenset((allocation.master_port,))),
+        token_file=token_file,
+        index=allocation.node_rank,
         timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
     )
 
 
-def plan_server(allocation: Allocation, fleet: Fleet, who: str) -> Agent:
-    """Return the agent of a node other than the head: an sshd, through which ``who`` starts processes there.
-
-    Raises:
-        UsageError: The node has no key of the job.
-    """
-    if not fleet.has_key:
-        raise UsageError(_no_key(allocation, who))
-    return Agent(engine=SERVE, argv=("sshd",), fleet=fleet)
+def plan_server(fleet: Fleet) -> Agent:
+    """Return the agent of a node other than the head: it joins, and mpirun starts processes through it."""
+    return Agent(engine=SERVE, argv=(SERVE,), fleet=fleet)
 
 
-def typed_path(options: Options) -> str:
-    """Return the path of the job's keys as typed; a path from the variable stays in the environment."""
-    given = options.get("ssh_key")
-    return str(given.value) if given is not None and given.is_typed else ""
-
-
-def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
-    """Return the words that run ssh to the nodes of this job."""
-    if fleet.has_key:
-        return ("ssh", "-F", f"{FOLDER}/ssh_config", *plan_shared(FOLDER))
-    port = ("-p", str(fleet.ssh_port)) if fleet.ssh_port else ()
-    return (
-        "ssh",
-        *port,
-        *plan_shared(FOLDER),
-        *(word for item in LIVENESS.items() for word in ("-o", "=".join(item))),
-    )
+def plan_rsh() -> tuple[str, ...]:
+    """Return the words that run a command on a node of this job, in place of ssh."""
+    return own_program(RSH, f"{FOLDER}/rsh")
 
 
 def plan_rank_options(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
@@ -223,13 +206,13 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     return interface.name, network_of(interface, fleet.address)
 
 
-def _no_key(allocation: Allocation, who: str) -> Problem:
+def no_token(who: str) -> Problem:
+    """Return the problem of nodes that would run programs for anyone; ``who`` starts the processes there."""
     return Problem(
-        "no-key",
-        f"this is node {allocation.node_rank}, which must serve {who}, but the job has no key",
+        "no-token",
+        f"{who} starts processes on the other nodes, and they run them only for a job with a token",
         "command line and environment",
-        "launcher keygen FILE, and --ssh-key FILE (or LAUNCHER_SSH_KEY) on every node; or, where an sshd "
-        "runs on the nodes already, start the launcher on node 0 alone",
+        "the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE",
     )
 
 

@@ -24,7 +24,7 @@ class MpirunJob:
         hosts: Names or IPv4 addresses, the head first; no host twice.
         per_node: Number of ranks on each host.
         hostfile: Path of the file with `render_hostfile`'s text.
-        ssh: The words that run a command on a host: ``("ssh", "-F", "/x/config")``, then host and command.
+        rsh: The words that run a command on a host, then host and command.
         as_root: Whether mpirun will run as root.
         forward: Names of variables that all ranks get from mpirun's environment, which has all of them.
         network: In CIDR notation, for the communication of daemons and ranks; None for any.
@@ -34,7 +34,7 @@ class MpirunJob:
         user: Names of the variables that mpirun will find: they override our choices.
 
     Raises:
-        UsageError: mpirun cannot use a host or a word of ``ssh``.
+        UsageError: mpirun cannot use a host or a word of ``rsh``.
         ValueError: `carries` refuses a variable, or a host occurs twice.
     """
 
@@ -42,7 +42,7 @@ class MpirunJob:
     hosts: tuple[str, ...]
     per_node: int
     hostfile: str
-    ssh: tuple[str, ...]
+    rsh: tuple[str, ...]
     as_root: bool = False
     forward: tuple[str, ...] = ()
     network: str | None = None
@@ -52,10 +52,10 @@ class MpirunJob:
     user: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        split = [word for word in self.ssh if len(word.split()) != 1]
+        split = [word for word in self.rsh if len(word.split()) != 1]
         colons = [host for host in self.hosts if ":" in host]
         if split or colons:
-            raise UsageError(*map(_bad_ssh_word, split), *map(_bad_host, colons))
+            raise UsageError(*map(_bad_rsh_word, split), *map(_bad_host, colons))
         lost = [name for name in self.forward if not carries(self.mpi, name)]
         if lost or len(set(self.hosts)) < len(self.hosts):
             raise ValueError(f"hosts {self.hosts}, variables that mpirun cannot carry: {lost}")
@@ -127,8 +127,8 @@ def has_own_fabric(job: MpirunJob) -> bool:
     return "pml" in asked or any(name == "OMPI_MCA_pml" or name.startswith("UCX_") for name in names)
 
 
-def _bad_ssh_word(word: str) -> Problem:
-    what = f"{word!r} in the ssh command: mpirun splits it at blanks and has no quoting"
+def _bad_rsh_word(word: str) -> Problem:
+    what = f"{word!r} in the command that reaches other nodes: mpirun splits it at blanks and has no quoting"
     return Problem("mpirun-line", what, "engine mpirun", "move the file to a path without blanks")
 
 

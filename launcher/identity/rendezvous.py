@@ -7,7 +7,7 @@ after each failure. So do elastic jobs, whose node_count is a range.
 
 from __future__ import annotations
 
-from launcher.core.environ import DEFAULT_PORT, MEETS_AT_MASTER, is_loopback
+from launcher.core.environ import DEFAULT_PORT, MEETS_AT_MASTER, PORT_LIMIT, is_loopback
 from launcher.core.model import Fact, Lost, Scope, Trust
 from launcher.identity.ledger import is_typed
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 STATIC, C10D = "static", "c10d"
+CONTROL_PORT = 6106
+PORTS_TRIED = 8
 FREE = "one node: a port that is free"
 LOOPBACK = "127.0.0.1"
 MANUAL = "manual"
@@ -221,3 +223,11 @@ def is_all_here(ledger: Ledger) -> bool:
     world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     nodes = ledger.number(Fact.NODE_COUNT)
     return nodes == 1 or (nodes is None and world is not None and world in (1, size))
+
+
+def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:
+    """Return the ports at which node 0's launcher may listen for the others, without those that are used."""
+    asked = options.get("control_port")
+    first = int(options.number("control_port", CONTROL_PORT))
+    tried = range(first, min(first + (1 if asked else PORTS_TRIED), PORT_LIMIT))
+    return tuple(port for port in tried if port not in used) or (first,)

@@ -24,7 +24,6 @@ from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.regroup import Regroup
-from launcher.mpi.sessions import Sessions
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child, Streams
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.mpi.node import Line, Node
+    from launcher.remote.hub import Gate
 
 MPI_GRACE_S = 4.0
 """Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
@@ -93,8 +93,8 @@ class Head(Lead):
 
     outcome: Outcome
 
-    def __init__(self, job: Job, private: str) -> None:
-        super().__init__(private, job.timeout_s)
+    def __init__(self, job: Job, private: str, gate: Gate) -> None:
+        super().__init__(private, job.timeout_s, gate)
         self.job = job
         self.events: list[Event] = []
         self.ends: dict[int, tuple[Event, int]] = {}
@@ -106,10 +106,7 @@ class Head(Lead):
         super().attach(agent)
         self.take_quota(agent)
         self.ending = RanksTarget(self)
-        self.sessions = Sessions(
-            self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
-            self.on_message, self.on_lost,
-        )  # fmt: skip
+        self.open_sessions(agent, self.job.lines)
         self.regroup = Regroup(self)
         return self.ending
 

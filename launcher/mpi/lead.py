@@ -5,13 +5,18 @@ from __future__ import annotations
 from launcher.agent.coordination import Coordination
 from launcher.core.files import remove_tree
 from launcher.mpi.refusals import not_ready
+from launcher.mpi.sessions import Sessions
+from launcher.remote.hub import Hub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from launcher.agent.agent import Agent
     from launcher.core.errors import LauncherError
-    from launcher.mpi.sessions import Sessions
+    from launcher.mpi.messages import Briefing
+    from launcher.mpi.node import Line, Node
+    from launcher.remote.hub import Gate
 
 LOST = 75
 """Exit status of a job that has lost a node: a retry can succeed."""
@@ -22,22 +27,43 @@ class Lead(Coordination):
     """Coordination of the sessions on all nodes with the one command that starts processes there.
 
     Attributes:
-        sessions: The sessions; created by `attach` of the derived class.
+        sessions: The sessions; created by `open_sessions`, which `attach` of the derived class calls.
         status: The job's status, which the sessions are told at the end.
     """
 
     shares_terminal = lends_terminal = False
     sessions: Sessions
 
-    def __init__(self, private: str, timeout_s: float) -> None:
+    def __init__(self, private: str, timeout_s: float, gate: Gate) -> None:
         """Create the coordination.
 
         Args:
-            private: A folder with keys, which `clean_up` removes.
+            private: The job's private folder, which `clean_up` removes.
             timeout_s: Seconds that nodes may take to answer.
+            gate: Where the other nodes come.
         """
         self.status = LOST
-        self._private, self._timeout_s = private, timeout_s
+        self._private, self._timeout_s, self._gate = private, timeout_s, gate
+
+    def open_sessions(self, agent: Agent, lines: Sequence[Line]) -> None:
+        """Let the nodes join, and start a session on each; ``lines``: how, by node rank."""
+        self._hub = Hub(self._gate, agent.loop, agent.say, lambda index: self.sessions.note_joined(index))
+        self.sessions = Sessions(
+            lines, self._hub, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
+            self.on_message, self.on_lost,
+        )  # fmt: skip
+
+    def brief(self, index: int) -> Briefing:
+        """Return the facts for a node about the attempt that comes next."""
+        raise NotImplementedError
+
+    def on_message(self, node: Node, message: object) -> None:
+        """Handle a message from the session of a node."""
+        raise NotImplementedError
+
+    def on_lost(self, node: Node) -> None:
+        """Handle the loss of a node."""
+        raise NotImplementedError
 
     def gather(self) -> None:
         """Wait until every node has answered, or until we are told to end.
@@ -48,7 +74,7 @@ class Lead(Coordination):
         """
         agent = self.agent
         agent.group.start_watchdog(None, agent.clean_up)  # sessions end the job, after the grace
-        agent.loop.timers[:] = [self.sessions]
+        agent.loop.timers[:] = [self._hub, self.sessions]
         self.turn_until(
             lambda: agent.forwarder.told is not None or not self.sessions.missing(), self._timeout_s
         )
@@ -76,7 +102,7 @@ class Lead(Coordination):
     def begin(self) -> None:
         """Note that an attempt begins: from now on a session that ends means a lost node."""
         self.sessions.has_begun = True
-        self.agent.loop.timers.append(self.sessions)
+        self.agent.loop.timers += [self._hub, self.sessions]
 
     def on_refused(self, error: LauncherError) -> None:
         """Take the status of the error: the command cannot be started."""
@@ -87,9 +113,10 @@ class Lead(Coordination):
         return self.sessions.pids()
 
     def clean_up(self) -> None:
-        """Remove the private folder, because it contains keys."""
+        """Remove the private folder, because it contains the key."""
         remove_tree(self._private)
 
     def close(self) -> None:
         """Close the sessions of all nodes."""
         self.sessions.close(self.status, CLOSE_S)
+        self._hub.close()

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.channel.connection import Connection
-    from launcher.mpi.link import Link
 
 NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20
@@ -24,12 +23,10 @@ class Line:
     Attributes:
         host: Its name or address.
         argv: The command that runs the session there.
-        link: The command that opens its shared connection; empty for our own node.
     """
 
     host: str
     argv: tuple[str, ...]
-    link: tuple[str, ...] = ()
 
 
 class Node:
@@ -39,7 +36,6 @@ class Node:
         index: Its node rank.
         host: Its name or address in the host list.
         line: How to reach it.
-        link: Its shared connection, while there is one.
         is_ready: Whether its session has reported that it has started, and still runs.
         is_clear: Whether nothing of an attempt before is left there.
         is_gone: Whether its session was lost, and has not been replaced.
@@ -51,13 +47,12 @@ class Node:
         pid: PID of the process that holds its session; None without one.
         retry_at: When to try again to reach it (monotonic seconds); None for not.
         connection: The connection to its session, while there is one.
-        errors: Last part of what ssh or the session has written to standard error.
+        errors: Last part of what its session has written to standard error.
         stderr: Descriptor from which that is read; -1 without a session.
     """
 
     def __init__(self, index: int, line: Line) -> None:
         self.index, self.host, self.line = index, line.host, line
-        self.link: Link | None = None
         self.is_ready = self.is_clear = self.is_gone = False
         self.reason = NO_ANSWER
         self.forget_ranks()

@@ -20,8 +20,8 @@ def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
             "nodes-missing",
             f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} did not answer within {waited_s:g} s: "
             f"{describe_nodes(nodes)}",
-            "ssh from the head",
-            "start the same command on them with the same key, correct the host list, or wait longer: "
+            "the nodes of this job",
+            "start the same command on them with the same token, correct the host list, or wait longer: "
             "--roll-call-timeout S",
         )
     )
@@ -43,8 +43,8 @@ def same_node(one: Node, other: Node) -> Problem:
 
 def no_program(name: str, error: OSError) -> Problem:
     return Problem(
-        "no-ssh",
+        "no-processes",
         f"{name}: {error.strerror}",
         "this node",
-        "install ssh's client (apt-get install openssh-client)",
+        "raise the limits of processes and open files (ulimit -u, ulimit -n)",
     )

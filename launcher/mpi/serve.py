@@ -1,4 +1,4 @@
-"""A serving node: runs an sshd for this job only, until the head reports how the job ended, or is gone."""
+"""A serving node: runs programs for the head, until the head reports how the job ended, or is gone."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from launcher.core.files import remove_tree
 from launcher.core.messages import LINE_LENGTH, pack, unpack
 from launcher.core.redact import quote
 from launcher.core.signal import signal
+from launcher.machine.pythons import own_program
 from launcher.mpi.messages import JobOver, NodeTold
 from launcher.mpi.session_folder import SERVE_SOCKET
 from launcher.process.descendants import find_parent
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child, Streams
-from launcher.ssh.server import is_routine, write_server
+from launcher.remote import programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.core.model import Supervision
-    from launcher.ssh.keys import Keys
 
 GONE = 75
 """Our exit status if the head is gone without a report, or has not come."""
 PATIENCE_S = 30.0
 """Seconds that the head may take to end the job, in addition to the grace."""
 CLOSE_S = 4.0
-"""Seconds that sshd and its sessions may take to end."""
+"""Seconds that the programs may take to end."""
 
 
 class Serving(Coordination):
-    """Coordination of a node's sshd, and so of all that the job runs there, with the job's session."""
+    """Coordination of the program that joins the head and runs its programs, with the job's session."""
 
     shares_terminal = lends_terminal = False
 
@@ -52,7 +52,7 @@ class Serving(Coordination):
         Args:
             listener: Listening socket to which the job's session connects.
             timeout_s: Seconds that the head may take to come.
-            private: A folder with keys, which `clean_up` removes.
+            private: A folder with the key, which `clean_up` removes.
             rejoin_s: Seconds that the head may take to come back; 0 if it does not start the job again.
         """
         self._listening, self._timeout_s, self._private = listener, timeout_s, private
@@ -71,7 +71,7 @@ class Serving(Coordination):
         self._listener = Listener(self._listening, agent.loop, self._take)
 
     def listen_to(self, agent: Agent) -> None:
-        """Limit the lines that sshd's log makes in ours: strangers cause them."""
+        """Limit the lines that the program's messages make in our log."""
         self._say = Quota(agent.say)
 
     def begin(self) -> None:
@@ -79,26 +79,26 @@ class Serving(Coordination):
         self.agent.loop.timers += [self._wake, self._listener]
 
     def began(self) -> None:
-        """Close our end of the pipe to which sshd writes."""
-        if self._writing >= 0:  # there is no pipe if sshd could not be prepared
+        """Close our end of the pipe to which the program writes."""
+        if self._writing >= 0:  # there is no pipe if it could not be started
             os.close(self._writing)
             self._writing = -1
 
     def route(self, child: Child, streams: Streams) -> Streams:
-        """Give sshd a pipe for its output, from which we read its log."""
+        """Give the program a pipe for its messages."""
         reading, self._writing = os.pipe()
         os.set_blocking(reading, False)
-        self.agent.loop.add(reading, lambda: self._on_sshd(reading))
+        self.agent.loop.add(reading, lambda: self._on_words(reading))
         return Streams(streams.stdin, self._writing, self._writing)
 
     def clean_up(self) -> None:
-        """Remove the private folder, because it contains keys."""
+        """Remove the private folder, because it contains the key."""
         remove_tree(self._private)
 
     # --- signals
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Handle every signal, so that none goes to sshd.
+        """Handle every signal, so that none goes to the program.
 
         SIGTERM and SIGINT are passed on to the head, which passes them on to all ranks. Without a head, or at
         a second Ctrl-C, they end this node's part.
@@ -115,7 +115,7 @@ class Serving(Coordination):
                     "signal",
                 )
                 self._wake.due = time.monotonic() + self.agent.watch.grace_s + PATIENCE_S
-        return True  # our signals are not for sshd
+        return True  # our signals are not for the program
 
     def _tell(self, number: int) -> bool:
         """Tell the head about a signal; return whether there is a head."""
@@ -124,10 +124,10 @@ class Serving(Coordination):
         self._connection.send(pack(NodeTold(number)))
         return self._connection.is_open
 
-    # --- sshd and the session
+    # --- the program and the session
 
-    def _on_sshd(self, fd: int) -> None:
-        """Print sshd's log without the routine lines, i.e. mostly refused connections."""
+    def _on_words(self, fd: int) -> None:
+        """Print the program's messages: why it does not reach the head."""
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
@@ -135,15 +135,15 @@ class Serving(Coordination):
         if not data:
             self.agent.loop.remove(fd)
             os.close(fd)
-        self.hear_sshd(data)
+        self.hear(data)
 
-    def hear_sshd(self, data: bytes) -> None:
-        """Print a part of sshd's log, up to a limit."""
+    def hear(self, data: bytes) -> None:
+        """Print some of them, up to a limit."""
         *lines, rest = (self._words + data).split(b"\n")
         self._words = rest[-READ_BYTES:]
         for line in (line.decode("utf-8", "replace").strip() for line in lines):
-            if line and not is_routine(line):
-                self._say(f"sshd: {quote(line, LINE_LENGTH)}", "sshd")
+            if line:
+                self._say(quote(line, LINE_LENGTH), "joining")
 
     def _take(self, connected: socket.socket, _: str) -> None:
         """Take the connection of the session: the head has started it, so the head has come."""
@@ -158,13 +158,13 @@ class Serving(Coordination):
         )
 
     def _watch_session(self, pid: int) -> None:
-        """Wake the session when its sshd process ends: a stopped session would not notice that."""
+        """Wake the session when the program ends: a stopped session would not notice that."""
         with contextlib.suppress(OSError):  # an old kernel, or the process is gone
             fd = os.pidfd_open(find_parent(pid))
             self.agent.loop.add(fd, lambda: self._wake_session(pid, fd))
 
     def _wake_session(self, pid: int, fd: int) -> None:
-        """Continue the session, because its connection has ended."""
+        """Continue the session, because its streams have ended."""
         self.agent.loop.remove(fd)
         os.close(fd)
         if self._status is None:
@@ -218,7 +218,7 @@ class Serving(Coordination):
             self._end(GONE)
 
     def _end(self, status: int) -> None:
-        """Stop sshd, because the job is over on this node; the first status counts."""
+        """Stop the program, because the job is over on this node; the first status counts."""
         self._status = status if self._status is None else self._status
         stopper = self.agent.group.stopper
         stopper.grace_s = CLOSE_S
@@ -234,14 +234,13 @@ class Serving(Coordination):
         if self._is_late:
             raise NotReady(_no_head(self._timeout_s))
         if self._status is None:
-            return super().finish() or GONE  # sshd itself has ended; its log tells why
+            return super().finish() or GONE  # the program itself has ended; its messages tell why
         return self._status
 
 
 def serve(
-    keys: Keys,
-    address: str,
-    port: int,
+    head: str,
+    config: str,
     folder: str,
     watch: Supervision,
     environ: Mapping[str, str],
@@ -252,29 +251,27 @@ def serve(
     """Serve until the job is over; return its status.
 
     Args:
-        keys: The job's keys.
-        address: Our address in the cluster's network, the only one at which sshd listens.
-        port: Port of sshd.
+        head: Name or address of node 0.
+        config: File that describes the job, for `launcher.remote.programs`.
         folder: A private folder for our files; it is removed at the end.
-        watch: How to watch sshd.
+        watch: How to watch the program.
         environ: Our environment, which the processes that the head starts here get as well.
         timeout_s: Seconds that the head may take to come.
         rejoin_s: Seconds that it may take to come back; 0 if it does not start the job again.
         checks: Run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
-        NotReady: sshd is missing or would not serve, or the head has not come (75).
-        UsageError: The key cannot be used.
+        NotReady: The head has not come (75).
     """
     path = os.path.join(folder, "serve")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(8)
-    argv = write_server(folder, keys, address, port, environ, {SERVE_SOCKET: path})
-    child = Child(0, 0, argv, dict(environ), called="sshd")
+    argv = own_program(programs.__file__, config)
+    child = Child(0, 0, argv, {**environ, SERVE_SOCKET: path}, called="node")
     agent = Agent(watch, Place(), environ, Serving(listener, timeout_s, folder, rejoin_s), checks=checks)
     agent.take([child], [argv[0]])
-    agent.say(f"serving on {address} port {port} until the head reports that the job is over", "serving")
+    agent.say(f"serving node 0 ({head}) until it reports that the job is over", "serving")
     return agent.run()
 
 
@@ -283,5 +280,5 @@ def _no_head(timeout_s: float) -> Problem:
         "no-head",
         f"the head of the job did not connect within {timeout_s:g} s",
         "this node",
-        "start the same command on node 0, with the same key, or wait longer: --roll-call-timeout S",
+        "start the same command on node 0, with the same token, or wait longer: --roll-call-timeout S",
     )

@@ -16,11 +16,10 @@ from launcher.core.messages import pack, unpack
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.core.version import __version__
-from launcher.mpi.link import Link, Pipes
 from launcher.mpi.messages import FROM_SESSION, Cleared, JobOver, Leaving, NodeTold, Ready, Taken
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
-from launcher.ssh.client import explain
+from launcher.remote.pipes import Pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from launcher.mpi.messages import Briefing
     from launcher.process.loop import Loop
     from launcher.process.signals import SignalFile
+    from launcher.remote.hub import Hub
 
 RETRY_S = 1.0
 SAY_EVERY_S = 15.0
@@ -51,6 +51,7 @@ class Sessions:
     def __init__(
         self,
         places: Sequence[Line],
+        hub: Hub | None,
         brief: Callable[[int], Briefing],
         loop: Loop,
         watched: SignalFile,
@@ -60,6 +61,7 @@ class Sessions:
         lose: Callable[[Node], None],
     ) -> None:
         self.nodes = [Node(index, line) for index, line in enumerate(places)]
+        self._hub = hub
         self.due: float | None = 0.0
         self._brief, self._loop, self._watched, self._environ = brief, loop, watched, environ
         self._say, self._hear_message, self._lose = say, hear, lose
@@ -71,8 +73,7 @@ class Sessions:
 
     def pids(self) -> tuple[int, ...]:
         """Return the PIDs of the processes that hold the sessions; they are not the job's processes."""
-        links = [node.link.pid for node in self.nodes if node.link is not None]
-        return (*self._sessions(), *links)
+        return tuple(self._sessions())
 
     def _sessions(self) -> list[int]:
         return [node.pid for node in self.nodes if node.pid is not None]
@@ -119,37 +120,24 @@ class Sessions:
         self.due = min([*retries, *words], default=None)
 
     def _reach(self, node: Node) -> None:
-        """Connect to a node, then start its session."""
+        """Start the session of a node that has joined; the others are tried when they do."""
         node.errors = b""
-        if not node.line.link:
+        if not node.index or self._hub is None or self._hub.has(node.index):
             self._open(node)
-            return
-        try:
-            node.link = Link(
-                node.line.link,
-                self._environ,
-                self._loop,
-                self._watched,
-                lambda: self._open(node),
-                lambda words: self._lose_link(node, words),
-            )
-            self._opened.add(node.link.pid)
-        except OSError as error:
-            self.refused = self.refused or NotReady(no_program(node.line.link[0], error))
+        else:
+            node.reason = join_reasons(node.reason, self._hub.why(node.index))
 
-    def _lose_link(self, node: Node, words: str) -> None:
-        """Handle a shared connection that failed or ended; its session, if there is one, ends by itself."""
-        node.link = None
-        node.errors += words.encode()
-        if node.pid is None:
-            self._note_failure(node)
+    def note_joined(self, index: int) -> None:
+        """Start the session of a node, because its launcher has joined."""
+        node = self.nodes[index]
+        if node.pid is None and not self.has_begun and not self._closing:
+            self.due = node.retry_at = time.monotonic()
 
     def _open(self, node: Node) -> None:
         """Start the session of a node."""
         try:
             # The session of our own node cleans up after us. Those of other nodes see their connection end.
-            here = not node.line.link
-            process = Pipes(node.line.argv, self._environ, self._watched, outlives=here)
+            process = Pipes(node.line.argv, self._environ, self._watched.reset, outlives=not node.index)
         except OSError as error:
             self.refused = self.refused or NotReady(no_program(node.line.argv[0], error))
             return
@@ -230,10 +218,6 @@ class Sessions:
         os.close(node.stderr)
         node.connection, node.stderr, node.pid = None, -1, None
         was_ready, node.is_ready, node.is_clear = node.is_ready, False, False
-        if node.link is not None:
-            node.errors = node.link.words + node.errors
-            node.link.close()
-            node.link = None
         self._note_failure(node)
         node.is_gone = node.is_gone or was_ready
         if self._closing or not was_ready:
@@ -248,7 +232,7 @@ class Sessions:
         """Record why a node is not ready, and schedule another try."""
         words = node.errors.decode("utf-8", "replace")
         reason = node.last_words or (
-            printable(redact(explain(words))) if words.strip() else "its session has ended"
+            printable(redact(words.strip().splitlines()[-1])) if words.strip() else "its session has ended"
         )
         node.reason = join_reasons(node.reason, reason)
         if not self._closing:
@@ -274,8 +258,6 @@ class Sessions:
         self._loop.turn_until(lambda: not self._sessions(), wait_s)
         for node in self.nodes:
             node.send_signal(signal.SIGKILL)
-            if node.link is not None:
-                node.link.close()
         self._collect(time.monotonic() + COLLECT_S)
 
     def _collect(self, deadline: float) -> None:

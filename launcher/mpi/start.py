@@ -1,34 +1,35 @@
-"""Starts a planned head or serving node: prepares its folder, its keys and its command lines."""
+"""Starts a planned head or serving node: prepares its folder, its key and its command lines."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 
 from launcher.agent.agent import Agent, Place
+from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
+from launcher.channel.listener import open_listener
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import Agent as Starter
 from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.engines.mpirun import (
     FOLDER,
-    KEY_VARIABLE,
     MPIRUN,
     ROLL_CALL_TIMEOUT_S,
     SERVE,
-    SSH_PORT,
     fill_line,
     names_folder,
-    plan_ssh,
-    typed_path,
+    no_token,
+    plan_rsh,
 )
 from launcher.frameworks.python import UNBUFFERED
 from launcher.frameworks.starters import plan_agent_unset
+from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.machine.pythons import own_program
 from launcher.mpi import session
 from launcher.mpi.head import Head, Job
-from launcher.mpi.link import plan_link
 from launcher.mpi.node import Line
 from launcher.mpi.serve import serve
 from launcher.mpi.session_folder import FOLDERS
@@ -39,8 +40,7 @@ from launcher.process.execute import find_program
 from launcher.process.limits import raise_limit
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
-from launcher.ssh.client import write_client
-from launcher.ssh.keys import Keys, read_keys
+from launcher.remote.hub import Gate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 FILES_PER_NODE = 8
 """Open files per node, with a margin; mpirun inherits the limit.
 
-The head has three for each session and three for each shared connection, mpirun four for each daemon. Ranks
-have the limits of their own nodes.
+The head has three for each session and one for its connection, mpirun four for each daemon. Ranks have the
+limits of their own nodes.
 """
 SERVE_FLAGS = (
-    *("local_addr", "hosts", "hostfile", "node_rank", "nnodes", "ssh_key", "ssh_port"),
+    *("master_addr", "hosts", "hostfile", "node_rank", "nnodes", "token_file", "control_port"),
     *("roll_call_timeout", "grace", "source"),
 )
 """Flags of ``launcher serve``."""
@@ -73,51 +73,50 @@ def run_fleet(
     ``checks`` run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
-        LauncherError: The keys, sshd or mpirun cannot be used, or nodes do not answer.
+        LauncherError: The token or mpirun cannot be used, or nodes do not answer.
     """
     folder = make_folder()
     try:
         if agent.engine == SERVE:
             return _serve(plan.supervision, fleet, environ, folder, checks)
         name = os.urandom(8).hex()
-        lines = _reach_all(fleet, environ, folder, name)
+        lines = tuple(_plan_session(folder, host, index, name) for index, host in enumerate(fleet.hosts))
         raise_limit(FILES_PER_NODE * len(fleet.hosts))
         _write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
-            return run_tuner(plan, agent, fleet, environ, folder, lines, name)
+            return run_tuner(plan, agent, fleet, environ, folder, lines, name, open_gate)
         return _lead(plan, agent, fleet, environ, folder, lines, name, checks)
     finally:
         remove_tree(folder)
 
 
 def serve_here(options: Options, environ: Mapping[str, str]) -> int:
-    """Serve at ``--local-addr``, or at the address from the list of hosts or the platform; return the status.
+    """Serve the head at ``--master-addr``, or from the list of hosts or the platform; return the status.
 
     Raises:
-        LauncherError: The address, the key or sshd is missing; see `serve`.
+        LauncherError: The head's address or the token is missing; see `serve`.
     """
-    own = options.get("local_addr")
-    if own is not None:
-        key = options.get("ssh_key")
+    head = options.get("master_addr")
+    if head is not None:
+        if not options.text("token_file") and not environ.get(TOKEN_VARIABLE):
+            raise UsageError(no_token("the job's head"))
+        rank = options.get("node_rank")
         fleet = Fleet(
-            hosts=(),
+            hosts=(str(head.value),),
             per_node=0,
-            address=Host().address_of(str(own.value)),
-            ssh_port=int(options.number("ssh_port", SSH_PORT)),
-            ssh_key=typed_path(options),
-            has_key=key is not None,
+            ports=plan_control_ports(options, frozenset()),
+            token_file=options.text("token_file"),
+            index=None if rank is None else int(options.number("node_rank", 0)),
             timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
         )
         watch = Supervision(grace_s=options.grace_s, log=plan_log(options))
     else:
         plan = plan_job(environ, Host(), options, ())
-        if plan.agent is None or plan.agent.fleet is None or not plan.agent.fleet.address:
-            raise UsageError(_no_address())
+        if plan.agent is None or plan.agent.fleet is None or len(plan.agent.fleet.hosts) < 2:
+            raise UsageError(_no_head())
         fleet, watch = plan.agent.fleet, plan.supervision
-    if not fleet.has_key:
-        raise UsageError(_no_key())
     folder = make_folder()
     try:
         return _serve(watch, fleet, environ, folder)
@@ -125,21 +124,12 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
         remove_tree(folder)
 
 
-def _no_address() -> Problem:
+def _no_head() -> Problem:
     return Problem(
         "no-address",
-        "the address at which other nodes reach this node is unknown; sshd would listen only there",
+        "the address of node 0, which starts the job's processes, is unknown",
         "command line and environment",
-        "pass --local-addr HOST, or --hosts HOST,... with this node in it",
-    )
-
-
-def _no_key() -> Problem:
-    return Problem(
-        "no-key",
-        "the job has no key, and nodes accept no connection without one",
-        "command line and environment",
-        f"launcher keygen FILE, and --ssh-key FILE (or {KEY_VARIABLE}) on every node",
+        "pass --master-addr HOST, or --hosts HOST,... with node 0 first",
     )
 
 
@@ -157,10 +147,40 @@ def make_folder() -> str:
         raise NotReady(Problem("no-folder", what, "this node", fix)) from error
 
 
-def _read_keys(fleet: Fleet, environ: Mapping[str, str]) -> Keys | None:
-    if not fleet.has_key:
-        return None
-    return read_keys(fleet.ssh_key or environ[KEY_VARIABLE], host=Host())
+def read_key(fleet: Fleet, environ: Mapping[str, str]) -> bytes:
+    """Return the key of a job, from its token.
+
+    Raises:
+        UsageError: The token cannot be read, or is too short.
+    """
+    return make_key(read_token(fleet.token_file, environ), name_job(environ, fleet.ports[0]))
+
+
+def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str = "") -> Gate:
+    """Return where the other nodes join this one, and listen there.
+
+    Args:
+        fleet: The nodes.
+        environ: The launcher's environment.
+        folder: The job's private folder.
+        export: Shell text before the command line of each program.
+
+    Raises:
+        LauncherError: The token cannot be used, or all ports are taken.
+    """
+    host, listening = Host(), None
+    addresses = tuple(next(iter(sorted(host.resolve(name))), name) for name in fleet.hosts)
+    if len(fleet.hosts) > 1:
+        listening, _ = open_listener(fleet.address, fleet.ports)
+    return Gate(
+        hosts=fleet.hosts,
+        addresses=addresses,
+        own=(fleet.hosts[0], fleet.address, host.hostname(), "localhost", "127.0.0.1"),
+        path=os.path.join(folder, "rsh"),
+        key=read_key(fleet, environ) if listening is not None else b"",
+        listening=listening,
+        export=export,
+    )
 
 
 def _serve(
@@ -170,24 +190,22 @@ def _serve(
     folder: str,
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
-    keys = _read_keys(fleet, environ)
-    assert keys is not None  # noqa: S101 - no plan serves without a key
+    config = {
+        "host": fleet.hosts[0],
+        "ports": fleet.ports,
+        "key": read_key(fleet, environ).hex(),
+        "index": fleet.index,
+        "address": fleet.address,
+    }
+    path = os.path.join(folder, "node.json")
+    create_file(json.dumps(config), path, 0o600)
     # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
-    unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
+    unset = {TOKEN_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
-    # The rest is for ranks: a silent sshd is no stall
+    # The rest is for ranks: a node without a job is no stall
     own = Supervision(grace_s=watch.grace_s, log=watch.log)
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
-    return serve(
-        keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, rejoin_s, checks
-    )
-
-
-def _reach_all(fleet: Fleet, environ: Mapping[str, str], folder: str, name: str) -> tuple[Line, ...]:
-    """Write ssh's files, and return how to reach each node, by node rank."""
-    write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port)
-    ssh = tuple(word.replace(FOLDER, folder) for word in plan_ssh(fleet))
-    return tuple(_reach(ssh, host, index, name) for index, host in enumerate(fleet.hosts))
+    return serve(fleet.hosts[0], path, folder, own, inherited, fleet.timeout_s, rejoin_s, checks)
 
 
 def _lead(
@@ -200,7 +218,7 @@ def _lead(
     name: str,
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
-    inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
+    inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     argv = fill_line(agent.argv, folder, name)
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
     environment = apply_settings(inherited, agent.unset, told)
@@ -225,7 +243,14 @@ def _lead(
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
     place = Place(0, job.world_size)
-    leading = Agent(plan.supervision, place, inherited, Head(job, folder), run_id=name, checks=checks)
+    leading = Agent(
+        plan.supervision,
+        place,
+        inherited,
+        Head(job, folder, open_gate(fleet, environ, folder)),
+        run_id=name,
+        checks=checks,
+    )
     leading.take([child], [path])
     return leading.run()
 
@@ -240,9 +265,10 @@ def _write_files(agent: Starter, folder: str) -> None:
         create_file(text, word.replace(FOLDER, folder), 0o600)
 
 
-def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:
-    """Return how to reach a node: by ssh, or without it if it is our own (index 0)."""
+def _plan_session(folder: str, host: str, index: int, name: str) -> Line:
+    """Return how to start the session of a node: by our remote shell, or directly if it is ours."""
     words = own_program(session.__file__, name)
     if index == 0:
         return Line(host, words)
-    return Line(host, (*ssh, host, f"exec {shlex.join(words)}"), plan_link(ssh, host))
+    rsh = (word.replace(FOLDER, folder) for word in plan_rsh())
+    return Line(host, (*rsh, host, f"exec {shlex.join(words)}"))

@@ -1,43 +1,39 @@
 """Runs DeepSpeed's autotuner, a command on node 0 that starts processes on the other nodes by ssh itself.
 
-It finds two programs of ours first on its PATH. ``ssh`` uses the job's key and port, and runs commands for
-this node without ssh. ``deepspeed`` adds the master address, which the autotuner does not pass to its
-experiments.
+It finds two programs of ours first on its PATH. ``ssh`` is `launcher.remote.rsh`. ``deepspeed`` adds the
+master address, which the autotuner does not pass to its experiments.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 
 from launcher.agent.agent import Agent, Place
+from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
-from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
-from launcher.machine.pythons import own_program
-from launcher.mpi import reach
+from launcher.engines.mpirun import FOLDER, plan_rsh
 from launcher.mpi.lead import LOST, Lead
 from launcher.mpi.messages import Briefing, NodeTold
-from launcher.mpi.sessions import Sessions
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
-from launcher.ssh.account import read_account
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.core.model import Agent as Starter
     from launcher.core.model import Fleet, Plan
     from launcher.mpi.node import Line, Node
+    from launcher.remote.hub import Gate
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
 """Places for the programs, in this order: in containers /dev/shm is often mounted noexec."""
@@ -61,18 +57,15 @@ class Tuner(Lead):
         lost: Whether a node is lost.
     """
 
-    def __init__(self, job: Job, private: str) -> None:
-        super().__init__(private, job.timeout_s)
+    def __init__(self, job: Job, private: str, gate: Gate) -> None:
+        super().__init__(private, job.timeout_s, gate)
         self.job = job
         self.lost = False
 
     def attach(self, agent: Agent) -> None:
         """Create the sessions; signals go to the command."""
         super().attach(agent)
-        self.sessions = Sessions(
-            self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
-            self.on_message, self.on_lost,
-        )  # fmt: skip
+        self.open_sessions(agent, self.job.lines)
 
     def brief(self, index: int) -> Briefing:
         """Return the facts for a node: its rank, and the grace of what runs there."""
@@ -113,6 +106,7 @@ def run_tuner(
     folder: str,
     lines: Sequence[Line],
     name: str,
+    open_gate: Callable[[Fleet, Mapping[str, str], str, str], Gate],
 ) -> int:
     """Run the autotuner on this node until it ends; return its status.
 
@@ -121,14 +115,15 @@ def run_tuner(
         agent: The autotuner.
         fleet: The nodes.
         environ: The environment of the launcher.
-        folder: A private folder that already contains ssh's configuration and the agent's files.
+        folder: A private folder that already contains the agent's files.
         lines: How to reach each node, by node rank.
         name: Name of the job.
+        open_gate: Listens for the other nodes, see `launcher.mpi.start.open_gate`.
 
     Raises:
         LauncherError: A program is missing, or nodes do not answer.
     """
-    inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
+    inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     if len(fleet.hosts) > 1 and shutil.which(PDSH, path=inherited.get("PATH", os.defpath)) is None:
         raise Unavailable(_no_pdsh(agent))
     told = tuple(word.replace(HOSTFILE, f"{folder}/hostfile") for word in agent.argv)
@@ -136,12 +131,15 @@ def run_tuner(
     path = find_program(agent.argv[0], environment)
     commands = make_commands()
     try:
-        write_ssh(commands, folder, fleet, (MARK, mark_of(name, environ)))
+        rsh = (word.replace(FOLDER, folder) for word in plan_rsh())
+        write_program(commands, "ssh", f'exec {shlex.join(rsh)} "$@"\n')
         write_own(commands, (path, *told[1:]), fleet)
         environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
         child = Child(0, 0, told, environment, called=agent.engine)
         job = Job(name, tuple(lines), fleet.timeout_s)
-        tuning = Agent(plan.supervision, Place(0), inherited, Tuner(job, folder), run_id=name)
+        mark = shlex.quote(mark_of(name, environ))
+        gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
+        tuning = Agent(plan.supervision, Place(0), inherited, Tuner(job, folder, gate), run_id=name)
         tuning.take([child], [path])
         return tuning.run()
     finally:
@@ -180,22 +178,6 @@ def write_program(folder: str, name: str, text: str) -> str:
     path = os.path.join(folder, name)
     create_file(f"#!/bin/sh\n{text}", path, 0o700)
     return path
-
-
-def write_ssh(commands: str, folder: str, fleet: Fleet, mark: tuple[str, str]) -> None:
-    """Write the ``ssh`` that the autotuner and pdsh find, see `launcher.mpi.reach`."""
-    ssh, *words = (word.replace(FOLDER, folder) for word in plan_ssh(fleet))
-    account = read_account()
-    told = {
-        "ssh": [shutil.which(ssh) or ssh, *words],
-        "own": [fleet.hosts[0], fleet.address, os.uname().nodename, "localhost", "127.0.0.1"],
-        "shell": account.shell if account.shell_runs else "/bin/sh",
-        "mark": mark,
-    }
-    path = os.path.join(folder, "reach.json")
-    create_file(json.dumps(told), path, 0o600)
-    line = shlex.join(own_program(reach.__file__, path))
-    write_program(commands, "ssh", f'exec {line} "$@"\n')
 
 
 def write_own(commands: str, argv: Sequence[str], fleet: Fleet) -> None:

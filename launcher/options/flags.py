@@ -128,7 +128,7 @@ def list_working(place: str) -> tuple[str, ...]:
 
 FLAGS = tuple(map(_read, read_blocks("options/flags.txt")))
 ROLE_FLAGS, TENSORFLOW = _list("role"), _list("tensorflow")
-NEED_SSH, EMPTY_IS_UNSET, ONLY_TORCHRUN = _list("ssh"), _list("empty"), _list("agent")
+EMPTY_IS_UNSET, ONLY_TORCHRUN = _list("empty"), _list("agent")
 RESTART_RULES = tuple(flag.dest for flag in FLAGS if flag.group == "restarts" and flag.dest != "restarts")
 NEEDS = {
     flag.dest: (flag.needs.partition("=")[0], flag.needs.partition("=")[2]) for flag in FLAGS if flag.needs

@@ -276,8 +276,8 @@ def note_idle(
         (files, ("log_rotate",), "no output goes to a file (--redirects, --tee)"),
         (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init: it stays)"),
         (has_channel, list_working("channel"), apart),
-        (has_channel or meets, ("token_file",), apart),
-        (has_channel or meets or by_mpirun, ("roll_call_timeout",), apart),
+        (has_channel or by_mpirun, ("control_port",), apart),
+        (has_channel or meets or by_mpirun, ("token_file", "roll_call_timeout"), apart),
         (not unseen, list_working("meeting"), unseen),
         (is_torchruns, list_working("torchrun"), "torchrun does not start the processes"),
     )

@@ -26,6 +26,7 @@ from launcher.engines.choice import Choice
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import GLOO
+from launcher.identity.rendezvous import plan_control_ports
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -40,11 +41,8 @@ if TYPE_CHECKING:
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
 """Variables that may mark a preemptible machine; by default `launcher.preemption` is loaded only with one."""
-CONTROL_PORT = 6106
 ROLL_CALL_TIMEOUT_S = 900.0
 LOST_AFTER_S = 10.0
-PORT_LIMIT = 1 << 16
-PORTS_TRIED = 8
 """Number of candidate ports of node 0: another job on its machine may have the default one."""
 
 
@@ -257,12 +255,8 @@ def plan_peers(
         return None
     if not options.switch("peers", default=True):
         return None
-    asked = options.get("control_port")
-    first = int(options.number("control_port", CONTROL_PORT))
-    tried = range(first, min(first + (1 if asked else PORTS_TRIED), PORT_LIMIT))
-    ports = tuple(port for port in tried if port not in used | {allocation.master_port})
     return Peers(
-        ports=ports or (first,),
+        ports=plan_control_ports(options, used | {allocation.master_port}),
         token_file=options.text("token_file"),
         has_token=bool(options.text("token_file") or environ.get("LAUNCHER_TOKEN")),
         timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),

@@ -6,7 +6,7 @@ from launcher.command.line import plan_argv
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Fact, Machine, Scope, Topology
-from launcher.engines.agents import Request, count_processes, read_request, refuse_idle, refuse_per_process
+from launcher.engines.agents import Request, count_processes, read_request, refuse_per_process
 from launcher.engines.choice import MPIRUN
 from launcher.frameworks import jax, table
 from launcher.frameworks.horovod_meeting import GLOO, MPI, Meeting, find_meeting
@@ -82,7 +82,6 @@ def decide_shape(
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options, environ)
     outer, options = options, request.options
-    refuse_idle(request)
     _refuse_arguments(options, request)
     script = read_script(request.script_argv(environ), environ, host)
     unnamed, request = request, _name_tensorflow(request, script, environ)

@@ -155,8 +155,8 @@ def _commands(plan: Plan) -> list[str]:
     verb = "become" if plan.mode is Mode.EXEC else "start"
     fleet = None if plan.agent is None else plan.agent.fleet
     if fleet is not None and plan.topology.node_rank:
-        where = f"{printable(fleet.address)}, port {fleet.ssh_port}"
-        return [f"serve: sshd at {where}, with the keys of the job, until node 0 reports how the job ended"]
+        head, ports = printable(fleet.hosts[0]), _name_ports(fleet.ports)
+        return [f"serve: join node 0 at {head}, {ports}, until it reports how the job ended"]
     lines = [(one.name, one.argv) for one in plan.companions if one.argv]
     started = [p for p in plan.processes if p.argv]
     if len({p.argv for p in started}) == 1 and not any(p.cpus for p in started):
@@ -178,6 +178,11 @@ def _ports(plan: Plan) -> list[str]:
     return lines
 
 
+def _name_ports(ports: tuple[int, ...]) -> str:
+    """Return ``port 6106``, or ``ports 6106 to 6113``: node 0 takes the first free one."""
+    return f"port {ports[0]}" if len(ports) == 1 else f"ports {ports[0]} to {ports[-1]}"
+
+
 def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     """Return lines on how the node that starts all ranks reaches the others, and on what the ranks get."""
     agent = plan.agent
@@ -186,9 +191,8 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     fleet, count = agent.fleet, len(agent.fleet.hosts)
     nodes = f"nodes: {_show(fleet.hosts)}; {fleet.per_node} rank{'s' if fleet.per_node > 1 else ''} on each"
     if count > 1:
-        port = f"port {fleet.ssh_port}" if fleet.ssh_port else "ssh's own port"
-        keys = "the keys of the job" if fleet.has_key else "your own keys"
-        nodes += f"; by ssh at {port} with {keys}, all within {fleet.timeout_s:g} s"
+        where = f"{printable(fleet.address)}, {_name_ports(fleet.ports)}"
+        nodes += f"; they join at {where}, with the job's token, all within {fleet.timeout_s:g} s"
     lines = [nodes, *(_forwarded(fleet, environ) if agent.engine == MPIRUN else [])]
     lines += [f"{word} is a file: {'; '.join(text.splitlines())}" for word, text in agent.files]
     lines.append(f"{FOLDER} is a private folder, {JOB} the name of the job: made when it starts")

@@ -93,13 +93,12 @@ def _agent(agent: Agent, environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _fleet(fleet: Fleet) -> dict[str, object]:
-    """Return how the nodes are reached; of a key only whether there is one."""
+    """Return where the other nodes join the head."""
     return {
         "hosts": list(fleet.hosts),
         "per_node": fleet.per_node,
         "address": fleet.address,
-        "ssh_port": fleet.ssh_port,
-        "has_key": fleet.has_key,
+        "ports": list(fleet.ports),
         "timeout_s": fleet.timeout_s,
         "forward": list(fleet.forward),
         "restored": list(fleet.restored),

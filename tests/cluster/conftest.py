@@ -16,7 +16,7 @@ import pytest
 
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster, Node
-from tests.cluster.fleets import Fleet, make_key
+from tests.cluster.fleets import Fleet
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
 
@@ -93,16 +93,16 @@ def pair(tmp_path: Path) -> Iterator[Job]:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
-    """Return a function that makes N nodes with a family of MPI and a key of the job."""
+    """Return a function that makes N nodes with a family of MPI and a token of the job."""
     need_namespaces()
     made: list[Fleet] = []
     clusters: list[Cluster] = []
 
-    def make(family: str, nodes: int = 2, *, key: bool = True) -> Fleet:
+    def make(family: str, nodes: int = 2) -> Fleet:
         cluster = Cluster(nodes)
         clusters.append(cluster)
         cluster.__enter__()
-        made.append(Fleet(cluster, find_mpi(family), make_key(tmp_path) if key else "", tmp_path))
+        made.append(Fleet(cluster, find_mpi(family), tmp_path))
         return made[-1]
 
     yield make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 import textwrap
@@ -30,7 +31,7 @@ ALLREDUCE = """
 """
 
 FIND = "ls -d /dev/shm/launcher-* $TMPDIR/launcher_* 2>/dev/null"
-"""Keys, sessions and files of ranks; /tmp is the machine's own, and others use it, too."""
+"""Sessions and files of ranks; /tmp is the machine's own, and others use it, too."""
 
 
 class Done(NamedTuple):
@@ -53,10 +54,10 @@ class Done(NamedTuple):
 
 
 class Fleet:
-    """The nodes of one job, its MPI, and its key."""
+    """The nodes of one job, its MPI, and its token."""
 
-    def __init__(self, cluster: Cluster, mpi: Mpi, key: str, folder: Path) -> None:
-        self.cluster, self.mpi, self.key, self.folder = cluster, mpi, key, folder
+    def __init__(self, cluster: Cluster, mpi: Mpi, folder: Path) -> None:
+        self.cluster, self.mpi, self.token, self.folder = cluster, mpi, secrets.token_hex(16), folder
         self.hosts = ",".join(node.hostname for node in cluster.nodes)
         self.launchers: list[subprocess.Popen[str]] = []
         self.errors: list[Path | None] = []
@@ -112,7 +113,7 @@ class Fleet:
             **self.mpi.environ,
             "PYTHONPATH": f"{base['PYTHONPATH']}:{mpi4py}",
             "LAUNCHER_HOSTS": self.hosts,
-            **({"LAUNCHER_SSH_KEY": self.key} if self.key else {}),
+            "LAUNCHER_TOKEN": self.token,
             "LAUNCHER_ROLL_CALL_TIMEOUT": "20",
             **variables,
         }
@@ -159,14 +160,6 @@ class Fleet:
         while left := [(node.name, line) for node in asked for line in self.processes(node)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.05)  # between two looks: there is nothing to wait on
-
-
-def make_key(folder: Path) -> str:
-    """Make the keys of a job as its users do."""
-    path = folder / "job.key"
-    line = [sys.executable, "-m", "launcher", "keygen", str(path)]
-    subprocess.run(line, env=clean_environ(), check=True, capture_output=True)
-    return str(path)
 
 
 def run_on(two: Fleet, node: Node, command: str) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.fleets import Fleet, make_key
+from tests.cluster.fleets import Fleet
 from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_example
 from tests.mpis import Mpi
 from tests.zero import EXAMPLE, TUNING, deepspeed_environ, read_tuned, write_tuned
@@ -65,10 +65,10 @@ def test_its_own_command_on_each_of_two_nodes(alone: str) -> None:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Fleet]:
-    """Yield two nodes with a key of the job."""
+    """Yield two nodes with a token of the job."""
     need_namespaces()
     with Cluster(2) as cluster:
-        fleet = Fleet(cluster, Mpi("", "", deepspeed_environ()), make_key(tmp_path), tmp_path)
+        fleet = Fleet(cluster, Mpi("", "", deepspeed_environ()), tmp_path)
         yield fleet
         fleet.close()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import MakeFleet, StartSshd
-from tests.cluster.fleets import ALLREDUCE, make_key
-from tests.cluster.sshing import NO_SUCH_NAME
+from tests.cluster.fleets import ALLREDUCE
 from tests.mpis import FAMILIES
 
 pytestmark = [pytest.mark.root]

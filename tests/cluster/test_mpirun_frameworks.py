@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rehearse.cluster import Cluster
-from tests.cluster.fleets import Fleet, make_key
+from tests.cluster.fleets import Fleet
 from tests.mpis import find_mpi
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
@@ -49,7 +49,7 @@ imports mpi4py and asks MPI, and takes the first word of ``hostname -I`` on rank
 @pytest.fixture
 def two(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Return two nodes with the family of MPI that the test is for."""
-    fleet = Fleet(cluster, find_mpi(request.param), make_key(tmp_path), tmp_path)
+    fleet = Fleet(cluster, find_mpi(request.param), tmp_path)
     yield fleet
     fleet.close()
 

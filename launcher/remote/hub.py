@@ -1,0 +1,279 @@
+"""Node 0's end: the nodes that have joined, and the programs that run there for clients of this node.
+
+A client (`launcher.remote.rsh`) connects to a socket in a private folder and names a host. Its streams are
+passed on to that node and back.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from launcher.channel.acceptor import Acceptor
+from launcher.channel.connection import Connection
+from launcher.channel.lines import Lines
+from launcher.channel.listener import Listener, read_peer
+from launcher.core.files import remove_file
+from launcher.core.frozen import frozen
+from launcher.core.messages import Garbled, pack, parse, unpack
+from launcher.remote.messages import (
+    FROM_CLIENT,
+    FROM_NODE,
+    LINE_BYTES,
+    Ask,
+    EndProgram,
+    NodeHere,
+    NotAdmitted,
+    ProgramEnded,
+    RunHere,
+    RunProgram,
+    RunThere,
+    StillHere,
+    StreamData,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.core.log import Say
+    from launcher.process.loop import Loop
+
+BEAT_S, LOST_S = 5.0, 20.0
+UNSENT_LIMIT_BYTES = 1 << 26
+"""Output that a client does not read, or input that a node does not take; with more, it counts as gone."""
+NOT_REACHED = 255
+"""Status of a program whose node is not there, as ssh has it."""
+NOT_YET = "its launcher has not joined"
+
+
+@frozen
+class Gate:
+    """How the nodes and the clients of a job reach node 0, and what the nodes are called.
+
+    Attributes:
+        hosts: The nodes' names or addresses, by rank.
+        addresses: Their addresses, as far as they can be resolved.
+        own: Further names of this node.
+        path: Path of the socket for clients.
+        key: Key of the job.
+        listening: Listens for the other nodes; None for a job of one node.
+        export: Shell text before each command line.
+    """
+
+    hosts: tuple[str, ...]
+    addresses: tuple[str, ...]
+    own: tuple[str, ...]
+    path: str
+    key: bytes
+    listening: socket.socket | None = None
+    export: str = ""
+
+
+class Node:
+    """Another node: its connection, and the clients of its programs by number."""
+
+    def __init__(self, index: int, name: str, pid: int) -> None:
+        self.index, self.name, self.pid = index, name, pid
+        self.connection: Connection
+        self.clients: dict[int, Connection] = {}
+        self.heard_at = time.monotonic()
+
+
+class Hub:
+    """The nodes that have joined, and their programs.
+
+    Attributes:
+        due: When `fire` has something to do.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        loop: Loop,
+        say: Say,
+        on_joined: Callable[[int], None],
+    ) -> None:
+        """Begin to accept nodes and clients.
+
+        Args:
+            gate: Where they come, and who they are.
+            loop: Waits for all sockets.
+            say: Prints a message in the log.
+            on_joined: Called with the rank of each node that has joined.
+        """
+        self._gate, self._loop, self._on_joined = gate, loop, on_joined
+        self._nodes: dict[int, Node] = {}
+        self._lost: dict[int, str] = {}
+        self._count = 0
+        self.due: float | None = time.monotonic() + 1.0
+        self._beat_at = 0.0
+        self._acceptor: Acceptor | None = None
+        if gate.listening is not None:
+            self._acceptor = Acceptor(gate.listening, gate.key, loop, say, self._admit)
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(gate.path)
+        server.listen(512)
+        self._clients = Listener(server, loop, self._take, say=say)
+
+    def has(self, index: int) -> bool:
+        """Whether a node has joined, and is heard."""
+        return index in self._nodes
+
+    def why(self, index: int) -> str:
+        """Return why a node is not there."""
+        return self._lost.get(index, NOT_YET)
+
+    @property
+    def turned_away(self) -> Mapping[str, str]:
+        """Why connections were turned away, by address."""
+        return self._acceptor.turned_away.reasons() if self._acceptor is not None else {}
+
+    # --- nodes
+
+    def _admit(self, connection: Connection, address: str, packed: Mapping[str, object]) -> None:
+        """Take a node that has the key.
+
+        Raises:
+            Garbled: It is no node of the job.
+        """
+        here = unpack(packed, (NodeHere,))
+        assert isinstance(here, NodeHere)  # noqa: S101 - there is no other kind
+        index = here.index if here.index is not None else self._find(here.address) or self._find(address)
+        if not index or index >= len(self._gate.hosts):
+            connection.send(pack(NotAdmitted(f"{here.node} is no other node of this job: {self._names()}")))
+            raise Garbled("is no other node of this job")
+        before = self._nodes.get(index)
+        if before is not None and before.name != here.node and before.heard_at > time.monotonic() - BEAT_S:
+            connection.send(pack(NotAdmitted(f"node {index} is {before.name} already, not {here.node}")))
+            raise Garbled("has the rank of another node")
+        if before is not None:
+            self._lose(before, "it has joined again")
+        node = self._nodes[index] = Node(index, here.node, here.pid)
+        node.connection = connection
+        connection.redirect(lambda message: self._hear(node, message), lambda why: self._lose(node, why))
+        self._lost.pop(index, None)
+        self._on_joined(index)
+
+    def _names(self) -> str:
+        return ", ".join(self._gate.hosts[:20])
+
+    def _find(self, name: str) -> int | None:
+        """Return the rank of the node with this name or address."""
+        for names in (self._gate.hosts, self._gate.addresses):
+            if name in names:
+                return names.index(name)
+        return None
+
+    def _lose(self, node: Node, why: str) -> None:
+        """Note that a node is gone, with all of its programs."""
+        if self._nodes.get(node.index) is node:
+            del self._nodes[node.index]
+            self._lost[node.index] = why
+        node.connection.close()
+        for client in list(node.clients.values()):
+            client.send(pack(ProgramEnded(0, NOT_REACHED, f"the connection to {node.name} is lost: {why}")))
+            client.finish()
+        node.clients.clear()
+
+    def _hear(self, node: Node, packed: Mapping[str, object]) -> None:
+        """Handle a message from a node.
+
+        Raises:
+            Garbled: The message is invalid.
+        """
+        node.heard_at = time.monotonic()
+        message = unpack(packed, FROM_NODE)
+        number = message.number if isinstance(message, (StreamData, ProgramEnded)) else 0
+        client = node.clients.get(number)
+        match message:
+            case StreamData() if client is not None:
+                client.send(pack(StreamData(0, message.stream, message.data)))
+            case ProgramEnded() if client is not None:
+                del node.clients[number]
+                client.send(pack(ProgramEnded(0, message.status, message.why)))
+                client.finish()
+
+    # --- clients
+
+    def _take(self, connected: socket.socket, _: str) -> None:
+        uid = read_peer(connected)[1]
+        if uid != os.geteuid():
+            connected.close()
+            return
+        client = Connection.of_socket(
+            connected,
+            Lines(),
+            self._loop,
+            lambda packed: self._ask(client, parse(Ask, packed)),
+            lambda why: None,
+            UNSENT_LIMIT_BYTES,
+        )
+
+    def _ask(self, client: Connection, ask: Ask) -> None:
+        """Start the program that a client asks for."""
+        index, why = self._find(ask.host), ""
+        if index == 0 or ask.host in self._gate.own:
+            client.send(pack(RunHere()))
+            client.finish()
+            return
+        if index is None:
+            why = f"no node of this job is called {ask.host}: {self._names()}"
+        elif index not in self._nodes:
+            why = f"node {index} ({ask.host}): {self.why(index)}"
+        elif len(ask.line) > LINE_BYTES:
+            why = f"a command line of {len(ask.line)} characters, expected {LINE_BYTES} at most"
+        if why or index is None:
+            client.send(pack(ProgramEnded(0, NOT_REACHED, why)))
+            client.finish()
+            return
+        node = self._nodes[index]
+        self._count += 1
+        number = self._count
+        client.send(pack(RunThere()))
+        node.clients[number] = client
+        client.redirect(lambda packed: self._feed(node, number, packed), lambda _: self._leave(node, number))
+        node.connection.send(pack(RunProgram(number, self._gate.export + ask.line)))
+
+    def _feed(self, node: Node, number: int, packed: Mapping[str, object]) -> None:
+        """Pass on a client's standard input.
+
+        Raises:
+            Garbled: The message is invalid.
+        """
+        message = unpack(packed, FROM_CLIENT)
+        if isinstance(message, StreamData):
+            node.connection.send(pack(StreamData(number, 0, message.data)))
+
+    def _leave(self, node: Node, number: int) -> None:
+        """End a program whose client is gone."""
+        if node.clients.pop(number, None) is not None:
+            node.connection.send(pack(EndProgram(number)))
+
+    # --- time
+
+    def fire(self, now: float) -> None:
+        """Send signs of life, and give up the nodes that have sent none for too long."""
+        self.due = now + 1.0
+        if self._acceptor is not None:
+            self._acceptor.look(now)
+            if self._acceptor.due is not None:
+                self.due = min(self.due, self._acceptor.due)
+        if now < self._beat_at:
+            return
+        self._beat_at = now + BEAT_S
+        for node in list(self._nodes.values()):
+            if now > node.heard_at + LOST_S:
+                self._lose(node, f"nothing was heard of it for {LOST_S:g} s")
+            else:
+                node.connection.send(pack(StillHere()))
+
+    def close(self) -> None:
+        """End all connections."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self._clients.close()
+        for node in list(self._nodes.values()):
+            self._lose(node, "the job is over")
+        remove_file(self._gate.path)

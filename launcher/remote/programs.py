@@ -1,0 +1,358 @@
+"""Runs on each node but the first: joins node 0's launcher, and runs the programs that it asks for.
+
+For mpirun and DeepSpeed's autotuner it is what sshd is for ssh, for one job only. It calls node 0 and does
+not listen, and both prove that they have the job's token. If the connection is lost, the standard streams of
+the programs are closed, as sshd does it, and the node joins again as soon as it can.
+
+It runs as a file (``python -I -S programs.py FILE``), so that neither the working directory nor PYTHONPATH
+can replace this package. FILE has a `Config` as JSON; the launcher that serves on this node writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+import json
+import signal
+import socket
+import time
+
+from launcher.channel.connection import NO_MESSAGE, READ_BYTES, Connection
+from launcher.channel.frames import OTHER_LAUNCHER, Calling, Intruder, Sealed
+from launcher.core.frozen import frozen
+from launcher.core.log import say
+from launcher.core.messages import pack, unpack
+from launcher.core.redact import quote
+from launcher.process.kernel import set_name
+from launcher.process.loop import Every, Later, Loop
+from launcher.remote.messages import (
+    CHUNK_BYTES,
+    TO_NODE,
+    EndProgram,
+    NodeHere,
+    NotAdmitted,
+    ProgramEnded,
+    RunProgram,
+    StillHere,
+    StreamData,
+    decode_data,
+    encode_data,
+)
+from launcher.remote.pipes import Pipes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NAME = "launcher-node"
+CONNECT_S = 3.0
+RETRY_S = 0.5
+SAY_EVERY_S = 15.0
+BEAT_S, LOST_S = 5.0, 20.0
+"""Seconds between signs of life, and without any until the connection counts as lost; as ssh had."""
+HIGH_BYTES = 1 << 17
+"""With more unsent data, nothing more is read from programs."""
+UNSENT_LIMIT_BYTES = 1 << 24
+UNREAD_LIMIT_BYTES = 1 << 26
+"""Standard input that a program does not read; with more, its streams are closed."""
+RESUME_S = 0.02
+
+
+@frozen
+class Config:
+    """What the node has to know.
+
+    Attributes:
+        host: Name or address of node 0.
+        ports: Ports at which its launcher may listen.
+        key: Key of the job, in hex.
+        index: Our node rank; None if it is unknown.
+        address: Our own address in the cluster; node 0 finds the rank by it.
+    """
+
+    host: str
+    ports: tuple[int, ...]
+    key: str
+    index: int | None
+    address: str
+
+
+class Program:
+    """A program that runs here for node 0: its process, its streams, and data for its standard input."""
+
+    def __init__(self, number: int, process: Pipes) -> None:
+        self.number, self.process = number, process
+        self.outputs = {1: process.stdout, 2: process.stderr}
+        self.pidfd = -1
+        self.unread = bytearray()
+        self.has_stdin, self.stdin_ends = True, False
+
+
+class Programs:
+    """The programs of one connection to node 0.
+
+    Attributes:
+        is_open: Whether the connection stands.
+    """
+
+    def __init__(
+        self, connected: socket.socket, framing: Sealed, loop: Loop, lose: Callable[[str], None]
+    ) -> None:
+        """Take over a connection after its handshake; ``lose`` is called once, with a reason."""
+        self._loop, self._lose = loop, lose
+        self._programs: dict[int, Program] = {}
+        self._heard_at = time.monotonic()
+        self.is_open, self._is_paused = True, False
+        self._connection = Connection.of_socket(
+            connected, framing, loop, self._obey, self._end, UNSENT_LIMIT_BYTES
+        )  # fmt: skip
+
+    def send(self, message: object) -> None:
+        """Send node 0 a message."""
+        self._connection.send(pack(message))
+
+    def take(self, data: bytes) -> None:
+        """Handle data that came with the handshake."""
+        self._connection.take(data)
+
+    def beat(self) -> None:
+        """Send a sign of life, or give the connection up if node 0 has sent none for too long."""
+        if time.monotonic() > self._heard_at + LOST_S:
+            self._connection.close()
+            self._end(f"nothing was heard of it for {LOST_S:g} s")
+        else:
+            self.send(StillHere())
+
+    def _end(self, why: str) -> None:
+        if self.is_open:
+            self.is_open = False
+            for program in list(self._programs.values()):
+                self._let_go(program)
+            self._lose(why)
+
+    def _obey(self, packed: Mapping[str, object]) -> None:
+        """Handle a message from node 0.
+
+        Raises:
+            Garbled: The message is invalid.
+        """
+        self._heard_at = time.monotonic()
+        match message := unpack(packed, TO_NODE):
+            case RunProgram() if message.number not in self._programs:
+                self._run(message)
+            case EndProgram() if message.number in self._programs:
+                self._let_go(self._programs[message.number])
+            case StreamData() if message.number in self._programs:
+                self._feed(self._programs[message.number], message)
+            case NotAdmitted():
+                self._connection.close()
+                self._end(message.why)
+
+    # --- programs
+
+    def _run(self, run: RunProgram) -> None:
+        try:
+            process = Pipes(("/bin/sh", "-c", run.line), os.environ, outlives=True)
+        except OSError as error:
+            self.send(ProgramEnded(run.number, 255, f"cannot start it: {error.strerror}"))
+            return
+        program = self._programs[run.number] = Program(run.number, process)
+        for stream, fd in program.outputs.items():
+            self._watch(program, stream, fd)
+        program.pidfd = os.pidfd_open(process.pid)
+        self._loop.add(program.pidfd, lambda: self._note_exit(program))
+
+    def _watch(self, program: Program, stream: int, fd: int) -> None:
+        self._loop.add(fd, lambda: self._forward(program, stream))
+
+    def _forward(self, program: Program, stream: int) -> None:
+        """Send the output that can be read now, up to one chunk, unless too much is unsent."""
+        if self._connection.unsent_bytes <= HIGH_BYTES:
+            self._send_output(program, stream)
+        elif not self._is_paused:
+            self._pause()
+
+    def _send_output(self, program: Program, stream: int) -> bool:
+        """Send the output that can be read now, up to one chunk; return whether there was any."""
+        try:
+            data = os.read(program.outputs[stream], CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            self.send(StreamData(program.number, stream, encode_data(data)))
+        else:
+            self._close_output(program, stream)
+        return bool(data)
+
+    def _pause(self) -> None:
+        """Read nothing more from programs until node 0 has taken what was read."""
+        self._is_paused = True
+        for program in self._programs.values():
+            for fd in program.outputs.values():
+                self._loop.remove(fd)
+        self._loop.timers.append(Later(time.monotonic() + RESUME_S, self._resume))
+
+    def _resume(self) -> None:
+        if self.is_open and self._connection.unsent_bytes > HIGH_BYTES:
+            self._loop.timers.append(Later(time.monotonic() + RESUME_S, self._resume))
+            return
+        self._is_paused = False
+        for program in self._programs.values():
+            for stream, fd in program.outputs.items():
+                self._watch(program, stream, fd)
+
+    def _feed(self, program: Program, data: StreamData) -> None:
+        """Pass data on to a program's standard input."""
+        program.unread += decode_data(data.data)
+        program.stdin_ends = program.stdin_ends or not data.data
+        if len(program.unread) > UNREAD_LIMIT_BYTES:
+            self._let_go(program)
+        else:
+            self._flush(program)
+
+    def _flush(self, program: Program) -> None:
+        if not program.has_stdin:
+            return
+        fd = program.process.stdin
+        try:
+            while program.unread:
+                del program.unread[: os.write(fd, program.unread[:READ_BYTES])]
+        except BlockingIOError:
+            if not self._loop.watches(fd):
+                self._loop.add(fd, lambda: self._flush(program), writable=True)
+            return
+        except OSError:  # it reads no more
+            program.unread.clear()
+        self._loop.remove(fd)
+        if program.stdin_ends:
+            self._close_stdin(program)
+
+    def _close_stdin(self, program: Program) -> None:
+        if program.has_stdin:
+            program.has_stdin = False
+            self._loop.remove(program.process.stdin)
+            os.close(program.process.stdin)
+
+    def _close_output(self, program: Program, stream: int) -> None:
+        fd = program.outputs.pop(stream)
+        self._loop.remove(fd)
+        os.close(fd)
+
+    def _note_exit(self, program: Program) -> None:
+        """Send what is left of a program's output, and its exit status."""
+        self._loop.remove(program.pidfd)
+        os.close(program.pidfd)
+        _, status = os.waitpid(program.process.pid, 0)
+        if program.number in self._programs:
+            for stream in list(program.outputs):
+                while self._send_output(program, stream):
+                    pass
+            code = os.waitstatus_to_exitcode(status)
+            self._forget(program)
+            self.send(ProgramEnded(program.number, code if code >= 0 else 128 - code))
+
+    def _let_go(self, program: Program) -> None:
+        """Close a program's streams: it notices, even if it is stopped."""
+        self._forget(program)
+        program.process.send(signal.SIGCONT)
+
+    def _forget(self, program: Program) -> None:
+        self._programs.pop(program.number, None)
+        self._close_stdin(program)
+        for stream in list(program.outputs):
+            self._close_output(program, stream)
+
+
+class Member:
+    """This node's membership: calls node 0 until it answers, and again when the connection is lost."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._loop = Loop(say)
+        self._programs: Programs | None = None
+        self._said, self._said_at = "", time.monotonic()
+
+    def run(self) -> None:
+        """Run until a signal ends this program."""
+        self._loop.timers.append(Every(BEAT_S, self._beat))
+        self._call()
+        while True:
+            self._loop.turn()
+
+    def _beat(self) -> None:
+        if self._programs is not None:
+            self._programs.beat()
+
+    def _call(self) -> None:
+        """Call node 0, now and until it answers."""
+        config, why = self._config, "no port to try"
+        for port in config.ports:
+            try:
+                connected, calling = dial(config.host, port, bytes.fromhex(config.key))
+            except (OSError, Intruder) as error:
+                text = getattr(error, "strerror", None) or str(error)
+                why = f"node 0 ({config.host}), port {port}: {text}"
+                continue
+            assert calling.sealed is not None  # noqa: S101 - see `dial`
+            self._programs = Programs(connected, calling.sealed, self._loop, self._lose)
+            self._programs.send(NodeHere(os.uname().nodename, config.index, config.address, os.getpid()))
+            self._programs.take(calling.rest)
+            self._said = ""
+            return
+        self._complain(why)
+        self._loop.timers.append(Later(time.monotonic() + RETRY_S, self._call))
+
+    def _lose(self, why: str) -> None:
+        self._programs = None
+        self._complain(f"node 0 ({self._config.host}): {why}" if not why.startswith(NO_MESSAGE) else why)
+        self._loop.timers.append(Later(time.monotonic() + RETRY_S, self._call))
+
+    def _complain(self, why: str) -> None:
+        """Print why node 0 is not reached, if that is new or was not printed for some time."""
+        now = time.monotonic()
+        if now >= self._said_at + SAY_EVERY_S:
+            self._said, self._said_at = why, now
+            print(quote(why, 400), file=sys.stderr, flush=True)
+
+
+def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
+    """Return a connection to node 0 after the handshake, non-blocking.
+
+    Raises:
+        OSError: Nothing answers there.
+        Intruder: What answers does not have the key.
+    """
+    connected = socket.create_connection((host, port), CONNECT_S)
+    try:
+        calling = Calling(key)
+        connected.sendall(calling.call)
+        while calling.sealed is None:
+            data = connected.recv(READ_BYTES)
+            if not data:
+                raise Intruder(OTHER_LAUNCHER if calling.has_proved else "closed the connection at once")
+            connected.sendall(calling.feed(data))
+        connected.setblocking(False)
+    except BaseException:
+        connected.close()
+        raise
+    return connected, calling
+
+
+def main(argv: list[str]) -> int:
+    """Join the job that a file describes."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    set_name(NAME)
+    with open(argv[0], encoding="ascii") as file:
+        told = json.load(file)
+    Member(Config(**{**told, "ports": tuple(told["ports"])})).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
