@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher.ssh.client import write_client
+from launcher.ssh.keys import read_keys
+
 from benchmarks.peers import CHECKOUT, bare_python, peers_folder
 from launcher.machine.host import Host
 from launcher.rehearse.cluster import Cluster, Node
-from launcher.ssh.client import write_client
-from launcher.ssh.keys import read_keys
 from tests.cluster.fleets import Fleet, make_key
 from tests.mpis import find_mpi
 

@@ -58,6 +58,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     try:
         options = read_options(typed, environ, host)
         use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
+        if options.switch("ssh"):
+            from launcher.remote.ssh import run_on_all
+
+            return run_on_all(argv, command, options, environ, host)
         plan, met = _plan_start(options, environ, command, host)
     except EnvironmentUntrusted as error:
         from launcher.cli.disabled import LAST_RESORT

@@ -81,7 +81,21 @@ class Lead(Coordination):
         if agent.forwarder.told is not None:
             self.status = 128 + agent.forwarder.told
         elif self.sessions.missing():
+            self._explain_missing()
             raise not_ready(self.sessions.missing(), self._timeout_s)
+
+    def _explain_missing(self) -> None:
+        """Note why the nodes have not joined: what was turned away from there, or what a probe finds."""
+        from launcher.cluster.reach import find_reasons
+
+        gate, away = self._gate, self._hub.turned_away
+        nodes = [node for node in self.sessions.missing() if node.index and not self._hub.has(node.index)]
+        for node in nodes:
+            node.reason = away.get(gate.addresses[node.index], "")
+        unknown = {node.index: node.host for node in nodes if not node.reason}
+        for line in find_reasons(unknown, gate.port):
+            rank, _, why = line.partition(" ")
+            self.sessions.nodes[int(rank)].reason = why
 
     def turn_until(self, is_true: Callable[[], bool], wait_s: float) -> None:
         """Turn the loop until a condition holds, for at most so long, while sessions are opened.

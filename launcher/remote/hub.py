@@ -70,6 +70,11 @@ class Gate:
     listening: socket.socket | None = None
     export: str = ""
 
+    @property
+    def port(self) -> int:
+        """Port at which we listen; 0 for a job of one node."""
+        return 0 if self.listening is None else int(self.listening.getsockname()[1])
+
 
 class Node:
     """Another node: its connection, and the clients of its programs by number."""

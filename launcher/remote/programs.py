@@ -289,13 +289,14 @@ class Member:
 
     def _call(self) -> None:
         """Call node 0, now and until it answers."""
-        config, why = self._config, "no port to try"
+        config, why, is_refused = self._config, "no port to try", False
         for port in config.ports:
             try:
                 connected, calling = dial(config.host, port, bytes.fromhex(config.key))
             except (OSError, Intruder) as error:
                 text = getattr(error, "strerror", None) or str(error)
-                why = f"node 0 ({config.host}), port {port}: {text}"
+                why = why if is_refused else f"node 0 ({config.host}), port {port}: {text}"
+                is_refused = is_refused or isinstance(error, Intruder)
                 continue
             assert calling.sealed is not None  # noqa: S101 - see `dial`
             self._programs = Programs(connected, calling.sealed, self._loop, self._lose)
@@ -303,7 +304,7 @@ class Member:
             self._programs.take(calling.rest)
             self._said = ""
             return
-        self._complain(why)
+        self._complain(why, at_once=is_refused)
         self._loop.timers.append(Later(time.monotonic() + RETRY_S, self._call))
 
     def _lose(self, why: str) -> None:
@@ -311,10 +312,10 @@ class Member:
         self._complain(f"node 0 ({self._config.host}): {why}" if not why.startswith(NO_MESSAGE) else why)
         self._loop.timers.append(Later(time.monotonic() + RETRY_S, self._call))
 
-    def _complain(self, why: str) -> None:
-        """Print why node 0 is not reached, if that is new or was not printed for some time."""
+    def _complain(self, why: str, *, at_once: bool = False) -> None:
+        """Print why node 0 is not reached, from time to time; ``at_once`` a new reason that will not pass."""
         now = time.monotonic()
-        if now >= self._said_at + SAY_EVERY_S:
+        if now >= self._said_at + SAY_EVERY_S or (at_once and why != self._said):
             self._said, self._said_at = why, now
             print(quote(why, 400), file=sys.stderr, flush=True)
 

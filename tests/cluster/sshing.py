@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.cli.keygen import make_keys
-from launcher.rehearse.cluster import Cluster, Node
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys
+
+from launcher.rehearse.cluster import Cluster, Node
 from tests.process.starting import clean_environ
 
 PORT = 2222

@@ -109,42 +109,66 @@ def await_ready(folder: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_head_alone_where_sshd_runs_already(
+def test_one_command_starts_all_nodes_by_the_users_ssh(
     family: str, fleet: MakeFleet, sshd_on_nodes: StartSshd
 ) -> None:
-    """No launcher is started on the other nodes: their own sshd is enough, and the user's own keys."""
-    two = fleet(family, 2, key=False)
+    """``--ssh``: no launcher is started on the other nodes; their sshd and the user's keys are enough."""
+    two = fleet(family, 2)
     config = sshd_on_nodes(two.cluster)
-    words = ("--nproc-per-node", "2", "--no-prefix", "--", "python", two.script(ALLREDUCE))
-    two.start(two.cluster.nodes[0], *words, cover=(config, "/etc/ssh/ssh_config"))
+    words = ("--ssh", "--nproc-per-node", "2", "--no-prefix", "--", "python", two.script(ALLREDUCE))
+    cover = (config, "/etc/ssh/ssh_config")
+    two.start(two.cluster.nodes[0], *words, cover=cover, environ={"LAUNCHER_TOKEN": ""})
     (head,) = two.wait()
     assert head.status == 0, head.err[-3000:]
     assert Counter(record["node"] for record in head.records) == {"node0": 2, "node1": 2}
     assert {record["sum"] for record in head.records} == {10}
 
 
-def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet, tmp_path: Path) -> None:
-    """No such name, no such machine, another key, no sshd: each is named within the deadline, status 75."""
+SHOW = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'NODE_RANK', 'MASTER_ADDR')))"
+
+
+def test_ssh_serves_every_engine(fleet: MakeFleet, sshd_on_nodes: StartSshd) -> None:
+    """The launchers' own processes; a failure on another node is the job's."""
+    two = fleet("openmpi5", 2)
+    cover = (sshd_on_nodes(two.cluster), "/etc/ssh/ssh_config")
+    words = ("--ssh", "--nproc-per-node", "2", "--no-prefix", "--", "python", "-c")
+    for program, status in ((SHOW, 0), ("import os; os._exit(7 * (os.environ['RANK'] == '3'))", 7)):
+        two.launchers.clear()
+        two.errors.clear()
+        two.start(
+            two.cluster.nodes[0], *words, program, cover=cover, command="run", environ={"LAUNCHER_TOKEN": ""}
+        )
+        (head,) = two.wait()
+        assert head.status == status, head.err[-3000:]
+        if not status:
+            assert sorted(head.out.splitlines()) == [f"{rank} 4 {rank // 2} node0" for rank in range(4)]
+
+
+def test_a_host_that_ssh_does_not_reach_is_named(fleet: MakeFleet) -> None:
+    """No sshd there: the job ends at once with the reason, not after the roll call."""
+    two = fleet("openmpi5", 2)
+    two.start(two.cluster.nodes[0], "--ssh", "--", "true", command="run")
+    (head,) = two.wait(20)
+    assert head.status != 0
+    assert "cannot start the launcher on node1: ssh exited with 255" in head.err
+
+
+def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet) -> None:
+    """No such name, no such machine, another token, no launcher: each is named within the deadline."""
     four = fleet("openmpi5", 4)
-    (tmp_path / "other").mkdir()
-    other_key = make_key(tmp_path / "other")
     hosts = "node0,node1,node2,node3,10.77.0.99,no-such-node"
     environ = {"LAUNCHER_HOSTS": hosts, "LAUNCHER_ROLL_CALL_TIMEOUT": "10"}
     four.start(four.cluster.nodes[0], "--", "true", environ=environ)
     four.start(four.cluster.nodes[1], "--", "true", environ=environ)
-    four.start(four.cluster.nodes[2], "--", "true", environ=environ | {"LAUNCHER_SSH_KEY": other_key})
-    four.start(four.cluster.nodes[3], "--", "true", environ=environ, cover=("/dev/null", "/usr/sbin/sshd"))
+    four.start(four.cluster.nodes[2], "--", "true", environ=environ | {"LAUNCHER_TOKEN": "x" * 32})
     started = time.monotonic()
-    head, good, wrong, bare = four.wait(40)
+    head, good, wrong = four.wait(40)
     assert time.monotonic() - started < 25
     assert head.status == 75 and "[nodes-missing] 4 nodes did not answer within 10 s" in head.err
-    assert any(f"no-such-node: {words}" in head.err for words in NO_SUCH_NAME)
-    assert "10.77.0.99: no route to it" in head.err or "10.77.0.99: no answer" in head.err
-    assert "node2: " in head.err and "started with another key" in head.err
-    assert "node3: nothing listens there" in head.err
-    assert bare.status == 75 and "[sshd-missing]" in bare.err and "openssh-server" in bare.err
+    assert "no-such-node: its name does not resolve" in head.err
+    assert "10.77.0.99: " in head.err and "node3: " in head.err
+    assert "node2: " in head.err and "another token" in head.err and "another token" in wrong.err
     assert good.status == 75, good.err
     assert wrong.status == 75 and "[no-head]" in wrong.err
     four.await_empty()
@@ -329,18 +353,18 @@ def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
 
 @pytest.mark.thorough
 def test_launcher_serve_by_itself(fleet: MakeFleet, tmp_path: Path) -> None:
-    """A node need not know the command: launcher serve, at an address, with the key in a file."""
+    """A node need not know the command: launcher serve, with node 0's address, and the token in a file."""
     two = fleet("mpich", 2)
-    words = ("--local-addr", "10.77.0.11", "--ssh-port", "2022", "--ssh-key", two.key)
+    (tmp_path / "token").write_text(two.token)
+    words = ("--master-addr", "node0", "--control-port", "6200", "--token-file", str(tmp_path / "token"))
     two.start(
-        two.cluster.nodes[1], *words, command="serve", environ={"LAUNCHER_SSH_KEY": "", "LAUNCHER_HOSTS": ""}
+        two.cluster.nodes[1], *words, command="serve", environ={"LAUNCHER_TOKEN": "", "LAUNCHER_HOSTS": ""}
     )
-    run = ("--ssh-port", "2022", "--no-prefix", "--", "python", two.script(ALLREDUCE))
+    run = ("--control-port", "6200", "--no-prefix", "--", "python", two.script(ALLREDUCE))
     two.start(two.cluster.nodes[0], *run)
     other, head = two.wait()
     assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
     assert {record["sum"] for record in head.records} == {3}
-    assert "sshd:" not in other.err
 
 
 @pytest.mark.thorough

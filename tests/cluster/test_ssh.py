@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from launcher.rehearse.cluster import Cluster
 from launcher.ssh.client import explain
 from launcher.ssh.keys import Keys
 from launcher.ssh.server import is_routine
+
+from launcher.rehearse.cluster import Cluster
 from tests.process.starting import clean_environ
 
 from .conftest import Run

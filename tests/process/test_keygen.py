@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from launcher.ssh.keys import Keys, public_key, read_keys
 
 from launcher.core.errors import UsageError
 from launcher.machine.host import Host
-from launcher.ssh.keys import Keys, public_key, read_keys
 
 from .starting import launch
 

@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-
-from launcher.core.errors import NotReady, UsageError
-from launcher.machine.host import Host
 from launcher.ssh.account import Account, find_problems
 from launcher.ssh.client import explain, write_client
 from launcher.ssh.config import encode_environ, render_config, session_environ
 from launcher.ssh.files import quote_path, write_private
 from launcher.ssh.keys import Keys, parse_keys, public_key, read_keys
 from launcher.ssh.server import find_sshd, is_routine, write_server
+
+from launcher.core.errors import NotReady, UsageError
+from launcher.machine.host import Host
 
 ALL_CAPABILITIES = (1 << 41) - 1
 ROOT = Account(0, "root", "/bin/sh", True, False, ALL_CAPABILITIES)

@@ -1,0 +1,28 @@
+"""Runs on a node that ``launcher run --ssh`` reaches: becomes its launcher, as standard input describes it.
+
+Runs as ``python -I -S started.py``. The first line of standard input is JSON: the command line, the working
+directory, and the variables of the job. The rest is nothing: the processes read an empty input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> int:
+    """Become the launcher; return a status only if that fails."""
+    told = json.loads(sys.stdin.buffer.readline())
+    try:
+        os.chdir(told["cwd"])
+    except OSError as error:
+        print(f"launcher: {os.uname().nodename}: {told['cwd']}: {error.strerror}", file=sys.stderr)
+        return 75
+    else:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execve(told["argv"][0], told["argv"], {**os.environ, **told["environ"]})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
