@@ -379,7 +379,9 @@ def leave_out_services(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {name: environ[name] for name in environ if name not in left_out} if left_out else environ
 
 
-JOB_IDS = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
+OWN_JOB_ID = "LAUNCHER_JOB_ID"
+"""Set by ``--ssh``: of the nodes that it starts, only the first has the platform's variables."""
+JOB_IDS = (OWN_JOB_ID, "AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
 """Job ids of platforms, the same on all nodes of a job; the first one set counts. Ids of parts of a job (a
 Slurm step, a task of Batch) are not here: each node may be a part of its own."""
 CARRIED_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK")

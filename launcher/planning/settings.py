@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.model import Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CONSUMED = (
     *(flag.variable for flag in FLAGS),
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_CONFIG", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
-    *("LAUNCHER_REHEARSED", torch.ATTEMPT),
+    *("LAUNCHER_REHEARSED", OWN_JOB_ID, torch.ATTEMPT),
 )
 """LAUNCHER_* variables for this launcher only, and not for a launcher inside its processes."""
 PER_PROCESS = ("expand_args", "local_rank_arg")

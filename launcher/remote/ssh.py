@@ -16,6 +16,7 @@ import sys
 import time
 
 from launcher.channel.keys import TOKEN_VARIABLE, read_token
+from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.log import say
 from launcher.core.redact import quote
@@ -69,7 +70,7 @@ def run_on_all(
     if len(hosts) < 2 or allocation.node_rank:
         raise UsageError(_no_hosts(len(hosts), allocation.node_rank))
     told = {name: shared[name] for name in choose_forwarded(shared, options.words("forward"))}
-    told |= {TOKEN_VARIABLE: token, "LAUNCHER_HOSTS": ",".join(hosts)}
+    told |= {TOKEN_VARIABLE: token, OWN_JOB_ID: secrets.token_hex(8), "LAUNCHER_HOSTS": ",".join(hosts)}
     flags = [word for word in argv[: len(argv) - len(command)] if word != "--ssh"]
     isolated = ("-I", "-S") if sys.flags.isolated and sys.flags.no_site else ()
     line = (sys.executable, *isolated, MAIN, "run", *flags, *command)

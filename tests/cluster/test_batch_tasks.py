@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from launcher.rehearse import azure
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.fleets import ALLREDUCE, Fleet, make_key
+from tests.cluster.fleets import ALLREDUCE, Fleet
 from tests.mpis import find_mpi
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT
@@ -52,7 +53,7 @@ def run_task(name: str, cluster: Cluster, shared: Path) -> subprocess.CompletedP
     Returns:
         The end of the application.
     """
-    fleet = Fleet(cluster, find_mpi("openmpi4"), "", shared)
+    fleet = Fleet(cluster, find_mpi("openmpi4"), shared)
     task = read_task(name)
 
     def run(node: Node, words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -96,7 +97,7 @@ def logs(shared: Path) -> str:
 @pytest.mark.thorough
 def test_mpirun_starts_the_ranks_of_a_batch_task(shared: Path) -> None:
     """Four ranks of MPI on two nodes; the node that serves ends with the job."""
-    make_key(shared)
+    (shared / "job.token").write_text(secrets.token_hex(32))
     (shared / "train_ddp.py").write_text(textwrap.dedent(ALLREDUCE))
     with Cluster(2) as cluster:
         done = run_task("mpirun-task", cluster, shared)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from launcher.rehearse.cluster import Cluster
-from tests.cluster.fleets import Fleet, make_key
+from tests.cluster.fleets import Fleet
 from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_example
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
@@ -128,7 +128,7 @@ def test_other_words_of_horovod_contradict_mpi_until_one_is_named() -> None:
 @pytest.fixture
 def fleet(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Return two nodes with a family of MPI, and the keys of a job."""
-    two = Fleet(cluster, find_mpi(request.param), make_key(tmp_path), tmp_path)
+    two = Fleet(cluster, find_mpi(request.param), tmp_path)
     yield two
     two.close()
 

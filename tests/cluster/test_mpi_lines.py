@@ -252,7 +252,7 @@ def test_ssh_gets_all_its_words_and_the_hosts_as_they_are(head: Head) -> None:
         done = head.cluster.argv(node, ("sh", "-c", 'printf "%s" "$0" >>/etc/hosts', names))
         subprocess.run(done, check=True, timeout=DEADLINE_S)
     ssh, calls = log_ssh(head, "-F", "/run/x/config", "-p", "2222")
-    assert places(head.ranks(head.job(hosts=("node0.job", "node1.job"), ssh=ssh))) == TWO_EACH
+    assert places(head.ranks(head.job(hosts=("node0.job", "node1.job"), rsh=ssh))) == TWO_EACH
     called = calls()
     assert {call[0] for call in called} == {"node0"}
     assert all("-F\0/run/x/config\0-p\x002222" in "\0".join(call) for call in called)
@@ -279,9 +279,9 @@ def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
     with Cluster(3) as three:
         head = Head(three, family, tmp_path)
         ssh, calls = log_ssh(head)
-        assert len(head.ranks(head.job(1, ssh=ssh, extra=narrow))) == 3
+        assert len(head.ranks(head.job(1, rsh=ssh, extra=narrow))) == 3
         assert [call[0] for call in calls()] == ["node0", "node0"]
-        assert len(head.ranks(head.job(1, ssh=ssh, extra=(*narrow, *tree)))) == 3
+        assert len(head.ranks(head.job(1, rsh=ssh, extra=(*narrow, *tree)))) == 3
         assert [call[0] for call in calls()] == ["node0", "node0" if family == "mpich" else "node1"]
 
 
@@ -292,7 +292,7 @@ def test_intel_mpi_has_no_tree_where_it_would_grow_one(tmp_path: Path) -> None:
     with Cluster(18) as many:
         head = Head(many, "impi", tmp_path)
         ssh, calls = log_ssh(head)
-        assert len(head.ranks(head.job(1, ssh=ssh))) == 18
+        assert len(head.ranks(head.job(1, rsh=ssh))) == 18
         assert [call[0] for call in calls()] == ["node0"] * 17
 
 
@@ -343,7 +343,7 @@ def test_a_line_for_open_mpi_5_is_an_error_to_4(head: Head) -> None:
     """It says which option."""
     job = head.job()
     five = Mpi(head.mpi.path, "Open MPI", "5.0.11")
-    line = plan_line(MpirunJob(five, job.hosts, 2, job.hostfile, job.ssh))
+    line = plan_line(MpirunJob(five, job.hosts, 2, job.hostfile, job.rsh))
     done = head.run(line, head.environ)
     assert done.returncode != 0 and "prtemca" in done.stderr
 

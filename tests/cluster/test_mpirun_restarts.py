@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.rehearse.cluster import Node
-from tests.cluster.conftest import MakeFleet, StartSshd
-from tests.cluster.fleets import Done, Fleet, assert_nothing_left, find_pids, run_on, signal_on
+from tests.cluster.conftest import MakeFleet
+from tests.cluster.fleets import Done, Fleet, assert_nothing_left, run_on, signal_on
 from tests.mpis import FAMILIES
 from tests.process.looking import wait_for
 
@@ -100,8 +100,8 @@ class Job:
 def make_job(fleet: MakeFleet, tmp_path: Path) -> MakeJob:
     """Return a function that makes a job with a family of MPI."""
 
-    def make(family: str, *, key: bool = True) -> Job:
-        return Job(fleet(family, key=key), tmp_path)
+    def make(family: str) -> Job:
+        return Job(fleet(family), tmp_path)
 
     return make
 
@@ -191,28 +191,6 @@ def test_a_launcher_that_is_killed_on_a_node_comes_back(family: str, make_job: M
     head, _, other = job.end()
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
     assert "node 1 failed first: it is lost" in head.err and "node 1 (node1) is back" in head.err
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("family", ["openmpi5", "mpich"])
-def test_a_session_that_is_killed_is_opened_again(
-    family: str, make_job: MakeJob, sshd_on_nodes: StartSshd
-) -> None:
-    """On nodes that have an sshd of their own, there is only the session; its ranks end first."""
-    job = make_job(family, key=False)
-    cover = (sshd_on_nodes(job.fleet.cluster), "/etc/ssh/ssh_config")
-    before = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    job.start_on(job.head, "--restarts", "5", "--grace", "1", "--", *job.script(before), cover=cover)
-    job.await_attempt(0)
-    signal_on(job.fleet, job.other, signal.SIGKILL, "session.py")
-    job.await_attempt(1)
-    assert not any(job.runs(rank, 0) for rank in range(4))
-    (job.folder / "go").touch()
-    (head,) = job.fleet.wait(60)
-    assert head.status == 0, head.err[-4000:]
-    assert "node 1 (node1) is back" in head.err
-    for mark in ("session.py", "rank.py", "prted -", "hydra_pmi_proxy"):
-        wait_for(lambda mark=mark: not find_pids(job.fleet, job.other, mark), f"no {mark} is left")  # type: ignore[misc]
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ from tests.cluster.conftest import need_namespaces
 from tests.cluster.together import Job, own_environ
 from tests.cluster.training.run import EVERY
 from tests.process.looking import wait_for
-from tests.process.starting import ROOT, launch
+from tests.process.starting import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.xdist_group("recovery_training")]
 
@@ -236,7 +236,6 @@ def test_tensorflow_loses_ranks(tmp_path: Path, kills: int) -> None:
 @pytest.mark.parametrize("kills", [1, 5])
 def test_pytorch_by_mpirun_loses_ranks(tmp_path: Path, kills: int) -> None:
     """2 nodes x 2 ranks; the head starts mpirun again."""
-    key = str(tmp_path / "key")
-    assert launch("keygen", key).returncode == 0
-    flags = ("--engine", "mpirun", "--hosts", "node0,node1", "--ssh-key", key)
+    (tmp_path / "token").write_text("a token of these tests")
+    flags = ("--engine", "mpirun", "--hosts", "node0,node1", "--token-file", str(tmp_path / "token"))
     assert_recovers(tmp_path, "ddp.py", 2, 2, choose_ways(kills), *flags)

@@ -409,23 +409,17 @@ def test_a_launcher_around_mpirun_in_a_batch_script_stays_out_of_its_way(slurm: 
 # --engine mpirun
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> str:
-    """Return the path of a job's key."""
-    subprocess.run([*LAUNCHER, "keygen", str(tmp_path / "job.key")], check=True, capture_output=True)
-    return str(tmp_path / "job.key")
-
-
+TOKEN = {"LAUNCHER_TOKEN": "a token of these tests"}
 BY_MPIRUN = ("run", "--engine", "mpirun", "--no-prefix")
 
 
 @pytest.mark.thorough
 @pytest.mark.mpi
 @pytest.mark.parametrize("family", ["openmpi4", "mpich"])
-def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmCluster, key: str) -> None:
+def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmCluster) -> None:
     """Srun starts a launcher on every node, and the first of these mpirun, which leaves srun alone."""
-    line = (*LAUNCHER, *BY_MPIRUN, "--nproc-per-node=2", "--ssh-key", key, "--", "sh", "-c", SHOW)
-    done = slurm.run("srun", "-N2", "--ntasks-per-node=1", *line, **find_mpi(family).environ)
+    line = (*LAUNCHER, *BY_MPIRUN, "--nproc-per-node=2", "--", "sh", "-c", SHOW)
+    done = slurm.run("srun", "-N2", "--ntasks-per-node=1", *line, **find_mpi(family).environ, **TOKEN)
     assert [text.partition(" is ")[0] for text in lines(done)] == [
         "0/4 0/2 node 0",
         "1/4 1/2 node 0",
@@ -436,12 +430,12 @@ def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmClu
 
 @pytest.mark.thorough
 @pytest.mark.mpi
-def test_a_batch_script_and_mpirun_as_the_engine(slurm: SlurmCluster, key: str) -> None:
+def test_a_batch_script_and_mpirun_as_the_engine(slurm: SlurmCluster) -> None:
     """The script runs on the first node alone: its nodes, and --ntasks-per-node, are Slurm's to say."""
-    serve = (*LAUNCHER, "serve", "--ssh-key", key, "--local-addr", "node1")
-    head = (*LAUNCHER, *BY_MPIRUN, "--ssh-key", key, "--", "sh", "-c", SHOW)
+    serve = (*LAUNCHER, "serve")
+    head = (*LAUNCHER, *BY_MPIRUN, "--", "sh", "-c", SHOW)
     script = f"srun -N1 -n1 -w node1 {shlex.join(serve)} &\n{shlex.join(head)}\nwait $!\n"
-    done = slurm.run_script(script, "-N2", "--ntasks-per-node=2", **find_mpi("openmpi4").environ)
+    done = slurm.run_script(script, "-N2", "--ntasks-per-node=2", **find_mpi("openmpi4").environ, **TOKEN)
     assert [text.partition(",")[0] for text in lines(done)] == [
         "0/4 0/2 node 0 is node0",
         "1/4 1/2 node 0 is node0",

@@ -16,7 +16,6 @@ from launcher.core.errors import LauncherError, NotReady
 from launcher.core.model import Plan
 from launcher.frameworks.deepspeed_checks import is_abandoned
 from launcher.machine.host import Host
-from launcher.mpi import reach
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
@@ -249,34 +248,3 @@ def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
         assert job.agent is not None
         found.append((job.agent.engine, len(job.agent.fleet.hosts) if job.agent.fleet else 0))
     assert found == [("deepspeed", 2), ("serve", 2)]
-
-
-REACH = {
-    "ssh": ["/usr/bin/ssh", "-F", "/c"],
-    "own": ["one", "10.0.0.4"],
-    "shell": "/bin/bash",
-    "mark": ["M", "a b"],
-}
-SSH = ("/usr/bin/ssh", "-F", "/c")
-CALLS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-    # pdsh's, for another node and for this one
-    (
-        ("-2", "-a", "-x", "-lroot", "two", "cd /x; run"),
-        (*SSH, *["-2", "-a", "-x", "-l", "root", "two"], "export M='a b'; cd /x; run"),
-    ),
-    (("-2", "-a", "-x", "-lroot", "one", "cd /x; run"), ("/bin/bash", "-c", "cd /x; run")),
-    # DeepSpeed's
-    (("-o", "PasswordAuthentication=no", "10.0.0.4", "hostname"), ("/bin/bash", "-c", "hostname")),
-    (("-p", "22", "two", "hostname", "-I"), (*SSH, "-p", "22", "two", "export M='a b'; hostname -I")),
-    (("root@one", "true"), ("/bin/bash", "-c", "true")),
-    # ssh's own affairs
-    (("-V",), (*SSH, "-V")),
-    (("--what", "one"), (*SSH, "--what", "one")),
-    (("two",), (*SSH, "two")),
-]
-
-
-@pytest.mark.parametrize(("words", "line"), CALLS)
-def test_ssh_of_a_command_reaches_the_nodes_of_the_job(words: tuple[str, ...], line: tuple[str, ...]) -> None:
-    """Another node by the job's key, with the job's mark; this one without ssh."""
-    assert reach.plan(words, REACH) == line

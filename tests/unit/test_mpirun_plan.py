@@ -33,8 +33,11 @@ FAMILIES = {
     "mpich": ("MPICH", "5.0.2"),
     "impi": ("Intel MPI", "2021.18.1"),
 }
-PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXkt\n-----END OPENSSH PRIVATE KEY-----\n"
-SECRETS = {"HF_TOKEN": "hush-hush-token", "WANDB_API_KEY": "hush-hush-key", "LAUNCHER_SSH_KEY": PEM}
+SECRETS = {
+    "HF_TOKEN": "hush-hush-token",
+    "WANDB_API_KEY": "hush-hush-key",
+    "LAUNCHER_TOKEN": "hush-hush-token-of-the-job",
+}
 ENVIRON = {
     **SECRETS,
     "PATH": "/usr/bin",
@@ -160,11 +163,11 @@ def test_mpirun_runs_no_health_command() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_node_1_serves(family: str) -> None:
-    """Whatever its mpirun is, or if it has none: sshd at its own address, for the keys of the job."""
+    """Whatever its mpirun is, or if it has none: it joins node 0, with its own rank."""
     for host in (node(1, family), node(1, mpirun=None)):
         agent, fleet = agent_of(plan(host, hosts=",".join(HOSTS)))
         assert (agent.engine, agent.files, agent.settings) == ("serve", (), ())
-        assert (fleet.address, fleet.ssh_port, fleet.has_key) == ("10.0.0.5", 2222, True)
+        assert (fleet.hosts[0], fleet.index, fleet.ports) == (HOSTS[0], 1, tuple(range(6106, 6114)))
         assert fleet.timeout_s == 900
 
 
@@ -275,12 +278,12 @@ class OnDisk(RecordedHost):
 
 @pytest.mark.parametrize(("index", "engine", "rank"), [(1, "mpirun", 0), (0, "serve", 1)])
 def test_hosts_of_azure_batch_with_the_master_first(index: int, engine: str, rank: int) -> None:
-    """The master need not stand first in the list, and its port is Batch's, not sshd's."""
+    """The master need not stand first in the list, and its port is Batch's, not ours."""
     batch = {"AZ_BATCH_HOST_LIST": ",".join(HOSTS), "AZ_BATCH_MASTER_NODE": "10.0.0.5:6000"}
     found = plan(node(index, environ={**ENVIRON, **batch}))
     agent, fleet = agent_of(found)
     assert (agent.engine, found.topology.node_rank) == (engine, rank)
-    assert (fleet.hosts, fleet.ssh_port) == (("10.0.0.5", "10.0.0.4"), 2222)
+    assert (fleet.hosts, fleet.ports[0]) == (("10.0.0.5", "10.0.0.4"), 6106)
     assert fleet.address == HOSTS[index]
 
 
@@ -295,10 +298,10 @@ def slurm(case: str) -> Iterator[RecordedHost]:
 def test_hosts_of_a_batch_script(case: str) -> None:
     """The script runs once, on the first node: that is where mpirun belongs."""
     (host,) = slurm(case)
-    found = plan(host)
+    found = plan(host, token_file="/t")
     agent, fleet = agent_of(found)
     assert (agent.engine, found.topology.node_rank) == ("mpirun", 0)
-    assert (fleet.hosts, fleet.per_node, fleet.has_key, fleet.ssh_port) == (("node0", "node1"), 2, False, 0)
+    assert (fleet.hosts, fleet.per_node, fleet.token_file) == (("node0", "node1"), 2, "/t")
     assert not any(name.startswith("SLURM") for name in fleet.forward)
     assert "SLURM_JOB_ID" in agent.unset, "mpirun would ask Slurm for its hosts"
     with pytest.raises(EnvironmentUntrusted, match="no-identity"):
@@ -316,17 +319,17 @@ def test_a_batch_script_outside_of_its_nodes_is_told_so() -> None:
 
 def test_hosts_of_one_task_per_node() -> None:
     """Under srun --ntasks-per-node=1 every node is started: the first runs mpirun, the others serve."""
-    found = [plan(host, ssh_key="/k") for host in slurm("slurm_22.05_one_per_node_gpus4")]
+    found = [plan(host, token_file="/t") for host in slurm("slurm_22.05_one_per_node_gpus4")]
     assert [agent_of(one)[0].engine for one in found] == ["mpirun", "serve"]
     assert {agent_of(one)[1].hosts for one in found} == {("nodeA", "nodeB")}
     assert {agent_of(one)[1].per_node for one in found} == {4}
 
 
-def test_a_single_node_needs_no_ssh() -> None:
-    """No list, no key: mpirun on this node alone, whatever it is called."""
+def test_a_single_node_needs_no_token() -> None:
+    """No list, no token: mpirun on this node alone, whatever it is called."""
     found = plan(node(environ=PLAIN), nproc_per_node="4")
     agent, fleet = agent_of(found)
-    assert (agent.engine, fleet.hosts, fleet.has_key, fleet.ssh_port) == ("mpirun", ("node0",), False, 0)
+    assert (agent.engine, fleet.hosts) == ("mpirun", ("node0",))
     assert found.topology.master_addr == "127.0.0.1" and fleet.address == ""
     assert not any("if_include" in word for word in agent.argv)
 
@@ -347,7 +350,7 @@ def test_what_ranks_get_from_the_head(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("forward", ["", "HF_TOKEN,WANDB_API_KEY,LAUNCHER_SSH_KEY"])
+@pytest.mark.parametrize("forward", ["", "HF_TOKEN,WANDB_API_KEY,LAUNCHER_TOKEN"])
 def test_no_secret_is_shown(family: str, index: int, forward: str) -> None:
     """Not on the line, in the plan, as text or JSON; not even one that goes along."""
     flags = {"hosts": ",".join(HOSTS), **({"forward": forward} if forward else {})}
@@ -355,26 +358,17 @@ def test_no_secret_is_shown(family: str, index: int, forward: str) -> None:
     agent, _ = agent_of(found)
     shown = [" ".join(agent.argv), render_text(found, ENVIRON), render_json(found, ENVIRON)]
     for text in (*shown, *(part for pair in agent.files for part in pair)):
-        assert "hush" not in text and "PRIVATE" not in text and "b3Bl" not in text
-
-
-def test_no_key_in_an_error() -> None:
-    """Neither from the variable, nor typed as text, which nobody should do."""
-    for flags in ({}, {"ssh_key": PEM}):
-        code, what, fix = refusal(node(0, mpirun=None), hosts=",".join(HOSTS), **flags)
-        assert code == "no-mpirun" and "b3Bl" not in what + fix
+        assert "hush" not in text
 
 
 # --- what cannot be
 
 
-def test_a_node_without_a_key_cannot_serve() -> None:
-    """The error names both ways out: a key, or the head alone."""
-    code, what, fix = refusal(node(1, environ=PLAIN), hosts=",".join(HOSTS))
-    assert code == "no-key" and what.startswith("this is node 1")
-    assert "launcher keygen" in fix and "node 0 alone" in fix
-    head = plan(node(0, environ=PLAIN), hosts=",".join(HOSTS))
-    assert agent_of(head)[1].has_key is False, "its sshd may run already, and know the user's own key"
+@pytest.mark.parametrize("index", [0, 1])
+def test_several_nodes_need_a_token(index: int) -> None:
+    """Whoever joins could run programs."""
+    code, _, fix = refusal(node(index, environ=PLAIN), hosts=",".join(HOSTS))
+    assert code == "no-token" and "LAUNCHER_TOKEN=$(openssl rand -hex 32)" in fix and "--token-file" in fix
 
 
 def test_one_node_because_nothing_speaks_of_others() -> None:

@@ -36,6 +36,7 @@ from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
 from launcher.recovery.recovery import Recovery
+from launcher.remote.hub import Gate
 from tests.process.hubs import ADDRESS, KEY, make_join
 from tests.saying import keep
 
@@ -365,29 +366,18 @@ def test_a_node_0_that_talks_without_end_fills_no_log() -> None:
 # --- mpirun
 
 
-def test_strangers_at_the_sshd_of_a_job_fill_no_log(tmp_path: Path) -> None:
-    """It writes a line, or more, about each of them; a line without an end is not kept."""
+def test_the_messages_of_a_serving_node_fill_no_log(tmp_path: Path) -> None:
+    """Why it does not reach node 0 is printed up to a limit; a line without an end is not kept."""
     said: list[str] = []
     listening = socket.socket(socket.AF_UNIX)
     serving = Serving(listening, 9.0, str(tmp_path), 0.0)
     serving.listen_to(SimpleNamespace(say=keep(said)))  # type: ignore[arg-type]
     for number in range(FLOOD // 10):
-        serving.hear_sshd(f"Invalid user a{number} from 10.0.0.9 port {number}\r\n".encode())
+        serving.hear(f"node 0 (a{number}), port {number}: no route\n".encode())
     assert LINES_MAX <= len(said) < FEW_LINES
     for _ in range(100):
-        serving.hear_sshd(b"x" * READ_BYTES)
+        serving.hear(b"x" * READ_BYTES)
     assert len(serving._words) <= READ_BYTES
-    listening.close()
-
-
-def test_a_stranger_at_the_sshd_of_a_job_puts_no_secret_into_the_log(tmp_path: Path) -> None:
-    """It quotes what a caller says, e.g. a proxy that takes it for a server of its own."""
-    said: list[str] = []
-    listening = socket.socket(socket.AF_UNIX)
-    serving = Serving(listening, 9.0, str(tmp_path), 0.0)
-    serving.listen_to(SimpleNamespace(say=keep(said)))  # type: ignore[arg-type]
-    serving.hear_sshd(b'client sent invalid protocol identifier "x password=hunter-2-secret"\n')
-    assert said == ['sshd: client sent invalid protocol identifier "x password=<redacted>"']
     listening.close()
 
 
@@ -395,7 +385,7 @@ def test_a_session_that_talks_without_end_fills_neither_memory_nor_log(tmp_path:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
     ways = (Way("node0", ()), Way("node1", ()))
-    head = Head(Job("job", ways, 1, ADDRESS, 1, {}, 9.0), str(tmp_path))
+    head = Head(Job("job", ways, 1, ADDRESS, 1, {}, 9.0), str(tmp_path), Gate((), (), (), "", b""))
     node = Node(1, ways[1])
     told: list[int] = []
     head.agent = SimpleNamespace(  # type: ignore[assignment]

@@ -1,0 +1,165 @@
+"""Programs on another node: a hub in this process, the program of the node, and clients, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.channel.listener import listen
+from launcher.machine.pythons import own_program
+from launcher.process.loop import Loop
+from launcher.remote import programs, rsh
+from launcher.remote.hub import Gate, Hub
+from launcher.remote.messages import LINE_BYTES
+from tests.process.looking import wait_for
+from tests.process.starting import clean_environ
+
+KEY = b"k" * 32
+MARK = "LAUNCHER_TEST_MARK=1"
+
+
+class Pair:
+    """Node 0's hub, and the programs that other nodes run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, str(folder / "rsh")
+        listening, self.port = listen("127.0.0.1", (0,))
+        self.port = listening.getsockname()[1]
+        self.joined: list[int] = []
+        self.loop = Loop(lambda *_, **__: None)
+        gate = Gate(
+            ("zero", "one", "two"), ("zero", "127.0.0.1", "two"), ("localhost",), self.path, KEY, listening,
+            f"export {MARK}; ",
+        )  # fmt: skip
+        self.hub = Hub(gate, self.loop, lambda *_, **__: None, self.joined.append)
+        self.loop.timers.append(self.hub)
+        self.nodes: list[subprocess.Popen[str]] = []
+        self._is_over = False
+        self._thread = threading.Thread(target=self._turn)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        while not self._is_over:
+            self.loop.turn_until(lambda: self._is_over, 0.05)
+
+    def start_node(self, index: int | None = 1, key: bytes = KEY) -> subprocess.Popen[str]:
+        """Start the program of another node."""
+        config = {"host": "127.0.0.1", "ports": [self.port], "key": key.hex(), "index": index, "address": ""}
+        path = self.folder / f"node{len(self.nodes)}.json"
+        path.write_text(json.dumps(config))
+        self.nodes.append(
+            subprocess.Popen(
+                own_program(programs.__file__, str(path)),
+                env=clean_environ(),
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return self.nodes[-1]
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a client."""
+        pipe = subprocess.PIPE
+        line = own_program(rsh.__file__, self.path, *words)
+        return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, env=clean_environ())
+
+    def run(self, *words: str, data: bytes = b"") -> tuple[int, bytes, bytes]:
+        """Run a client; return its status, its output and its errors."""
+        client = self.start(*words)
+        out, err = client.communicate(data, timeout=30)
+        return client.returncode, out, err
+
+    def close(self) -> None:
+        """End everything."""
+        for node in self.nodes:
+            node.kill()
+            node.communicate()
+        self._is_over = True
+        self._thread.join()
+        self.hub.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Return a hub that node 1 has joined."""
+    one = Pair(tmp_path)
+    one.start_node()
+    wait_for(lambda: one.hub.has(1), "node 1 has joined")
+    yield one
+    one.close()
+
+
+def test_streams_and_statuses_pass(pair: Pair) -> None:
+    """Both outputs, the input to its end, every kind of end; ssh's options are ignored."""
+    big = bytes(range(256)) * 20_000
+    assert pair.run("one", "cat; echo done >&2", data=big) == (0, big, b"done\n")
+    assert pair.run("-x", "-o", "A=b", "-lroot", "root@one", "echo", "$LAUNCHER_TEST_MARK;", "exit 7") == (
+        7, b"1\n", b"",
+    )  # fmt: skip
+    assert pair.run("-n", "one", "cat; kill -9 $$") == (137, b"", b"")
+    assert pair.run("one", "no-such-program")[0] == 127
+
+
+def test_a_program_that_leaves_another_behind_ends_all_the_same(pair: Pair) -> None:
+    """As MPI's daemons do, which keep none of the streams; one that keeps them is not waited for."""
+    status, out, _ = pair.run("one", "sleep 600 & echo $!")
+    os.kill(int(out), signal.SIGKILL)
+    assert status == 0
+
+
+def test_this_node_runs_its_own_programs(pair: Pair) -> None:
+    """By all of its names, with standard input untouched."""
+    for name in ("zero", "localhost"):
+        assert pair.run(name, "cat; exit 3", data=b"x") == (3, b"x", b"")
+
+
+def test_what_cannot_run_has_a_reason(pair: Pair) -> None:
+    """Status 255, as ssh's."""
+    for host, line, why in (
+        ("two", "true", b"node 2 (two): its launcher has not joined"),
+        ("three", "true", b"no node of this job is called three: zero, one, two"),
+        ("one", "x" * (LINE_BYTES + 1), b"a command line of "),
+    ):
+        status, _, err = pair.run(host, line)
+        assert status == 255 and why in err, err
+
+
+def test_a_client_that_dies_closes_the_streams_of_its_program(pair: Pair, tmp_path: Path) -> None:
+    """Even of one that is stopped."""
+    client = pair.start("one", f"echo $$ > {tmp_path}/pid; kill -STOP $$; cat; touch {tmp_path}/over")
+    wait_for((tmp_path / "pid").exists, "the program runs")
+    client.kill()
+    client.communicate()
+    wait_for((tmp_path / "over").exists, "its input has ended")
+
+
+def test_a_node_that_is_gone_ends_its_programs_clients(pair: Pair, tmp_path: Path) -> None:
+    """At once, with its name; the node can come back."""
+    client = pair.start("one", f"touch {tmp_path}/runs; cat")
+    wait_for((tmp_path / "runs").exists, "the program runs")
+    pair.nodes[0].kill()
+    _, err = client.communicate(timeout=10)
+    assert client.returncode == 255 and b"is lost" in err
+    pair.start_node()
+    wait_for(lambda: pair.hub.has(1), "node 1 is back")
+    assert pair.run("one", "echo again") == (0, b"again\n", b"")
+
+
+def test_only_nodes_of_the_job_join(pair: Pair) -> None:
+    """Another key, and a rank that does not exist, are turned away and say why."""
+    other = pair.start_node(2, key=b"x" * 32)
+    assert other.stderr is not None and "another token" in other.stderr.readline()
+    beyond = pair.start_node(7)
+    wait_for(lambda: len(pair.hub.turned_away) > 0, "it is turned away")
+    assert beyond.poll() is None and not pair.hub.has(2)
+    nameless = pair.start_node(None)  # found by its address: node 1, which is there already, on the same host
+    started = len(pair.joined)
+    wait_for(lambda: len(pair.joined) > started, "it is taken for node 1")
+    assert nameless.poll() is None
