@@ -24,12 +24,12 @@ NAMES = {"openmpi4": "Open MPI 4", "openmpi5": "Open MPI 5", "mpich": "MPICH", "
 PARTS = {
     "launcher run --engine mpirun": "head",
     "launcher serve": "serving launcher",
-    "mpi/session.py": "session, and the ssh that holds it",
+    "mpi/session.py": "session, and the remote shell that holds it",
     "mpi/rank.py": "2 rank wrappers",
-    "[listener]": "sshd that listens",
+    "remote/programs.py": "program that has joined the head",
 }
 """Words in command lines, and what such a process and its watchdog are to us."""
-OUR_PROGRAMS = ("python", "python3", "ssh", "sshd:")
+OUR_PROGRAMS = ("python", "python3")
 """mpirun's line, too, has the words of ours, and so have the shells between."""
 SLACK_S = 1.0
 

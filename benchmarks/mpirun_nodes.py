@@ -12,36 +12,20 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.ssh.client import write_client
-from launcher.ssh.keys import read_keys
-
 from benchmarks.peers import CHECKOUT, bare_python, peers_folder
-from launcher.machine.host import Host
+from launcher.engines.mpirun import plan_rsh
 from launcher.rehearse.cluster import Cluster, Node
-from tests.cluster.fleets import Fleet, make_key
+from tests.cluster.fleets import Fleet
 from tests.mpis import find_mpi
 
 NODES, PER_NODE = 2, 2
 COUNT = NODES * PER_NODE
-SSH_PORT = 2222
 LIMIT_S = 30.0
 OURS, BARE = "launcher", "bare mpirun"
 # An editable install, as in .venv, has each Python import 11 ms of its own.
 PYTHON = os.path.join(peers_folder(), "bin", "python") if peers_folder() else sys.executable
 OURS_LINE = (PYTHON, "-m", "launcher")
 RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
-LISTENS = """
-import socket, sys, time
-deadline = time.monotonic() + 20
-while True:
-    try:
-        socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close()
-        break
-    except OSError:
-        if time.monotonic() > deadline:
-            raise
-        time.sleep(0.01)
-"""
 
 
 class Jobs:
@@ -49,8 +33,7 @@ class Jobs:
 
     def __init__(self, cluster: Cluster, family: str, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
-        self.key = make_key(folder)
-        self.fleet = Fleet(cluster, find_mpi(family), self.key, folder)
+        self.fleet = Fleet(cluster, find_mpi(family), folder)
         self.head, self.other = cluster.nodes
         self.environ = self.fleet.environ(LAUNCHER_NPROC_PER_NODE=str(PER_NODE), PYTHONPATH=CHECKOUT)
         self._bare: tuple[list[str], dict[str, str]] | None = None
@@ -63,18 +46,22 @@ class Jobs:
         return [*self._bare[0], *command], self._bare[1]
 
     def _plan_bare(self) -> tuple[list[str], dict[str, str]]:
-        """Return the line that the launcher would start, without a command, and its environment."""
+        """Return the line that the launcher would start, without a command, and its environment.
+
+        Its remote shell is the cluster's own, which costs next to nothing.
+        """
         words = [*OURS_LINE, "plan", "--format", "json", "--engine", "mpirun"]
         line = self.cluster.argv(self.head, words)
         said = subprocess.run(line, env=self.environ, check=True, capture_output=True, text=True).stdout
         agent, folder = json.loads(said)["agent"], str(self.folder)
-        hosts = [node.hostname for node in self.cluster.nodes]
-        write_client(folder, read_keys(self.key, host=Host()), hosts, SSH_PORT)
         for path, text in agent["files"].items():
             Path(path.format(folder=folder)).write_text(text, encoding="utf-8")
         kept = {name: value for name, value in self.environ.items() if name not in agent["unset"]}
-        told = {item["name"]: item["value"].replace("{folder}", folder) for item in agent["settings"]}
-        return [word.replace("{folder}", folder) for word in agent["argv"]], kept | told
+        shell = {" ".join(plan_rsh()): self.cluster.agent, plan_rsh()[0]: self.cluster.agent}
+        shell[" ".join(plan_rsh()[1:])] = ""
+        told = {item["name"]: shell.get(item["value"], item["value"]) for item in agent["settings"]}
+        line = [shell.get(word, word).replace("{folder}", folder) for word in agent["argv"]]
+        return line, kept | {name: value.replace("{folder}", folder) for name, value in told.items()}
 
     @contextlib.contextmanager
     def job(self, who: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
@@ -97,12 +84,10 @@ class Jobs:
 
     @contextlib.contextmanager
     def _serve(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Have an sshd listen on node 1."""
-        words = [*OURS_LINE, "serve", "--local-addr", self.other.address]
+        """Have a launcher wait for the head on node 1."""
+        words = [*OURS_LINE, "serve", "--master-addr", self.head.address]
         server = self._open(self.other, words, self.environ, subprocess.DEVNULL)
         try:
-            look = [bare_python(), "-I", "-S", "-c", LISTENS, self.other.address, str(SSH_PORT)]
-            subprocess.run(self.cluster.argv(self.head, look), check=True, env=self.environ)
             yield server
         finally:
             if server.poll() is None:

@@ -5,8 +5,8 @@
 IMAGES=localhost/launcher-test
 BASE_IMAGE=$IMAGES/base
 SMALL=(--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
-IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-server,openssh-client,tini
-  --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
+IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,tini
+  "${SMALL[@]}")
 # Packages in the images: those that the launcher needs and is built with, and those that jobs need.
 LOCKS=(docker/requirements.lock docker/observe.lock docker/tools.lock docker/environments/mpi.lock)
 WHEELS=(numpy scikit-learn)

@@ -1,5 +1,4 @@
-# What a job by mpirun needs besides its base: mpirun, ssh, an sshd that can be started, mpi4py in /opt/env.
-# No host key and no user's key is inside: the launcher makes an sshd for one job, with the job's key.
+# What a job by mpirun needs besides its base: mpirun, and mpi4py in /opt/env. No host key is inside.
 ARG BASE_IMAGE=mcr.microsoft.com/azureml/openmpi5.0-cuda12.8-ubuntu24.04:latest
 FROM ${BASE_IMAGE}
 USER 0:0
@@ -8,8 +7,6 @@ ARG MPI4PY="--require-hashes --only-binary :all: --requirement /opt/env/mpi.lock
 ENV PATH=/opt/env/bin:$PATH
 RUN missing=; \
     command -v mpirun >/dev/null || missing="$missing openmpi-bin"; \
-    command -v ssh >/dev/null || missing="$missing openssh-client"; \
-    PATH=$PATH:/usr/sbin:/sbin command -v sshd >/dev/null || missing="$missing openssh-server"; \
     python3 -c "import ensurepip, venv" 2>/dev/null || missing="$missing python3-venv"; \
     if [ -n "$missing" ]; then apt-get update && \
       DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing && \

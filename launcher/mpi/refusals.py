@@ -32,10 +32,10 @@ def other_version(node: Node, version: str) -> Problem:
     return Problem("other-version", what, "session", SAME_IMAGE)
 
 
-def same_node(one: Node, other: Node) -> Problem:
+def same_node(one: str, other: str, name: str) -> Problem:
     return Problem(
         "same-node",
-        f"{one.host} and {other.host} are the same node, {quote(one.name, 64)}",
+        f"{one} and {other} are the same node, {quote(name, 64)}",
         "the hosts of the job",
         "name each node once; or check what the name resolves to on the head (getent hosts)",
     )

@@ -19,6 +19,7 @@ from launcher.core.version import __version__
 from launcher.mpi.messages import FROM_SESSION, Cleared, JobOver, Leaving, NodeTold, Ready, Taken
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
+from launcher.remote import rsh
 from launcher.remote.pipes import Pipes
 
 TYPE_CHECKING = False
@@ -190,7 +191,9 @@ class Sessions:
         node.last_words = "this node already has a session of this job"
         for twin in self.nodes:
             if twin.is_ready and twin.name == name:
-                self.refused = self.refused or EnvironmentUntrusted(same_node(twin, node))
+                self.refused = self.refused or EnvironmentUntrusted(
+                    same_node(twin.host, node.host, twin.name)
+                )
 
     def _greet(self, node: Node, ready: Ready) -> None:
         if ready.launcher != __version__:
@@ -230,7 +233,7 @@ class Sessions:
 
     def _note_failure(self, node: Node) -> None:
         """Record why a node is not ready, and schedule another try."""
-        words = node.errors.decode("utf-8", "replace")
+        words = node.errors.decode("utf-8", "replace").replace(rsh.WHO, "")
         reason = node.last_words or (
             printable(redact(words.strip().splitlines()[-1])) if words.strip() else "its session has ended"
         )

@@ -9,7 +9,7 @@ import shlex
 from launcher.agent.agent import Agent, Place
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
-from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
 from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import Agent as Starter
 from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
@@ -31,6 +31,7 @@ from launcher.machine.pythons import own_program
 from launcher.mpi import session
 from launcher.mpi.head import Head, Job
 from launcher.mpi.node import Line
+from launcher.mpi.refusals import same_node
 from launcher.mpi.serve import serve
 from launcher.mpi.session_folder import FOLDERS
 from launcher.planning.plan import plan_job
@@ -166,10 +167,16 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
         export: Shell text before the command line of each program.
 
     Raises:
-        LauncherError: The token cannot be used, or all ports are taken.
+        LauncherError: The token cannot be used, two hosts are one node, or all ports are taken.
     """
     host, listening = Host(), None
-    addresses = tuple(next(iter(sorted(host.resolve(name))), name) for name in fleet.hosts)
+    known = host.look_up(fleet.hosts)
+    addresses = tuple(min(known.get(name, ()), default=name) for name in fleet.hosts)
+    twins = [address for address in addresses if addresses.count(address) > 1]
+    if twins:
+        pairs = zip(fleet.hosts, addresses, strict=True)
+        one, other, *_ = (name for name, address in pairs if address == twins[0])
+        raise EnvironmentUntrusted(same_node(one, other, twins[0]))
     if len(fleet.hosts) > 1:
         listening, _ = open_listener(fleet.address, fleet.ports)
     return Gate(

@@ -21,7 +21,7 @@ import signal
 import socket
 import time
 
-from launcher.channel.connection import NO_MESSAGE, READ_BYTES, Connection
+from launcher.channel.connection import READ_BYTES, Connection
 from launcher.channel.frames import OTHER_LAUNCHER, Calling, Intruder, Sealed
 from launcher.core.frozen import frozen
 from launcher.core.log import say
@@ -29,6 +29,7 @@ from launcher.core.messages import pack, unpack
 from launcher.core.redact import quote
 from launcher.process.kernel import set_name
 from launcher.process.loop import Every, Later, Loop
+from launcher.process.watchdog import MARK
 from launcher.remote.messages import (
     CHUNK_BYTES,
     TO_NODE,
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 
 NAME = "launcher-node"
 CONNECT_S = 3.0
-RETRY_S = 0.5
+RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
+"""A pause between calls is the time without node 0 divided by this share, within these limits."""
 SAY_EVERY_S = 15.0
 BEAT_S, LOST_S = 5.0, 20.0
 """Seconds between signs of life, and without any until the connection counts as lost; as ssh had."""
@@ -105,6 +107,8 @@ class Programs:
         """Take over a connection after its handshake; ``lose`` is called once, with a reason."""
         self._loop, self._lose = loop, lose
         self._programs: dict[int, Program] = {}
+        # Without the mark by which the launcher's watchdog finds what it kills: ranks have their grace
+        self._environ = {name: value for name, value in os.environ.items() if name != MARK}
         self._heard_at = time.monotonic()
         self.is_open, self._is_paused = True, False
         self._connection = Connection.of_socket(
@@ -156,7 +160,7 @@ class Programs:
 
     def _run(self, run: RunProgram) -> None:
         try:
-            process = Pipes(("/bin/sh", "-c", run.line), os.environ, outlives=True)
+            process = Pipes(("/bin/sh", "-c", run.line), self._environ, outlives=True)
         except OSError as error:
             self.send(ProgramEnded(run.number, 255, f"cannot start it: {error.strerror}"))
             return
@@ -274,6 +278,7 @@ class Member:
         self._config = config
         self._loop = Loop(say)
         self._programs: Programs | None = None
+        self._without_since = time.monotonic()
         self._said, self._said_at = "", time.monotonic()
 
     def run(self) -> None:
@@ -289,10 +294,11 @@ class Member:
 
     def _call(self) -> None:
         """Call node 0, now and until it answers."""
-        config, why, is_refused = self._config, "no port to try", False
-        for port in config.ports:
+        config, why, is_refused = self._config, f"the name {self._config.host} does not resolve", False
+        address = resolve(config.host)
+        for port in config.ports if address else ():
             try:
-                connected, calling = dial(config.host, port, bytes.fromhex(config.key))
+                connected, calling = dial(address, port, bytes.fromhex(config.key))
             except (OSError, Intruder) as error:
                 text = getattr(error, "strerror", None) or str(error)
                 why = why if is_refused else f"node 0 ({config.host}), port {port}: {text}"
@@ -305,12 +311,17 @@ class Member:
             self._said = ""
             return
         self._complain(why, at_once=is_refused)
-        self._loop.timers.append(Later(time.monotonic() + RETRY_S, self._call))
+        self._call_again()
+
+    def _call_again(self) -> None:
+        now = time.monotonic()
+        pause_s = min(RETRY_LIMIT_S, max(RETRY_S, (now - self._without_since) / RETRY_SHARE))
+        self._loop.timers.append(Later(now + pause_s, self._call))
 
     def _lose(self, why: str) -> None:
-        self._programs = None
-        self._complain(f"node 0 ({self._config.host}): {why}" if not why.startswith(NO_MESSAGE) else why)
-        self._loop.timers.append(Later(time.monotonic() + RETRY_S, self._call))
+        self._programs, self._without_since = None, time.monotonic()
+        self._complain(f"node 0 ({self._config.host}): {why}")
+        self._call_again()
 
     def _complain(self, why: str, *, at_once: bool = False) -> None:
         """Print why node 0 is not reached, from time to time; ``at_once`` a new reason that will not pass."""
@@ -318,6 +329,14 @@ class Member:
         if now >= self._said_at + SAY_EVERY_S or (at_once and why != self._said):
             self._said, self._said_at = why, now
             print(quote(why, 400), file=sys.stderr, flush=True)
+
+
+def resolve(name: str) -> str:
+    """Return the first address of a name; empty if it has none now."""
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return ""
 
 
 def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:

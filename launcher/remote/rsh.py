@@ -37,6 +37,7 @@ from launcher.remote.messages import (
 FLAGS = "46AaCfGgKkMNnqsTtVvXxYy12B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 """Options of ssh, see ssh(1): they are ignored. 1 and 2 once chose the protocol; pdsh still passes -2."""
 NOT_REACHED = 255
+WHO = "launcher rsh: "
 FOLLOWED_LIMIT_BYTES = 1 << 20
 
 
@@ -82,7 +83,7 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
                             write_all(2 if message.stream == 2 else 1, decode_data(message.data))
                         case ProgramEnded():
                             if message.why:
-                                print(f"launcher rsh: {quote(message.why, 400)}", file=sys.stderr)
+                                print(f"{WHO}{quote(message.why, 400)}", file=sys.stderr)
                             return message.status
 
 
@@ -97,17 +98,16 @@ def main(argv: list[str]) -> int:
     """Run a command as ssh does; return its status."""
     try:
         found, rest = getopt.getopt(argv[1:], FLAGS)
+        if len(rest) < 2:
+            raise getopt.GetoptError("usage: ssh HOST WORDS")
     except getopt.GetoptError as error:
-        print(f"launcher rsh: {error}", file=sys.stderr)
-        return NOT_REACHED
-    if len(rest) < 2:
-        print("usage: launcher rsh HOST WORDS", file=sys.stderr)
+        print(f"{WHO}{error}", file=sys.stderr)
         return NOT_REACHED
     host, line = rest[0].rpartition("@")[2], " ".join(rest[1:])
     try:
         status = run_there(argv[0], host, line, reads=("-n", "") not in found)
     except (OSError, Garbled) as error:
-        print(f"launcher rsh: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        print(f"{WHO}{getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return NOT_REACHED
     if status is None:
         os.execv("/bin/sh", ["/bin/sh", "-c", line])

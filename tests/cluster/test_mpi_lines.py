@@ -101,7 +101,7 @@ class Head:
         usual: dict[str, object] = {
             "hosts": tuple(node.hostname for node in self.cluster.nodes),
             "hostfile": str(self.folder / "hosts"),
-            "ssh": (self.cluster.agent,),
+            "rsh": (self.cluster.agent,),
             "as_root": True,
         }
         job = MpirunJob(self.mpi, per_node=per_node, **{**usual, **given})  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:
         second = head.cluster.argv(node, ("sh", "-c", f"{words} && ip addr add 172.17.0.1/16 dev d0"))
         subprocess.run(second, check=True, timeout=DEADLINE_S)
     ssh, calls = log_ssh(head)
-    job = head.job(ssh=ssh, network="10.77.0.0/24", interface="eth0")
+    job = head.job(rsh=ssh, network="10.77.0.0/24", interface="eth0")
     assert places(head.ranks(job)) == TWO_EACH
     words = " ".join(word for call in calls() for word in call)
     assert "10.77.0.10" in words and "172.17.0.1" not in words

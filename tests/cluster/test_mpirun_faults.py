@@ -110,14 +110,14 @@ def test_a_part_that_is_killed(part: str, family: str, fleet: MakeFleet, tmp_pat
 @pytest.mark.thorough
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_launcher_that_is_killed_leaves_no_keys(index: int, fleet: MakeFleet, tmp_path: Path) -> None:
-    """SIGKILL to the head or to a node that serves: its folder with the job's keys goes with it."""
+    """SIGKILL to the head or to a node that serves: its folder with the job's key goes with it."""
     two = fleet("mpich")
     start_sleepers(two, tmp_path)
     two.cluster.kill(two.launchers[index].pid, signal.SIGKILL)
     done = end(two)
     assert done[1 - index].status == 75
     if index == 1:
-        assert "the launcher that served there was killed" in done[0].err, done[0].err[-2000:]
+        assert "node 1 (node1) is lost: the connection to node1 is lost" in done[0].err, done[0].err[-2000:]
 
 
 @pytest.mark.thorough
@@ -368,15 +368,12 @@ def test_mpi_abort(family: str, fleet: MakeFleet) -> None:
 
 @pytest.mark.thorough
 def test_one_node_under_two_names(fleet: MakeFleet) -> None:
-    """The list is wrong, and that is said at once: a second session would take the place of the first."""
+    """The list is wrong, and node 0 says that before it waits for anyone."""
     two = fleet("openmpi5")
     environ = {"LAUNCHER_HOSTS": "node0,node1,10.77.0.11"}
     two.start(two.cluster.nodes[0], "--", "true", environ=environ)
-    two.start(two.cluster.nodes[1], "--node-rank", "1", "--", "true", environ=environ)
-    started = time.monotonic()
-    head, other = end(two)
-    assert time.monotonic() - started < 15
-    assert (head.status, other.status) == (78, 78), head.err[-2000:] + other.err
+    (head,) = end(two)
+    assert head.status == 78, head.err[-2000:]
     assert "[same-node] node1 and 10.77.0.11 are the same node" in head.err or (
         "[same-node] 10.77.0.11 and node1 are the same node" in head.err
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,6 @@ pytestmark = [
 NODES = 4
 DEADLINE_S = 240.0
 RECORDINGS = Path(ROOT, "tests", "golden", "recordings")
-ENTRY = "trainer:x:1000:1000::/job:/bin/sh"
 # Each process learns from numbers that are only its own, so the answer is right only if they average.
 TRAIN = """
 import json, os, torch
@@ -163,15 +161,13 @@ def test_containers_train(container: Container, cluster: Cluster, count: int, pe
 
 
 def run_mpi(job: Job, environs: Sequence[Mapping[str, str]]) -> list[Ended]:
-    """Run an allreduce by mpirun on node 0, for which the other nodes serve, with a key of its own."""
+    """Run an allreduce by mpirun on node 0, for which the other nodes serve, with a token of its own."""
     container, others = job.container, len(job.nodes) - 1
     container.write("allreduce.py", textwrap.dedent(ALLREDUCE))
-    keygen = container.line(("launcher", "keygen", "/job/job.key"), job.user)
-    container.podman.must(*keygen)
-    head = (
-        "launcher run --engine mpirun --ssh-key /job/job.key --nproc-per-node 2 -- python /job/allreduce.py"
-    )
-    return job.run([head.split(), *[["launcher", "serve", "--ssh-key", "/job/job.key"]] * others], environs)
+    head = "launcher run --engine mpirun --nproc-per-node 2 -- python /job/allreduce.py"
+    token = {"LAUNCHER_TOKEN": "a token of these tests"}
+    lines = [head.split(), *[["launcher", "serve"]] * others]
+    return job.run(lines, [{**environ, **token} for environ in environs])
 
 
 def check_allreduce(job: Job, ended: Sequence[Ended]) -> None:
@@ -191,38 +187,17 @@ def named_hosts(job: Job) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("count", [2, NODES])
 def test_containers_of_an_mpi_job(container: Container, cluster: Cluster, count: int) -> None:
-    """Node 0 starts all ranks by mpirun, the others serve: by the job's sshd and key, as on Azure Batch."""
+    """Node 0 starts all ranks by mpirun, the others serve: as on Azure Batch."""
     job = Job(container, cluster, count)
     environs = azure_batch(job.nodes) if count == 2 else named_hosts(job)
     check_allreduce(job, run_mpi(job, environs))
 
 
 def test_an_mpi_job_of_a_user_without_rights(container: Container, cluster: Cluster) -> None:
-    """User 1000 of the image, no capability: sshd runs as that user, lets in nobody else, and ranks run."""
-    container.folder.chmod(0o777)  # the job's folder is another user's
-    container.image = container.podman.derive("localhost/user-1000", f"RUN echo '{ENTRY}' >>/etc/passwd")
+    """User 1000, no capability, no entry in /etc/passwd."""
     rights = ("--cap-drop=all", "--security-opt=no-new-privileges")
     job = Job(container, cluster, 2, "--user=1000:1000", "--passwd=false", *rights)
     check_allreduce(job, run_mpi(job, named_hosts(job)))
-    assert (container.folder / "job.key").stat().st_uid == 1000
-
-
-def test_a_user_without_a_name(container: Container, cluster: Cluster) -> None:
-    """No entry in /etc/passwd: keygen and a node that serves say so, and what to add."""
-    container.folder.chmod(0o777)
-    job = Job(container, cluster, 2, "--user=1000:1000", "--passwd=false")
-    line = container.line(("launcher", "keygen", "/job/of-nobody.key"), job.user)
-    said = [container.podman(*line)]
-    container.podman.must(*container.line(("launcher", "keygen", "/job/job.key")))
-    (container.folder / "job.key").chmod(0o600)
-    os.chown(container.folder / "job.key", 1000, 1000)
-    options = job.options(job.nodes[1], named_hosts(job)[1])
-    said.append(container.run("launcher", "serve", "--ssh-key", "/job/job.key", options=options))
-    for done in said:
-        assert done.returncode == 75, done.stderr
-        assert "fix:  echo 'train:x:1000:1000::/tmp:/bin/sh' >>/etc/passwd in the image" in done.stderr
-    assert "No user exists for uid 1000" in said[0].stderr
-    assert "[sshd-refuses] user id 1000 has no entry in /etc/passwd" in said[1].stderr
 
 
 def test_podman_stop_of_one_node_saves_on_all(container: Container, cluster: Cluster) -> None:

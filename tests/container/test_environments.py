@@ -127,16 +127,17 @@ def test_every_environment_is_tried() -> None:
 
 
 def test_no_key_is_in_the_image_for_mpi(podman: Podman) -> None:
-    """sshd, ssh and mpirun are ready; no host key, no user's key, nothing that looks like one."""
-    ready = "PATH=$PATH:/usr/sbin; for name in mpirun ssh sshd; do command -v $name; done"
+    """mpirun is ready; no host key, no user's key, nothing that looks like one."""
     entry = ("run", "--rm", "--entrypoint", "sh", f"{NAME}/mpi", "-c")
-    assert len(podman.must(*entry, ready).split()) == 3
+    assert podman.must(*entry, "command -v mpirun").split()
     assert podman(*entry, KEYS).stdout == ""
 
 
 def test_the_keys_of_a_base_are_not_kept(podman: Podman) -> None:
     """Debian's openssh-server makes host keys when it is installed: all containers would have the same."""
-    with_keys = podman.derive("localhost/with-keys", "RUN ssh-keygen -A", base=f"{NAME}/mpi")
+    key = "/etc/ssh/ssh_host_ed25519_key"
+    made = f"RUN mkdir -p /etc/ssh && echo key >{key}"
+    with_keys = podman.derive("localhost/with-keys", made, base=f"{NAME}/mpi")
     entry = ("run", "--rm", "--entrypoint", "sh")
     assert "ssh_host_ed25519_key" in podman.must(*entry, with_keys, "-c", KEYS)
     words = (*pip_words(), "--build-arg", f"BASE_IMAGE={with_keys}", "--tag", "localhost/without-keys")

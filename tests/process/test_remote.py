@@ -1,4 +1,4 @@
-"""Programs on another node: a hub in this process, the program of the node, and clients, over real sockets."""
+"""Programs on another node: a hub in this process, the program of the node, and clients over real sockets."""
 
 from __future__ import annotations
 
