@@ -1,10 +1,10 @@
 """What does the launcher cost over a bare mpirun? ``python -m benchmarks.mpirun_start [--rounds 9]``
 
-Two simulated nodes, two ranks on each, and ``launcher serve`` on the second, started with the head. Ranks are bare ``python -I -S`` that
-print a line. Measured from the start of ``launcher run --engine mpirun`` on the head to the arrival of
-the last rank's line at the reader of its stdout, and to its exit. Beside it, in turn, runs the very line
-that the launcher plans (``launcher plan``), without our rank wrapper: the same options and
-variables, and a remote shell that costs next to nothing.
+Two simulated nodes, two ranks on each, and ``launcher serve`` on the second, started with the head. Ranks
+are bare ``python -I -S`` that print a line. Measured from the start of ``launcher run --engine mpirun`` on
+the head to the arrival of the last rank's line at the reader of its stdout, and to its exit. Beside it, in
+turn, runs the very line that the launcher plans (``launcher plan``), without our rank wrapper: the same
+options and variables, and a remote shell that costs next to nothing.
 
 Then ranks that sleep: what our processes hold in memory on either node, and how long it takes from the
 end of one rank of node 1 with status 3 to the head's exit. The end of a process is the kernel's notice

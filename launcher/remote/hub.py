@@ -21,7 +21,7 @@ from launcher.remote.messages import (
     FROM_CLIENT,
     FROM_NODE,
     LINE_BYTES,
-    Ask,
+    AskProgram,
     EndProgram,
     NodeHere,
     NotAdmitted,
@@ -211,12 +211,12 @@ class Hub:
             connected,
             Lines(),
             self._loop,
-            lambda packed: self._ask(client, parse(Ask, packed)),
+            lambda packed: self._ask(client, parse(AskProgram, packed)),
             lambda why: None,
             UNSENT_LIMIT_BYTES,
         )
 
-    def _ask(self, client: Connection, ask: Ask) -> None:
+    def _ask(self, client: Connection, ask: AskProgram) -> None:
         """Start the program that a client asks for."""
         index, why = self._find(ask.host), ""
         if index == 0 or ask.host in self._gate.own:

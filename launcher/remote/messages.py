@@ -116,7 +116,7 @@ class StillHere:
 
 
 @message
-class Ask:
+class AskProgram:
     """A client wants to run a program on a host."""
 
     host: Raw
@@ -135,5 +135,5 @@ class RunThere:
 
 FROM_NODE = (NodeHere, StreamData, ProgramEnded, StillHere)
 TO_NODE = (RunProgram, EndProgram, StreamData, NotAdmitted, StillHere)
-FROM_CLIENT = (Ask, StreamData)
+FROM_CLIENT = (AskProgram, StreamData)
 TO_CLIENT = (StreamData, ProgramEnded, RunHere, RunThere)

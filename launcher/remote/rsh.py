@@ -25,7 +25,7 @@ from launcher.core.redact import quote
 from launcher.remote.messages import (
     CHUNK_BYTES,
     TO_CLIENT,
-    Ask,
+    AskProgram,
     ProgramEnded,
     RunHere,
     RunThere,
@@ -56,7 +56,7 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
     """
     with socket.socket(socket.AF_UNIX) as connected:
         connected.connect(path)
-        connected.sendall(pack_line(pack(Ask(host, line))))
+        connected.sendall(pack_line(pack(AskProgram(host, line))))
         framing = Lines(FOLLOWED_LIMIT_BYTES)
         poll = select.poll()
         poll.register(connected, select.POLLIN)

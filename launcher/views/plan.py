@@ -192,7 +192,7 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     nodes = f"nodes: {_show(fleet.hosts)}; {fleet.per_node} rank{'s' if fleet.per_node > 1 else ''} on each"
     if count > 1:
         where = f"{printable(fleet.address)}, {_name_ports(fleet.ports)}"
-        nodes += f"; they join at {where}, with the job's token, all within {fleet.timeout_s:g} s"
+        nodes += f"; they join at {where}, all within {fleet.timeout_s:g} s"
     lines = [nodes, *(_forwarded(fleet, environ) if agent.engine == MPIRUN else [])]
     lines += [f"{word} is a file: {'; '.join(text.splitlines())}" for word, text in agent.files]
     lines.append(f"{FOLDER} is a private folder, {JOB} the name of the job: made when it starts")

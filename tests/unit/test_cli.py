@@ -63,7 +63,7 @@ KEYS = {
     "process": {"rank", "local_rank", "argv", "cpus", "settings"},
     "agent": {"argv", "settings", "unset", "files", "fleet"},
     "fleet": {
-        *("hosts", "per_node", "address", "ssh_port", "has_key", "timeout_s", "forward", "restored"),
+        *("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored"),
     },
 }
 

@@ -196,20 +196,20 @@ def test_a_lock_that_another_node_may_hold_is_not_named(tmp_path: Path, mount: s
     assert is_abandoned("/ext/fused_adam/lock", Host(str(tmp_path))) is bool(mount)
 
 
-HEAD: dict[str, Any] = {"hosts": "one,two", "node_rank": "0", "ssh_key": "/job.key"}
+HEAD: dict[str, Any] = {"hosts": "one,two", "node_rank": "0", "token_file": "/job.token"}
 SCRIPT = ("train.py", "--deepspeed", "ds.json")
 TUNE = ("python", "-m", "deepspeed.launcher.runner", "--autotuning", "run", *SCRIPT)
 
 
 def test_node_0_tunes_and_the_others_serve() -> None:
-    """It gets a hostfile that its experiments can read; another node gets an sshd, and no DeepSpeed."""
+    """It gets a hostfile that its experiments can read; another node serves, and starts no DeepSpeed."""
     agent = plan(*TUNE, **HEAD).agent
     assert agent is not None and agent.fleet is not None and agent.engine == "deepspeed"
     told = ("--hostfile={folder}/hostfile", "--master_addr=one", "--master_port=6105")
     assert agent.argv == (*TUNE[:3], *told, *TUNE[3:])
     assert agent.files == (("{folder}/hostfile", "one slots=4\ntwo slots=4\n"),)
     other = plan(*TUNE, **{**HEAD, "node_rank": "1"}).agent
-    assert other is not None and (other.engine, other.argv) == ("serve", ("sshd",))
+    assert other is not None and (other.engine, other.argv) == ("serve", ("serve",))
     assert other.fleet is not None and other.fleet.hosts == agent.fleet.hosts == ("one", "two")
 
 
@@ -221,17 +221,17 @@ def test_a_hostfile_and_a_master_of_the_users_win() -> None:
     assert agent.argv == (line[0], "--master_addr=ib0", "--master_port=6105", *line[1:])
 
 
-def test_a_single_node_tunes_without_ssh() -> None:
-    """No hostfile, no key, no other node."""
+def test_a_single_node_tunes_without_a_token() -> None:
+    """No hostfile, no token, no other node."""
     agent = plan("deepspeed", "--autotuning=tune", "train.py").agent
     assert agent is not None and agent.argv == ("deepspeed", "--num_gpus=4", "--autotuning=tune", "train.py")
     assert agent.fleet is not None and agent.fleet.hosts == ("here",) and not agent.files
 
 
 def test_what_the_autotuner_cannot_do_is_told() -> None:
-    """No hosts, no key on a node that is to serve, GPUs that experiments would not run on, restarts."""
+    """No hosts, no token, GPUs that experiments would not run on, restarts."""
     assert refused(*TUNE, **TWO_NODES) == "no-hosts"
-    assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-key"
+    assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-token"
     assert refused(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "2,3"}) == "autotuner-gpus"
     assert plan(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert refused(*TUNE, restarts="1") == refused(*TUNE, restarts="1", **HEAD) == "engine-conflict"
@@ -244,7 +244,7 @@ def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
     found = []
     for snapshot in snapshots(case):
         host = RecordedHost(snapshot)
-        job = plan_job(host.environ, host, read_options({"ssh_key": "/job.key"}, {}), TUNE)
+        job = plan_job(host.environ, host, read_options({"token_file": "/job.token"}, {}), TUNE)
         assert job.agent is not None
         found.append((job.agent.engine, len(job.agent.fleet.hosts) if job.agent.fleet else 0))
     assert found == [("deepspeed", 2), ("serve", 2)]

@@ -24,12 +24,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "mpi.md"
 ALL = (OPEN_MPI_3, OPEN_MPI_4, OPEN_MPI_5, SPECTRUM, MPICH, MVAPICH, INTEL)
 RAS = "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"
 HOSTS = ("10.0.0.4", "10.0.0.5", "10.0.0.6")
-SSH = ("ssh", "-F", "/run/x/config")
+RSH = ("python", "-I", "-S", ".../rsh.py", "/run/x/rsh")
 
 
 def job(mpi: Mpi, **given: object) -> MpirunJob:
     """Return three nodes with two ranks each, unless something else is given."""
-    usual = {"hosts": HOSTS, "per_node": 2, "hostfile": "/run/x/hosts", "ssh": SSH}
+    usual = {"hosts": HOSTS, "per_node": 2, "hostfile": "/run/x/hosts", "rsh": RSH}
     return MpirunJob(mpi, **{**usual, **given})  # type: ignore[arg-type]
 
 
@@ -51,30 +51,31 @@ UCX = "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"
 def test_open_mpi_4() -> None:
     """The least, and everything."""
     assert line(OPEN_MPI_4) == (
-        f"/usr/bin/mpirun --mca plm rsh --mca ras {RAS} --mca plm_rsh_agent ssh -F /run/x/config "
+        f"/usr/bin/mpirun --mca plm rsh --mca ras {RAS} "
+        "--mca plm_rsh_agent python -I -S .../rsh.py /run/x/rsh "
         "--mca plm_rsh_no_tree_spawn 1 --mca orte_keep_fqdn_hostnames 1 --hostfile /run/x/hosts "
         "--np 6 --map-by ppr:2:node --bind-to none"
     )
     assert line(OPEN_MPI_4, **FULL) == (
         f"/usr/bin/mpirun --allow-run-as-root --mca plm rsh --mca ras {RAS} "
-        "--mca plm_rsh_agent ssh -F /run/x/config --mca plm_rsh_no_tree_spawn 1 "
+        "--mca plm_rsh_agent python -I -S .../rsh.py /run/x/rsh --mca plm_rsh_no_tree_spawn 1 "
         "--mca orte_keep_fqdn_hostnames 1 --hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none "
         "--mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24 "
         f"--mca pml ucx --mca btl ^openib -x {UCX} -x HELLO -x PATH --tag-output"
     )
-    assert "ssh -F /run/x/config" in plan_line(job(OPEN_MPI_4))
+    assert "python -I -S .../rsh.py /run/x/rsh" in plan_line(job(OPEN_MPI_4))
 
 
 def test_open_mpi_5() -> None:
     """PRRTE's names for what starts daemons; no option that makes it a stranger to its own node."""
     assert line(OPEN_MPI_5) == (
         f"/opt/ompi/bin/mpirun --prtemca plm ssh --prtemca ras {RAS} "
-        "--prtemca plm_ssh_agent ssh -F /run/x/config --prtemca plm_ssh_no_tree_spawn 1 "
+        "--prtemca plm_ssh_agent python -I -S .../rsh.py /run/x/rsh --prtemca plm_ssh_no_tree_spawn 1 "
         "--hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none"
     )
     assert line(OPEN_MPI_5, **FULL) == (
         f"/opt/ompi/bin/mpirun --allow-run-as-root --prtemca plm ssh --prtemca ras {RAS} "
-        "--prtemca plm_ssh_agent ssh -F /run/x/config --prtemca plm_ssh_no_tree_spawn 1 "
+        "--prtemca plm_ssh_agent python -I -S .../rsh.py /run/x/rsh --prtemca plm_ssh_no_tree_spawn 1 "
         "--hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none "
         "--mca btl_tcp_if_include 10.0.0.0/24 --prtemca prte_if_include 10.0.0.0/24 "
         f"--mca pml ucx -x {UCX} -x HELLO -x PATH --tag-output"
@@ -84,24 +85,24 @@ def test_open_mpi_5() -> None:
 def test_mpich() -> None:
     """Nothing is forwarded but what is named; without a name, nothing."""
     assert line(MPICH) == (
-        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -bind-to none -wdir / "
+        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec python -bind-to none -wdir / "
         "-f /run/x/hosts -ppn 2 -genvnone -n 6"
     )
     assert line(MPICH, **FULL) == (
-        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -iface eth0 -bind-to none -wdir / "
+        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec python -iface eth0 -bind-to none -wdir / "
         "-f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 -genvlist HELLO,PATH -n 6 "
         "--tag-output"
     )
 
 
 def test_intel_mpi() -> None:
-    """Its own words for ssh; pinning is a variable, and set for all ranks."""
+    """Its own words for the remote shell; pinning is a variable, and set for all ranks."""
     assert line(INTEL) == (
-        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -branch-count 3 -genv I_MPI_PIN 0 "
+        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec python -branch-count 3 -genv I_MPI_PIN 0 "
         "-f /run/x/hosts -ppn 2 -genvnone -n 6"
     )
     assert line(INTEL, **FULL) == (
-        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -iface eth0 -branch-count 3 "
+        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec python -iface eth0 -branch-count 3 "
         "-genv I_MPI_PIN 0 -f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 "
         "-genvlist HELLO,PATH -n 6 --tag-output"
     )
@@ -131,13 +132,13 @@ def test_variables_say_the_same_to_both_generations_of_open_mpi() -> None:
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "OMPI_MCA_oob_tcp_if_include": "10.0.0.0/24",
         "OMPI_MCA_plm": "rsh",
-        "OMPI_MCA_plm_rsh_agent": "ssh -F /run/x/config",
+        "OMPI_MCA_plm_rsh_agent": "python -I -S .../rsh.py /run/x/rsh",
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "OMPI_MCA_pml": "ucx",
         "OMPI_MCA_ras": RAS,
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "PRTE_MCA_plm": "ssh",
-        "PRTE_MCA_plm_ssh_agent": "ssh -F /run/x/config",
+        "PRTE_MCA_plm_ssh_agent": "python -I -S .../rsh.py /run/x/rsh",
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "PRTE_MCA_prte_if_include": "10.0.0.0/24",
         "PRTE_MCA_ras": RAS,
@@ -147,21 +148,21 @@ def test_variables_say_the_same_to_both_generations_of_open_mpi() -> None:
     assert dict(plan_variables(job(OPEN_MPI_4, **FULL))) == {**both, **only_4}
 
 
-def test_the_words_for_ssh_reach_hydra_as_a_variable() -> None:
+def test_the_words_of_the_remote_shell_reach_hydra_as_a_variable() -> None:
     """Always, if only to undo the one that Slurm sets."""
     variables = dict(plan_variables(job(MPICH, **FULL)))
     assert variables == {
         "HYDRA_IFACE": "eth0",
         "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": "ssh",
-        "HYDRA_LAUNCHER_EXTRA_ARGS": "-F /run/x/config",
+        "HYDRA_LAUNCHER_EXEC": "python",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": "-I -S .../rsh.py /run/x/rsh",
         "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1",
     }
-    assert dict(plan_variables(job(MPICH, ssh=("ssh",))))["HYDRA_LAUNCHER_EXTRA_ARGS"] == ""
+    assert dict(plan_variables(job(MPICH, rsh=("python",))))["HYDRA_LAUNCHER_EXTRA_ARGS"] == ""
     assert dict(plan_variables(job(INTEL, interface="eth0"))) == {
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-F /run/x/config",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "python",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-I -S .../rsh.py /run/x/rsh",
         "I_MPI_HYDRA_BRANCH_COUNT": "3",
         "I_MPI_HYDRA_IFACE": "eth0",
         "I_MPI_PIN": "0",
@@ -175,8 +176,18 @@ OVERRIDDEN = [
     (OPEN_MPI_5, "-np 2", "--np 6", ""),
     (OPEN_MPI_4, "-N 1", "--map-by ppr:2:node", ""),
     (OPEN_MPI_4, "--hostfile /mine", "--hostfile /run/x/hosts", ""),
-    (OPEN_MPI_4, "-mca plm_rsh_agent rsh", "--mca plm_rsh_agent ssh -F /run/x/config", "plm_rsh_agent"),
-    (OPEN_MPI_5, "--mca plm_rsh_agent rsh", "--prtemca plm_ssh_agent ssh -F /run/x/config", "plm_ssh_agent"),
+    (
+        OPEN_MPI_4,
+        "-mca plm_rsh_agent rsh",
+        "--mca plm_rsh_agent python -I -S .../rsh.py /run/x/rsh",
+        "plm_rsh_agent",
+    ),
+    (
+        OPEN_MPI_5,
+        "--mca plm_rsh_agent rsh",
+        "--prtemca plm_ssh_agent python -I -S .../rsh.py /run/x/rsh",
+        "plm_ssh_agent",
+    ),
     (OPEN_MPI_5, "--mca btl_tcp_if_exclude lo", "--mca btl_tcp_if_include 10.0.0.0/24", "btl_tcp_if"),
     (OPEN_MPI_5, "--prtemca oob_tcp_if_include eth1", "--prtemca prte_if_include 10.0.0.0/24", "prte_if"),
     (OPEN_MPI_4, "--mca pml ob1", "--mca pml ucx", "MCA_pml"),
@@ -185,7 +196,7 @@ OVERRIDDEN = [
     (MPICH, "-bind-to core", "-bind-to none", "BIND"),
     (MPICH, "--ppn 1", "-ppn 2", ""),
     (MPICH, "-hosts a,b", "-f /run/x/hosts", ""),
-    (MPICH, "-bootstrap rsh", "-launcher ssh -launcher-exec ssh", "HYDRA_LAUNCHER_EXEC"),
+    (MPICH, "-bootstrap rsh", "-launcher ssh -launcher-exec python", "HYDRA_LAUNCHER_EXEC"),
     (MPICH, "-genvall", "-genvlist HELLO,PATH", ""),
     (INTEL, "-genv I_MPI_PIN 1", "-genv I_MPI_PIN 0", "I_MPI_PIN"),
     (INTEL, "-iface ib0", "-iface eth0", "IFACE"),
@@ -229,12 +240,12 @@ def test_a_variable_that_the_user_sets_for_ranks_leaves_the_list() -> None:
     ],
 )
 def test_what_the_user_has_set_is_left_alone(mpi: Mpi, user: str, ours: str) -> None:
-    """Both on the line and in mpirun's environment; but ssh and the hosts are not the user's to set there."""
+    """Both on the line and in mpirun's environment; but not the remote shell and the hosts."""
     given = {**FULL, "user": (user, "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER")}
     assert ours in plan_line(job(mpi, **FULL))
     assert ours not in plan_line(job(mpi, **given))
     assert user not in dict(plan_variables(job(mpi, **given)))
-    assert "ssh" in line(mpi, **given)
+    assert {"python", " ".join(RSH)} & {*plan_line(job(mpi, **given))}
 
 
 def test_infiniband_without_named_ports_names_none() -> None:
@@ -246,12 +257,12 @@ def test_infiniband_without_named_ports_names_none() -> None:
 
 @pytest.mark.parametrize("mpi", ALL, ids=str)
 def test_what_mpirun_cannot_be_told_is_an_error(mpi: Mpi) -> None:
-    """All of it at once: blanks in the words for ssh, an IPv6 address."""
+    """All of it at once: blanks in the words of the remote shell, an IPv6 address."""
     with pytest.raises(UsageError) as refused:
-        job(mpi, ssh=("ssh", "-F", "/my files/x"), hosts=("fd00::1", "node1"))
+        job(mpi, rsh=("ssh", "-F", "/my files/x"), hosts=("fd00::1", "node1"))
     assert [problem.code for problem in refused.value.problems] == ["mpirun-line"] * 2
     with pytest.raises(UsageError, match="blanks"):
-        job(mpi, ssh=("ssh", ""))
+        job(mpi, rsh=("ssh", ""))
     with pytest.raises(ValueError, match="node1"):
         job(mpi, hosts=("node1", "node1"))
 

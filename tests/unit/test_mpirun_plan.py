@@ -1,4 +1,4 @@
-"""What is planned where mpirun starts the job: its line on node 0, an sshd on the others.
+"""What is planned where mpirun starts the job: its line on node 0, what serves on the others.
 
 The machines are recorded ones: a snapshot says which mpirun they have.
 """
@@ -117,7 +117,7 @@ def test_every_node_of_mpirun_takes_a_script_alike(tmp_path: Path, script: str) 
     """mpirun runs on node 0 and the others serve it: on all it gives the processes their world."""
     path = tmp_path / "train.py"
     path.write_text(script)
-    flags = {"nnodes": "2", "hosts": ",".join(HOSTS), "ssh_key": "/k"}
+    flags = {"nnodes": "2", "hosts": ",".join(HOSTS), "token_file": "/t"}
     jobs = [plan(node(index), "python", str(path), node_rank=str(index), **flags) for index in (0, 1)]
     assert [agent_of(job)[0].engine for job in jobs] == ["mpirun", "serve"]
     coordinators = [
@@ -138,7 +138,7 @@ def test_node_0_runs_mpirun(family: str) -> None:
     assert f"{FOLDER}/hostfile" in agent.argv
     assert (fleet.hosts, fleet.per_node, fleet.address) == (HOSTS, 2, "10.0.0.4")
     told = {setting.name: setting.value for setting in agent.settings}
-    assert f"-F {FOLDER}/ssh_config" in " ".join((*agent.argv, *told.values()))
+    assert f"rsh.py {FOLDER}/rsh" in " ".join((*agent.argv, *told.values()))
 
 
 def test_a_machine_that_is_taken_back_is_no_word_for_mpirun() -> None:
@@ -386,7 +386,7 @@ def test_several_nodes_without_a_list_are_told_of_one() -> None:
 
 
 def test_nodes_that_nothing_names() -> None:
-    """A number of nodes is no list: ssh needs names."""
+    """A number of nodes is no list: mpirun needs names."""
     code, what, fix = refusal(node(), nnodes="2", node_rank="0", master_addr="10.0.0.4")
     assert code == "no-hosts" and "2 nodes" in what and "--hosts" in fix
 
@@ -443,7 +443,7 @@ def test_torchruns_restarts_are_not_mpiruns() -> None:
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_launcher_starts_mpirun_again(index: int) -> None:
     """On the head and on a node that serves; ranks are not told, because they do not decide."""
-    job = plan(node(index), restarts="2", rejoin_timeout="60", ssh_key="/job.key", hosts=",".join(HOSTS))
+    job = plan(node(index), restarts="2", rejoin_timeout="60", token_file="/job.token", hosts=",".join(HOSTS))
     assert (job.supervision.restarts.most, job.supervision.restarts.rejoin_timeout_s) == (2, 60.0)
     assert job.agent is not None and "restarts" not in " ".join(job.agent.argv)
 
@@ -469,14 +469,14 @@ def test_a_dry_run_prints_a_line_for_a_shell(
     family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line that a shell takes apart into the very words; what stands for later is explained."""
-    words = ("--hosts", ",".join(HOSTS), "--ssh-key", "/k", "--mpi-args", "--x 'a b'")
+    words = ("--hosts", ",".join(HOSTS), "--token-file", "/t", "--mpi-args", "--x 'a b'")
     text, document = shown(tmp_path, capfd, node(0, family), *words)
     agent = json.loads(document)["agent"]
     (line,) = [line for line in text.splitlines() if line.startswith("start mpirun: ")]
     assert shlex.split(line.removeprefix("start mpirun: ")) == agent["argv"]
     assert agent["argv"][-4:] == ["--", "./train", "--lr", "1 2"]
     for part in (
-        "nodes: 10.0.0.4, 10.0.0.5; 1 rank on each; by ssh at port 2222 with the keys of the job",
+        "nodes: 10.0.0.4, 10.0.0.5; 1 rank on each; they join at 10.0.0.4, ports 6106 to 6113",
         "variables forwarded to their ranks: AZ_BATCH_POOL_ID, DATA_DIR, NCCL_DEBUG, PATH",
         "secrets that are not forwarded (--forward NAME forwards one): HF_TOKEN, WANDB_API_KEY",
         "{folder}/hostfile is a file: 10.0.0.4",
@@ -486,16 +486,15 @@ def test_a_dry_run_prints_a_line_for_a_shell(
 
 
 def test_the_fleet_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Everything of it but the path of the keys."""
-    words = ("--hosts", ",".join(HOSTS), "--ssh-key", "/somewhere/key", "--roll-call-timeout", "60")
+    """Everything of it but the path of the token."""
+    words = ("--hosts", ",".join(HOSTS), "--token-file", "/somewhere/token", "--roll-call-timeout", "60")
     _, document = shown(tmp_path, capfd, node(0, "openmpi4"), *words)
     fleet: dict[str, Any] = json.loads(document)["agent"]["fleet"]
     assert fleet == {
         "hosts": list(HOSTS),
         "per_node": 1,
         "address": "10.0.0.4",
-        "ssh_port": 2222,
-        "has_key": True,
+        "ports": list(range(6106, 6114)),
         "timeout_s": 60.0,
         "forward": ["AZ_BATCH_POOL_ID", "DATA_DIR", "NCCL_DEBUG", "PATH"],
         "restored": ["PATH", "LD_LIBRARY_PATH"],
@@ -504,9 +503,9 @@ def test_the_fleet_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_what_a_node_that_serves_shows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Where its sshd listens, and until when; nothing about forwarding, which is the head's."""
-    text, _ = shown(tmp_path, capfd, node(1), "--hosts", ",".join(HOSTS), "--ssh-key", "/k")
-    assert "serve: sshd at 10.0.0.5, port 2222, with the keys of the job, until node 0" in text
+    """Where it joins, and until when; nothing about forwarding, which is the head's."""
+    text, _ = shown(tmp_path, capfd, node(1), "--hosts", ",".join(HOSTS), "--token-file", "/t")
+    assert "serve: join node 0 at 10.0.0.4, ports 6106 to 6113, until it reports" in text
     assert "their ranks get" not in text and "{folder}" not in text
 
 
@@ -515,5 +514,5 @@ def test_names_of_the_environment_reach_no_terminal_raw(
 ) -> None:
     """A variable's name may hold what a terminal obeys; it goes along, and is shown as an escape."""
     evil: Mapping[str, str] = {**ENVIRON, "A\x1b[31mB": "x", "C\nD": "y"}
-    text, _ = shown(tmp_path, capfd, node(environ=evil), "--hosts", ",".join(HOSTS), "--ssh-key", "/k")
+    text, _ = shown(tmp_path, capfd, node(environ=evil), "--hosts", ",".join(HOSTS), "--token-file", "/t")
     assert "\x1b" not in text and "A\\x1b[31mB" in text
