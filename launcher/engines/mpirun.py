@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import Agent, Allocation, Fleet, Setting, Topology
@@ -17,6 +16,7 @@ from launcher.engines.dialect_hydra import EVERYWHERE
 from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.engines.mpirun_job import MpirunJob, carries
+from launcher.guest.marker import TOKEN
 from launcher.identity.hosts import no_hosts
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.pythons import own_program
@@ -133,7 +133,7 @@ def plan_fleet(
     if not hosts and count > 1:
         raise UsageError(no_hosts(count, who))
     token_file = options.text("token_file")
-    if count > 1 and not token_file and not environ.get(TOKEN_VARIABLE):
+    if count > 1 and not token_file and not environ.get(TOKEN):
         raise UsageError(no_token(who))
     hosts = hosts or (host.hostname(),)
     own = hosts[allocation.node_rank or 0]

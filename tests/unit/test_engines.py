@@ -1189,7 +1189,7 @@ def test_only_the_processes_of_a_launcher_can_be_forks(
 
 
 ALONE = {name: "0" if name.endswith("RANK") else "1" for name in PER_RANK}
-ACTS = ("check", "no_python", "expand_args")
+ACTS = ("check", "no_python", "expand_args", "ssh")
 """Flags that are no part of a plan, or that depend on the command."""
 WORDS = {"meeting_timeout": "60", "local_ranks_filter": "1", "metrics_port": "9400", "hosts": "10.0.0.4,x"}
 WORDS |= {"scope": "node", "nproc_per_node": "3", "redirects": "3", "forward": "DISPLAY"}
@@ -1250,6 +1250,7 @@ def test_no_flag_is_dropped_without_a_word(scope: str) -> None:
     is_met = {"init", "stay", "progress_pattern"} if watch else set()  # a pattern is for the report of a hang
     is_met |= {"meeting"} if watch and watch["meeting_timeout_s"] else set()
     is_met |= {"peers"} if before["peers"] else set()
+    is_met |= {"token_file"} if before["agent"] and before["agent"]["fleet"] else set()
     dropped = []
     for flag in FLAGS:
         if flag.dest in {*base, *ACTS, *is_met}:

@@ -95,7 +95,7 @@ def test_the_table_has_each_event_and_no_other() -> None:
 
 def test_no_line_of_ours_is_printed_in_another_way() -> None:
     """The prefix stands in one place, and in the failure report, which `say_as_is` prints."""
-    allowed = {"core/log.py", "failure/report.py", "failure/causes.py", "ssh/enter.py", "hook/shell.py"}
+    allowed = {"core/log.py", "failure/report.py", "failure/causes.py", "remote/started.py", "hook/shell.py"}
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in modules()

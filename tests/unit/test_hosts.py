@@ -126,13 +126,6 @@ def test_two_lists_are_one_too_many(tmp_path: Path) -> None:
         plan_job({}, Host(), read_options({"hosts": "a", "hostfile": "/f"}, {}), ["true"])
 
 
-def test_a_key_in_a_variable_is_never_quoted() -> None:
-    """LAUNCHER_SSH_KEY may hold the key itself."""
-    options = read_options({}, {"LAUNCHER_SSH_KEY": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc"})
-    given = options.get("ssh_key")
-    assert given is not None and "BEGIN" not in given.origin
-
-
 def test_a_hostfile_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     """20,000 nodes with long names are a list; what is too long for one is refused, not cut."""
     path = tmp_path / "hosts"

@@ -82,14 +82,12 @@ SAMPLE = {
     "engine": ("process", "torchrun"),
     "hosts": ("node0,node1", "10.0.0.4,10.0.0.5"),
     "hostfile": ("hosts", "/etc/hosts.mpi"),
-    "ssh_key": ("job.key", "/run/secrets/job"),
     "framework": ("jax", "horovod"),
     "worker_count": ("2", "1"),
     "parameter_server_count": ("1", "2"),
     "roles": ("chief=0 worker=0-1", "worker=0,0"),
     "tf_server": ("standard", "script"),
     "tf_port": ("3333", "1024"),
-    "ssh_port": ("2022", "22"),
     "mpi_args": ("--mca pml 'ob1'", "-iface eth0"),
     "forward": ("HF_TOKEN", "HF_*,DATA_DIR"),
     "roll_call_timeout": ("60", "900"),
@@ -164,7 +162,6 @@ MALFORMED = {
     "roles": ["worker", "worker=", "master=0", "worker=1-0", "worker=0 worker=1", "ps=x", " "],
     "tf_server": ["none"],
     "tf_port": ["0", "65536"],
-    "ssh_port": ["0", "65536", "ssh"],
     "mpi_args": ["--mca pml 'ob1"],
     "forward": ["", "A,", "A B", "A=b", "*A", "$(id)"],
     "roll_call_timeout": ["-1", "soon", "86401"],
@@ -556,14 +553,6 @@ def test_a_source_of_which_nothing_is_set_is_not_believed() -> None:
     plan_job({}, RecordedHost({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
 
 
-def test_a_key_for_a_job_that_reaches_no_node_by_ssh_is_refused() -> None:
-    """Neither mpirun's nor the autotuner's: it would be ignored. As a variable it may stand in an image."""
-    with pytest.raises(UsageError, match="flag-conflict") as caught:
-        plan_job({}, RecordedHost({"environ": {}}), read_options({"ssh_key": "secret"}, {}), ("true",))
-    assert "--ssh-key ..." in str(caught.value) and "--engine mpirun" in str(caught.value)
-    plan_job({}, RecordedHost({"environ": {}}), read_options({}, {"LAUNCHER_SSH_KEY": "secret"}), ("true",))
-
-
 CONFLICTS = [
     ({"on_stall": "stop"}, ("--on-stall stop", "--stall-timeout S")),
     ({"forward": "A", "engine": "process"}, ("--forward A", "--engine mpirun", "--engine process")),
@@ -598,7 +587,7 @@ def test_a_flag_that_would_do_nothing_names_both(
     "typed",
     [
         {"on_stall": "stop", "stall_timeout": "60"},
-        {"ssh_key": "k", "engine": "mpirun"},
+        {"token_file": "k", "engine": "mpirun"},
         {"standalone": True, "nnodes": "1", "node_rank": "0"},
         {"standalone": True, "nnodes": "1:2"},
         {"module": True, "no_python": False},
