@@ -1,4 +1,4 @@
-"""mpirun as the engine for all nodes: its command line for node 0, an sshd for the others.
+"""mpirun as the engine for all nodes: its command line for node 0, which the others serve.
 
 The command line is in the dialect of the MPI on PATH (`launcher.engines.dialects`). `launcher.mpi` runs it,
 and explains why so little is left to mpirun itself.

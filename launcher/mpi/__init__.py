@@ -4,13 +4,15 @@
 
     head     launcher run: waits for the nodes, runs mpirun, gives the verdict (start, lead, head, ending,
              counting, judge), and starts mpirun again (regroup); its nodes and
-             their messages (sessions, link, node, events, refusals)
-    session  one program per node, started by the head through ssh (session, session_folder, daemons,
+             their messages (sessions, node, events, refusals)
+    session  one program per node, started by the head (session, session_folder, daemons,
              leftovers)
     rank     parent of one process, reports through the session (rank, channel); mpirun starts and ends only
              a process that waits for it (placeholder)
-    serve    a node's sshd for this job, until the head reports how the job ended (serve)
-    tuner    DeepSpeed's autotuner in place of mpirun (tuner, reach)
+    serve    a node that runs what the head asks for, until it reports how the job ended (serve)
+    tuner    DeepSpeed's autotuner in place of mpirun (tuner)
+
+The nodes join the head over `launcher.remote`, and mpirun starts its daemons through it.
 
 `messages` has the messages between head, sessions and ranks.
 """

@@ -1,7 +1,7 @@
 """The head between two attempts: waits for all nodes, and until it is time to start mpirun again.
 
 A session that is open ends what the last attempt has left on its node. One that was lost is opened again: the
-node is reached by its own sshd, or by that of a new launcher. If ranks of the lost session still run there,
+node joins again, perhaps with a new launcher. If ranks of the lost session still run there,
 they have their grace first.
 """
 

@@ -337,7 +337,7 @@ class Session:
 
 
 def attach(path: str | None) -> socket.socket | None:
-    """Return a connection to the launcher that serves on this node; None if none does (another sshd)."""
+    """Return a connection to the launcher that serves on this node; None if none does."""
     if not path:
         return None
     connection = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""``launcher run --engine mpirun`` with real mpiruns and a real sshd on simulated nodes."""
+"""``launcher run --engine mpirun`` with real mpiruns on simulated nodes."""
 
 from __future__ import annotations
 

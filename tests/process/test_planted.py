@@ -22,7 +22,6 @@ from .looking import wait_for
 from .starting import DEADLINE_S, clean_environ
 
 VICTIM, MALLORY = 1, 65533
-"""The first has a name (daemon), which ssh-keygen needs."""
 OUT = "{out}"
 pytestmark = [
     pytest.mark.root,
@@ -52,8 +51,6 @@ COMMANDS = {
     "failure-file": (*RUN, "--failure-file", OUT, *FAIL),
     "attempts-file": (*RUN, "--restarts", "1", "--restart-delay", "0", "--attempts-file", OUT, *FAIL),
     "log-dir": (*RUN, "--log-dir", OUT, *FAIL),
-    "keygen": ("-m", "launcher", "keygen", OUT),
-    "keygen-folder": ("-m", "launcher", "keygen", "--folder", OUT),
     "snapshot": ("-m", "launcher", "snapshot", "-o", OUT),
     "evidence-dir": ("-c", READER, OUT),
     "error-file": ("-c", GUEST, OUT),

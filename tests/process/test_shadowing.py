@@ -35,7 +35,6 @@ COMMANDS = {
     "check": ("check",),
     "status": ("status",),
     "stacks": ("stacks",),
-    "keygen": ("keygen", "FOLDER/key"),
     "hook": ("hook", "status", "--prefix", "FOLDER/venv"),
     "tf-server": ("tf-server", "--until", "127.0.0.1:1", "--wait", "0", "--", "true"),
 }
