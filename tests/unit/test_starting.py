@@ -23,10 +23,7 @@ PYTHONS = {
     "engines/torchrun.py": "torch's agent with --run-path: the user's script, inside of it",
     "hook/enter.py": "runs in any Python, where it can import nothing else",
     "planning/recorded.py": "compares, starts nothing",
-    "remote/pipes.py": "a session, and what node 0 runs on another node",
-    "remote/rsh.py": "becomes the shell of this node",
     "remote/ssh.py": "ssh, and the launcher of node 0",
-    "remote/started.py": "becomes the launcher of a node",
     "rehearse/job.py": "the launcher itself, by its path",
     "rehearse/platforms.py": "stands in for a platform's torchrun",
 }
