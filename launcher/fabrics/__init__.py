@@ -97,10 +97,11 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         name=name,
         why=found[name].why if name != wish.forced else f"{wish.forced_origin}; {found[name].why}",
         settings=settings,
-        port_count=len(found[name].ports) or None,
+        port_count=None if found[name].doubt else len(found[name].ports) or None,
         ports=_name_ports(facts, found[name]),
         files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
         notes=(
+            *([found[name].doubt] if found[name].doubt else []),
             *(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
             *([unlike] if unlike else []),
             *([f"{exclusion}: NCCL will not use {row.title}"] if exclusion else []),
@@ -121,7 +122,7 @@ def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -
 
 
 def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:
-    names = name_ports(found.ports)
+    names = "" if found.doubt else name_ports(found.ports)
     kept = facts.told("NCCL_IB_HCA")
     return tuple(names.split(",")) if names and kept in (None, f"={names}") else ()
 

@@ -42,6 +42,8 @@ class Facts:
         interfaces: Interfaces of the network namespace.
         interface: Name of the interface that leads to the other nodes; None if unknown.
         why_interface: How that is known, or why it is not.
+        default_interfaces: Interfaces with a default route; read only if there are several ports.
+        gpu_paths: Places of the machine's GPUs in the PCI tree, exposed or not; read with these.
         vm: The Azure VM, as far as it is known.
         is_azure: Whether this is certainly an Azure VM.
         plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
@@ -60,6 +62,8 @@ class Facts:
     interfaces: tuple[Interface, ...] = ()
     interface: str | None = None
     why_interface: str = ""
+    default_interfaces: frozenset[str] = frozenset()
+    gpu_paths: tuple[tuple[str, ...], ...] = ()
     vm: Vm | None = None
     is_azure: bool = False
     plugins: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ class Found:
         has_hardware: Whether its hardware is here, usable or not.
         fix: What would make it usable; empty if neither we nor the user can do that.
         notes: Unusual facts about it.
+        doubt: Why no list of its ports is set; empty if one is.
     """
 
     is_here: bool
@@ -31,6 +32,7 @@ class Found:
     has_hardware: bool = False
     fix: str = ""
     notes: tuple[str, ...] = ()
+    doubt: str = ""
 
 
 @frozen

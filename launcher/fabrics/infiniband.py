@@ -11,7 +11,8 @@ each family of VMs).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts, infiniband_ports
-from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count, name_ports
+from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count
+from launcher.fabrics.ports import choose_for_gpus, plan_ports
 from launcher.fabrics.topology_file import plan_family
 from launcher.machine.infiniband import is_omni_path
 
@@ -28,7 +29,10 @@ def find(facts: Facts) -> Found:
     active = infiniband_ports(facts)
     usable = facts.reachable(active)
     if usable:
-        return Found(True, count(usable, "InfiniBand"), usable, True, notes=tuple(_notes(facts, len(usable))))
+        chosen = choose_for_gpus(facts, usable)
+        notes = (*chosen.notes, *_notes(facts, len(usable)))
+        why = count(chosen.ports, "InfiniBand")
+        return Found(True, why, chosen.ports, True, notes=notes, doubt=chosen.doubt)
     if active:
         why = f"{count(active, 'InfiniBand')}, but their /dev/infiniband/uverbs* are not exposed to us"
         return Found(False, why, has_hardware=True, fix=f"give the container its devices: {EXPOSE}")
@@ -78,8 +82,5 @@ def _notes(facts: Facts, usable_count: int) -> Iterator[str]:
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
     """Yield the exact list of ports, and Azure's settings for the VM."""
-    yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
-    yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
-    if wish.forced == "ib" and facts.net_plugin() is None:
-        yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"
+    yield from plan_ports(found, wish, "ib", is_ours=facts.net_plugin() is None)
     yield from plan_family(facts, found.ports)

@@ -7,7 +7,8 @@ from launcher.fabrics.facts import IMEX_CHANNELS, Configured, Facts, TopologyFil
 from launcher.machine.azure_vm import Vm, is_azure, read_vm
 from launcher.machine.infiniband import is_usable
 from launcher.machine.libraries import list_libraries
-from launcher.machine.network import Interface, cluster_interface, leads_out
+from launcher.machine.network import DEFAULT, Interface, cluster_interface, leads_out
+from launcher.machine.numa import read_gpu_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def read_facts(
         mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,
         **_read_of_kind(host, vm),
+        **(_read_of_several(host) if len(ports) > 1 else {}),
     )
 
 
@@ -97,6 +99,12 @@ def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
         "gpus": host.gpus() if topologies or (kind is not None and kind.switches) else (),
         "has_imex": kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
     }
+
+
+def _read_of_several(host: Host) -> dict[str, Any]:
+    """Return the facts that tell the ports for GPUs from others."""
+    defaults = frozenset(name for name, networks in host.routes().items() if DEFAULT in networks)
+    return {"default_interfaces": defaults, "gpu_paths": read_gpu_paths(host)}
 
 
 def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:

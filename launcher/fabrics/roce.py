@@ -11,7 +11,8 @@ UCX "Frequently Asked Questions" (UCX_NET_DEVICES).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts, ethernet_ports, is_accelerated_networking, roce_ports
-from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count, name_ports
+from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count
+from launcher.fabrics.ports import choose_for_gpus, plan_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def find(facts: Facts) -> Found:
     ports = roce_ports(facts)
     usable = facts.reachable(ports)
     if usable:
-        return Found(True, count(usable, "RoCE"), usable, has_hardware=True)
+        chosen = choose_for_gpus(facts, usable)
+        why = count(chosen.ports, "RoCE")
+        return Found(True, why, chosen.ports, True, notes=chosen.notes, doubt=chosen.doubt)
     if ports:
         why = f"{count(ports, 'RoCE')}, but their /dev/infiniband/uverbs* are not exposed to us"
         return Found(False, why, has_hardware=True, fix="docker run --device /dev/infiniband")
@@ -42,7 +45,4 @@ def find(facts: Facts) -> Found:
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
     """Yield the exact list of ports."""
-    yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
-    yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
-    if wish.forced == "roce" and facts.net_plugin() is None:
-        yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"
+    yield from plan_ports(found, wish, "roce", is_ours=facts.net_plugin() is None)

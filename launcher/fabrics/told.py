@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 VERBS = ("ib", "roce")
 NETS = {
     "ib": ("ib", "ucx"),
-    "roce": ("ib", "ucx"),
+    "roce": ("ib", "gib", "ucx"),
     "efa": ("aws", "ofi"),
     "gcp": ("gpudirect", "fastrak"),
     "tcp": ("socket",),
 }
 """Prefixes, in lower case, of the names of networks that use a fabric. Plugins add names to NCCL's own
-(IBext_v8, AWS Libfabric)."""
+(IBext_v8, gIB for RoCE on Google's A3 Ultra, AWS Libfabric)."""
 
 
 def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:

@@ -15,7 +15,7 @@ drivers/infiniband/hw/efa/efa_verbs.c (EFA's link layer is unspecified, which sy
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.machine.numa import parse_pci_address
+from launcher.machine.numa import parse_pci_path
 from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
@@ -169,15 +169,6 @@ def parse_rate(text: str) -> float | None:
     whole, _, rest = (words or [""])[0].partition(".")
     is_rate = whole.isdecimal() and len(whole) <= 6 and (rest or "0").isdecimal() and words[1:2] == ["Gb/sec"]
     return float(words[0]) or None if is_rate else None
-
-
-def parse_pci_path(link: str) -> tuple[str, ...]:
-    """Return the PCI part of the target of a device's link; see `Port.pci_path`."""
-    return tuple(name for name in link.split("/") if _is_pci_root(name) or parse_pci_address(name))
-
-
-def _is_pci_root(name: str) -> bool:
-    return name.startswith("pci") and parse_pci_address(f"{name[3:]}:0.0") is not None
 
 
 def _read_gids(host: Host, place: str) -> tuple[Gid, ...]:

@@ -25,6 +25,7 @@ NET = "/sys/class/net"
 ROUTES, ROUTES_6 = "/proc/net/route", "/proc/net/ipv6_route"
 RTF_UP, RTF_REJECT = 0x1, 0x200
 LINK_LOCAL = ("fe80", "ff00")
+DEFAULT = "default"
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
 SPEED_LIMIT_MBPS = 1 << 31
@@ -144,7 +145,7 @@ def _fitting(*numbers: int) -> tuple[int, ...]:
 
 
 def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
-    return "default" if network.prefixlen == 0 else str(network)
+    return DEFAULT if network.prefixlen == 0 else str(network)
 
 
 def _is_name(text: str) -> bool:
@@ -287,7 +288,7 @@ def find_source(
 
 def _way(text: str, version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """Return the network of a route, None if its IP version differs; ``default`` fits both versions."""
-    if text == "default":
+    if text == DEFAULT:
         return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
     network = ipaddress.ip_network(text)
     return network if network.version == version else None

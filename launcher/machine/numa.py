@@ -94,6 +94,17 @@ def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
     return tuple(Gpu(name, _gpu_node(host, name), _uuid(told.get(name, {}))) for name in names)
 
 
+def read_gpu_paths(host: Host) -> tuple[tuple[str, ...], ...]:
+    """Return the PCI path of each GPU of the machine, also of those that are not exposed to us."""
+    links = [
+        f"{folder}/{name}"
+        for folder in (DRIVER_DEVICES, AMD_DEVICES)
+        for name in host.list_folder(folder)
+        if parse_pci_address(name)
+    ] or [f"{PCI_DEVICES}/{gpu.address}" for gpu in host.gpus()]
+    return tuple(filter(None, (parse_pci_path(host.read_link(link) or "") for link in links)))
+
+
 def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
     """Return domain, bus, device and function of e.g. ``0001:07:00.0``; None if it is not an address."""
     domain, _, rest = text.partition(":")
@@ -109,6 +120,15 @@ def render_pci_address(address: tuple[int, int, int, int]) -> str:
     """Return an address as the kernel writes it, with four digits of domain; NVML writes eight."""
     domain, bus, device, function = address
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def parse_pci_path(link: str) -> tuple[str, ...]:
+    """Return the PCI part of the target of a device's link."""
+    return tuple(name for name in link.split("/") if _is_pci_root(name) or parse_pci_address(name))
+
+
+def _is_pci_root(name: str) -> bool:
+    return name.startswith("pci") and parse_pci_address(f"{name[3:]}:0.0") is not None
 
 
 def _read_information(host: Host, name: str) -> dict[str, str]:

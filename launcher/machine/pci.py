@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from launcher.core.frozen import frozen
-from launcher.machine.infiniband import parse_pci_path
-from launcher.machine.numa import PCI_DEVICES
+from launcher.machine.numa import PCI_DEVICES, parse_pci_path
 from launcher.machine.sysfs import read_line, read_number
 
 TYPE_CHECKING = False

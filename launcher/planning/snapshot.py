@@ -50,6 +50,7 @@ from launcher.machine.gpu_facts import GpuFacts, describe_gpu
 from launcher.machine.hardware import read_functions
 from launcher.machine.host import Host
 from launcher.machine.infiniband import read_ports
+from launcher.machine.numa import read_gpu_paths
 from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.sysfs import natural_order
 from launcher.options.config import LIMIT_BYTES
@@ -288,6 +289,7 @@ def _read_files_of_devices(host: Host, gpus: tuple[GpuFacts, ...]) -> dict[str, 
     seen = _ReadHost(host)
     ports = read_ports(seen)
     read_functions(seen, (*gpus, *read_amd_gpus(seen)), ports)
+    read_gpu_paths(seen)
     return {path: told for path, told in seen.told.items() if not _is_empty_entry(path, told)}
 
 

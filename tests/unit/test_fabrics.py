@@ -28,6 +28,7 @@ from launcher.planning.recorded import RecordedHost
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.unit.machines import write, write_gpus
+from tests.unit.public_machines import MACHINES, build
 
 TAG_FILE = "sys/class/dmi/id/chassis_asset_tag"
 ETH0 = Interface("eth0", (("10.0.0.4", 24),), True, True, kind="ethernet")
@@ -717,3 +718,50 @@ def test_nothing_is_known_of_nothing() -> None:
     """No facts at all: TCP, and not one setting."""
     assert plan_fabric(Facts()) == Fabric("tcp", "TCP")
     assert [row.name for row in FABRICS] == ["ib", "efa", "gcp", "roce", "tcp"]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_public_machines(name: str, tmp_path: Path) -> None:
+    """The fabric, the interface and the exact list of the ports for GPUs, without front end and storage."""
+    made = MACHINES[name]
+    fabric = choose(build(tmp_path, made), made.environ)
+    found = values(fabric)
+    ports = ",".join(f"{device}:1" for device in made.hca)
+    assert (fabric.name, found.get("GLOO_SOCKET_IFNAME")) == (made.fabric, made.interface)
+    assert found.get("NCCL_IB_HCA", "").removeprefix("=") == ports
+    assert found.get("UCX_NET_DEVICES", "") == ports
+
+
+def test_why_a_port_is_left_out(tmp_path: Path) -> None:
+    """The plan has each reason."""
+    (note,) = [
+        note for note in choose(build(tmp_path, MACHINES["oci_bm_gpu_h100_8"])).notes if "for GPUs" in note
+    ]
+    why = "(bond0 has the default route; 100 Gb/s, most others 200; no GPU at its PCI switch)"
+    assert note == f"not for GPUs: mlx5_16:1 {why}, mlx5_17:1 {why}"
+
+
+def test_what_cannot_be_decided_is_said(tmp_path: Path) -> None:
+    """No list, and a note that says which ports and why; what NCCL then uses is not compared either."""
+    fabric = choose(build(tmp_path, MACHINES["two_equal_ports_and_no_gpu"]))
+    assert fabric.notes == (
+        "no list of ports is set: undecided whether mlx5_0:1 (eth0 has the default route) is for GPUs; to "
+        "decide: NCCL_IB_HCA",
+    )
+    assert (fabric.ports, fabric.port_count) == ((), None)
+
+
+def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
+    """It has the places of the GPUs and the default route."""
+    host = build(tmp_path, MACHINES["oci_bm_gpu_h100_8"])
+    replayed = RecordedHost(json.loads(render_snapshot(take_snapshot(host, {}))))
+    expected = choose(host)
+    assert len(expected.ports) == 16
+    assert (choose(replayed).ports, choose(replayed).notes) == (expected.ports, expected.notes)
+
+
+def test_gib_is_roce(tmp_path: Path) -> None:
+    """Google's plugin of A3 Ultra and later uses the RoCE ports, so it satisfies who requires them."""
+    made = MACHINES["gcp_a3_ultragpu_8g"]
+    wish = Wish(required="roce", required_origin="--require-fabric roce")
+    assert choose(build(tmp_path, made), made.environ, wish).name == "roce"

@@ -17,12 +17,12 @@ from launcher.machine.host import Host
 from launcher.machine.infiniband import (
     Port,
     is_usable,
-    parse_pci_path,
     parse_pkey,
     parse_rate,
     parse_state,
     read_ports,
 )
+from launcher.machine.numa import parse_pci_path
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import describe, fabric_names, read_fabric, write_fabric
