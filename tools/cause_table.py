@@ -33,6 +33,7 @@ OTHERS = {
     "locked-memory": "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
     "horovod-peer-missing": "gloo/http_store.cc:67] Wait timeout after 30000ms for key(s): 1",
     "nccl-cuda-error": "ncclUnhandledCudaError: Call to CUDA function failed.",
+    "gloo-no-interface": "ifa != nullptr. Unable to find address for: eth9",
     "nccl-no-interface": "Bootstrap : no socket interface found",
     "nccl-misused": "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
     "nccl-internal-error": "ncclInternalError: Internal check failed.",

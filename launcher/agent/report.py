@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
+from launcher.fabrics.node import explain_network
 from launcher.failure import arbiter
 from launcher.failure.arbiter import RANK, Event
 from launcher.failure.causes import Faults, find_causes
@@ -115,7 +117,9 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     host, observers, faults = Host(), agent.observers, Faults()
     port = first.child.environ.get("MASTER_PORT", "")
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
-    causes: Sequence[Cause] = find_causes(ends[0], before, host, observers.counters_after, faults, ends[1:])
+    explain = partial(explain_network, host, first.child.environ)
+    after = observers.counters_after
+    causes: Sequence[Cause] = find_causes(ends[0], before, host, after, faults, ends[1:], explain)
     causes = faults.guard("ports", lambda: name_reserved(causes, port), causes)
     verdict = _make(agent, ends, causes, faults, survivors)
     none = list[Cause]()

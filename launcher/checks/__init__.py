@@ -45,6 +45,7 @@ TABLE = (
     Row("driver", "NVIDIA's driver, against the CUDA that the installed torch was built for"),
     Row("nccl", "which `libnccl.so.2` is loaded, and other copies of it"),
     Row("infiniband", "InfiniBand ports: active, of one rate, exposed to us"),
+    Row("network", "your variables for NCCL, gloo and TensorPipe, against the interfaces and RDMA devices"),
     Row("memlock", "locked memory, which RDMA needs without limit"),
     Row("nofile", "open files of one process"),
     Row("shm", "`/dev/shm`: size and what is free of it, for NCCL and DataLoader"),

@@ -158,6 +158,12 @@ REHEARSED = "127.0.77."
 """Addresses of the simulated nodes of `launcher rehearse`; any other address in 127/8 means this node."""
 
 
+NETWORK_NAMES = (
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_IB_HCA"),
+)
+"""The network variables that are checked against this node: `launcher.fabrics.variables`."""
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is a loopback name or address in any spelling, and so means "this node" on each node."""
     name = host.lower().rstrip(".")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from launcher.core.environ import is_loopback
 from launcher.core.frozen import frozen
 from launcher.core.model import Allocation, Network, Proof, Scope, Setting
 from launcher.fabrics import plan_fabric
 from launcher.fabrics.finding import Wish
-from launcher.fabrics.reading import read_facts
+from launcher.fabrics.reading import read_facts, read_variables
+from launcher.fabrics.variables import describe_interfaces, find_faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,12 +63,33 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     notes = [f"fabric {fabric.name}: {fabric.why}", *fabric.notes] if known else []
     if facts.interface is None and known:
         notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
+    notes += map(str, find_faults(facts, spans_nodes=not is_loopback(allocation.master_addr)))
     network = Network(fabric.name, fabric.why, fabric.port_count, fabric.ports, fabric.files)
     proof, why_not = None, ""
     if options.switch("verify_fabric"):
         proof, why_not = plan_proof(facts, network, wish.required_origin if wish.required else "")
     notes += [f"--verify-fabric: {why_not}"] if why_not else []
     return NodePlan(network, fabric.settings, tuple(notes), proof)
+
+
+def judge_variables(host: Host, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notes on the network variables of a job on one node."""
+    facts = read_variables(host, environ, host.hca_ports(tables=False))
+    return tuple(map(str, find_faults(facts, spans_nodes=False)))
+
+
+def explain_network(host: Host, environ: Mapping[str, str], library: str) -> tuple[str, str, str]:
+    """Return what is wrong with a library's variables of a process, the fix, and this node's interfaces.
+
+    The first two are empty if nothing is wrong.
+    """
+    spans = environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE")
+    facts = read_variables(host, environ, host.hca_ports(tables=False))
+    faults = find_faults(facts, spans_nodes=spans and not is_loopback(environ.get("MASTER_ADDR", "")))
+    faults = tuple(fault for fault in faults if fault.name.startswith(library.upper()))
+    whats = "; ".join(f"{fault.name}={fault.value!r}: {fault.what}" for fault in faults)
+    fixes = "; ".join(fault.fix for fault in faults)
+    return whats, fixes, describe_interfaces(facts.interfaces)
 
 
 def read_wish(options: Options) -> Wish:

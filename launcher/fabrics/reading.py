@@ -83,6 +83,12 @@ def read_facts(
     )
 
 
+def read_variables(host: Host, environ: Mapping[str, str], ports: Sequence[Port]) -> Facts:
+    """Return only the facts against which the user's variables are checked."""
+    configured = read_configured(host, environ)
+    return Facts(ports=tuple(ports), interfaces=host.interfaces(), configured=configured, environ=environ)
+
+
 def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, may_ask: bool) -> Vm | None:
     """Return the VM that variables name; else ask the service, but only if a port makes it matter."""
     told = read_vm(environ)

@@ -42,8 +42,11 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from launcher.failure.model import ProcessExit
+    from launcher.failure.symptoms import Symptom
     from launcher.machine.host import Host
 
+    Explain = Callable[[str], tuple[str, str, str]]
+    """Takes gloo or nccl, and returns what is wrong with its variables, the fix, and the interfaces."""
     Found = TypeVar("Found")
 
 
@@ -51,6 +54,7 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
+NO_INTERFACE = "gloo-no-interface"
 NOT_EXECUTABLE = 126
 """Exit status of a shell that could not execute a command."""
 FRAMES = {
@@ -124,6 +128,7 @@ def find_causes(
     after: Counters | None = None,
     faults: Faults | None = None,
     others: Sequence[ProcessExit] = (),
+    network: Explain = lambda library: ("", "", ""),
 ) -> tuple[Cause, ...]:
     """Return why a process ended, most certain cause first, consequences last. Never raises.
 
@@ -135,6 +140,7 @@ def find_causes(
             process's files in /dev/shm can vanish with it.
         faults: Collects our own faults meanwhile.
         others: The job's other processes on this node.
+        network: Explains the network variables of a library.
 
     Returns:
         Empty if nothing is known. The kernel log is read to its end, so a second call for the same start does
@@ -143,7 +149,9 @@ def find_causes(
     faults = faults or Faults()
     after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
     found: list[Cause] = []
-    faults.guard("causes", lambda: found.extend(_find(death, before, host, after, faults, others)), None)
+    faults.guard(
+        "causes", lambda: found.extend(_find(death, before, host, after, faults, others, network)), None
+    )
     found = [replace(cause, fix=LITERAL_FIX) if _LITERAL.search(cause.what) else cause for cause in found]
     return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
 
@@ -165,6 +173,7 @@ def _find(
     after: Counters,
     faults: Faults,
     others: Sequence[ProcessExit],
+    network: Explain,
 ) -> Iterator[Cause]:
     guard, none = faults.guard, list[Cause]()
     death = guard("torchrun's report", lambda: read_root_cause(death), None) or death
@@ -175,9 +184,11 @@ def _find(
     if refused is not None:
         yield refused
         return
-    symptoms = guard("symptoms", lambda: _find_symptoms(death, words, after), none)
+    symptoms = guard("symptoms", lambda: _find_symptoms(death, words, after, network), none)
     if symptoms and all(cause.consequence for cause in symptoms):
-        words, symptoms = guard("other processes", lambda: _find_root(death, after), (words, symptoms))
+        words, symptoms = guard(
+            "other processes", lambda: _find_root(death, after, network), (words, symptoms)
+        )
     own = [cause for cause in symptoms if not cause.consequence]
     killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
     memory = guard("memory", lambda: _find_memory(before, after, host, killed), None)
@@ -210,10 +221,11 @@ def _find(
         yield from told or list(_explain_exit(death.code, words)) or message
 
 
-def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> list[Cause]:
+def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters, network: Explain) -> list[Cause]:
     """Return the causes that the last output of a process matches."""
     symptoms = [
-        Cause(
+        (_explain_network(symptom, line, network) if symptom.of_network else None)
+        or Cause(
             symptom.code,
             f"{symptom.meaning}{say_shm(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
             (symptom.code == "import-error" and fix_module(line)) or symptom.fix,
@@ -240,6 +252,17 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
     return symptoms
 
 
+def _explain_network(symptom: Symptom, line: str, network: Explain) -> Cause | None:
+    """Return a cause that names the variable at fault, or else the interfaces; None for neither."""
+    what, fix, interfaces = network(symptom.code.partition("-")[0])
+    if not what and (symptom.consequence or not interfaces):
+        return None
+    what = f"{symptom.meaning}; {what or f'this node has {interfaces}'}: {quote(line)}"
+    if symptom.consequence:
+        return Cause(NO_INTERFACE, what.removeprefix(f"{symptom.meaning}; "), fix, False)
+    return Cause(symptom.code, what, fix or symptom.fix, symptom.retryable)
+
+
 def _find_by_frames(words: LastWords) -> list[Cause]:
     """Return the cause that the place of an exception tells."""
     for sign, code in FRAMES.items():
@@ -250,15 +273,15 @@ def _find_by_frames(words: LastWords) -> list[Cause]:
     return []
 
 
-def _find_root(death: ProcessExit, after: Counters) -> tuple[LastWords, list[Cause]]:
+def _find_root(death: ProcessExit, after: Counters, network: Explain) -> tuple[LastWords, list[Cause]]:
     """Return the newest words that are no consequence, if the output is of several processes."""
     last = read_words_of(death)
     for words in (last, *read_words_of_others(death.stderr)):
-        found = _find_symptoms(death, words, after)
+        found = _find_symptoms(death, words, after, network)
         raised = words.exception and not found and not is_own_error(words.exception)
         if raised or not all(cause.consequence for cause in found):
             return words, found
-    return last, _find_symptoms(death, last, after)
+    return last, _find_symptoms(death, last, after, network)
 
 
 def _find_refusal(code: int, words: LastWords) -> Cause | None:

@@ -31,6 +31,7 @@ class Symptom:
         fix: How to fix it.
         retryable: Whether the same command can succeed when started again; None if unknown.
         consequence: Whether it only shows that another process has failed.
+        of_network: Whether it may be due to network variables, which are then checked.
         loud: Whether a process writes it only if it is about to end because of it: then it counts outside of
             the last traceback, too.
     """
@@ -42,6 +43,7 @@ class Symptom:
     retryable: bool | None = None
     consequence: bool = False
     loud: bool = False
+    of_network: bool = False
 
 
 def read_symptoms() -> dict[str, Symptom]:
@@ -56,6 +58,7 @@ def read_symptoms() -> dict[str, Symptom]:
             RETRY[row.fields["retry"]],
             "consequence" in kinds,
             "loud" in kinds,
+            "network" in kinds,
         )
     return _rows
 

@@ -5,6 +5,7 @@ Each part is loaded only if the job needs it.
 
 from __future__ import annotations
 
+from launcher.core.environ import NETWORK_NAMES
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import (
     NODE,
@@ -175,7 +176,11 @@ def plan_network(
         settings = []
     asked = options.origins("fabric", "require_fabric", "verify_fabric")
     if not asked and (environ.get(MARKER) or not topology.spans_nodes):
-        return Wiring(tuple(settings))
+        if environ.get(MARKER) or not any(map(environ.get, NETWORK_NAMES)):
+            return Wiring(tuple(settings))
+        from launcher.fabrics.node import judge_variables
+
+        return Wiring(tuple(settings), judge_variables(host, environ))
     from launcher.fabrics.node import plan_node
 
     node = plan_node(host, environ, options, allocation)

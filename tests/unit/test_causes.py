@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -16,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import say_size
+from launcher.fabrics.node import explain_network
 from launcher.failure.causes import ended_by, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause, ProcessExit
 from launcher.failure.symptoms import read_symptoms
 from launcher.machine.host import Host
+from launcher.machine.network import Interface
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 
@@ -29,6 +32,14 @@ EMPTY_HOST = Host("/nonexistent")
 UNKNOWN = Counters()
 QUIET = Counters(oom_kill=0, limit_hits=0, events_file="/sys/fs/cgroup/memory.events", node_oom_kill=3)
 GIB = 1 << 30
+
+
+class Wired(Host):
+    """A machine with one interface that leads out."""
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        lo = Interface("lo", (("127.0.0.1", 8),), True, True, is_loopback=True)
+        return lo, Interface("eth0", (("10.0.0.4", 24),), True, True)
 
 
 def death(
@@ -1000,3 +1011,48 @@ def test_a_script_that_starts_its_own_processes_is_named(part: str, name: str) -
     assert codes(found) == ["script-spawns"]
     assert name in found[0].what and "--nproc-per-node 1" in found[0].fix and found[0].retryable is False
     assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["port-in-use"]
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "code", "parts"),
+    [
+        (
+            raised(
+                "RuntimeError: [enforce fail at third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. "
+                "Unable to find address for: eth9"
+            ),
+            {"GLOO_SOCKET_IFNAME": "eth9"},
+            "gloo-no-interface",
+            ("GLOO_SOCKET_IFNAME='eth9': no interface of this node is called eth9: lo, eth0 (10.0.0.4)",),
+        ),
+        (
+            raised("torch.distributed.DistBackendError: Bootstrap : no socket interface found"),
+            {"NCCL_SOCKET_IFNAME": "eth9"},
+            "nccl-no-interface",
+            ("NCCL_SOCKET_IFNAME='eth9': no interface of this node is called eth9...: lo, eth0 (10.0.0.4)",),
+        ),
+        (
+            raised("torch.distributed.DistBackendError: Bootstrap : no socket interface found"),
+            {},
+            "nccl-no-interface",
+            ("this node has lo, eth0 (10.0.0.4)",),
+        ),
+        (
+            raised("RuntimeError: Gloo connectFullMesh failed with [gloo/pair.cc:144] no error"),
+            {"GLOO_SOCKET_IFNAME": "lo"},
+            "gloo-no-interface",
+            ("GLOO_SOCKET_IFNAME='lo': lo leads to this node alone",),
+        ),
+    ],
+)
+def test_the_variable_and_the_interfaces_are_named(
+    text: str, environ: dict[str, str], code: str, parts: tuple[str, ...]
+) -> None:
+    """gloo's and NCCL's own messages name at most a value."""
+    environ = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.9", **environ}
+    explain = functools.partial(explain_network, Wired(), environ)
+    found = find_causes(death(1, text), UNKNOWN, EMPTY_HOST, network=explain)
+    assert found[0].code == code and not found[0].consequence
+    assert all(part in found[0].what for part in parts)
+    if environ.get("GLOO_SOCKET_IFNAME"):
+        assert found[0].fix.startswith("GLOO_SOCKET_IFNAME=eth0")

@@ -765,3 +765,14 @@ def test_gib_is_roce(tmp_path: Path) -> None:
     made = MACHINES["gcp_a3_ultragpu_8g"]
     wish = Wish(required="roce", required_origin="--require-fabric roce")
     assert choose(build(tmp_path, made), made.environ, wish).name == "roce"
+
+
+@pytest.mark.parametrize("nodes", [TWO_NODES, {"LAUNCHER_NNODES": "1"}])
+def test_a_plan_has_a_note_of_an_interface_that_is_not_there(nodes: dict[str, str], tmp_path: Path) -> None:
+    """What the user set is kept, and what is wrong with it is said, on one node as well."""
+    environ = {**nodes, "GLOO_SOCKET_IFNAME": "^docker0"}
+    notes = plan_job(environ, Machine(str(tmp_path)), read_options({}, environ), ["train.py"]).notes
+    (note,) = [note for note in notes if "docker0" in note]
+    assert note.startswith(
+        "GLOO_SOCKET_IFNAME='^docker0': gloo knows whole names alone, without ^ and =; fix: "
+    )

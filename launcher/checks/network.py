@@ -1,0 +1,33 @@
+"""Checks that the user's network variables fit this node: NCCL, gloo and TensorPipe say little about them.
+
+Source: see `launcher.fabrics.variables`.
+"""
+
+from __future__ import annotations
+
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.core.environ import NETWORK_NAMES
+from launcher.fabrics.reading import read_variables
+from launcher.fabrics.variables import find_faults
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+
+
+def look(case: Case) -> list[Finding]:
+    """Compare each variable, and what NCCL's files set, with the interfaces and devices."""
+    facts = read_variables(case.host, case.environ, case.ports)
+    names = [name for name in NETWORK_NAMES if facts.told(name)]
+    found = [
+        Finding(
+            "network",
+            WARNING if fault.is_partial else PROBLEM,
+            f"{fault.name}={fault.value!r}",
+            "what this node has",
+            fault.what,
+            fault.fix,
+        )
+        for fault in find_faults(facts, spans_nodes=case.spans_nodes)
+    ]
+    return found or ([ok("network", ", ".join(names), "this node has what they name")] if names else [])

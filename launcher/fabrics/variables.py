@@ -1,0 +1,176 @@
+"""Checks the user's network variables against this node: the one rule for plan, check and verdict. Pure.
+
+Source: NCCL "Environment Variables" (NCCL_SOCKET_IFNAME: prefixes, whole names after ``=``, ``^`` excludes;
+NCCL_SOCKET_FAMILY; NCCL_IB_HCA) and src/misc/socket.cc (no interface is left: "no socket interface found");
+PyTorch "torch.distributed" (GLOO_SOCKET_IFNAME: whole names), gloo/transport/tcp/device.cc ("Unable to find
+address for"), TensorPipe (TP_SOCKET_IFNAME).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from launcher.core.environ import NETWORK_NAMES
+from launcher.core.frozen import frozen
+from launcher.fabrics.told import choose_ports
+from launcher.machine.network import find_interface, leads_out
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from launcher.fabrics.facts import Facts
+    from launcher.machine.network import Interface
+
+NCCL, GLOO, TENSORPIPE, FAMILY, HCA = NETWORK_NAMES
+WHOLE_NAMES = {GLOO: "gloo", TENSORPIPE: "TensorPipe"}
+FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
+SHOWN_MAX = 8
+
+
+@frozen
+class Fault:
+    """A variable whose value this node cannot follow.
+
+    Attributes:
+        name: Its name.
+        value: The user's value.
+        what: What is wrong with it, and what this node has instead.
+        fix: What to set.
+        is_partial: Whether only a part of the value is wrong.
+    """
+
+    name: str
+    value: str
+    what: str
+    fix: str
+    is_partial: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r}: {self.what}; fix: {self.fix}"
+
+
+def find_faults(facts: Facts, *, spans_nodes: bool) -> tuple[Fault, ...]:
+    """Return what is wrong with the user's variables.
+
+    Args:
+        facts: Interfaces, ports, and the user's variables and files.
+        spans_nodes: Whether other nodes must reach this one.
+    """
+    if not facts.interfaces:  # the kernel did not tell
+        return ()
+    found = []
+    for name in NETWORK_NAMES:
+        value = facts.told(name) or ""
+        for what in () if not value else _judge(facts, name, value, spans_nodes):
+            is_partial = name == HCA and bool(choose_ports(value, facts.ports))
+            found.append(Fault(name, value, what, _fix(facts, name), is_partial))
+            break
+    return tuple(found)
+
+
+def describe_interfaces(interfaces: Sequence[Interface]) -> str:
+    """Return e.g. ``lo, eth0 (10.0.0.4)``."""
+    shown = [f"{item.name}{_first(item)}" for item in interfaces[:SHOWN_MAX]]
+    more = len(interfaces) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _first(interface: Interface) -> str:
+    address = interface.addresses[0][0] if interface.addresses and not interface.is_loopback else ""
+    return f" ({address})" if address else ""
+
+
+def _fix(facts: Facts, name: str) -> str:
+    if name in (HCA, FAMILY):
+        return f"unset {name}: NCCL then finds out by itself"
+    usable = [item.name for item in facts.interfaces if item.addresses and leads_out(item)]
+    best = facts.interface or (usable[0] if len(usable) == 1 else "")
+    if not best:
+        return f"unset {name}, or name one of {', '.join(usable)}" if usable else f"unset {name}"
+    return f"{name}={'=' if name == NCCL else ''}{best}, or unset it"
+
+
+def _judge(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iterator[str]:
+    """Yield what is wrong with a value; the first text says the most."""
+    if value.endswith("\r"):
+        yield "it ends with a carriage return, as of a file from Windows"
+    if value != "".join(value.split()) or not value.isprintable():
+        yield "it has blanks or control characters, which count as part of a name"
+    if name == HCA:
+        yield from _judge_devices(facts, value)
+    elif name == FAMILY:
+        yield from _judge_family(facts, value)
+    else:
+        yield from _judge_names(facts, name, value, spans_nodes)
+
+
+def _judge_devices(facts: Facts, value: str) -> Iterator[str]:
+    if value.startswith("^"):
+        return
+    exact = value.startswith("=")
+    entries = [entry for entry in value.removeprefix("=").split(",") if entry]
+    lost = [entry for entry in entries if not choose_ports(f"{'=' * exact}{entry}", facts.ports)]
+    if lost:
+        names = ", ".join(entry if exact or ":" in entry else f"{entry}..." for entry in lost)
+        there = ", ".join(dict.fromkeys(port.device for port in facts.ports)) or "it shows none"
+        yield f"no RDMA device of this node is called {names}: {there}"
+
+
+def _judge_family(facts: Facts, value: str) -> Iterator[str]:
+    version = FAMILIES.get(value)
+    named = _choose(facts, facts.told(NCCL) or "")
+    used = [item for item in named if item.addresses and leads_out(item)]
+    if facts.interface and not facts.told(NCCL):
+        used = [item for item in used if item.name == facts.interface]
+    has = any(version == ipaddress.ip_address(text).version and not text.startswith("fe80:")
+              for item in used for text, _ in item.addresses)  # fmt: skip
+    if version and used and not has:
+        yield f"{describe_interfaces(used)} has no IPv{version} address"
+
+
+def _judge_names(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iterator[str]:
+    library = WHOLE_NAMES.get(name)
+    if library and value.startswith(("^", "=")):
+        yield f"{library} knows whole names alone, without ^ and ="
+    plain = value.removeprefix("^").removeprefix("=")
+    entries = [entry for entry in plain.split(",") if entry]
+    for entry in entries:
+        if _is_address(entry):
+            own = find_interface(facts.interfaces, entry)
+            where = f"; its interface is {own.name}" if own else ", and not of this node"
+            yield f"{entry} is an address{where}"
+    known = {item.name for item in facts.interfaces}
+    chosen = [item for item in facts.interfaces if item.name in entries] if library else _choose(facts, value)
+    lost = [entry for entry in entries if entry not in known] if library else [] if chosen else entries
+    if value.startswith("^") and not chosen:
+        yield f"it leaves no interface of {describe_interfaces(facts.interfaces)}"
+    elif lost:
+        names = ", ".join(entry if library or value.startswith("=") else f"{entry}..." for entry in lost)
+        yield f"no interface of this node is called {names}: {describe_interfaces(facts.interfaces)}"
+    elif not any(item.addresses for item in chosen):
+        yield f"{describe_interfaces(chosen)} has no address"
+    elif spans_nodes and not any(leads_out(item) and item.addresses for item in chosen):
+        of = "this node" if all(item.is_loopback for item in chosen) else "containers of this node"
+        yield f"{', '.join(item.name for item in chosen)} leads to {of} alone"
+
+
+def _choose(facts: Facts, value: str) -> list[Interface]:
+    """Return the interfaces that NCCL_SOCKET_IFNAME allows; all if it is empty."""
+    excludes = value.startswith("^")
+    listed = value.removeprefix("^")
+    exact = listed.startswith("=")
+    entries = [entry.partition(":")[0] for entry in listed.removeprefix("=").split(",") if entry]
+
+    def is_listed(name: str) -> bool:
+        return any(name == entry if exact else name.startswith(entry) for entry in entries)
+
+    return [item for item in facts.interfaces if not entries or is_listed(item.name) != excludes]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
