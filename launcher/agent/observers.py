@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Cause, Verdict
+    from launcher.machine.host import Host
+    from launcher.machine.xids import Xid
+    from launcher.observers.gpu_errors import GpuErrors
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.output.progress import Progress
@@ -69,6 +72,7 @@ class Observers:
         self._preemption: Watch | None = None
         self._response: Response | None = None
         self._answering: Timer | None = None
+        self._gpus: GpuErrors | None = None
         self.milestones: Milestones | None = None
         if agent.watch.events is not None or (agent.watch.traces and agent.coordination.speaks):
             agent.loop.guard(self._open_milestones)
@@ -116,7 +120,7 @@ class Observers:
         if self.milestones is not None:
             agent.loop.guard(self.milestones.begin_attempt)
         begins = (self._read_counters, self._plan_progress, self._check, self._watch_preemption)
-        for begin in (*begins, self._listen_to_nccl, self._watch_meeting):
+        for begin in (*begins, self._watch_gpus, self._listen_to_nccl, self._watch_meeting):
             agent.loop.guard(begin)
 
     def end_attempt(self) -> None:
@@ -246,6 +250,35 @@ class Observers:
         from launcher.machine.host import Host
 
         self.counters_after = read_counters(Host(), self.counters_before)
+
+    def _watch_gpus(self) -> None:
+        """Watch the GPUs for errors from a moment after the start on; one launcher of a node does."""
+        agent = self._agent
+        if self._gpus is not None:
+            self._gpus.begin_attempt()
+            return
+        from launcher.machine.host import Host
+
+        host = Host()
+        if agent.group.refused is None and agent.coordination.speaks and host.gpu_count():
+            due = time.monotonic() + SERVE_AFTER_S
+            agent.loop.timers.append(Later(due, lambda: self._ask_gpus(host)))
+
+    def _ask_gpus(self, host: Host) -> None:
+        from launcher.observers.gpu_errors import GpuErrors
+
+        agent = self._agent
+        if self._gpus is None:
+            self._gpus = GpuErrors(host, agent.group.helpers, agent.loop, agent.say)
+
+    def read_gpu_errors(self) -> tuple[Xid, ...]:
+        """Return the errors of the GPUs that NVML has reported in this attempt."""
+        return () if self._gpus is None else self._gpus.read()
+
+    def find_gpu_faults(self) -> list[str]:
+        """Return the faults of hardware among the errors of the GPUs, of all attempts."""
+        self.read_gpu_errors()
+        return [] if self._gpus is None else self._gpus.faults
 
     def _plan_progress(self) -> None:
         agent, now = self._agent, time.monotonic()

@@ -24,6 +24,7 @@ from launcher.failure.text import quote
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host
 from launcher.machine.ports import is_reserved
+from launcher.machine.xids import Xid
 from launcher.output.folder import ERROR_FILE, STACKS_FILE
 from launcher.process.signals import name_signal
 
@@ -119,6 +120,9 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
     explain = partial(explain_network, host, first.child.environ)
     after = observers.counters_after
+    after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
+    none_yet = tuple[Xid, ...]()
+    after = replace(after, xids=faults.guard("the GPUs' errors", observers.read_gpu_errors, none_yet))
     causes: Sequence[Cause] = find_causes(ends[0], before, host, after, faults, ends[1:], explain)
     causes = faults.guard("ports", lambda: name_reserved(causes, port), causes)
     verdict = _make(agent, ends, causes, faults, survivors)

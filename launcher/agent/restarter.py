@@ -323,6 +323,19 @@ class Restarter:
             lambda node: read_machine(agent.environ),
         )  # fmt: skip
 
+    def _note_gpu_faults(self) -> Recovery | None:
+        """Note this node as bad for a fault of its GPUs, unless a failed attempt says so."""
+        agent, faults = self._agent, self._agent.observers.find_gpu_faults()
+        if not faults:
+            return None
+        from launcher.machine.host import Host
+        from launcher.recovery.nodes import GPU_FAULT, read_machine
+
+        host, node = Host().hostname(), agent.place.node_rank or 0
+        if not any((one.cause, one.host) == (GPU_FAULT, host) for one in self.recovery.history.failed):
+            self.recovery.note_node(GPU_FAULT, faults[0], node, host, read_machine(agent.environ))
+        return self.recovery
+
     def summarize(self, status: int) -> None:
         """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
         agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
@@ -332,6 +345,7 @@ class Restarter:
                 f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}",
                 "torchrun-restarts",
             )
+        recovery = self._note_gpu_faults() or recovery
         if recovery is None:
             return
         began_ns, now_ns = int(agent.began_s * 1e9), time.monotonic_ns()

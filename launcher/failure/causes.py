@@ -202,7 +202,9 @@ def _find(
     explained = not is_fault and bool(own or (words.exception and not symptoms))
     pids = {one.pid for one in others}
     nothing: tuple[list[Cause], ...] = ([], [], [])
-    xids = guard("the kernel's log", lambda: _find_xids(before, host, death.pid, pids, explained), nothing)
+    xids = guard(
+        "the kernel's log", lambda: _find_xids(before, after, host, death.pid, pids, explained), nothing
+    )
     yield from xids[0]
     if is_fault:
         yield from own  # says more than its Xid
@@ -329,7 +331,7 @@ def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) ->
 
 
 def _find_xids(
-    before: Counters, host: Host, pid: int, others: AbstractSet[int], explained: bool
+    before: Counters, after: Counters, host: Host, pid: int, others: AbstractSet[int], explained: bool
 ) -> tuple[list[Cause], ...]:
     """Return the Xids of hardware, of the process, and of others since the start.
 
@@ -338,6 +340,7 @@ def _find_xids(
 
     Args:
         before: The counters at the start, with the position in the kernel log.
+        after: The counters at the failure, with the errors that NVML has reported.
         host: This node.
         pid: The process that failed first.
         others: PIDs of the job's other processes on this node.
@@ -345,7 +348,8 @@ def _find_xids(
     """
     found: tuple[list[Cause], list[Cause], list[Cause]] = [], [], []
     lines = [] if before.kernel_log is None else read_kernel_log(before.kernel_log, WORD)
-    xids = find_xids(lines, host)
+    logged = find_xids(lines, host)
+    xids = (*logged, *(xid for xid in after.xids if not any(map(xid.is_same, logged))))
     has_own = any(xid.pid == pid for xid in xids)
     for xid in xids:
         fault = xid.meaning.fault

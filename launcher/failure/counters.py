@@ -12,6 +12,7 @@ from launcher.machine.kernel_log import open_kernel_log
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.machine.host import Host
+    from launcher.machine.xids import Xid
 
 SHM = "/dev/shm"  # noqa: S108 - only its size is read
 
@@ -27,6 +28,7 @@ class Counters:
         node_oom_kill: Number of processes of the whole node killed for lack of memory.
         shm: (size, free) of /dev/shm in bytes.
         kernel_log: Descriptor at our position in the kernel log; closes on exec.
+        xids: Errors of the GPUs that NVML has reported since the start.
     """
 
     oom_kill: int | None = None
@@ -35,6 +37,7 @@ class Counters:
     node_oom_kill: int | None = None
     shm: tuple[int, int] | None = None
     kernel_log: int | None = None
+    xids: tuple[Xid, ...] = ()
 
 
 def read_counters(host: Host, before: Counters | None = None) -> Counters:

@@ -76,6 +76,10 @@ class Xid:
     text: str
     pid: int | None = None
 
+    def is_same(self, other: Xid) -> bool:
+        """Whether both are the same error of the same GPU."""
+        return (self.number, self.gpu) == (other.number, other.gpu)
+
     @property
     def meaning(self) -> Meaning:
         """Meaning of the number."""
@@ -100,7 +104,7 @@ def find_xids(lines: Sequence[str], host: Host) -> tuple[Xid, ...]:
             started = found.pop((number, pci, ""), None) if pid else None
             xid = Xid(
                 number,
-                _name_gpu(pci, host),
+                name_gpu(pci, host),
                 f"{started.text} (pid={pid})" if started else text,
                 int(pid) if pid and comparable else None,
             )
@@ -109,7 +113,8 @@ def find_xids(lines: Sequence[str], host: Host) -> tuple[Xid, ...]:
     return tuple(sorted(found.values(), key=lambda xid: order.index(xid.meaning.fault)))
 
 
-def _name_gpu(pci: str, host: Host) -> str:
+def name_gpu(pci: str, host: Host) -> str:
+    """Return a PCI address with the GPU's device file, if the driver reports it."""
     folder = "/proc/driver/nvidia/gpus"
     for name in host.list_folder(folder):
         if name.lower().startswith(pci.lower()):

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from launcher.recovery.policy import FailedAttempt
 
+GPU_FAULT = "gpu-xid"
 OF_NODE = frozenset(
     (
         *("node-lost", "unhealthy", "node-out-of-memory", "storage-lost"),
-        *("gpu-xid", "gpu-lost", "gpu-memory-error", "gpu-missing", "nccl-cuda-error", "nccl-system-error"),
+        *(GPU_FAULT, "gpu-lost", "gpu-memory-error", "gpu-missing", "nccl-cuda-error", "nccl-system-error"),
     )
 )
 """Causes that point at the node and not at the program."""

@@ -1,11 +1,13 @@
 """A stand-in for NVML in launchers of their own, for machines without a GPU.
 
-It says what a file says: used bytes, PIDs, and after how many questions the memory is free.
+It is no GPU and no driver. It says what a file says: used bytes, PIDs, and after how many questions the
+memory is free; and its events are the lines of a pipe.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from tests.process.starting import ROOT
@@ -33,6 +35,30 @@ def nvmlInit():
     open(os.path.join(FOLDER, "asked"), "a").close()
 def nvmlShutdown():
     pass
+nvmlEventTypeDoubleBitEccError, nvmlEventTypeXidCriticalError = 2, 8
+EVENTS = os.path.join(FOLDER, "events")
+class NVMLError_Timeout(NVMLError):
+    pass
+def nvmlDeviceGetMinorNumber(gpu):
+    return gpu
+def nvmlDeviceGetPciInfo(gpu):
+    return SimpleNamespace(busId=b"00000000:3B:00.0")
+def nvmlEventSetCreate():
+    return []
+def nvmlDeviceGetSupportedEventTypes(gpu):
+    return 10
+def nvmlDeviceRegisterEvents(gpu, kinds, events):
+    if not os.path.exists(EVENTS):
+        raise NVMLError("this stand-in has no events")
+    assert kinds == 10, kinds
+    events.append(gpu)
+def nvmlEventSetWait_v2(events, limit_ms):
+    if len(events) == 1:
+        events.append(open(EVENTS))
+    else:
+        open(os.path.join(FOLDER, "told"), "a").close()
+    kind, number = events[1].readline().split()
+    return SimpleNamespace(device=0, eventType=int(kind), eventData=int(number))
 def nvmlDeviceGetCount():
     return 1
 def nvmlDeviceGetHandleByIndex(index):
@@ -69,6 +95,19 @@ sys.exit(5)
 """A rank that holds memory of a GPU until NVML was asked so often after it; in the next attempt it tells."""
 
 
+FALLS = """
+import os, sys, time
+with open(sys.argv[1], "w") as events:
+    print(*sys.argv[2:4], file=events)
+    events.flush()
+    told, until = os.path.join(os.path.dirname(sys.argv[1]), "told"), time.monotonic() + 20
+    while not os.path.exists(told) and time.monotonic() < until:
+        time.sleep(0.01)  # until the launcher's helper has passed the event on
+    sys.exit(int(sys.argv[4]))
+"""
+"""A rank whose GPU has an event: the kind, its data, and the rank's exit status."""
+
+
 class StandIn:
     """The file of a GPU, and the variables that make a launcher use it."""
 
@@ -77,6 +116,11 @@ class StandIn:
         (folder / "sitecustomize.py").write_text(CUSTOM)
         (folder / "pynvml.py").write_text(PYNVML)
         self.path.write_text(json.dumps({"used": 0, "pids": [], "questions": 0}))
+
+    def has_events(self) -> Path:
+        """Make the pipe whose lines are events, and return it; without it NVML refuses to register any."""
+        os.mkfifo(self.folder / "events")
+        return self.folder / "events"
 
     def environ(self, limit_s: float) -> dict[str, str]:
         """Return the variables; ``limit_s``: how long an attempt waits."""
