@@ -23,6 +23,7 @@ CONTROL_PORT = 6106
 PORTS_TRIED = 8
 FREE = "one node: a port that is free"
 LOOPBACK = "127.0.0.1"
+OURS = "LAUNCHER_"
 MANUAL = "manual"
 """Source name of the user's own claims."""
 ALL_HERE = "; where all processes are on this node, set LOCAL_WORLD_SIZE as well"
@@ -180,7 +181,8 @@ def _leave_out_unforwarded(ledger: Ledger) -> None:
     forwards = next((item.forwards for item in starters if item.forwards is not None), None)
     for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
         name = claim.origin.partition("=")[0]
-        if claim.trust is Trust.ASKED or any(
+        is_variable = claim.trust is not Trust.ASKED or name.startswith(OURS)
+        if not is_variable or any(
             name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in forwards or ()
         ):
             continue

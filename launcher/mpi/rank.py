@@ -242,7 +242,7 @@ def prepare(
     told = inherited | {
         name: str(value) for key, name in FACTS.items() if (value := getattr(briefing, key)) is not None
     }
-    plan = plan_rank(words, told)
+    plan = plan_rank(words, told, briefing.master_port)
     (child,) = make_children(plan, inherited)
     place = Place(plan.topology.node_rank, plan.topology.world_size)
     path = find_program(child.argv[0], child.environ)
@@ -262,8 +262,13 @@ def prepare(
     return agent
 
 
-def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
+def plan_rank(words: Sequence[str], told: Mapping[str, str], port: int | None) -> Plan:
     """Return the plan of one rank, at PROCESS scope.
+
+    Args:
+        words: Options of ``launcher run``, then ``--`` and the command.
+        told: The environment, with the facts from the session.
+        port: The port of the rendezvous. In a variable it would be one that mpirun may not have forwarded.
 
     Raises:
         LauncherError: The environment is contradictory, or the job needs a companion beside rank 0.
@@ -274,7 +279,7 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
     from launcher.planning.plan import plan_job
 
     typed, command, _ = read_run(words, told)
-    options = read_options(typed, told)
+    options = read_options(typed if port is None else {**typed, "master_port": str(port)}, told)
     plan = plan_job(told, Host(), options, command)
     if plan.companions:
         raise UsageError(_no_companions(plan.companions[0].name))

@@ -548,6 +548,31 @@ def unbalance(rng: random.Random, name: str) -> Case:
     return Case(name, job, tuple(case.platform.start(job)), f"one process on node {one}")
 
 
+def idle_gpus(rng: random.Random, name: str) -> Case:
+    """One node has one process, the others have one for each of their four GPUs; all nodes have four."""
+    case = unbalance(rng, name)
+    return replace(case, job=replace(case.job, gpus=4)) if "one process" in case.done else case
+
+
+def keep_ports(rng: random.Random, name: str) -> Case:
+    """mpirun's shell has exported a port, with -x or without: then the processes beside it alone have it."""
+    case = make(rng, name)
+    if not any("OMPI_COMM_WORLD_RANK" in start.environ for start in case.starts):
+        return case
+    variable = rng.choice(("MASTER_PORT", "LAUNCHER_MASTER_PORT"))
+    is_named, is_idle, is_seen = rng.random() < 0.5, "idle-head" in name, rng.random() < 0.7
+    typed = ("mpirun", "-np", str(case.job.world), *(("-x", variable) if is_named else ()), "launcher", "run")
+
+    def start(one: Start) -> Start:
+        is_beside = one.node.index == 0 and not is_idle
+        port = {variable: "29500"} if is_named or is_beside else {}
+        above = (typed if is_beside else ("orted", "--hnp-uri", "1.0"),) if is_seen else ()
+        return replace(one, environ={**one.environ, **port}, ancestors=above)
+
+    done = f"{variable} with{'' if is_named else 'out'} -x"
+    return replace(case, starts=tuple(map(start, case.starts)), done=done)
+
+
 def throw_together(rng: random.Random) -> Start:
     """Return a start that no platform makes: variables of one to four of them, some numbers drawn anew."""
     nodes = draw_job(rng, EVERY["open-mpi-4"]).nodes
@@ -589,4 +614,6 @@ PERTURBATIONS: dict[str, Callable[[random.Random, str], Case]] = {
     "login node": name_login,
     "idle head": leave_head_unnamed,
     "uneven": unbalance,
+    "uneven with idle GPUs": idle_gpus,
+    "ports not forwarded": keep_ports,
 }

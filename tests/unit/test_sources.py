@@ -207,6 +207,7 @@ def test_the_last_process_alone_on_as_many_nodes_needs_no_question() -> None:
 MPIRUN = ["/opt/bin/mpirun", "--host", "n0:2,n1:2", "-np", "4"]
 
 
+@pytest.mark.parametrize("prefix", ["", "LAUNCHER_"])
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize(
     ("ancestors", "daemon", "port"),
@@ -222,12 +223,13 @@ MPIRUN = ["/opt/bin/mpirun", "--host", "n0:2,n1:2", "-np", "4"]
     ],
 )
 def test_a_port_is_the_jobs_if_mpirun_forwards_it(
-    version: int, ancestors: list[list[str]], daemon: int, port: int
+    version: int, ancestors: list[list[str]], daemon: int, port: int, prefix: str
 ) -> None:
     """Mpirun's own node has the variable in any case, the others only with -x."""
     for local in (0, 1):
         environ = {**mpirun(version, 2 * daemon + local, local, 4, 2, daemon), "MASTER_ADDR": "n0"}
-        job = plan({**environ, "MASTER_PORT": "29500"}, 0, ancestors=ancestors)
+        lines = [[word.replace("MASTER_", f"{prefix}MASTER_") for word in line] for line in ancestors]
+        job = plan({**environ, f"{prefix}MASTER_PORT": "29500"}, 0, ancestors=lines)
         assert job.topology.master_port == port
     alone = {**mpirun(version, 1, 1, 2, 2, 0), "MASTER_PORT": "29500"}
     assert plan(alone, 0, ancestors=[MPIRUN]).topology.master_port == 29500
