@@ -107,7 +107,7 @@ def _settle(
     """
     at_start = False
     if task or scope is Scope.PROCESS:
-        settled = _settle_task(ledger) if task else _settle_process(ledger)
+        settled = _settle_task(ledger) if task else _settle_process(ledger, is_own)
         single = is_all_here(ledger)
     else:
         settled, at_start = _settle_node(ledger, machine, node_range)
@@ -251,7 +251,7 @@ def _settle_task(ledger: Ledger) -> dict[str, int | None]:
     }
 
 
-def _settle_process(ledger: Ledger) -> dict[str, int | None]:
+def _settle_process(ledger: Ledger, is_own: Callable[..., bool]) -> dict[str, int | None]:
     """Settle a launcher that was started once per process, with only stated or proven numbers."""
     sift_sizes(ledger)
     add_local_size(ledger)
@@ -259,7 +259,7 @@ def _settle_process(ledger: Ledger) -> dict[str, int | None]:
     rank = ledger.number(Fact.RANK)
     if local_size == 1 and not ledger.about(Fact.LOCAL_RANK):
         ledger.add(Fact.LOCAL_RANK, 0, ledger.origin(Fact.LOCAL_SIZE))
-    sift_node(ledger)
+    sift_node(ledger, is_own)
     local_rank = ledger.number(Fact.LOCAL_RANK)
     _require(ledger, Fact.RANK, rank, "RANK, or start with mpirun, srun or torchrun")
     _require(ledger, Fact.WORLD_SIZE, world, "WORLD_SIZE, or start with mpirun, srun or torchrun")

@@ -21,7 +21,7 @@ from launcher.identity.topology import find_node, is_by_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.core.model import Claim
     from launcher.options.reading import Options
@@ -292,8 +292,13 @@ def _sift_size(ledger: Ledger) -> None:
     ledger.leave_out(wrong, "nothing proves that it is this node's")
 
 
-def sift_node(ledger: Ledger) -> None:
-    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes."""
+def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> None:
+    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes.
+
+    Args:
+        ledger: Each fact with its provenance.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
+    """
     if _states(ledger, Fact.NODE_RANK) is not None:
         return
     places = _list_places(ledger)
@@ -302,6 +307,8 @@ def sift_node(ledger: Ledger) -> None:
     for claim in list(_inherited(ledger, Fact.NODE_RANK)):
         if is_own_job and claim.trust is not Trust.ASKED:
             ledger.leave_out([claim], f"{counts[0].origin}: this node is a job of its own")
+        elif _is_of_another(ledger, claim, is_own):
+            ledger.leave_out([claim], "it is of another node: its own list has this one elsewhere")
         elif places is None:
             ledger.leave_out([claim], "it is inherited, and nothing proves that it is this node's")
         elif claim.value not in places:
@@ -316,6 +323,14 @@ def sift_node(ledger: Ledger) -> None:
             and claim.value not in places
         ):
             _refuse_or_leave(ledger, claim)
+
+
+def _is_of_another(ledger: Ledger, claim: Claim, is_own: Callable[..., bool]) -> bool:
+    """Whether the list of hosts of the source of a node_rank has this node at another place."""
+    of_source = (c.value for c in ledger.about(Fact.HOSTS) if c.source == claim.source)
+    listed = next((hosts for hosts in of_source if isinstance(hosts, tuple)), ())
+    places = [place for place, name in enumerate(listed) if is_own(name)]
+    return bool(places) and claim.value not in places
 
 
 def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:

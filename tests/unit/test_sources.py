@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import product
 
@@ -346,3 +347,14 @@ def test_a_wrong_tf_config_names_a_fix_that_works() -> None:
     (problem,) = ask("tensorflow", environ).problems
     assert problem.code == "tf-config-master"
     assert "flag" not in problem.fix
+
+
+def test_a_node_rank_of_another_node_is_not_taken_from_a_forwarded_list() -> None:
+    """Ranks mapped by NUMA node can look dealt like cards; then only the list shows whose number it is."""
+    pools = {"workerpool0": ["x015:2222"], "workerpool1": ["recorded:2222"]}
+    spec = {"cluster": pools, "task": {"type": "workerpool0", "index": 0}, "environment": "cloud"}
+    environ = {**mpirun(5, 4, 2, 6, 3, 2), "MASTER_ADDR": "x015", "CLUSTER_SPEC": json.dumps(spec)}
+    job = plan(environ, 0)
+    assert job.topology.node_rank in (None, 1)
+    (note,) = [note for note in job.notes if "is not used as node_rank" in note]
+    assert note.endswith("it is of another node: its own list has this one elsewhere")
