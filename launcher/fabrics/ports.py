@@ -1,9 +1,10 @@
 """Chooses the RDMA ports for GPUs among the usable ones: not those of the front end, storage or management.
 
 Three signs tell another port: its interface, or the bond above it, carries the job's address or the default
-route; its rate is not that of most others; no GPU shares its PCI switch while one shares another port's. Only
-the last decides alone. Otherwise the number of ports must fit the number of GPUs (or the VM's ports) either
-with the doubtful ports or without. If that does not decide either, no list is set: NCCL then chooses.
+route; its rate is not that of most others; no GPU shares its PCI switch while one shares another port's. The
+last decides alone if every GPU has a port at its switch. Otherwise the number of ports must fit the number of
+GPUs (or the VM's ports) either with the doubtful ports or without. If that does not decide either, no list is
+set: NCCL then chooses.
 
 Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_NET), UCX "Frequently Asked Questions"
 (UCX_NET_DEVICES); Oracle "Compute Shapes", NVIDIA's DGX user guides (the ports of a machine, and their use).
@@ -42,7 +43,9 @@ class Choice:
 def choose_for_gpus(facts: Facts, ports: tuple[Port, ...]) -> Choice:
     """Return the ports for GPUs among the usable ports of a fabric."""
     signs = _find_signs(facts, ports)
-    out = [port for port in ports if FAR in signs[port]]
+    near = _near(facts, ports)
+    is_served = _switches(facts) <= {port.pci_path[:SWITCH] for port in near}
+    out = [port for port in ports if FAR in signs[port] and is_served]
     kept = [port for port in ports if not signs[port]]
     suspects = [port for port in ports if signs[port] and port not in out]
     doubtful: list[Port] = []
@@ -51,7 +54,6 @@ def choose_for_gpus(facts: Facts, ports: tuple[Port, ...]) -> Choice:
         if fits == [True, False]:
             out += suspects
         elif fits != [False, True]:
-            near = _near(facts, ports)
             out += [port for port in suspects if len(signs[port]) > 1]
             doubtful = [port for port in suspects if len(signs[port]) == 1 and port not in near]
     doubtful = list(ports) if len(out) == len(ports) else doubtful
@@ -86,8 +88,13 @@ def _find_signs(facts: Facts, ports: tuple[Port, ...]) -> dict[Port, tuple[str, 
 
 def _near(facts: Facts, ports: Sequence[Port]) -> list[Port]:
     """Return the ports that share a PCI switch with a GPU; none where /sys shows no switch (in a VM)."""
-    switches = {path[:SWITCH] for path in facts.gpu_paths if len(path) > SWITCH}
+    switches = _switches(facts)
     return [port for port in ports if len(port.pci_path) > SWITCH and port.pci_path[:SWITCH] in switches]
+
+
+def _switches(facts: Facts) -> set[tuple[str, ...]]:
+    """Return the root ports below which the machine's GPUs are."""
+    return {path[:SWITCH] for path in facts.gpu_paths if len(path) > SWITCH}
 
 
 def _find_carrier(facts: Facts, port: Port) -> str:

@@ -473,6 +473,16 @@ MACHINES: dict[str, Made] = {
         (),
         "eth0",
     ),
+    "two_sockets_of_which_one_has_a_switch": Made(
+        "A server whose second port and GPU are at root ports of their own: the port may serve that GPU",
+        "ib",
+        "eth0",
+        (),
+        many("mlx5_{}", (near(0), far(0)), 400),
+        (FRONT[0],),
+        (gpus(1)[0], far(5)),
+        "eth0",
+    ),
     "cpu_cluster_with_one_port": Made(
         "A CPU cluster: one HDR port, Ethernet beside it",
         "ib",
