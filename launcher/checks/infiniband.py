@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.fabrics.told import find_exclusion
+from launcher.fabrics.variables import find_exclusion
 from launcher.machine.infiniband import Port, is_omni_path, is_usable
 
 TYPE_CHECKING = False

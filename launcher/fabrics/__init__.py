@@ -12,9 +12,8 @@ from launcher.core.model import Policy, Setting
 from launcher.fabrics import efa, gcp, infiniband, roce, tcp
 from launcher.fabrics.finding import Found, Wish, name_ports
 from launcher.fabrics.generated import WORD, find_switches, render_topology
-from launcher.fabrics.mpi import plan_mpi
-from launcher.fabrics.sockets import plan_sockets
-from launcher.fabrics.told import find_exclusion
+from launcher.fabrics.sockets import plan_mpi, plan_sockets
+from launcher.fabrics.variables import find_exclusion
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

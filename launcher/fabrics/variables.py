@@ -1,9 +1,12 @@
-"""Checks the user's network variables against this node: the one rule for plan, check and verdict. Pure.
+"""Checks the user's network variables against this node, and finds one that keeps NCCL from a fabric. Pure.
+
+The one rule for plan, check and verdict.
 
 Source: NCCL "Environment Variables" (NCCL_SOCKET_IFNAME: prefixes, whole names after ``=``, ``^`` excludes;
-NCCL_SOCKET_FAMILY; NCCL_IB_HCA) and src/misc/socket.cc (no interface is left: "no socket interface found");
-PyTorch "torch.distributed" (GLOO_SOCKET_IFNAME: whole names), gloo/transport/tcp/device.cc ("Unable to find
-address for"), TensorPipe (TP_SOCKET_IFNAME).
+NCCL_SOCKET_FAMILY; NCCL_NET: case does not matter; NCCL_IB_DISABLE; NCCL_IB_HCA: the same syntax, a port
+follows a colon) and src/misc/socket.cc (no interface is left: "no socket interface found"); PyTorch
+"torch.distributed" (GLOO_SOCKET_IFNAME: whole names), gloo/transport/tcp/device.cc ("Unable to find address
+for"), TensorPipe (TP_SOCKET_IFNAME).
 """
 
 from __future__ import annotations
@@ -12,20 +15,33 @@ import ipaddress
 
 from launcher.core.environ import NETWORK_NAMES
 from launcher.core.frozen import frozen
-from launcher.fabrics.told import choose_ports
 from launcher.machine.network import find_interface, leads_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.fabrics.facts import Facts
+    from launcher.machine.infiniband import Port
     from launcher.machine.network import Interface
+
+    Told = Callable[[str], str | None]
+    """Function from the name of a variable to the user's value."""
 
 NCCL, GLOO, TENSORPIPE, FAMILY, HCA = NETWORK_NAMES
 WHOLE_NAMES = {GLOO: "gloo", TENSORPIPE: "TensorPipe"}
 FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
 SHOWN_MAX = 8
+VERBS = ("ib", "roce")
+NETS = {
+    "ib": ("ib", "ucx"),
+    "roce": ("ib", "gib", "ucx"),
+    "efa": ("aws", "ofi"),
+    "gcp": ("gpudirect", "fastrak"),
+    "tcp": ("socket",),
+}
+"""Prefixes, in lower case, of the names of networks that use a fabric. Plugins add names to NCCL's own
+(IBext_v8, gIB for RoCE on Google's A3 Ultra, AWS Libfabric)."""
 
 
 @frozen
@@ -174,3 +190,42 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
+    """Return the variable that keeps NCCL from a fabric, in words; empty if none does.
+
+    Args:
+        told: Function that returns the user's value of a variable.
+        fabric: One of `launcher.fabrics.NAMES`.
+        ports: Ports of this fabric.
+    """
+    net = told("NCCL_NET")
+    if net and not net.lower().startswith(NETS[fabric]):
+        return f"NCCL_NET={net} is set"
+    if fabric not in VERBS:
+        return ""
+    disabled = told("NCCL_IB_DISABLE") or "0"
+    if disabled != "0":
+        return f"NCCL_IB_DISABLE={disabled} is set"
+    listed = told("NCCL_IB_HCA")
+    if listed and ports and not choose_ports(listed, ports):
+        return f"NCCL_IB_HCA={listed} excludes all of {', '.join(port.device for port in ports)}"
+    return ""
+
+
+def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
+    """Return the ports that NCCL_IB_HCA allows."""
+    excludes = listed.startswith("^")
+    listed = listed.removeprefix("^")
+    exact = listed.startswith("=")
+    entries = [item.partition(":")[::2] for item in listed.removeprefix("=").split(",") if item]
+
+    def is_listed(port: Port) -> bool:
+        return any(
+            (port.device == name if exact else port.device.startswith(name))
+            and number in ("", str(port.number))
+            for name, number in entries
+        )
+
+    return tuple(port for port in ports if not entries or is_listed(port) != excludes)
