@@ -120,6 +120,8 @@ def judge_fix(case: Case, fix: Fix, before: tuple[tuple[str, str], ...]) -> str:
     per_node = case.platform.per_node
     if fix.outside and not case.outside:
         return "right"  # the user knows that nothing runs inside of another job
+    if fix.one_each and len(case.starts) > len({start.node.index for start in case.starts}):
+        return "right"  # the user knows that some share a node
     if ("scope", "process" if per_node else "node") in fix.flags or (
         not per_node and "node_rank" in dict(fix.flags)
     ):

@@ -92,7 +92,7 @@ class Fix:
     """A command in the fix of a refusal: flags to type, variables to set and to unset.
 
     ``outside``: the launcher in place of the starter that runs inside of each process of the job;
-    ``is_alone``: the user says that each node is a job of its own.
+    ``is_alone``: the user says that each node is a job of its own; ``one_each``: that each has one process.
     """
 
     flags: tuple[tuple[str, str], ...] = ()
@@ -100,6 +100,7 @@ class Fix:
     unset: tuple[str, ...] = ()
     outside: bool = False
     is_alone: bool = False
+    one_each: bool = False
 
 
 FLAG = r"--([a-z]+(?:-[a-z]+)*) ([A-Za-z0-9_$]+)"
@@ -128,7 +129,8 @@ def read_fixes(text: str) -> list[list[Fix]]:
         unset = tuple(re.findall(r"\bunset ([A-Z][A-Za-z0-9_]*)", part))
         alone = any(words in part for words in ALONE) or "--nnodes 1" in part or "=1" in part
         if flags or sets or unset:
-            found.append([Fix(flags, sets, unset, is_alone=alone)])
+            each = f"{part} (one on each of" in text
+            found.append([Fix(flags, sets, unset, is_alone=alone, one_each=each)])
     if "launcher run -- COMMAND in place of" in text:
         found.append([Fix(outside=True)])
     return [choice for choice in found if choice]
