@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
 from launcher.cli.main import COMMANDS  # noqa: E402
 from launcher.options.flags import FLAGS, GROUPS, Flag  # noqa: E402
-from tools import cause_table, platform_table  # noqa: E402
+from tools import cause_table, job_table, platform_table  # noqa: E402
 from tools.parsers import find_parser  # noqa: E402
 from tools.reference import variable_rows  # noqa: E402
 
@@ -48,6 +48,7 @@ def make_tables() -> dict[str, dict[str, str]]:
             "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("../tests")))
         },
         "docs/flags.md": flags | {name: render_command(name) for name in COMMANDS},
+        "docs/architecture.md": {"job": _table(job_table.HEAD, tuple(job_table.rows()))},
         "docs/causes.md": {"causes": _table(cause_table.HEAD, tuple(cause_table.rows()))},
         "docs/variables.md": {"variables": _table(("variable", "what it is", "also in"), variable_rows())},
     }

@@ -10,12 +10,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 SUITE="not thorough"
 [[ ${1-} != --thorough ]] || { SUITE=thorough && shift; }
-PURE=(tests/golden tests/fuzz tests/corpus) # need nothing but the project
+PURE=(tests/golden tests/fuzz tests/corpus tests/simulate) # need nothing but the project
 
 # needs_of PATH: prints what the tests of a path need besides the project.
 needs_of() {
   case $SUITE:${1#"$CHECKOUT"/} in
-  *:tests/golden* | *:tests/fuzz* | *:tests/corpus*) ;;
+  *:tests/golden* | *:tests/fuzz* | *:tests/corpus* | *:tests/simulate*) ;;
   *:tests/unit*) echo stack ;; # Lightning, DeepSpeed and torchrun are asked what they would do
   not*:tests*) echo programs mpis stack known_horovod ;;
   *:tests/process* | *:tests/cluster*) echo programs all_mpis horovod site ;;

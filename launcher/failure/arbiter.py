@@ -15,7 +15,7 @@ from launcher.failure.model import Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Protocol, TypeVar
 
     from launcher.core.messages import Line, NodeRank, Status
@@ -91,6 +91,61 @@ def find_first(failures: Iterable[Failed], follows: Callable[[Failed], bool]) ->
     return next((one for one in own if not follows(one)), own[0] if own else None)
 
 
+def is_new(event: Event, events: Sequence[Event]) -> bool:
+    """Whether an event was not reported yet, and is one of the first of its node."""
+    same = [one for one in events if (one.node, one.kind) == (event.node, event.kind)]
+    if event.kind == STALLED:
+        return not any(one.kind == STALLED for one in events)  # the job hangs as a whole
+    if event.kind == RANK:
+        known = any((one.facts, one.called) == (event.facts, event.called) for one in same)
+        return not known and len(same) < EVENTS_OF_NODE
+    return not same
+
+
+def find_first_event(events: Sequence[Event], records: Mapping[int, Verdict]) -> Event | None:
+    """Return the event that came first of its own accord; None if nothing has failed.
+
+    A lost node is also the reason why others lost their peers. But a node that fell silent may have been lost
+    later than its last message, after an event on another node.
+
+    Args:
+        events: The events, in any order.
+        records: The verdicts of nodes on their processes.
+    """
+
+    def follows(event: Event) -> bool:
+        return only_follows(event, records)
+
+    first = find_first(events, follows)
+    if first is None or first.kind != LOST or not first.within_ns:
+        return first
+    latest = first.at_ns + first.within_ns
+    sooner = [one for one in events if one.kind != LOST and not one.asked and one.at_ns <= latest]
+    return find_first(sooner, follows) if not all(map(follows, sooner)) else first
+
+
+def find_also(
+    first: Event, events: Sequence[Event], records: Mapping[int, Verdict]
+) -> list[tuple[Event, bool]]:
+    """Return what else failed of its own accord, and whether it may be simultaneous with the first."""
+    found = []
+    for event in sorted(events, key=lambda event: event.at_ns):
+        if event is not first and not event.asked and not only_follows(event, records):
+            apart_ns = abs(event.at_ns - first.at_ns)
+            found.append((event, apart_ns <= event.within_ns + first.within_ns))
+    return found
+
+
+def only_follows(event: Event, records: Mapping[int, Verdict]) -> bool:
+    """Whether a failure only reports another: by its error output, or by its node's verdict."""
+    if event.kind != RANK:
+        return False
+    record = records.get(event.node)
+    if record is None or (event.facts is not None and record.first.pid != event.facts.get("pid")):
+        return event.follows
+    return bool(record.causes) and all(cause.consequence for cause in record.causes)
+
+
 class FailureArbiter:
     """The events of a job, and how each node has ended.
 
@@ -109,15 +164,7 @@ class FailureArbiter:
 
     def report(self, event: Event) -> bool:
         """Record an event; return whether it is new."""
-        known = [one for one in self.events if (one.node, one.kind) == (event.node, event.kind)]
-        if event.kind == STALLED:
-            known = [one for one in self.events if one.kind == STALLED]  # the job hangs as a whole
-        if event.kind == RANK:
-            known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
-        if known:
-            return False
-        ranks = sum((one.node, one.kind) == (event.node, RANK) for one in self.events)
-        if event.kind == RANK and ranks >= EVENTS_OF_NODE:
+        if not is_new(event, self.events):
             return False
         if event.kind == LOST:
             if event.node in self.ended:
@@ -152,35 +199,12 @@ class FailureArbiter:
         return [node for node in range(self.node_count) if node not in self.ended and node not in self._lost]
 
     def find_first(self) -> Event | None:
-        """Return the event that came first of its own accord; None if nothing has failed.
-
-        A lost node is also the reason why others lost their peers. But a node that fell silent may have been
-        lost later than its last message, after an event on another node.
-        """
-        first = find_first(self.events, self._only_follows)
-        if first is None or first.kind != LOST or not first.within_ns:
-            return first
-        latest = first.at_ns + first.within_ns
-        sooner = [one for one in self.events if one.kind != LOST and not one.asked and one.at_ns <= latest]
-        return find_first(sooner, self._only_follows) if not all(map(self._only_follows, sooner)) else first
+        """Return the event that came first of its own accord; None if nothing has failed."""
+        return find_first_event(self.events, self.records)
 
     def find_also(self, first: Event) -> list[tuple[Event, bool]]:
         """Return what else failed of its own accord, and whether it may be simultaneous with the first."""
-        found = []
-        for event in sorted(self.events, key=lambda event: event.at_ns):
-            if event is not first and not event.asked and not self._only_follows(event):
-                apart_ns = abs(event.at_ns - first.at_ns)
-                found.append((event, apart_ns <= event.within_ns + first.within_ns))
-        return found
-
-    def _only_follows(self, event: Event) -> bool:
-        """Whether a failure only reports another: by its error output, or by its node's verdict."""
-        if event.kind != RANK:
-            return False
-        record = self.records.get(event.node)
-        if record is None or (event.facts is not None and record.first.pid != event.facts.get("pid")):
-            return event.follows
-        return bool(record.causes) and all(cause.consequence for cause in record.causes)
+        return find_also(first, self.events, self.records)
 
     def status(self) -> int:
         """Return the job's status, as far as known."""

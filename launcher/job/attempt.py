@@ -1,0 +1,245 @@
+"""An attempt: what has failed, what that stops, and what follows when all nodes have ended."""
+
+from __future__ import annotations
+
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
+from launcher.failure.arbiter import (
+    CUT_OFF,
+    GAVE_UP,
+    PREEMPTED,
+    RANK,
+    REFUSED,
+    SILENT_NS,
+    STALLED,
+    Event,
+    find_also,
+    find_first_event,
+    is_new,
+)
+from launcher.failure.reason import STALLED_STATUS
+from launcher.job import between
+from launcher.job.commands import Ask, Over, Stop
+from launcher.job.state import Link, Phase
+from launcher.recovery.policy import FailedAttempt, decide
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure.model import Verdict
+    from launcher.job.events import Exited, Failed, Progress, Quiet, Received
+    from launcher.job.turn import Turn
+
+CAUSE_S = 2.0
+"""Seconds for a process that others have lost to exit by itself, and to report why."""
+SETTLE_S = 0.3
+"""Seconds after the first report for reports of earlier events, while a node may still have some to send."""
+SLACK_S = 5.0
+ALSO_MAX = 4
+VETOES = {
+    PREEMPTED: "a node is taken back",
+    REFUSED: "a node could not start its processes",
+    CUT_OFF: "node 0 was cut off from all other nodes, and they have ended",
+}
+"""Kinds of events after which the nodes cannot start together again, and why."""
+TOLD = "the job was told to end"
+SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
+
+
+def fail(turn: Turn, event: Failed) -> None:
+    """Stop all nodes. A failure that only follows from another one waits for that for 2 seconds."""
+    if event.attempt == turn.attempt.number and turn.find(event.node) is not None:
+        take(turn, event.event)
+
+
+def take(turn: Turn, event: Event) -> None:
+    """Take an event that ends the attempt."""
+    attempt = turn.attempt
+    if not is_new(event, attempt.events):
+        return
+    first_at = turn.now if attempt.first_at is None else attempt.first_at
+    turn.change_attempt(events=(*attempt.events, event), first_at=first_at)
+    if event.kind == GAVE_UP:
+        turn.change_node(event.node, has_left=True)
+    if event.follows and attempt.stop is None:
+        turn.change_attempt(held=attempt.held or (turn.now + CAUSE_S, event))
+    elif not event.asked:
+        begin_stop(turn, event.what, event.node)
+
+
+def begin_stop(turn: Turn, why: str, by: int, number: int | None = None) -> None:
+    """Stop all nodes: the others would wait for ever for what has ended."""
+    attempt, job = turn.attempt, turn.state.job
+    if attempt.stop is None:
+        stop = Stop(attempt.number, why, by, number)
+        decide_by = turn.now + job.grace_s + job.lost_after_s + SLACK_S
+        turn.change_attempt(held=None, stop=stop, decide_by=decide_by)
+        turn.change(phase=Phase.STOPPING)
+        turn.send(stop)
+
+
+def stop(turn: Turn, event: Received) -> None:
+    """Stop all nodes with this signal; no attempt follows."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is not None:
+        turn.change(is_told=True)
+        begin_stop(turn, f"node {event.node} received signal {event.number}", event.node, event.number)
+
+
+def note_exit(turn: Turn, event: Exited) -> None:
+    """Note how the processes of a node ended. A failure stops the others, if nothing has yet."""
+    node, attempt = turn.find(event.node), turn.attempt
+    if node is None or event.attempt != attempt.number or node.part != attempt.number:
+        return
+    if event.progressed is not None:
+        turn.change_attempt(progressed=attempt.progressed or event.progressed)
+    if node.ended is None:
+        is_open = not node.is_lost
+        record, held = event.record, event.is_held
+        turn.put(event.node, replace(node, ended=event.status, record=record, is_held=held))
+        turn.change_attempt(open=turn.attempt.open - is_open)
+    if event.status and turn.attempt.held is None:
+        begin_stop(turn, f"node {event.node} has ended with status {event.status}", event.node)
+
+
+def note_late_exit(turn: Turn, event: Exited) -> None:
+    """Note that nothing of the last attempt runs on the node any more."""
+    node = turn.find(event.node)
+    if node is not None and event.attempt == turn.attempt.number == node.part and node.ended is None:
+        turn.put(event.node, replace(node, ended=event.status, is_held=event.is_held))
+
+
+def lose(turn: Turn, index: int, since: float, how: str) -> None:
+    """Take the loss of a node as a failure; its processes may still run."""
+    node = turn.find(index)
+    if node is None or node.is_lost or node.ended is not None:
+        return
+    turn.put(index, replace(node, is_lost=True))
+    turn.change_attempt(open=turn.attempt.open - 1)
+    within_ns = 0 if node.link is Link.CLOSED else SILENT_NS
+    take(turn, between.make_lost(index, f"node {index} is lost: {how}", since, within_ns))
+
+
+def lose_all(turn: Turn, since: float) -> None:
+    """Take the loss of all other nodes at once: node 0 is cut off, or was paused."""
+    take(turn, between.make_cut_off(since))
+    for index, node in list(turn.held()):
+        if index:
+            lose(turn, index, node.heard, "as all others")
+
+
+def note_quiet(turn: Turn, event: Quiet) -> None:
+    """Ask all nodes what they do if all are quiet: the job hangs. Stop them if that is wanted."""
+    turn.change_node(event.node, quiet=event.what)
+    running = [node for _, node in turn.held() if node.ended is None and node.link is Link.OPEN]
+    if running and all(node.quiet for node in running):
+        turn.send(Ask("stacks"))
+        if event.ends:
+            at_ns = int(turn.now * 1e9)
+            take(turn, Event(event.node, STALLED, at_ns, STALLED_STATUS, what=event.what))
+
+
+def note_progress(turn: Turn, event: Progress) -> None:
+    """Note that the node is not quiet any more."""
+    turn.change_node(event.node, quiet="")
+
+
+def advance(turn: Turn) -> None:
+    """Decide what can be decided by now."""
+    attempt, now = turn.attempt, turn.now
+    if attempt.held is not None and now >= attempt.held[0]:
+        begin_stop(turn, attempt.held[1].what, attempt.held[1].node)
+    if attempt.open and (attempt.decide_by is None or now < attempt.decide_by):
+        return
+    if is_settling(turn):
+        return
+    conclude(turn)
+
+
+def is_settling(turn: Turn) -> bool:
+    """Whether a node that has not reported its end, which comes last, may have an earlier event to report."""
+    attempt = turn.attempt
+    has_all = all(node.ended is not None for _, node in turn.held())
+    return not has_all and attempt.first_at is not None and turn.now < attempt.first_at + SETTLE_S
+
+
+def conclude(turn: Turn) -> None:
+    """End the job, or begin to wait for the next attempt."""
+    over = judge(turn)
+    if over.first is None and not over.status:
+        turn.finish(over)
+        return
+    failed = (*turn.state.failed, describe(turn, over))
+    turn.change(failed=failed)
+    veto, job = find_veto(turn, over), turn.state.job
+    decision = decide(job.restarts, failed, draw(f"{job.seed}-{len(failed)}"))
+    if veto and decision.restarts:
+        turn.finish(replace(over, why=f"no restart: {veto}"))
+    elif not decision.restarts:
+        turn.finish(replace(over, why=f"no restart: {decision.why}" if job.restarts.most else ""))
+    else:
+        between.begin(turn, over, decision.why, decision.wait_s)
+
+
+def draw(seed: str) -> float:
+    """Return a number in 0..1 that is always the same for a seed."""
+    import random
+
+    return random.Random(seed).random()  # noqa: S311 - only for jitter
+
+
+def judge(turn: Turn) -> Over:
+    """Return how the attempt has ended."""
+    attempt, nodes = turn.attempt, dict(turn.held())
+    records: dict[int, Verdict] = {
+        index: node.record for index, node in nodes.items() if node.record is not None
+    }
+    first = find_first_event(attempt.events, records)
+    if first is None:
+        statuses = [node.ended for node in nodes.values() if node.ended]
+        is_open = any(node.ended is None for node in nodes.values())
+        return Over(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
+    also = tuple(event for event, _ in find_also(first, attempt.events, records))[:ALSO_MAX]
+    record = records.get(first.node) if first.kind == RANK else None
+    if first.kind in (CUT_OFF, GAVE_UP):
+        also = ()
+    if first.kind == GAVE_UP and all(node.has_left or node.is_lost for index, node in nodes.items() if index):
+        first = replace(first, node=0)  # not they: they all have lost node 0
+    return Over(first.status, first, record, also)
+
+
+def describe(turn: Turn, over: Over) -> FailedAttempt:
+    """Return the attempt for the policy."""
+    attempt, first, record = turn.attempt, over.first, over.record
+    cause = None if first is None else first.cause
+    retryable = None if cause is None else cause.retryable
+    if record is not None:
+        cause, retryable = (record.causes or (None,))[0], record.retryable
+    ended_ns = int(turn.now * 1e9) if first is None else first.at_ns
+    started_ns = int(attempt.began * 1e9)
+    return FailedAttempt(
+        attempt.number,
+        started_ns,
+        max(started_ns, ended_ns),
+        over.status,
+        "" if first is None else first.what,
+        "" if cause is None else cause.code,
+        "" if cause is None else cause.what,
+        retryable,
+        None if first is None else first.node,
+        progressed=attempt.progressed,
+    )
+
+
+def find_veto(turn: Turn, over: Over) -> str:
+    """Return why no attempt can follow, whatever the user allows; empty for no reason."""
+    kinds = {event.kind for event in turn.attempt.events}
+    others = [node for index, node in turn.held() if index]
+    if turn.state.is_told:
+        return TOLD
+    if PREEMPTED in kinds:
+        return VETOES[PREEMPTED]  # also if something else has failed before
+    if GAVE_UP in kinds and all(node.has_left or node.is_lost for node in others):
+        return VETOES[CUT_OFF]  # it was paused: they have given it up and do not come back
+    if turn.state.job.node_count == 1 and any(node.is_held for _, node in turn.held()):
+        return SURVIVES
+    return "" if over.first is None else VETOES.get(over.first.kind, "")

@@ -1,0 +1,139 @@
+"""What a job does: the output of `launcher.job.controller.step`.
+
+`Start`, `Stop`, `Again` and `Over` go to all nodes; in a `To` they go to one launcher.
+"""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure.arbiter import Event
+    from launcher.failure.model import Verdict
+
+
+@frozen
+class Start:
+    """Start the processes of an attempt.
+
+    Attributes:
+        attempt: 0 for the first.
+        order: The index of the node that has each rank.
+    """
+
+    attempt: int
+    order: tuple[int, ...]
+
+
+@frozen
+class Stop:
+    """Stop the processes, with SIGTERM and, after the grace, SIGKILL.
+
+    Attributes:
+        attempt: The attempt that stops.
+        why: What has happened.
+        by: Index of the node on which it has.
+        number: The signal that a launcher received and the processes get.
+    """
+
+    attempt: int
+    why: str
+    by: int
+    number: int | None = None
+
+
+@frozen
+class Again:
+    """An attempt has failed and another one follows: say when nothing of it is left.
+
+    Attributes:
+        attempt: The next attempt.
+        over: How the job would have ended without it.
+        why: The restart, in words for the log.
+    """
+
+    attempt: int
+    over: Over
+    why: str
+
+
+@frozen
+class Over:
+    """The job has ended.
+
+    Attributes:
+        status: Its status.
+        first: What came first; None if nothing has failed.
+        record: The verdict of that node.
+        also: What else has failed of its own accord.
+        why: Why it did not start, or why no other attempt follows.
+        leaves: Whether only this launcher leaves; the job goes on without it.
+    """
+
+    status: int
+    first: Event | None = None
+    record: Verdict | None = None
+    also: tuple[Event, ...] = ()
+    why: str = ""
+    leaves: bool = False
+
+
+@frozen
+class To:
+    """Send one launcher a command."""
+
+    session: str
+    what: Start | Stop | Again | Over
+
+
+@frozen
+class Admit:
+    """Let a launcher in: its connection is that of a node from now on."""
+
+    node: int
+    session: str
+
+
+@frozen
+class Busy:
+    """Send a launcher away: its place is taken. It may call again."""
+
+    session: str
+
+
+@frozen
+class HangUp:
+    """Close the connection of a launcher that was lost."""
+
+    session: str
+
+
+@frozen
+class Ask:
+    """Ask all nodes what their processes do; the job hangs."""
+
+    question: str
+
+
+@frozen
+class Print:
+    """Print a line in the log of the job; ``event``: its name among the events."""
+
+    text: str
+    event: str
+
+
+@frozen
+class Wait:
+    """Call again at this time at the latest; None: only if something happens."""
+
+    until: float | None
+
+
+@frozen
+class Close:
+    """Leave: all nodes know how the job ended, or have had the time to hear it."""
+
+
+Command = Start | Stop | Again | Over | To | Admit | Busy | HangUp | Ask | Print | Wait | Close

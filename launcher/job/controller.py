@@ -1,0 +1,258 @@
+"""The life of a job as one pure function: `step(state, event, now)` returns the next state and what to do.
+
+    gathering --> running --> stopping --> between attempts --> running ...
+                     |            |               |
+                     +------------+---------------+--> over
+
+It opens nothing, waits for nothing and reads no clock. `RULES` says what each event does in each phase; then
+`advance` of the phase decides what can be decided by that time. One launcher decides for the job: the only
+one, or that of node 0. `launcher.job.node` is what each node does.
+"""
+
+from __future__ import annotations
+
+from launcher.core.frozen import replace
+from launcher.job import attempt, between, gathering
+from launcher.job.commands import Close, Print, Wait
+from launcher.job.events import (
+    Exited,
+    Failed,
+    Heard,
+    Joined,
+    Left,
+    Lost,
+    Progress,
+    Quiet,
+    Ready,
+    Received,
+    Silent,
+    Tick,
+)
+from launcher.job.state import QUIET_S, Job, Link, Node, Phase, State
+from launcher.job.turn import Turn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from launcher.job.commands import Command
+    from launcher.job.events import Event
+
+    Rule = Callable[[Turn, Any], None]
+
+LATE_S = 1.0
+"""A step that comes later than this shows that the launcher stood still, and not the silent nodes."""
+G, R, S, B, END = Phase.GATHERING, Phase.RUNNING, Phase.STOPPING, Phase.BETWEEN, Phase.OVER
+
+
+def begin(job: Job, session: str, now: float) -> State:
+    """Return the state of a job of which only this launcher is here: node 0."""
+    nodes = (Node(session, 0), *[None] * (job.node_count + job.spare_count - 1))
+    state = State(job, Phase.GATHERING, now, nodes, (0, *[None] * (job.node_count - 1)))
+    return replace(state, due=now)
+
+
+def step(state: State, event: Event, now: float) -> tuple[State, tuple[Command, ...]]:
+    """Return the state after an event, and what to do.
+
+    Args:
+        state: The state before.
+        event: What has happened; `Tick` for nothing but time.
+        now: The time in seconds of one monotonic clock; never less than in an earlier step.
+    """
+    turn = Turn(state, now)
+    if state.due is not None and now > state.due + LATE_S:
+        outwait(turn, now - state.due)
+    rule = RULES[type(event)].get(turn.state.phase)
+    if rule is not None:
+        rule(turn, event)
+    before = None
+    while turn.state.phase is not before:  # the end of a phase may be that of the next one, too
+        before = turn.state.phase
+        find_lost(turn)
+        ADVANCE[turn.state.phase](turn)
+    due = find_due(turn)
+    if due != state.due:
+        turn.change(due=due)
+        turn.send(Wait(due))
+    return turn.state, tuple(turn.commands)
+
+
+# --- silent and lost nodes
+
+
+def close(turn: Turn, event: Lost) -> None:
+    """Wait until the node calls again, or is lost."""
+    node = turn.find(event.node)
+    if node is not None:
+        since = max(turn.now, event.heard)
+        turn.put(
+            event.node,
+            replace(node, link=Link.CLOSED, heard=event.heard, since=since, has_exited=event.has_exited),
+        )
+
+
+def close_gathering(turn: Turn, event: Lost) -> None:
+    """Forget the node: it or its successor will join again."""
+    gathering.forget(turn, event.node)
+
+
+def silence(turn: Turn, event: Silent) -> None:
+    """Wait until the node is heard again, or is lost."""
+    node = turn.find(event.node)
+    if node is not None and node.link is Link.OPEN:
+        turn.put(event.node, replace(node, link=Link.SILENT, heard=event.heard, since=event.heard))
+
+
+def hear(turn: Turn, event: Heard) -> None:
+    """Note that the node is not silent any more."""
+    node = turn.find(event.node)
+    if node is not None and node.link is Link.SILENT:
+        turn.put(event.node, replace(node, link=Link.OPEN))
+
+
+def leave(turn: Turn, event: Left) -> None:
+    """Note that the node knows how the job ended. Forget it if it was a spare one."""
+    node = turn.find(event.node)
+    if node is None:
+        return
+    if node.rank is None and turn.state.phase is not Phase.OVER:
+        turn.send(Print(f"spare node {event.node} has left", "spare-left"))
+        turn.put(event.node, None)
+    else:
+        turn.put(event.node, replace(node, has_left=True))
+
+
+def outwait(turn: Turn, late_s: float) -> None:
+    """Give silent nodes the time for which this launcher stood still: their messages are still unread."""
+    for index in turn.state.away:
+        node = turn.find(index)
+        if node is not None:
+            turn.put(index, replace(node, since=node.since + late_s))
+
+
+def lost_at(state: State, node: Node) -> float:
+    """Return when a node that is away counts as lost."""
+    return node.since + (state.job.lost_after_s if node.link is Link.CLOSED else state.job.given_up_s)
+
+
+def is_lost(turn: Turn, node: Node) -> bool:
+    """Whether a node was away for so long that it counts as lost. One that has given node 0 up ends."""
+    has_ended = node.has_left and node.link is Link.CLOSED
+    return has_ended or turn.now >= lost_at(turn.state, node)
+
+
+def find_lost(turn: Turn) -> None:
+    """Lose nodes that were away for too long. If all fall silent at once, it is node 0 that is cut off."""
+    state, now = turn.state, turn.now
+    if not state.away or state.phase is Phase.OVER:
+        return
+    is_between = state.phase is Phase.BETWEEN
+    away = [(index, node) for index in sorted(state.away) if (node := turn.find(index)) is not None]
+    late = [(index, node) for index, node in away if is_lost(turn, node)]
+    if not late:
+        return
+    for index, node in late:
+        if node.rank is None:
+            turn.send(Print(f"spare node {index} is lost", "spare-lost"))
+            turn.drop(index)
+    late = [(index, node) for index, node in late if node.rank is not None]
+    if state.phase is Phase.GATHERING:
+        for index, _ in late:
+            gathering.forget(turn, index)
+        return
+    others = [
+        (index, node)
+        for index, node in turn.held()
+        if index and (is_between or (node.ended is None and not node.is_lost))
+    ]
+    late = [(index, node) for index, node in late if (index, node) in others]
+    heard_by = [node for index, node in enumerate(turn.state.nodes) if index and node is not None and (
+        node.rank is None or (index, node) in others)]  # fmt: skip
+    is_alone = all(node.link is Link.SILENT and now - node.heard > QUIET_S for node in heard_by)
+    if late and len(others) > 1 and is_alone:
+        if len(late) == len(others):
+            since = max(node.heard for _, node in others)
+            (between.cut_off if is_between else attempt.lose_all)(turn, since)
+        return  # wait: if one is heard again, or all are late, it is clear whose network it is
+    for index, node in late:
+        if is_between:
+            between.lose(turn, index, node.since)
+        else:
+            attempt.lose(turn, index, node.since, "it was not heard for too long")
+
+
+# --- the end
+
+
+def advance_over(turn: Turn) -> None:
+    """Leave when all nodes know how the job ended, or have had the time to hear it."""
+    nodes = [node for index, node in enumerate(turn.state.nodes) if index and node is not None]
+    knows = all(
+        node.has_left or node.is_lost or (node.rank is None and node.link is Link.CLOSED) for node in nodes
+    )
+    has_all = turn.state.attempt is not None or None not in turn.state.holders
+    if (knows and has_all) or turn.now >= (turn.state.leave_by or 0.0):
+        turn.change(leave_by=None)
+        turn.send(Close())
+
+
+def find_due(turn: Turn) -> float | None:
+    """Return when something follows from time alone."""
+    state, now, times = turn.state, turn.now, list[float]()
+    if state.phase is Phase.OVER:
+        return state.leave_by
+    if state.away:
+        times += [lost_at(state, node) for index in state.away if (node := turn.find(index)) is not None]
+    times += state.unhealthy.values()
+    if state.phase is Phase.GATHERING:
+        times.append(state.began + state.job.roll_call_s)
+    elif state.phase is Phase.BETWEEN:
+        if between.is_complete(turn):
+            times.append(turn.pause.not_before)
+        else:
+            absent = between.find_absent(turn) if turn.pause.until else range(state.job.node_count)
+            times.append(min(between.deadline(turn, rank) for rank in absent))
+    else:
+        run = turn.attempt
+        if run.held is not None:
+            times.append(run.held[0])
+        if run.open and run.decide_by is not None:
+            times.append(run.decide_by)
+        if not run.open and run.first_at is not None:
+            times.append(run.first_at + attempt.SETTLE_S)
+    later = [one for one in times if one > now]
+    return min(later, default=None)
+
+
+RULES: Mapping[type, Mapping[Phase, Rule]] = {
+    Joined: {
+        G: gathering.join,
+        R: gathering.join_running,
+        S: gathering.join_running,
+        B: gathering.join_between,
+        END: gathering.join_over,
+    },
+    Lost: {G: close_gathering, R: close, S: close, B: close, END: close},
+    Silent: {G: silence, R: silence, S: silence, B: silence, END: silence},
+    Heard: {G: hear, R: hear, S: hear, B: hear, END: hear},
+    Failed: {R: attempt.fail, S: attempt.fail, B: between.fail},
+    Exited: {R: attempt.note_exit, S: attempt.note_exit, B: attempt.note_late_exit},
+    Received: {G: gathering.refuse_by_signal, R: attempt.stop, S: attempt.stop, B: between.stop},
+    Ready: {G: gathering.note_health, R: gathering.note_health, S: gathering.note_health,
+            B: between.note_ready},
+    Quiet: {R: attempt.note_quiet},
+    Progress: {R: attempt.note_progress},
+    Left: {G: leave, R: leave, S: leave, B: leave, END: leave},
+    Tick: {},
+}  # fmt: skip
+"""What an event does in a phase; nothing where there is no entry."""
+ADVANCE: Mapping[Phase, Callable[[Turn], None]] = {
+    G: gathering.advance,
+    R: attempt.advance,
+    S: attempt.advance,
+    B: between.advance,
+    END: advance_over,
+}
+"""What follows from the state and the time, in a phase."""

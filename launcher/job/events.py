@@ -1,0 +1,143 @@
+"""What happens to a job: the input of `launcher.job.controller.step`.
+
+``node`` is an index among all nodes.
+"""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure import arbiter
+    from launcher.failure.model import Verdict
+
+
+@frozen
+class Joined:
+    """A launcher has called, or calls again.
+
+    Attributes:
+        session: Random name that tells it from another launcher with this index.
+        begun: Whether it has heard that the job has started.
+        attempt: The attempt that it ran last; -1 for none.
+        problem: Why it cannot take part: another version, command or number of nodes; empty if it can.
+    """
+
+    node: int
+    session: str
+    begun: bool = False
+    attempt: int = -1
+    problem: str = ""
+
+
+@frozen
+class Lost:
+    """The connection of a node has ended.
+
+    Attributes:
+        heard: When it was heard last.
+        has_exited: Whether the other side has closed it: that launcher has ended.
+    """
+
+    node: int
+    heard: float
+    has_exited: bool = False
+
+
+@frozen
+class Silent:
+    """A node has missed a heartbeat; ``heard``: when it was heard last."""
+
+    node: int
+    heard: float
+
+
+@frozen
+class Heard:
+    """A node that was silent is heard again."""
+
+    node: int
+
+
+@frozen
+class Failed:
+    """Something on a node ends the attempt: a process has failed, or could not be started."""
+
+    node: int
+    event: arbiter.Event
+    attempt: int
+
+
+@frozen
+class Exited:
+    """All processes of a node have ended.
+
+    Attributes:
+        status: Exit status of the node.
+        record: The verdict on its processes; None if none has failed.
+        progressed: Whether it saw progress; None if it does not watch for it.
+        is_held: Whether a process survives SIGKILL.
+    """
+
+    node: int
+    status: int
+    attempt: int
+    record: Verdict | None = None
+    progressed: bool | None = None
+    is_held: bool = False
+
+
+@frozen
+class Received:
+    """The launcher of a node has received a signal that asks for the end."""
+
+    node: int
+    number: int
+
+
+@frozen
+class Ready:
+    """Nothing of the last attempt is left on a node.
+
+    Attributes:
+        attempt: The attempt for which it is ready; 0 before the first, and from a spare node.
+        unhealthy: What the health command found.
+        is_held: Whether it cannot take part, because a process survives SIGKILL.
+    """
+
+    node: int
+    attempt: int
+    unhealthy: str = ""
+    is_held: bool = False
+
+
+@frozen
+class Quiet:
+    """Nothing has happened on a node for the time of a stall; ``ends``: whether that ends the job."""
+
+    node: int
+    what: str
+    ends: bool = False
+
+
+@frozen
+class Progress:
+    """Something happens again on a node that was quiet."""
+
+    node: int
+
+
+@frozen
+class Left:
+    """A node leaves: it knows how the job ended, or was asked to end while it waited as a spare one."""
+
+    node: int
+
+
+@frozen
+class Tick:
+    """Time has passed."""
+
+
+Event = Joined | Lost | Silent | Heard | Failed | Exited | Received | Ready | Quiet | Progress | Left | Tick

@@ -1,0 +1,438 @@
+"""What one node of a job does, as a pure function: `step(state, event, now)`; see `launcher.job.controller`.
+
+    waiting --> running --> stopping --> ended --> waiting ...
+                                           +--> over
+
+A node sends a heartbeat every `BEAT_S` seconds, and node 0 answers each. The lease of its processes counts
+from the last heartbeat that was answered, by the clock of this node, so that no message that was on its way
+for long can prolong it. Node 0 has heard that heartbeat later than it was sent. So when node 0 has waited for
+the lease, nothing of the node runs any more.
+"""
+
+from __future__ import annotations
+
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import frozen, replace
+from launcher.core.members import Enum
+from launcher.core.signal import signal
+from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, Event
+from launcher.job import events
+from launcher.job.commands import Again, Over, Start, Stop
+from launcher.job.state import Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+LATE_S = 1.0
+"""A step that comes later than this shows that this launcher stood still, and not node 0."""
+SLACK_S = 5.0
+"""Extra seconds, so that node 0 gives the roll call up first and reports which nodes are missing."""
+
+
+class Phase(Enum):
+    """What a node is doing."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+    OVER = "over"
+
+
+# --- what happens to a node, besides the commands of node 0: Start, Stop, Again, Over
+
+
+@frozen
+class Connected:
+    """Node 0 has let this node in."""
+
+
+@frozen
+class Disconnected:
+    """The connection to node 0 has ended."""
+
+
+@frozen
+class Answered:
+    """Node 0 has answered a heartbeat; ``sent``: when that was sent."""
+
+    sent: float
+
+
+@frozen
+class Broke:
+    """A process of this node has failed; ``event``: its end by node 0's clock."""
+
+    event: Event
+
+
+@frozen
+class Done:
+    """All processes of this node have ended; see `launcher.job.events.Exited`."""
+
+    status: int
+    progressed: bool | None = None
+    is_held: bool = False
+
+
+@frozen
+class Signalled:
+    """This launcher has received a signal that asks for the end."""
+
+    number: int
+
+
+@frozen
+class Checked:
+    """The check before an attempt has ended; see `launcher.job.events.Ready`."""
+
+    attempt: int
+    unhealthy: str = ""
+    is_held: bool = False
+
+
+@frozen
+class Tick:
+    """Time has passed."""
+
+
+# --- what a node does
+
+
+@frozen
+class Send:
+    """Send node 0 an event; it is repeated when the connection is made again."""
+
+    event: events.Event
+
+
+@frozen
+class Run:
+    """Start the processes of an attempt; whatever a launcher before this one has left is killed first."""
+
+    attempt: int
+    rank: int
+
+
+@frozen
+class End:
+    """Stop the processes: this signal, and SIGKILL after the grace."""
+
+    number: int
+
+
+@frozen
+class Kill:
+    """Kill the processes now: another attempt may run."""
+
+    why: str
+
+
+@frozen
+class Check:
+    """Check that nothing of the last attempt is left, and that the node is healthy."""
+
+    attempt: int
+
+
+@frozen
+class Lease:
+    """Let the watchdog kill the processes at this time."""
+
+    until: float
+
+
+@frozen
+class Exit:
+    """End this launcher with a status.
+
+    Attributes:
+        over: How the job ended, as node 0 has told; None if that is not known.
+    """
+
+    status: int
+    over: Over | None = None
+
+
+Command = Send | Run | End | Kill | Check | Lease | Exit
+
+
+@frozen
+class State:
+    """A node.
+
+    Attributes:
+        job: What does not change about the job.
+        index: Its index among all nodes.
+        phase: What it is doing.
+        began: When its launcher began.
+        attempt: The attempt that it runs, ran last or waits for; -1 before the first.
+        has_begun: Whether it knows that the job has started.
+        is_spare: Whether it holds no rank.
+        answered: When the last heartbeat that node 0 has answered was sent.
+        outwaits: Seconds for which this launcher stood still since then.
+        stop: The signal by which the processes are stopped; None before that.
+        received: The signal that this launcher has received.
+        gave_up: Whether it has given node 0 up.
+        kept: Events that node 0 may not have heard, for a new connection.
+        awaits: The attempt that follows, as node 0 has sent; -1 for none.
+        over: How the job has ended.
+        due: When to call again if nothing happens.
+    """
+
+    job: Job
+    index: int
+    phase: Phase
+    began: float
+    attempt: int = -1
+    has_begun: bool = False
+    is_spare: bool = False
+    answered: float = 0.0
+    outwaits: float = 0.0
+    stop: int | None = None
+    received: int | None = None
+    gave_up: bool = False
+    kept: tuple[events.Event, ...] = ()
+    awaits: int = -1
+    over: Over | None = None
+    due: float | None = None
+
+    @property
+    def lease_until(self) -> float:
+        """When nothing of this node may run any more."""
+        return self.answered + self.job.lease_s
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has processes."""
+        return self.phase in (Phase.RUNNING, Phase.STOPPING)
+
+
+def begin(job: Job, index: int, now: float) -> State:
+    """Return the state of a launcher that begins to call node 0, or is that of node 0."""
+    is_spare = index >= job.node_count
+    return State(job, index, Phase.WAITING, now, is_spare=is_spare, answered=now, due=now)
+
+
+class Turn:
+    """One step in progress."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state, self.now = state, now
+        self.commands: list[Command] = []
+
+    def change(self, **changes: object) -> None:
+        """Change fields of the state."""
+        self.state = replace(self.state, **changes)
+
+    def do(self, command: Command) -> None:
+        """Add a command."""
+        self.commands.append(command)
+
+    def send(self, event: events.Event) -> None:
+        """Send node 0 an event, and keep it for a new connection."""
+        self.change(kept=(*self.state.kept, event))
+        self.do(Send(event))
+
+
+def step(state: State, event: object, now: float) -> tuple[State, tuple[Command, ...]]:
+    """Return the state after an event, and what to do."""
+    if state.phase is Phase.OVER:
+        return state, ()
+    turn = Turn(state, now)
+    if state.due is not None and now > state.due + LATE_S:
+        turn.change(outwaits=state.outwaits + now - state.due)
+    if state.runs and state.job.restarts.most and now > state.lease_until:
+        turn.do(Kill("lease"))  # this launcher stood still, and another attempt may have started
+    RULES[type(event)](turn, event)
+    advance(turn)
+    return turn.state, tuple(turn.commands)
+
+
+# --- from node 0
+
+
+def connect(turn: Turn, event: Connected) -> None:
+    """Repeat what node 0 may not have heard."""
+    for kept in turn.state.kept:
+        turn.do(Send(kept))
+
+
+def disconnect(turn: Turn, event: Disconnected) -> None:
+    """Go on: the connection is made again, or node 0 is given up."""
+
+
+def answer(turn: Turn, event: Answered) -> None:
+    """Renew the lease, from the time at which the heartbeat was sent."""
+    state = turn.state
+    if event.sent > state.answered:
+        turn.change(answered=event.sent, outwaits=0.0)
+        if state.runs and state.job.restarts.most:
+            turn.do(Lease(turn.state.lease_until))
+
+
+def start(turn: Turn, event: Start) -> None:
+    """Run the processes of the attempt, unless this node has no rank in it, or has run it already."""
+    state = turn.state
+    turn.change(has_begun=True)
+    if event.attempt <= state.attempt or state.runs or state.gave_up:
+        return
+    if state.index not in event.order:
+        turn.change(is_spare=True)
+        return
+    turn.change(attempt=event.attempt, is_spare=False, stop=None, kept=())
+    if state.job.restarts.most and turn.now > state.lease_until:
+        turn.change(phase=Phase.ENDED)  # this launcher stood still, and that attempt may be over
+        turn.send(events.Exited(state.index, EXIT_NOT_READY, event.attempt))
+        return
+    turn.change(phase=Phase.RUNNING)
+    turn.do(Lease(turn.state.lease_until))
+    turn.do(Run(event.attempt, event.order.index(state.index)))
+    if state.received is not None:  # on the way to node 0 this crossed the start
+        turn.send(events.Received(state.index, state.received))
+        end(turn, state.received)
+
+
+def stop(turn: Turn, event: Stop) -> None:
+    """Stop the processes."""
+    if event.attempt == turn.state.attempt:
+        end(turn, event.number or signal.SIGTERM)
+
+
+def end(turn: Turn, number: int) -> None:
+    """Stop the processes, once."""
+    if turn.state.phase is Phase.RUNNING:
+        turn.change(phase=Phase.STOPPING, stop=number)
+        turn.do(End(number))
+
+
+def again(turn: Turn, event: Again) -> None:
+    """Check that nothing of the attempt is left; node 0 does not wait longer for what still runs."""
+    state = turn.state
+    turn.change(has_begun=True)
+    if event.attempt > max(state.attempt, state.awaits) and not state.gave_up:
+        turn.change(awaits=event.attempt)
+        if state.runs:
+            turn.do(Kill("late"))
+        elif state.phase is Phase.ENDED:
+            check(turn)
+
+
+def check(turn: Turn) -> None:
+    """Check whether this node can take part in the next attempt."""
+    turn.change(phase=Phase.WAITING)
+    turn.do(Check(turn.state.awaits))
+
+
+def over(turn: Turn, event: Over) -> None:
+    """Leave with the status of the job; what still runs is killed."""
+    state = turn.state
+    turn.change(over=event)
+    if state.runs:
+        turn.do(Kill("over"))
+    else:
+        leave(turn)
+
+
+def leave(turn: Turn) -> None:
+    """End this launcher."""
+    state = turn.state
+    known = state.over
+    status = EXIT_NOT_READY if known is None else known.status
+    if state.received is not None and not state.has_begun:
+        status = 128 + state.received
+    turn.change(phase=Phase.OVER, due=None)
+    turn.do(Send(events.Left(state.index)))
+    turn.do(Exit(status, known))
+
+
+# --- from this node
+
+
+def fail(turn: Turn, event: Broke) -> None:
+    """Tell node 0, and stop the other processes unless the failure only follows from another one."""
+    state = turn.state
+    turn.send(events.Failed(state.index, event.event, state.attempt))
+    if not event.event.follows:
+        end(turn, signal.SIGTERM)
+
+
+def finish(turn: Turn, event: Done) -> None:
+    """Tell node 0 that nothing runs here any more, and wait for what follows."""
+    state = turn.state
+    status = event.status or (EXIT_NOT_READY if state.gave_up else 0)
+    turn.change(phase=Phase.ENDED)
+    turn.send(events.Exited(state.index, status, state.attempt, None, event.progressed, event.is_held))
+    if state.over is not None or state.gave_up:
+        leave(turn)
+    elif state.awaits > state.attempt:
+        check(turn)
+
+
+def receive(turn: Turn, event: Signalled) -> None:
+    """Tell node 0, and stop the processes. A spare node just leaves."""
+    state = turn.state
+    if state.received is not None:
+        return
+    turn.change(received=event.number)
+    if state.is_spare and not state.runs:
+        turn.change(has_begun=False)
+        leave(turn)
+        return
+    turn.send(events.Received(state.index, event.number))
+    end(turn, event.number)
+
+
+def note_checked(turn: Turn, event: Checked) -> None:
+    """Tell node 0 that this node is ready."""
+    turn.send(events.Ready(turn.state.index, event.attempt, event.unhealthy, event.is_held))
+
+
+# --- time
+
+
+def advance(turn: Turn) -> None:
+    """Give node 0 up if it has not answered for too long: no node is left to agree with."""
+    state, now = turn.state, turn.now
+    if state.phase is Phase.OVER:
+        return
+    until = state.answered + state.job.given_up_s + state.outwaits
+    if not state.has_begun:
+        until = state.began + state.job.roll_call_s + SLACK_S
+        if state.is_spare and state.answered > state.began:
+            until = max(until, state.answered + state.job.given_up_s + state.outwaits)
+    if now >= until and not state.gave_up:
+        turn.change(gave_up=True)
+        if state.has_begun:
+            what = f"node {state.index} gave node 0 up: no contact for {state.job.lost_after_s:g} s"
+            event = Event(state.index, GAVE_UP, int(now * 1e9), EXIT_NOT_READY, LATENESS_NS, what=what)
+            turn.send(events.Failed(state.index, event, state.attempt))
+        if state.runs:
+            end(turn, signal.SIGTERM)
+        else:
+            leave(turn)
+    if turn.state.phase is not Phase.OVER:
+        turn.change(due=None if turn.state.gave_up else until)
+
+
+def tick(turn: Turn, event: Tick) -> None:
+    """Do what is due."""
+
+
+RULES: Mapping[type, Callable[[Turn, Any], None]] = {
+    Connected: connect,
+    Disconnected: disconnect,
+    Answered: answer,
+    Start: start,
+    Stop: stop,
+    Again: again,
+    Over: over,
+    Broke: fail,
+    Done: finish,
+    Signalled: receive,
+    Checked: note_checked,
+    Tick: tick,
+}
+"""What an event does."""

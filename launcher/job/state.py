@@ -1,0 +1,214 @@
+"""The state of a job: its rules, its phase, its nodes, the attempt that runs, and the wait for the next one.
+
+A node is found by its index among all nodes, with the spare ones. One node holds a rank: `State.holders`.
+All times are seconds of the monotonic clock of the launcher that decides.
+"""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen
+from launcher.core.members import Enum
+from launcher.core.model import GRACE_S, Restarts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.failure.arbiter import Event
+    from launcher.failure.model import Verdict
+    from launcher.job.commands import Again, Over, Stop
+    from launcher.recovery.policy import FailedAttempt
+
+BEAT_S = 2.0
+"""Seconds between heartbeats of each node, and of node 0 to each node."""
+QUIET_S = 3.0
+"""A node that was not heard for longer has missed a heartbeat: now it is silent."""
+HEAL_S = 2.0
+"""Seconds until a link that was down carries a call again: its carrier, its neighbors, and the next call."""
+LEASE_SLACK_S = 1.0
+"""A launcher that runs has stopped its processes before their lease ends."""
+KILLED_S = 2.0
+"""After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
+this time."""
+LEAVE_S = 5.0
+"""Seconds for nodes to hear how the job ended, and to leave."""
+
+
+class Phase(Enum):
+    """What a job is doing."""
+
+    GATHERING = "gathering"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    BETWEEN = "between attempts"
+    OVER = "over"
+
+
+class Link(Enum):
+    """How a node can be heard."""
+
+    OPEN = "open"
+    SILENT = "silent"
+    CLOSED = "closed"
+
+
+@frozen
+class Job:
+    """What does not change about a job.
+
+    Attributes:
+        node_count: Number of nodes that take part.
+        spare_count: Number of nodes that wait to take the place of a lost one.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        lost_after_s: Seconds for which a link may be down.
+        roll_call_s: Time limit of the roll call.
+        restarts: What the user allows after a failure.
+        seed: Seed for the random part of waits.
+    """
+
+    node_count: int
+    spare_count: int = 0
+    grace_s: float = GRACE_S
+    lost_after_s: float = 10.0
+    roll_call_s: float = 900.0
+    restarts: Restarts = Restarts()
+    seed: str = ""
+
+    @property
+    def given_up_s(self) -> float:
+        """Seconds after the last message until a node, or node 0, counts as lost.
+
+        The silence of a link that is down begins with the first heartbeat that is missing, and what ends it
+        takes a moment.
+        """
+        return self.lost_after_s + QUIET_S + HEAL_S
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds after a heartbeat that node 0 has answered until nothing of that node may run any more.
+
+        The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
+        """
+        return self.given_up_s + self.grace_s + LEASE_SLACK_S
+
+
+@frozen
+class Node:
+    """A launcher as node 0 knows it.
+
+    Attributes:
+        session: Random name that tells it from an earlier launcher with the same index.
+        rank: The rank that it holds; None for a spare node.
+        link: How it can be heard.
+        heard: When it was heard last, if it is silent or its connection is closed.
+        since: When its connection was closed, or `heard`.
+        has_exited: Whether it has closed its connection itself: its launcher has ended.
+        part: The attempt in which it took part last; -1 for none.
+        ended: Status of its processes in this attempt; None while they run.
+        is_lost: Whether it was lost in this attempt.
+        is_ready: Whether it is ready for the next attempt.
+        health: What its health command found, empty if nothing; None before its answer.
+        is_held: Whether processes that survive SIGKILL keep it from taking part again.
+        has_left: Whether it has given node 0 up, or knows how the job ended.
+        quiet: What has not happened on it for the time of a stall; empty if something has.
+        record: The verdict on its processes.
+    """
+
+    session: str
+    rank: int | None
+    link: Link = Link.OPEN
+    heard: float = 0.0
+    since: float = 0.0
+    has_exited: bool = False
+    part: int = -1
+    ended: int | None = None
+    is_lost: bool = False
+    is_ready: bool = False
+    health: str | None = None
+    is_held: bool = False
+    has_left: bool = False
+    quiet: str = ""
+    record: Verdict | None = None
+
+
+@frozen
+class Attempt:
+    """The attempt that runs, or ran last.
+
+    Attributes:
+        number: 0 for the first.
+        began: When it was started.
+        open: Number of nodes that have neither ended nor been lost.
+        events: What has failed, in the order of the reports.
+        first_at: When the first report came.
+        stop: The order to stop, once sent.
+        held: A failure that only follows from another, and until when that other one is awaited.
+        decide_by: When it is decided even if nodes have not ended.
+        progressed: Whether any node saw progress; None if none watches for it.
+    """
+
+    number: int
+    began: float
+    open: int
+    events: tuple[Event, ...] = ()
+    first_at: float | None = None
+    stop: Stop | None = None
+    held: tuple[float, Event] | None = None
+    decide_by: float | None = None
+    progressed: bool | None = None
+
+
+@frozen
+class Pause:
+    """The wait for the next attempt.
+
+    Attributes:
+        again: What all nodes were sent.
+        not_before: When the attempt may start at the earliest: by then nothing of the last one runs.
+        ready: Number of ranks whose holder is ready.
+        until: Until when each rank is waited for, if that is not `until_all`.
+        until_all: Until when the nodes are waited for.
+    """
+
+    again: Again
+    not_before: float
+    ready: int
+    until_all: float
+    until: Mapping[int, float] = {}
+
+
+@frozen
+class State:
+    """A job.
+
+    Attributes:
+        job: What does not change.
+        phase: What the job is doing.
+        began: When node 0 began.
+        nodes: The launchers by index; None for one that is not here.
+        holders: The index of the node that holds each rank; None for none.
+        away: Indices of the nodes that are silent or whose connection is closed.
+        unhealthy: Until when a spare node is awaited for an unhealthy one, by its index.
+        is_told: Whether the job was asked to end by a signal.
+        attempt: The attempt that runs, or ran last; None before the first.
+        pause: The wait for the next attempt; None while there is none.
+        failed: The attempts that have failed.
+        over: How the job has ended.
+        leave_by: Until when nodes can hear that.
+        due: When to call again if nothing happens; None for never.
+    """
+
+    job: Job
+    phase: Phase
+    began: float
+    nodes: tuple[Node | None, ...]
+    holders: tuple[int | None, ...]
+    away: frozenset[int] = frozenset()
+    unhealthy: Mapping[int, float] = {}
+    is_told: bool = False
+    attempt: Attempt | None = None
+    pause: Pause | None = None
+    failed: tuple[FailedAttempt, ...] = ()
+    over: Over | None = None
+    leave_by: float | None = None
+    due: float | None = None

@@ -1,0 +1,128 @@
+"""One step of a job in progress: the state as far as it has changed, and the commands so far."""
+
+from __future__ import annotations
+
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
+from launcher.job.commands import HangUp, Over, Start, To
+from launcher.job.state import LEAVE_S, Attempt, Link, Node, Pause, Phase, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.job.commands import Command
+
+REPLACED = "this node leaves the job: it was lost, and the job goes on without it"
+"""Why a launcher leaves whose place is taken: it must not go on with an old attempt."""
+
+
+class Turn:
+    """One step.
+
+    Attributes:
+        state: The state so far.
+        now: The time.
+        commands: The commands so far.
+    """
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state, self.now = state, now
+        self.commands: list[Command] = []
+
+    # --- the state
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt that runs, or ran last."""
+        assert self.state.attempt is not None  # noqa: S101 - after the roll call
+        return self.state.attempt
+
+    @property
+    def pause(self) -> Pause:
+        """The wait for the next attempt."""
+        assert self.state.pause is not None  # noqa: S101 - between attempts
+        return self.state.pause
+
+    def change(self, **changes: object) -> None:
+        """Change fields of the state."""
+        self.state = replace(self.state, **changes)
+
+    def change_attempt(self, **changes: object) -> None:
+        """Change fields of the attempt."""
+        self.change(attempt=replace(self.attempt, **changes))
+
+    def change_pause(self, **changes: object) -> None:
+        """Change fields of the wait for the next attempt."""
+        self.change(pause=replace(self.pause, **changes))
+
+    def find(self, index: int) -> Node | None:
+        """Return the launcher with an index; None if there is none."""
+        return self.state.nodes[index] if 0 <= index < len(self.state.nodes) else None
+
+    def put(self, index: int, node: Node | None) -> None:
+        """Replace the launcher with an index, and give or take the rank that it has."""
+        state, before = self.state, self.state.nodes[index]
+        nodes = (*state.nodes[:index], node, *state.nodes[index + 1 :])
+        away, holders = state.away, state.holders
+        if (node is not None and node.link is not Link.OPEN) != (index in away):
+            away = away ^ {index}
+        rank, rank_before = (None if one is None else one.rank for one in (node, before))
+        if rank != rank_before:
+            changed = list(holders)
+            if rank_before is not None and changed[rank_before] == index:
+                changed[rank_before] = None
+            if rank is not None:
+                changed[rank] = index
+            holders = tuple(changed)
+        self.state = replace(state, nodes=nodes, away=away, holders=holders)
+
+    def change_node(self, index: int, **changes: object) -> None:
+        """Change fields of a launcher."""
+        node = self.find(index)
+        if node is not None:
+            self.put(index, replace(node, **changes))
+
+    def held(self) -> Iterator[tuple[int, Node]]:
+        """Yield the nodes that hold a rank, in the order of the ranks, with their indices."""
+        for index in self.state.holders:
+            node = None if index is None else self.state.nodes[index]
+            if index is not None and node is not None:
+                yield index, node
+
+    # --- commands
+
+    def send(self, command: Command) -> None:
+        """Add a command."""
+        self.commands.append(command)
+
+    def dismiss(self, session: str, why: str = REPLACED) -> None:
+        """Let one launcher leave the job, which goes on."""
+        self.send(To(session, Over(EXIT_NOT_READY, why=why, leaves=True)))
+
+    def drop(self, index: int) -> None:
+        """Forget a launcher that was lost; it must not go on with an old attempt."""
+        node = self.find(index)
+        if node is not None:
+            self.put(index, None)
+            self.send(HangUp(node.session))
+
+    def start(self, number: int) -> None:
+        """Start an attempt on all nodes."""
+        order = tuple(index for index in self.state.holders if index is not None)
+
+        def begin(node: Node | None) -> Node | None:
+            if node is None or node.rank is None:
+                return node
+            return Node(node.session, node.rank, node.link, node.heard, node.since, node.has_exited, number,
+                        health=node.health)  # fmt: skip
+
+        self.change(nodes=tuple(map(begin, self.state.nodes)))
+        attempt = Attempt(number, self.now, len(order))
+        self.change(phase=Phase.RUNNING, attempt=attempt, pause=None)
+        self.send(Start(number, order))
+
+    def finish(self, over: Over) -> None:
+        """End the job."""
+        self.change(phase=Phase.OVER, over=over, pause=None, leave_by=self.now + LEAVE_S)
+        self.send(over)
