@@ -8,6 +8,7 @@ import time
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
+from launcher.core.signal import signal
 from launcher.output.folder import STARTS_FILE
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.agent.agent import Agent
+    from launcher.agent.life import Life
     from launcher.failure.model import Verdict
     from launcher.process.spawn import Child
     from launcher.recovery.gpus import GpuGate
@@ -22,10 +24,7 @@ if TYPE_CHECKING:
     from launcher.recovery.progress import ProgressGate
     from launcher.recovery.recovery import Recovery
 
-TOLD = "the launcher was told to end"
-TAKEN_BACK = "the platform takes this node back"
 TORCHRUN = "torchrun"
-SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
 def describe(error: Exception) -> str:
@@ -58,6 +57,7 @@ class Restarter:
         self._has_reported = False
         self._recovery: Recovery | None = None
         self._decision: Decision | None = None
+        self._life: Life | None = None
         self._gpus: GpuGate | None = None
         self._starts: str | None = None
         self._failure_file: str | None = None
@@ -79,13 +79,19 @@ class Restarter:
         """Forget the attempt before."""
         self._outcome, self._decision, self._has_reported = None, None, False
         self.starts_at = None
+        if self._life is not None:
+            self._life.note_ready()
         if self.progress is not None:
             self.progress.begin()
 
     def note_start(self) -> None:
         """Note that the processes have been started; with GPUs read their use before the first attempt."""
         agent = self._agent
-        if not agent.watch.restarts.most or self._gpus is not None:
+        if not agent.watch.restarts.most:
+            return
+        if not agent.coordination.has_others:
+            self._begin_life()  # now, while the processes begin: a restart need not load it
+        if self._gpus is not None:
             return
         from launcher.machine.host import Host
 
@@ -220,18 +226,35 @@ class Restarter:
         has_ended_as_told = self.is_told and agent.told_before is not None
         if not agent.watch.restarts.most or has_ended_as_told or not outcome.status:
             return None
-        found: list[Decision] = []
-        agent.loop.guard(
-            lambda: found.append(self.recovery.decide(self.describe(outcome), self._find_veto()))
-        )
-        self._decision = found[0] if found else None
+        agent.loop.guard(lambda: self._conclude(outcome))
         return self._decision
 
-    def _find_veto(self) -> str:
-        """Return why no attempt can follow here; empty for no reason."""
-        if self.is_told:
-            return TAKEN_BACK if self._agent.observers.is_taken_back else TOLD
-        return SURVIVES if self._agent.group.find_survivors() else ""
+    def _begin_life(self) -> Life:
+        """Return the life of the job, which begins with its first attempt."""
+        if self._life is None:
+            from launcher.agent.life import Life
+
+            agent = self._agent
+            rule, grace_s = agent.watch.restarts, agent.watch.grace_s
+            self._life = Life(rule, grace_s, agent.run_id, agent.say, agent.started_mono_ns / 1e9)
+        return self._life
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Have the life of the job go on after an attempt."""
+        agent, life = self._agent, self._begin_life()
+        if agent.observers.is_taken_back:
+            life.take_back()
+        elif self.is_told:
+            life.receive(agent.forwarder.told or signal.SIGINT)
+        verdict = outcome.verdict
+        ended_ns = time.monotonic_ns()
+        if verdict is not None:
+            ended_ns = agent.started_mono_ns + verdict.ended_ns - agent.started_ns
+        self._decision = life.end_attempt(
+            outcome.status, verdict, ended_ns, self._progressed, is_held=bool(agent.group.find_survivors())
+        )
+        if self._decision is not None:
+            self.recovery.note(self.describe(outcome), self._decision)
 
     def describe_wait(self, number: int, starts_at: float | None) -> str:
         """Return that this node waits for a restart, for its status.
@@ -247,6 +270,8 @@ class Restarter:
     def give_up(self, why: str) -> None:
         """Report that the attempt that was to follow does not take place."""
         self.starts_at = None
+        if self._life is not None:
+            self._life.give_up(why)
         self.recovery.give_up(why)
         self._agent.say(self.recovery.describe(), "no-restart")
 
@@ -271,56 +296,52 @@ class Restarter:
             return False
         outcome = self.find_outcome()
         decision = self.decide(outcome)
-        if decision is None or not decision.restarts:
+        life = self._life
+        if life is None or decision is None or not decision.restarts:
             return False  # the end of the job reports it
         self.report(outcome)
-        self.starts_at = time.monotonic() + decision.wait_s
-        is_free: list[bool] = []
-        self.wait_for_gpus(lambda: is_free.append(True))
-        agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
-        while not is_free and not self.is_told:
-            agent.loop.turn()
-        self._check_health()
-        if self.is_told:
-            self.give_up(TOLD)
+        self.starts_at = life.starts_at
+        self.wait_for_gpus(lambda: self._check_health(life.note_ready))
+        while life.is_waiting:
+            agent.loop.turn_until(lambda: self.is_told or not life.is_waiting, life.wait_s())
+            if self.is_told:
+                life.receive(agent.forwarder.told or signal.SIGINT)
+            life.look()
+        if life.refusal:
+            self.give_up(life.refusal)
             return False
-        self._renew()
-        agent.begin_again(agent.attempt + 1)
+        if agent.renew is not None:
+            from contextlib import suppress
+
+            with suppress(LauncherError):  # what was planned before still holds: its port, too
+                agent.renew()
+        agent.begin_again(life.attempt)
         return True
 
-    def _renew(self) -> None:
-        """Give the processes of the next attempt their own port; without one they keep the last."""
-        if self._agent.renew is None:
+    def _check_health(self, take: Callable[[str], None]) -> None:
+        """Run the health command, if there is one, and pass on what it finds."""
+        argv = self._agent.watch.restarts.health_argv
+        if not argv:
+            take("")
             return
-        from contextlib import suppress
+        from launcher.recovery.health import ask_health
 
-        with suppress(LauncherError):  # what was planned before still holds
-            self._agent.renew()
+        ask_health(argv, self._agent.group.helpers, take)
 
-    def _check_health(self) -> None:
-        """Run the health command, and report what it finds: a single node has no other in its place."""
-        argv, answers = self._agent.watch.restarts.health_argv, list[str]()
-        if not argv or self.is_told:
-            return
-        from launcher.recovery.health import LIMIT_S, MARGIN_S, ask_health
-
-        ask_health(argv, self._agent.group.helpers, answers.append)
-        self._agent.loop.turn_until(lambda: bool(answers) or self.is_told, LIMIT_S + MARGIN_S)
-        if answers and answers[0]:
-            self._agent.say(
-                f"this node is unhealthy ({answers[0]}), and starts again: there is no other", "unhealthy"
-            )
+    @property
+    def _progressed(self) -> bool | None:
+        """Whether this attempt has made progress; None if that is not watched."""
+        return None if self.progress is None else self.progress.has_progressed()
 
     def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
         from launcher.recovery.nodes import read_machine
-        from launcher.recovery.recovery import describe_attempt
+        from launcher.recovery.policy import describe_attempt
 
         agent = self._agent
-        progressed = None if self.progress is None else self.progress.has_progressed()
         return describe_attempt(
-            outcome.verdict, agent.attempt, outcome.status, agent.started_ns, time.time_ns(), progressed,
-            lambda node: read_machine(agent.environ),
+            outcome.verdict, agent.attempt, outcome.status, agent.started_ns, time.time_ns(),
+            self._progressed, lambda node: read_machine(agent.environ),
         )  # fmt: skip
 
     def _note_gpu_faults(self) -> Recovery | None:

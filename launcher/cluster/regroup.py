@@ -25,7 +25,7 @@ from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import CUT_OFF, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
-from launcher.recovery.recovery import describe_attempt
+from launcher.recovery.policy import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

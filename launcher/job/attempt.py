@@ -21,7 +21,7 @@ from launcher.failure.reason import STALLED_STATUS
 from launcher.job import between
 from launcher.job.commands import Ask, Over, Stop
 from launcher.job.state import Link, Phase
-from launcher.recovery.policy import FailedAttempt, decide
+from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ SETTLE_S = 0.3
 """Seconds after the first report for reports of earlier events, while a node may still have some to send."""
 SLACK_S = 5.0
 ALSO_MAX = 4
+FAILED_MAX = 1000
+"""Number of failed attempts that are remembered."""
 VETOES = {
     PREEMPTED: "a node is taken back",
     REFUSED: "a node could not start its processes",
     CUT_OFF: "node 0 was cut off from all other nodes, and they have ended",
 }
 """Kinds of events after which the nodes cannot start together again, and why."""
-TOLD = "the job was told to end"
+TAKEN_BACK = "the platform takes this node back"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
@@ -168,16 +170,16 @@ def conclude(turn: Turn) -> None:
     if over.first is None and not over.status:
         turn.finish(over)
         return
-    failed = (*turn.state.failed, describe(turn, over))
+    failed = (*turn.state.failed, describe(turn, over))[-FAILED_MAX:]
     turn.change(failed=failed)
     veto, job = find_veto(turn, over), turn.state.job
     decision = decide(job.restarts, failed, draw(f"{job.seed}-{len(failed)}"))
     if veto and decision.restarts:
-        turn.finish(replace(over, why=f"no restart: {veto}"))
-    elif not decision.restarts:
-        turn.finish(replace(over, why=f"no restart: {decision.why}" if job.restarts.most else ""))
+        decision = Decision(False, veto)
+    if decision.restarts:
+        between.begin(turn, over, decision)
     else:
-        between.begin(turn, over, decision.why, decision.wait_s)
+        turn.finish(replace(over, decision=decision if job.restarts.most else None))
 
 
 def draw(seed: str) -> float:
@@ -209,25 +211,18 @@ def judge(turn: Turn) -> Over:
 
 def describe(turn: Turn, over: Over) -> FailedAttempt:
     """Return the attempt for the policy."""
-    attempt, first, record = turn.attempt, over.first, over.record
-    cause = None if first is None else first.cause
-    retryable = None if cause is None else cause.retryable
-    if record is not None:
-        cause, retryable = (record.causes or (None,))[0], record.retryable
-    ended_ns = int(turn.now * 1e9) if first is None else first.at_ns
-    started_ns = int(attempt.began * 1e9)
-    return FailedAttempt(
-        attempt.number,
-        started_ns,
-        max(started_ns, ended_ns),
-        over.status,
-        "" if first is None else first.what,
-        "" if cause is None else cause.code,
-        "" if cause is None else cause.what,
-        retryable,
-        None if first is None else first.node,
-        progressed=attempt.progressed,
+    attempt, first = turn.attempt, over.first
+    started_ns, ended_ns = int(attempt.began * 1e9), int(turn.now * 1e9)
+    failed = describe_attempt(
+        over.record, attempt.number, over.status, started_ns, ended_ns, attempt.progressed
     )
+    if first is None:
+        return failed
+    failed = replace(failed, ended_ns=max(started_ns, first.at_ns), node=first.node)
+    if over.record is not None or first.cause is None:
+        return failed
+    cause = first.cause
+    return replace(failed, what=first.what, cause=cause.code, detail=cause.what, retryable=cause.retryable)
 
 
 def find_veto(turn: Turn, over: Over) -> str:
@@ -235,9 +230,9 @@ def find_veto(turn: Turn, over: Over) -> str:
     kinds = {event.kind for event in turn.attempt.events}
     others = [node for index, node in turn.held() if index]
     if turn.state.is_told:
-        return TOLD
-    if PREEMPTED in kinds:
-        return VETOES[PREEMPTED]  # also if something else has failed before
+        return between.TOLD
+    if PREEMPTED in kinds:  # also if something else has failed before
+        return VETOES[PREEMPTED] if turn.state.job.node_count > 1 else TAKEN_BACK
     if GAVE_UP in kinds and all(node.has_left or node.is_lost for node in others):
         return VETOES[CUT_OFF]  # it was paused: they have given it up and do not come back
     if turn.state.job.node_count == 1 and any(node.is_held for _, node in turn.held()):

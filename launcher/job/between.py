@@ -14,21 +14,23 @@ from launcher.failure.arbiter import CUT_OFF, LOST, Event
 from launcher.failure.model import Cause
 from launcher.job.commands import Again, Over, Print
 from launcher.job.state import KILLED_S, LEASE_SLACK_S, Link, Node, Pause, Phase
+from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.job.events import Failed, Ready, Received
+    from launcher.job.events import Failed, Ready, Received, Unable
     from launcher.job.turn import Turn
 
 SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
+TOLD = "the launcher was told to end"
 LOST_FIX = "check the node, its network, and whether its container was stopped"
 
 
-def begin(turn: Turn, over: Over, why: str, wait_s: float) -> None:
+def begin(turn: Turn, over: Over, decision: Decision) -> None:
     """Wait for the nodes after an attempt that has failed; lost ones are no members any more."""
     state, now = turn.state, turn.now
-    again = Again(turn.attempt.number + 1, over, why)
+    again, wait_s = Again(turn.attempt.number + 1, over, decision), decision.wait_s
     patience_s = state.job.grace_s + state.job.restarts.rejoin_timeout_s
     turn.change(phase=Phase.BETWEEN, pause=Pause(again, now + wait_s, 0, now + wait_s + patience_s))
     turn.send(again)
@@ -95,7 +97,8 @@ def take_unhealthy(turn: Turn, index: int, unhealthy: str) -> None:
         turn.send(Print(f"spare node {index} is unhealthy: {unhealthy}", "unhealthy"))
     elif unhealthy:
         turn.change(unhealthy={**turn.state.unhealthy, index: turn.now + SPARES_S})
-    fill(turn)
+    if turn.state.phase in (Phase.GATHERING, Phase.BETWEEN):
+        fill(turn)
 
 
 def fill(turn: Turn) -> None:
@@ -111,12 +114,19 @@ def fill(turn: Turn) -> None:
                 end(turn, f"node {index} is unhealthy ({node.health}), and no spare node can take its place")
                 return
             else:
-                turn.send(Print(f"node {index} is unhealthy ({node.health}), and takes part", "unhealthy"))
+                turn.send(Print(describe_unhealthy(turn, index, node.health), "unhealthy"))
         turn.change(unhealthy={one: at for one, at in turn.state.unhealthy.items() if one != index})
     if turn.state.phase is Phase.BETWEEN:
         for rank, holder in enumerate(turn.state.holders):
             if holder is None and not seat(turn, rank):
                 return
+
+
+def describe_unhealthy(turn: Turn, index: int, health: str) -> str:
+    """Return that an unhealthy node takes part, because no other can."""
+    if turn.state.job.node_count == 1:
+        return f"this node is unhealthy ({health}), and starts again: there is no other"
+    return f"node {index} is unhealthy: {health}; no spare node can take its place, so it takes part"
 
 
 def seat(turn: Turn, rank: int) -> bool:
@@ -167,7 +177,12 @@ def stop(turn: Turn, event: Received) -> None:
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
-        end(turn, f"node {event.node} received signal {event.number}")
+        end(turn, TOLD)
+
+
+def give_up(turn: Turn, event: Unable) -> None:
+    """End the job, because the next attempt cannot start."""
+    end(turn, event.why)
 
 
 def lose(turn: Turn, index: int, since: float) -> None:
@@ -204,7 +219,7 @@ def end(turn: Turn, why: str) -> None:
 
 def finish(turn: Turn, over: Over, why: str) -> None:
     """End the job, although an attempt was to follow."""
-    turn.finish(replace(over, why=f"no restart: {why}"))
+    turn.finish(replace(over, decision=Decision(False, why)))
 
 
 def advance(turn: Turn) -> None:
@@ -218,7 +233,7 @@ def advance(turn: Turn) -> None:
         if now >= pause.not_before:
             turn.start(pause.again.attempt)
         return
-    late = [rank for rank in find_absent(turn) if now >= deadline(turn, rank)]
+    late = [rank for rank in find_awaited(turn) if now >= deadline(turn, rank)]
     if late:
         what = f"node {late[0]} did not come back in time (--rejoin-timeout)"
         over = pause.again.over
@@ -241,6 +256,11 @@ def find_absent(turn: Turn) -> list[int]:
         for rank, node in enumerate(nodes)
         if node is None or not node.is_ready or node.link is Link.CLOSED
     ]
+
+
+def find_awaited(turn: Turn) -> list[int]:
+    """Return the absent ranks whose node may not come back. That of node 0 only has to get ready."""
+    return [rank for rank in find_absent(turn) if turn.state.holders[rank] != 0]
 
 
 def deadline(turn: Turn, rank: int) -> float:

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
+    from launcher.recovery.policy import Decision
 
 
 @frozen
@@ -50,12 +51,12 @@ class Again:
     Attributes:
         attempt: The next attempt.
         over: How the job would have ended without it.
-        why: The restart, in words for the log.
+        decision: The restart.
     """
 
     attempt: int
     over: Over
-    why: str
+    decision: Decision
 
 
 @frozen
@@ -67,7 +68,8 @@ class Over:
         first: What came first; None if nothing has failed.
         record: The verdict of that node.
         also: What else has failed of its own accord.
-        why: Why it did not start, or why no other attempt follows.
+        decision: Why no other attempt follows; None if nothing has failed, or no restart is allowed.
+        why: Why the job did not start, or why a launcher leaves it.
         leaves: Whether only this launcher leaves; the job goes on without it.
     """
 
@@ -75,6 +77,7 @@ class Over:
     first: Event | None = None
     record: Verdict | None = None
     also: tuple[Event, ...] = ()
+    decision: Decision | None = None
     why: str = ""
     leaves: bool = False
 

@@ -27,6 +27,7 @@ from launcher.job.events import (
     Received,
     Silent,
     Tick,
+    Unable,
 )
 from launcher.job.state import QUIET_S, Job, Link, Node, Phase, State
 from launcher.job.turn import Turn
@@ -212,8 +213,7 @@ def find_due(turn: Turn) -> float | None:
         if between.is_complete(turn):
             times.append(turn.pause.not_before)
         else:
-            absent = between.find_absent(turn) if turn.pause.until else range(state.job.node_count)
-            times.append(min(between.deadline(turn, rank) for rank in absent))
+            times += [between.deadline(turn, rank) for rank in between.find_awaited(turn)]
     else:
         run = turn.attempt
         if run.held is not None:
@@ -240,10 +240,15 @@ RULES: Mapping[type, Mapping[Phase, Rule]] = {
     Failed: {R: attempt.fail, S: attempt.fail, B: between.fail},
     Exited: {R: attempt.note_exit, S: attempt.note_exit, B: attempt.note_late_exit},
     Received: {G: gathering.refuse_by_signal, R: attempt.stop, S: attempt.stop, B: between.stop},
-    Ready: {G: gathering.note_health, R: gathering.note_health, S: gathering.note_health,
-            B: between.note_ready},
+    Ready: {
+        G: gathering.note_health,
+        R: gathering.note_spare_health,
+        S: gathering.note_spare_health,
+        B: between.note_ready,
+    },
     Quiet: {R: attempt.note_quiet},
     Progress: {R: attempt.note_progress},
+    Unable: {B: between.give_up},
     Left: {G: leave, R: leave, S: leave, B: leave, END: leave},
     Tick: {},
 }  # fmt: skip

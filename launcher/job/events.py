@@ -129,6 +129,14 @@ class Progress:
 
 
 @frozen
+class Unable:
+    """The next attempt cannot start; ``why``: the reason, e.g. that there is no port for it."""
+
+    node: int
+    why: str
+
+
+@frozen
 class Left:
     """A node leaves: it knows how the job ended, or was asked to end while it waited as a spare one."""
 
@@ -140,4 +148,18 @@ class Tick:
     """Time has passed."""
 
 
-Event = Joined | Lost | Silent | Heard | Failed | Exited | Received | Ready | Quiet | Progress | Left | Tick
+Event = (
+    Joined
+    | Lost
+    | Silent
+    | Heard
+    | Failed
+    | Exited
+    | Received
+    | Ready
+    | Quiet
+    | Progress
+    | Unable
+    | Left
+    | Tick
+)

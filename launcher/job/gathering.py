@@ -143,6 +143,14 @@ def note_health(turn: Turn, event: Ready) -> None:
     between.take_unhealthy(turn, event.node, event.unhealthy)
 
 
+def note_spare_health(turn: Turn, event: Ready) -> None:
+    """Note what the health command of a spare node found; no place is given away while the attempt runs."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is None:
+        turn.change_node(event.node, health=event.unhealthy)
+        between.take_unhealthy(turn, event.node, event.unhealthy)
+
+
 def advance(turn: Turn) -> None:
     """Start the job if all nodes are here, or refuse it if they have not come in time."""
     state = turn.state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.restarter import TOLD
+from launcher.job.between import TOLD
 from launcher.machine.ports import find_free_port
 from launcher.mpi.node import NAMED_MAX
 

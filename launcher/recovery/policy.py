@@ -5,16 +5,17 @@ docs/restarts.md has the same rules as a table. The first rule that applies deci
 
 from __future__ import annotations
 
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.messages import message
 from launcher.failure.model import OWN_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from launcher.core.messages import Line, NodeRank, Status
     from launcher.core.model import Restarts
+    from launcher.failure.model import Verdict
 
 IDLE_MAX = 3
 """Number of attempts in a row without progress after which there is no other."""
@@ -88,6 +89,13 @@ class Decision:
     wait_s: float = 0.0
     note: str = ""
 
+    def describe(self) -> str:
+        """Return the decision as a line for the log."""
+        if not self.restarts:
+            return f"no restart: {self.why}"
+        wait = f" in {self.wait_s:.1f} s" if self.wait_s else ""
+        return f"{self.why}{wait}{f'; {self.note}' if self.note else ''}"
+
 
 def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.0) -> Decision:
     """Return whether another attempt follows the last of these.
@@ -159,3 +167,39 @@ def find_wait_s(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float
         return 0.0
     longest = min(rule.delay_max_s, rule.delay_s * 2.0 ** min(quick - 2, 32))
     return longest * (JITTER + (1.0 - JITTER) * chance)
+
+
+def describe_attempt(
+    verdict: Verdict | None,
+    number: int,
+    status: int,
+    started_ns: int,
+    ended_ns: int,
+    progressed: bool | None,
+    find_machine: Callable[[int | None], str] = lambda node: "",
+) -> FailedAttempt:
+    """Return a failed attempt for the policy and the record.
+
+    Args:
+        verdict: The verdict on it; None if none could be made.
+        number: 0 for the first attempt.
+        status: Exit status that it would have given the job.
+        started_ns: When its processes were started, nanoseconds since 1970.
+        ended_ns: When it ended, if the verdict does not say when it failed.
+        progressed: Whether it made progress; None if that is not watched.
+        find_machine: Returns the platform's name of a node by its rank; empty if unknown.
+    """
+    bare = FailedAttempt(number, started_ns, max(ended_ns, started_ns), status, progressed=progressed)
+    if verdict is None:
+        return bare
+    return replace(
+        bare,
+        ended_ns=max(verdict.ended_ns, started_ns),
+        what=verdict.headline,
+        cause=verdict.causes[0].code if verdict.causes else "",
+        detail=verdict.causes[0].what if verdict.causes else "",
+        retryable=verdict.retryable,
+        node=verdict.node_rank,
+        host=verdict.host_name,
+        machine=find_machine(verdict.node_rank),
+    )

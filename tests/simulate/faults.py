@@ -93,8 +93,8 @@ def die(world: World, one: Launcher, *, with_dog: bool = False, orphans: bool = 
         else:
             made.thaw(world.now)
             world.at(world.now + DOG_S, lambda: world.kill_processes(made, "watchdog"))
-    if one.connection is not None:
-        world.hang_up(one.connection, UP)
+    for connection in world.connections(one):
+        world.hang_up(connection, UP)
     if one is world.server.own:
         world.server.end()
 
@@ -108,8 +108,8 @@ def vanish(world: World, one: Launcher) -> None:
     one.is_alive = False
     if one.processes is not None:
         one.processes.end(world.now, 137)
-    if one.connection is not None:
-        one.connection.is_open[UP] = False
+    for connection in world.connections(one):
+        connection.is_open[UP] = False
     one.link.waiting[UP].clear()
 
 

@@ -99,6 +99,14 @@ def test_a_new_launcher_ends_what_the_one_before_has_left() -> None:
     assert any("is killed: a new launcher" in line for line in world.story)
 
 
+def test_a_node_that_is_killed_while_the_start_is_on_its_way_is_replaced() -> None:
+    """Found by a seed: it was frozen just before, so that it never read that it was let in."""
+    world = play(
+        {1.9: lambda world: faults.pause(world, of(world, 1), 8.0, whole=True), 4.0: die(1)}, spares=1
+    )
+    assert status(world) == 0
+
+
 def test_of_two_failures_at_once_one_is_named_and_the_other_beside_it() -> None:
     world = play({10.0: both(kill_rank(1), kill_rank(3))}, restarts=0)
     assert status(world) == 137

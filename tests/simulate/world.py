@@ -244,6 +244,8 @@ class World:
         if one.connection is not None and self.now - one.heard <= QUIET_S and one.connection.is_open[UP]:
             one.calls_at = None
         elif one.is_alive and server.is_alive and one.link.is_up and not server.own.is_paused:
+            if one.calling is not None and one.calling is not one.connection:
+                self.hang_up(one.calling, UP)
             connection = one.calling = Connection(one.session, one.link)
             begun, attempt = one.state.has_begun, one.state.attempt
 
@@ -281,8 +283,14 @@ class World:
 
         self.at(time, try_arrive)
 
+    def connections(self, one: Launcher) -> list[Connection]:
+        """Return the connections of a launcher that are, or were, open or begun last."""
+        return [each for each in dict.fromkeys((one.connection, one.calling)) if each is not None]
+
     def admitted(self, one: Launcher, connection: Connection) -> None:
         """Use a connection on which node 0 has let the launcher in."""
+        if not one.is_alive:
+            return
         before = one.connection
         if before is not None and before is not connection:
             self.hang_up(before, UP)
@@ -474,8 +482,8 @@ class World:
         one.is_alive = False
         if one.processes is not None and one.processes.ended is None:
             self.kill_processes(one.processes, "exit")
-        if one.connection is not None:
-            self.hang_up(one.connection, UP)
+        for connection in self.connections(one):
+            self.hang_up(connection, UP)
         if one is self.server.own and command.over is None:
             self.server.end()
 
@@ -551,11 +559,13 @@ class Server:
         if isinstance(command, (commands.Start, commands.Stop, commands.Again, commands.Over)):
             if isinstance(command, commands.Over):
                 world.overs.append(command)
-                if self.state.attempt is not None and not command.why:
+                if self.state.attempt is not None and self.state.attempt.open == 0:
                     world.judged.append((self.state.attempt.number, command))
             elif isinstance(command, commands.Again):
                 world.judged.append((command.attempt - 1, command.over))
-            world.note(f"node 0: {type(command).__name__} {getattr(command, 'why', '')}")
+            decision = None if isinstance(command, (commands.Start, commands.Stop)) else command.decision
+            why = getattr(command, "why", "") if decision is None else decision.describe()
+            world.note(f"node 0: {type(command).__name__} {why}")
             world.on_moment()
             for connection in list(self.nodes):
                 self.send(connection, command)

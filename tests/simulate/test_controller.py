@@ -1,0 +1,138 @@
+"""The controller by single steps: what seeds have found, and rules that a whole run does not show."""
+
+from __future__ import annotations
+
+from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
+from launcher.core.model import Restarts
+from launcher.failure.arbiter import RANK, Event
+from launcher.job.commands import Again, Busy, Command, Over, Start, Stop, To
+from launcher.job.controller import RULES, begin, step
+from launcher.job.events import Event as JobEvent
+from launcher.job.events import Exited, Failed, Joined, Lost, Quiet, Ready, Received, Tick, Unable
+from launcher.job.state import Job, Phase, State
+
+
+class Steps:
+    """A job that is led step by step."""
+
+    def __init__(self, nodes: int = 2, spares: int = 0, restarts: Restarts | None = None) -> None:
+        self.state: State = begin(Job(nodes, spares, restarts=restarts or Restarts(most=3)), "0", 0.0)
+        self.commands: tuple[Command, ...] = ()
+
+    def take(self, event: JobEvent, now: float = 1.0) -> tuple[Command, ...]:
+        """Take an event, and return the commands."""
+        self.state, self.commands = step(self.state, event, now)
+        return self.commands
+
+    def is_in(self, phase: Phase) -> bool:
+        """Whether the job is in a phase."""
+        return self.state.phase is phase
+
+    def gather(self) -> None:
+        """Let all nodes join."""
+        for index in range(1, len(self.state.nodes)):
+            self.take(Joined(index, str(index)))
+
+    def fail(self, node: int, now: float = 2.0) -> None:
+        """Let a process of a node fail, and those of all nodes end."""
+        event = Event(node, RANK, int(now * 1e9), 1, what="it exited with status 1", facts={"pid": node})
+        number = self.state.attempt.number if self.state.attempt is not None else 0
+        self.take(Failed(node, event, number), now)
+        for index in range(self.state.job.node_count):
+            self.take(Exited(index, 1, number), now)
+
+
+def test_an_event_does_nothing_to_the_state_before() -> None:
+    """The state is a value."""
+    before = begin(Job(2), "0", 0.0)
+    after, _ = step(before, Joined(1, "1"), 1.0)
+    assert (before.phase, after.phase) == (Phase.GATHERING, Phase.RUNNING)
+    assert before == begin(Job(2), "0", 0.0)
+
+
+def test_a_whole_life() -> None:
+    """All join, one fails, all are ready again, one is asked to end."""
+    job = Steps()
+    assert any(isinstance(one, Start) for one in job.take(Joined(1, "1")))
+    job.fail(1)
+    assert any(isinstance(one, Again) for one in job.commands)
+    job.take(Ready(0, 1), 3.0)
+    assert job.take(Ready(1, 1), 3.0)[0] == Start(1, (0, 1))
+    assert any(isinstance(one, Stop) and one.number == 15 for one in job.take(Received(1, 15), 4.0))
+    job.take(Exited(0, 0, 1), 5.0)
+    assert any(isinstance(one, Over) and one.status == 0 for one in job.take(Exited(1, 0, 1), 5.0))
+
+
+def test_what_a_health_command_found_moves_no_node_that_runs() -> None:
+    """A node repeats its answer on a new connection, and a spare one has come meanwhile."""
+    job = Steps(spares=1, restarts=Restarts(most=3, health_argv=("check",)))
+    job.gather()
+    job.take(Ready(0, 0))
+    job.take(Ready(2, 0))
+    job.take(Ready(1, 0))
+    assert job.is_in(Phase.RUNNING)
+    job.take(Ready(1, 0, "ill"), 5.0)
+    assert job.state.holders == (0, 1)
+
+
+def test_a_node_that_has_not_come_back_ends_the_job_and_node_0_has_not_to() -> None:
+    """Node 0 may need longer than --rejoin-timeout to free the memory of its GPUs."""
+    job = Steps(restarts=Restarts(most=3, rejoin_timeout_s=5.0))
+    job.gather()
+    job.fail(1)
+    job.take(Ready(1, 1), 3.0)
+    job.take(Tick(), 300.0)
+    assert job.is_in(Phase.BETWEEN)
+    job.take(Ready(0, 1), 301.0)
+    assert job.is_in(Phase.RUNNING)
+
+
+def test_a_second_launcher_of_a_node_refuses_the_job_before_the_start_and_is_sent_away_after_it() -> None:
+    job = Steps(nodes=3)
+    job.take(Joined(1, "1"))
+    job.take(Joined(1, "other"))
+    assert job.state.over is not None and job.state.over.status == EXIT_UNTRUSTED
+    job = Steps()
+    job.gather()
+    assert job.take(Joined(1, "other")) == (Busy("other"),)
+
+
+def test_a_launcher_of_an_older_job_leaves() -> None:
+    """Node 0 was started again: a launcher that has begun is no part of the new job."""
+    job = Steps()
+    (sent,) = (one for one in job.take(Joined(1, "1", begun=True)) if isinstance(one, To))
+    assert isinstance(sent.what, Over) and sent.what.leaves and sent.what.status == EXIT_NOT_READY
+
+
+def test_a_next_attempt_that_cannot_start_ends_the_job_as_the_last_one_ended() -> None:
+    job = Steps()
+    job.gather()
+    job.fail(1)
+    job.take(Unable(0, "there is no port"), 3.0)
+    over = job.state.over
+    assert over is not None and over.status == 1
+    assert over.decision is not None and over.decision.describe() == "no restart: there is no port"
+
+
+def test_a_signal_between_two_attempts_ends_the_job() -> None:
+    job = Steps()
+    job.gather()
+    job.fail(1)
+    job.take(Received(1, 15), 3.0)
+    assert job.state.over is not None and job.state.over.status == 1
+
+
+def test_a_job_hangs_when_all_nodes_are_quiet() -> None:
+    """One that is away says nothing."""
+    job = Steps(nodes=3)
+    job.gather()
+    job.take(Quiet(0, "no output", ends=True))
+    assert job.is_in(Phase.RUNNING)
+    job.take(Lost(2, 1.0), 2.0)
+    job.take(Quiet(1, "no output", ends=True), 2.0)
+    assert job.is_in(Phase.STOPPING)
+
+
+def test_each_rule_is_described() -> None:
+    """The page shows the first lines."""
+    assert all(rule.__doc__ for rules in RULES.values() for rule in rules.values())
