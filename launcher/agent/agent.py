@@ -20,13 +20,13 @@ import time
 from launcher.agent.coordination import Coordination
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
-from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow
 from launcher.agent.restarter import Restarter
 from launcher.agent.timings import Timings
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
 from launcher.evidence.collector import Collector
+from launcher.job.exits import SETTLE_S, Action, Exit, State, counts, decide, may_follow
 from launcher.output.folder import DEADLINE_NAME, RunFolder
 from launcher.output.router import OutputRouter
 from launcher.process.execute import CPU_LIMIT, find_program

@@ -30,11 +30,12 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
-from launcher.cluster.settings import BEAT_S, QUIET_S, SAY_EVERY_S, Shape
+from launcher.cluster.settings import SAY_EVERY_S, Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.failure.arbiter import EVENTS_OF_NODE, RANK
+from launcher.job.settings import BEAT_S, QUIET_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

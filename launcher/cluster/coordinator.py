@@ -31,11 +31,12 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
-from launcher.cluster.settings import BEAT_S, QUIET_S, Shape
+from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED
+from launcher.job.settings import BEAT_S, QUIET_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

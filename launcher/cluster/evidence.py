@@ -10,11 +10,11 @@ import time
 
 from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.cluster.outcome import CAUSES
-from launcher.cluster.settings import BEAT_S
 from launcher.core.frozen import replace
 from launcher.evidence.collector import DUMP_LIMIT_S
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
+from launcher.job.settings import BEAT_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from launcher.cluster.node_ending import NodeEnding
 from launcher.cluster.node_rendezvous import NodeRendezvous
 from launcher.cluster.questions import Questions
 from launcher.cluster.reporter import Reporter
-from launcher.cluster.settings import BEAT_S
 from launcher.cluster.stopper import JobStopper
 from launcher.core.signal import signal
+from launcher.job.settings import BEAT_S
 from launcher.process.loop import Every
 
 TYPE_CHECKING = False

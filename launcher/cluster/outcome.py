@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.policy import SETTLE_S as CAUSE_S
 from launcher.cluster.messages import First, News, Over, Stop
-from launcher.cluster.rendezvous import LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
@@ -31,6 +29,8 @@ from launcher.failure.reason import LEFT_FIX, NEVER_MET_FIX
 from launcher.failure.text import say_apart
 from launcher.failure.transfer import fit
 from launcher.failure.verdict import make_verdict
+from launcher.job.exits import SETTLE_S as CAUSE_S
+from launcher.job.settings import ALSO_MAX, LEAVE_S, LOST_FIX, SETTLE_S, SLACK_S
 from launcher.preemption.events import FIX, STATUS_WORDS
 
 TYPE_CHECKING = False
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
     from launcher.cluster.messages import Again, Ended, Failed
     from launcher.cluster.settings import Shape
 
-SETTLE_S = 0.3
-"""Seconds after the first report for reports of earlier events, while a node may still have some to send."""
-SLACK_S = 5.0
-ALSO_MAX = 4
-LOST_FIX = "check the node, its network, and whether its container was stopped"
 CUT_OFF_FIX = (
     "check the network of this node, and whether its container or machine was paused or ran out of CPU"
 )

@@ -17,14 +17,16 @@ from collections import Counter
 
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
-from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
+from launcher.cluster.outcome import make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.budget import LINES_MAX, LINES_OF_NODE, Latest, Quota
 from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
-from launcher.failure.arbiter import CUT_OFF, LOST, PREEMPTED, REFUSED, Event
+from launcher.failure.arbiter import CUT_OFF, LOST, PREEMPTED, Event
 from launcher.failure.model import Cause
+from launcher.job.attempt import VETOES
+from launcher.job.settings import KILLED_S, LEASE_SLACK_S, LOST_FIX, SPARES_S
 from launcher.recovery.policy import describe_attempt
 
 TYPE_CHECKING = False
@@ -39,20 +41,8 @@ if TYPE_CHECKING:
     from launcher.core.model import Restarts
     from launcher.recovery.recovery import Recovery
 
-KILLED_S = 2.0
-"""After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
-this time."""
-SLACK_S = 1.0
 REPORT_S = 2.0
 """Within this time node 0 has reported a failed attempt, although it may not be ready yet."""
-SPARES_S = 10.0
-"""Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
-VETOES = {
-    PREEMPTED: "a node is taken back",
-    REFUSED: "a node could not start its processes",
-    CUT_OFF: "node 0 was cut off from all other nodes, and they have ended",
-}
-"""Kinds of events after which the nodes cannot start together again, and why."""
 NAMED_MAX = 20
 
 
@@ -218,7 +208,7 @@ class Regroup:
         if member.has_heard_end:
             clear_at = now
         elif member.closed is not None and member.why == CLOSED and not has_given_up:
-            clear_at = now + KILLED_S + SLACK_S
+            clear_at = now + KILLED_S + LEASE_SLACK_S
         else:
             clear_at = (member.closed or now) + self._shape.lease_s + KILLED_S
         if member.facts["session"] in self.parts:

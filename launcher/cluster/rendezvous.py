@@ -11,6 +11,7 @@ from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.redact import printable, quote, redact
 from launcher.core.version import __version__
+from launcher.job.settings import LEAVE_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     Reasons = Mapping[int, str]
     FindReasons = Callable[[list[int], Callable[[Reasons], None]], None]
 
-LEAVE_S = 5.0
-"""Seconds for nodes to hear that the job does not start, or how it ended, and to leave."""
 HURRY_S = 0.15
 """The same if a node was told to stop: the sender of the signal waits."""
 LATE_COMERS_S = 10.0

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.model import GRACE_S, NODE
+from launcher.job.settings import find_given_up_s, find_lease_s
 
-BEAT_S = 2.0
-"""Seconds between heartbeats of each node, and of node 0 to each node."""
-QUIET_S = 3.0
-"""A node that was not heard for longer has missed a heartbeat: now it is silent."""
-HEAL_S = 2.0
-"""Seconds until a link that was down carries a call again: its carrier, its neighbors, and our next call."""
 SAY_EVERY_S = 15.0
-LEASE_SLACK_S = 1.0
-"""A launcher that runs has stopped its processes before their lease ends."""
 
 
 @frozen
@@ -61,17 +54,10 @@ class Shape:
 
     @property
     def given_up_s(self) -> float:
-        """Seconds after the last message until a node, or node 0, counts as lost.
-
-        A link may be down for `lost_after_s`: the silence begins with the first heartbeat that is missing,
-        and what ends it takes a moment.
-        """
-        return self.lost_after_s + QUIET_S + HEAL_S
+        """Seconds after the last message until a node, or node 0, counts as lost."""
+        return find_given_up_s(self.lost_after_s)
 
     @property
     def lease_s(self) -> float:
-        """Seconds after the last message of node 0 until nothing of a node may run any more.
-
-        The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
-        """
-        return self.given_up_s + self.grace_s + LEASE_SLACK_S
+        """Seconds after the last message of node 0 until nothing of a node may run any more."""
+        return find_lease_s(self.lost_after_s, self.grace_s)

@@ -20,6 +20,8 @@ from launcher.failure.arbiter import (
 from launcher.failure.reason import STALLED_STATUS
 from launcher.job import between
 from launcher.job.commands import Ask, Over, Stop
+from launcher.job.exits import SETTLE_S as CAUSE_S
+from launcher.job.settings import ALSO_MAX, SETTLE_S, SLACK_S
 from launcher.job.state import Link, Phase
 from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
@@ -29,12 +31,6 @@ if TYPE_CHECKING:
     from launcher.job.events import Exited, Failed, Progress, Quiet, Received
     from launcher.job.turn import Turn
 
-CAUSE_S = 2.0
-"""Seconds for a process that others have lost to exit by itself, and to report why."""
-SETTLE_S = 0.3
-"""Seconds after the first report for reports of earlier events, while a node may still have some to send."""
-SLACK_S = 5.0
-ALSO_MAX = 4
 FAILED_MAX = 1000
 """Number of failed attempts that are remembered."""
 VETOES = {

@@ -13,7 +13,8 @@ from launcher.core.frozen import replace
 from launcher.failure.arbiter import CUT_OFF, LOST, Event
 from launcher.failure.model import Cause
 from launcher.job.commands import Again, Over, Print
-from launcher.job.state import KILLED_S, LEASE_SLACK_S, Link, Node, Pause, Phase
+from launcher.job.settings import KILLED_S, LEASE_SLACK_S, LOST_FIX, SPARES_S
+from launcher.job.state import Link, Node, Pause, Phase
 from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
     from launcher.job.events import Failed, Ready, Received, Unable
     from launcher.job.turn import Turn
 
-SPARES_S = 10.0
-"""Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 TOLD = "the launcher was told to end"
-LOST_FIX = "check the node, its network, and whether its container was stopped"
 
 
 def begin(turn: Turn, over: Over, decision: Decision) -> None:

@@ -29,7 +29,8 @@ from launcher.job.events import (
     Tick,
     Unable,
 )
-from launcher.job.state import QUIET_S, Job, Link, Node, Phase, State
+from launcher.job.settings import QUIET_S, SETTLE_S
+from launcher.job.state import Job, Link, Node, Phase, State
 from launcher.job.turn import Turn
 
 TYPE_CHECKING = False
@@ -221,7 +222,7 @@ def find_due(turn: Turn) -> float | None:
         if run.open and run.decide_by is not None:
             times.append(run.decide_by)
         if not run.open and run.first_at is not None:
-            times.append(run.first_at + attempt.SETTLE_S)
+            times.append(run.first_at + SETTLE_S)
     later = [one for one in times if one > now]
     return min(later, default=None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.job.state import QUIET_S
+from launcher.job.settings import QUIET_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

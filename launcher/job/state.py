@@ -9,6 +9,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.model import GRACE_S, Restarts
+from launcher.job.settings import find_given_up_s, find_lease_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,20 +19,6 @@ if TYPE_CHECKING:
     from launcher.failure.model import Verdict
     from launcher.job.commands import Again, Over, Stop
     from launcher.recovery.policy import FailedAttempt
-
-BEAT_S = 2.0
-"""Seconds between heartbeats of each node, and of node 0 to each node."""
-QUIET_S = 3.0
-"""A node that was not heard for longer has missed a heartbeat: now it is silent."""
-HEAL_S = 2.0
-"""Seconds until a link that was down carries a call again: its carrier, its neighbors, and the next call."""
-LEASE_SLACK_S = 1.0
-"""A launcher that runs has stopped its processes before their lease ends."""
-KILLED_S = 2.0
-"""After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
-this time."""
-LEAVE_S = 5.0
-"""Seconds for nodes to hear how the job ended, and to leave."""
 
 
 class Phase(Enum):
@@ -76,20 +63,13 @@ class Job:
 
     @property
     def given_up_s(self) -> float:
-        """Seconds after the last message until a node, or node 0, counts as lost.
-
-        The silence of a link that is down begins with the first heartbeat that is missing, and what ends it
-        takes a moment.
-        """
-        return self.lost_after_s + QUIET_S + HEAL_S
+        """Seconds after the last message until a node, or node 0, counts as lost."""
+        return find_given_up_s(self.lost_after_s)
 
     @property
     def lease_s(self) -> float:
-        """Seconds after a heartbeat that node 0 has answered until nothing of that node may run any more.
-
-        The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
-        """
-        return self.given_up_s + self.grace_s + LEASE_SLACK_S
+        """Seconds after a heartbeat that node 0 has answered until nothing of that node may run any more."""
+        return find_lease_s(self.lost_after_s, self.grace_s)
 
 
 @frozen

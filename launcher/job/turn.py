@@ -5,7 +5,8 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.job.commands import HangUp, Over, Start, To
-from launcher.job.state import LEAVE_S, Attempt, Link, Node, Pause, Phase, State
+from launcher.job.settings import LEAVE_S
+from launcher.job.state import Attempt, Link, Node, Pause, Phase, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

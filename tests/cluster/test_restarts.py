@@ -859,7 +859,7 @@ def is_over(hub: LiveHub) -> bool:
 def test_each_node_that_is_lost_has_its_own_time_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 1 is lost while node 2 is waited for, which comes back in its time."""
     monkeypatch.setattr("launcher.cluster.regroup.KILLED_S", 0.0)
-    monkeypatch.setattr("launcher.cluster.regroup.SLACK_S", 0.0)
+    monkeypatch.setattr("launcher.cluster.regroup.LEASE_SLACK_S", 0.0)
     with live_hub(3, Restarts(most=9, delay_s=0.0, rejoin_timeout_s=2.0)) as hub:  # and a second of grace
         node_1 = leave_2(hub)
         assert not is_true_by(lambda: is_over(hub), 2.0), hub.said

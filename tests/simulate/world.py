@@ -15,8 +15,9 @@ from typing import Any
 from launcher.failure.arbiter import LATENESS_NS, RANK, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.job import commands, controller, events, node
+from launcher.job.settings import BEAT_S, QUIET_S
 from launcher.job.silence import Silence
-from launcher.job.state import BEAT_S, QUIET_S, Job
+from launcher.job.state import Job
 from tests.simulate.network import DOWN, UP, Connection, Link
 from tests.simulate.processes import Fate, Processes
 
