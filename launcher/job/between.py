@@ -106,7 +106,7 @@ def fill(turn: Turn) -> None:
         if node is not None and node.health and node.rank is not None:
             if index and seat(turn, node.rank):
                 turn.dismiss(node.session, f"this node leaves the job: it is unhealthy ({node.health})")
-            elif index and turn.now < until and None in turn.state.nodes[turn.state.job.node_count :]:
+            elif index and turn.now < until and has_room(turn):
                 continue  # a spare node may still come
             elif node.is_held:
                 end(turn, f"node {index} is unhealthy ({node.health}), and no spare node can take its place")
@@ -114,10 +114,16 @@ def fill(turn: Turn) -> None:
             else:
                 turn.send(Print(describe_unhealthy(turn, index, node.health), "unhealthy"))
         turn.change(unhealthy={one: at for one, at in turn.state.unhealthy.items() if one != index})
-    if turn.state.phase is Phase.BETWEEN:
+    if turn.state.phase is Phase.BETWEEN and turn.state.missing:
         for rank, holder in enumerate(turn.state.holders):
             if holder is None and not seat(turn, rank):
                 return
+
+
+def has_room(turn: Turn) -> bool:
+    """Whether a spare node may still come."""
+    places = range(turn.state.job.node_count, len(turn.state.nodes))
+    return any(turn.state.nodes[index] is None for index in places)
 
 
 def describe_unhealthy(turn: Turn, index: int, health: str) -> str:
@@ -231,6 +237,8 @@ def advance(turn: Turn) -> None:
         if now >= pause.not_before:
             turn.start(pause.again.attempt)
         return
+    if now < first_deadline(turn):
+        return  # runs for each node that is ready, so it must not list all nodes before this
     late = [rank for rank in find_awaited(turn) if now >= deadline(turn, rank)]
     if late:
         what = f"node {late[0]} did not come back in time (--rejoin-timeout)"
@@ -259,6 +267,12 @@ def find_absent(turn: Turn) -> list[int]:
 def find_awaited(turn: Turn) -> list[int]:
     """Return the absent ranks whose node may not come back. That of node 0 only has to get ready."""
     return [rank for rank in find_absent(turn) if turn.state.holders[rank] != 0]
+
+
+def first_deadline(turn: Turn) -> float:
+    """Return until when no node is late."""
+    pause = turn.pause
+    return max(min((pause.until_all, *pause.until.values())), pause.not_before)
 
 
 def deadline(turn: Turn, rank: int) -> float:

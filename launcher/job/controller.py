@@ -29,6 +29,7 @@ from launcher.job.events import (
     Tick,
     Unable,
 )
+from launcher.job.row import Row
 from launcher.job.settings import QUIET_S, SETTLE_S
 from launcher.job.state import Job, Link, Node, Phase, State
 from launcher.job.turn import Turn
@@ -50,8 +51,9 @@ G, R, S, B, END = Phase.GATHERING, Phase.RUNNING, Phase.STOPPING, Phase.BETWEEN,
 
 def begin(job: Job, session: str, now: float) -> State:
     """Return the state of a job of which only this launcher is here: node 0."""
-    nodes = (Node(session, 0), *[None] * (job.node_count + job.spare_count - 1))
-    state = State(job, Phase.GATHERING, now, nodes, (0, *[None] * (job.node_count - 1)))
+    nodes: Row[Node | None] = Row((Node(session, 0), *[None] * (job.node_count + job.spare_count - 1)))
+    holders: Row[int | None] = Row((0, *[None] * (job.node_count - 1)))
+    state = State(job, Phase.GATHERING, now, nodes, holders, job.node_count - 1)
     return replace(state, due=now)
 
 
@@ -194,7 +196,7 @@ def advance_over(turn: Turn) -> None:
     knows = all(
         node.has_left or node.is_lost or (node.rank is None and node.link is Link.CLOSED) for node in nodes
     )
-    has_all = turn.state.attempt is not None or None not in turn.state.holders
+    has_all = turn.state.attempt is not None or not turn.state.missing
     if (knows and has_all) or turn.now >= (turn.state.leave_by or 0.0):
         turn.change(leave_by=None)
         turn.send(Close())
@@ -214,7 +216,8 @@ def find_due(turn: Turn) -> float | None:
         if between.is_complete(turn):
             times.append(turn.pause.not_before)
         else:
-            times += [between.deadline(turn, rank) for rank in between.find_awaited(turn)]
+            times.append(between.first_deadline(turn))
+            times += [between.deadline(turn, rank) for rank in turn.pause.until]
     else:
         run = turn.attempt
         if run.held is not None:

@@ -84,8 +84,7 @@ def join_over(turn: Turn, event: Joined) -> None:
 
 def rank_of(turn: Turn, index: int) -> int | None:
     """Return the rank of a launcher that joins with an index; None for a spare node."""
-    seats = {by: rank for rank, by in enumerate(turn.state.holders) if by is not None and by != rank}
-    return find_rank(index, turn.state.job.node_count, seats)
+    return find_rank(index, turn.state.job.node_count, turn.state.seats)
 
 
 def let_in(turn: Turn, index: int, session: str, *, has_part: bool = False) -> None:
@@ -154,7 +153,7 @@ def note_spare_health(turn: Turn, event: Ready) -> None:
 def advance(turn: Turn) -> None:
     """Start the job if all nodes are here, or refuse it if they have not come in time."""
     state = turn.state
-    if None not in state.holders:
+    if not state.missing:
         nodes = [node for _, node in turn.held()] if state.job.restarts.health_argv else []
         if all(node.health is not None for node in nodes) and not state.unhealthy:
             turn.start(0)

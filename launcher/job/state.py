@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
     from launcher.job.commands import Again, Over, Stop
+    from launcher.job.row import Row
     from launcher.recovery.policy import FailedAttempt
 
 
@@ -167,6 +168,8 @@ class State:
         began: When node 0 began.
         nodes: The launchers by index; None for one that is not here.
         holders: The index of the node that holds each rank; None for none.
+        missing: Number of ranks that no node holds.
+        seats: The ranks of the nodes that have the place of another one, by index.
         away: Indices of the nodes that are silent or whose connection is closed.
         unhealthy: Until when a spare node is awaited for an unhealthy one, by its index.
         is_told: Whether the job was asked to end by a signal.
@@ -181,8 +184,10 @@ class State:
     job: Job
     phase: Phase
     began: float
-    nodes: tuple[Node | None, ...]
-    holders: tuple[int | None, ...]
+    nodes: Row[Node | None]
+    holders: Row[int | None]
+    missing: int
+    seats: Mapping[int, int] = {}
     away: frozenset[int] = frozenset()
     unhealthy: Mapping[int, float] = {}
     is_told: bool = False

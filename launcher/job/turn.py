@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.job.commands import HangUp, Over, Start, To
+from launcher.job.row import Row
 from launcher.job.settings import LEAVE_S
 from launcher.job.state import Attempt, Link, Node, Pause, Phase, State
 
@@ -64,19 +65,21 @@ class Turn:
     def put(self, index: int, node: Node | None) -> None:
         """Replace the launcher with an index, and give or take the rank that it has."""
         state, before = self.state, self.state.nodes[index]
-        nodes = (*state.nodes[:index], node, *state.nodes[index + 1 :])
-        away, holders = state.away, state.holders
+        away, holders, missing, seats = state.away, state.holders, state.missing, state.seats
         if (node is not None and node.link is not Link.OPEN) != (index in away):
             away = away ^ {index}
         rank, rank_before = (None if one is None else one.rank for one in (node, before))
         if rank != rank_before:
-            changed = list(holders)
-            if rank_before is not None and changed[rank_before] == index:
-                changed[rank_before] = None
+            if rank_before is not None and holders[rank_before] == index:
+                holders, missing = holders.put(rank_before, None), missing + 1
             if rank is not None:
-                changed[rank] = index
-            holders = tuple(changed)
-        self.state = replace(state, nodes=nodes, away=away, holders=holders)
+                missing -= holders[rank] is None
+                holders = holders.put(rank, index)
+                if rank != index or seats:
+                    seats = {by: taken for by, taken in seats.items() if taken != rank and by != index}
+                    seats = seats if rank == index else {**seats, index: rank}
+        nodes = state.nodes.put(index, node)
+        self.state = replace(state, nodes=nodes, away=away, holders=holders, missing=missing, seats=seats)
 
     def change_node(self, index: int, **changes: object) -> None:
         """Change fields of a launcher."""
@@ -118,7 +121,7 @@ class Turn:
             return Node(node.session, node.rank, node.link, node.heard, node.since, node.has_exited, number,
                         health=node.health)  # fmt: skip
 
-        self.change(nodes=tuple(map(begin, self.state.nodes)))
+        self.change(nodes=Row(map(begin, self.state.nodes)))
         attempt = Attempt(number, self.now, len(order))
         self.change(phase=Phase.RUNNING, attempt=attempt, pause=None)
         self.send(Start(number, order))

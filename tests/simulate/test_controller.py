@@ -72,7 +72,7 @@ def test_what_a_health_command_found_moves_no_node_that_runs() -> None:
     job.take(Ready(1, 0))
     assert job.is_in(Phase.RUNNING)
     job.take(Ready(1, 0, "ill"), 5.0)
-    assert job.state.holders == (0, 1)
+    assert tuple(job.state.holders) == (0, 1)
 
 
 def test_a_node_that_has_not_come_back_ends_the_job_and_node_0_has_not_to() -> None:
