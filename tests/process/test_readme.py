@@ -23,7 +23,7 @@ TYPED = {
     'alias torchrun="launcher run"': "tests/unit/test_engines.py::test_all_of_torchruns_flags_are_ours",
     "launcher run --hosts": "tests/cluster/test_peers.py::test_all_well_is_status_0_and_no_verdict",
     "mpirun -np 16": "tests/cluster/test_platforms.py::test_real_mpirun_starts_four_processes",
-    "LAUNCHER_TOKEN=$T launcher run --engine mpirun": "tests/cluster/test_mpirun.py::test_four_nodes_by_one_command_on_each",
+    "LAUNCHER_TOKEN=$T launcher run --engine mpirun": "tests/cluster/test_mpirun.py::test_four_nodes_by_one",
     "launcher run --ssh": "tests/cluster/test_mpirun.py::test_ssh_serves_every_engine",
     "srun -N2": "tests/cluster/test_slurm.py::test_one_launcher_per_node_starts_the_processes",
     "launcher run -- accelerate launch": "tests/cluster/test_torch_family.py::test_accelerate",
