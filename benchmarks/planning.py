@@ -14,16 +14,17 @@ from statistics import median
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
+from launcher.machine.host import Host
 from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.sources.nodelist import MAX_RANGE
 
 SIZES = (10, 1_000, 10_000, 100_000)
 PROMISES_MS = {10_000: 200.0, 100_000: 2000.0}
 
 
-def azure_batch(count: int) -> RecordedHost:
+def azure_batch(count: int) -> Host:
     """Return the last of ``count`` nodes of a multi-instance task."""
     hosts = [f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}" for i in range(count)]
     environ = {
@@ -31,10 +32,10 @@ def azure_batch(count: int) -> RecordedHost:
         "AZ_BATCH_MASTER_NODE": f"{hosts[0]}:6000",
         "AZ_BATCH_IS_CURRENT_NODE_MASTER": "false",
     }
-    return RecordedHost({"environ": environ, "addresses": {"eth0": [hosts[-1]]}, "gpus": 8})
+    return replay({"environ": environ, "addresses": {"eth0": [hosts[-1]]}, "gpus": 8})
 
 
-def slurm(count: int) -> RecordedHost:
+def slurm(count: int) -> Host:
     """Return the last task of ``count`` nodes with one task each."""
     environ = {
         "SLURM_JOB_ID": "1",
@@ -47,7 +48,7 @@ def slurm(count: int) -> RecordedHost:
         "SLURM_STEP_NODELIST": f"node[{','.join(name_ranges(count))}]",
         "SLURM_STEP_TASKS_PER_NODE": f"1(x{count})",
     }
-    return RecordedHost({"environ": environ, "gpus": 8})
+    return replay({"environ": environ, "gpus": 8})
 
 
 def name_ranges(count: int) -> list[str]:
@@ -56,7 +57,7 @@ def name_ranges(count: int) -> list[str]:
     return [f"{first:06}-{min(first + MAX_RANGE, count) - 1:06}" for first in firsts]
 
 
-def measure(make: Callable[[int], RecordedHost], count: int) -> float:
+def measure(make: Callable[[int], Host], count: int) -> float:
     """Return the median time of a plan, in ms."""
     host, times = make(count), []
     for _ in range(7):

@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher.machine.host import Host
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
 from tests.golden.fabrics import Json, read_fabric, write_fabric
 from tests.unit.machines import write_gpus
@@ -77,7 +77,7 @@ def main() -> int:
         write_gpus(first, [(f"{domain:04x}:00:00.0", place // 4) for place, domain in enumerate(domains)])
         write_fabric(second, roce(8))
         files, tables = Host(str(first)), Host(str(second))
-        snapshot = RecordedHost(take_snapshot(files, {}))
+        snapshot = replay(take_snapshot(files, {}))
         assert len(files.hca_ports()) == len(snapshot.hca_ports()) == 9 and len(tables.hca_ports()) == 8
         found = {
             "9 devices of an ND H200 v5, files": measure(files.hca_ports),

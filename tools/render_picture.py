@@ -20,7 +20,7 @@ from drawing import Drawing  # noqa: E402
 from launcher.core.model import Plan  # noqa: E402
 from launcher.options.reading import read_options  # noqa: E402
 from launcher.planning.plan import plan_job  # noqa: E402
-from launcher.planning.recorded import RecordedHost  # noqa: E402
+from launcher.planning.recorded import replay  # noqa: E402
 from launcher.planning.settings import render_environ  # noqa: E402
 
 TARGET = ROOT / "docs" / "images" / "flow.svg"
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
 def plan_card(card: Card) -> Plan:
     """Plan node 1 of the job that a card describes."""
     addresses = {"eth0": ["10.0.0.5"]}
-    host = RecordedHost({"environ": dict(card.environ), "addresses": addresses, "gpus": GPUS})
+    host = replay({"environ": dict(card.environ), "addresses": addresses, "gpus": GPUS})
     return plan_job(host.environ, host, read_options({}, host.environ), ["python", "train.py"])
 
 

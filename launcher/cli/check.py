@@ -46,8 +46,8 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     if words.replay:
         from launcher.planning.recorded import read_snapshot
 
-        recorded = read_snapshot(words.replay)
-        host, environ = recorded, recorded.environ
+        host = read_snapshot(words.replay)
+        environ = host.environ
     command = strip_dashes(words.command)
     health_commands = _read_health_commands(words.health_commands or (), environ, host)
     plan, refused = _plan(vars(words), environ, host, command)

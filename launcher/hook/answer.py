@@ -32,14 +32,6 @@ LOOK_UP_S = 2.0
 """Limit of name lookups in seconds: every Python of a job waits for them, each tool of a pipeline too."""
 
 
-class _HostOfParent(Host):
-    """This machine as seen by our parent."""
-
-    def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
-        """Return the command lines of our parent's ancestors, nearest first."""
-        return super().ancestors(limit + 1)[1:]
-
-
 def answer_here(words: Sequence[str]) -> dict[str, Any]:
     """Return `find_answer` for this process."""
     return find_answer(os.environ, Host(look_up_s=LOOK_UP_S), words)
@@ -47,7 +39,7 @@ def answer_here(words: Sequence[str]) -> dict[str, Any]:
 
 def answer_for_parent(words: Sequence[str]) -> dict[str, Any]:
     """Return `find_answer` for our parent, whose environment we inherit."""
-    return find_answer(os.environ, _HostOfParent(look_up_s=LOOK_UP_S), words)
+    return find_answer(os.environ, Host(look_up_s=LOOK_UP_S, own_depth=1), words)
 
 
 def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) -> dict[str, Any]:

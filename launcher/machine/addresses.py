@@ -48,6 +48,27 @@ def read_netmasks() -> Netmasks:
     }
 
 
+def parse_netmasks(recorded: object) -> Netmasks:
+    """Return the addresses of a snapshot, e.g. ``{"eth0": ["10.0.0.4/24"]}``; without a prefix no netmask.
+
+    A name that the kernel would not accept is left out.
+    """
+    import ipaddress
+
+    found: Netmasks = {}
+    for name, items in recorded.items() if isinstance(recorded, dict) else ():
+        if isinstance(items, list) and name and name.isprintable() and " " not in name:
+            pairs: list[tuple[str, str | None]] = []
+            for address, slash, length in (str(item).partition("/") for item in items):
+                try:
+                    netmask = str(ipaddress.ip_interface(f"{address}/{length}").netmask) if slash else None
+                except ValueError:
+                    netmask = None
+                pairs.append((address, netmask))
+            found[name] = tuple(pairs)
+    return found
+
+
 def is_near(address: str, own: str, netmask: str | None) -> bool:
     """Whether an address is in the network of one of ours; False for a name, and for loopback.
 

@@ -164,5 +164,9 @@ def _ask(base_url: str, timeout_s: float) -> str:
 
 def ask_vm(base_url: str = IMDS) -> Vm | None:
     """Return the VM that the metadata service reports; None if it does not answer."""
-    size = ask_size(base_url)
-    return Vm(size, find_kind(size), "the instance metadata service") if size else None
+    return describe_vm(ask_size(base_url), "the instance metadata service")
+
+
+def describe_vm(size: object, origin: str) -> Vm | None:
+    """Return the VM of a size; None for what is not the name of one."""
+    return Vm(size, find_kind(size), origin) if isinstance(size, str) and size else None

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ROOT = "/sys/fs/cgroup"
 PATH_MAX = 4096
+FOLDERS_LIMIT = 1 << 12
+"""More cgroups and ancestors than a process has."""
 UNLIMITED = 1 << 60
 """Limit in bytes from which on there is none: v1 writes "no limit" as the largest number of whole pages."""
 
@@ -41,6 +43,8 @@ def cgroup_folders(host: Host, *controllers: str) -> list[str]:
                 folders.append(f"{ROOT}{mount}{inner}")
                 inner = inner.rpartition("/")[0]
             folders.append(f"{ROOT}{mount}")
+        if len(folders) > FOLDERS_LIMIT:
+            break
     return folders or [ROOT]
 
 

@@ -8,6 +8,7 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 
 from __future__ import annotations
 
+from launcher.core.ranks import render_ranges
 from launcher.machine.cgroup import cgroup_folders
 
 TYPE_CHECKING = False
@@ -62,13 +63,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 def render_cpu_list(cpus: Iterable[int]) -> str:
     """Return CPUs as the kernel and taskset write them: ``0-3,8,10-11``."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return render_ranges(cpus).replace(" ", "")
 
 
 def _is_cpu(text: str) -> bool:

@@ -1,16 +1,19 @@
-"""Access to this node: /proc, /sys, /dev, the hostname, addresses, ports, programs and packages.
+"""Access to this node: its files, and the answers that are no files.
 
-`Host` takes a root, so that a folder can replace a machine. `launcher.planning.recorded.RecordedHost` returns
-the same values from a snapshot file. A value that cannot be read is None or empty, and the caller decides
-what that means; methods that raise document it. `Host` is one class because a machine is replaced as a whole.
-The modules of `launcher.machine` do the reading, and are loaded on first use.
+`Host` composes the readers of `launcher.machine` over a root: a folder, ``/`` for this machine, or the files
+of a snapshot. Addresses, names, NVML, mpirun and the packages of Pythons are no files: a snapshot has the
+answers. A value that cannot be read is None or empty, and the caller decides what that means; methods that
+raise document it. The readers are loaded on first use.
+
+A snapshot may contain anything: an answer of the wrong type counts as unknown.
 """
 
 from __future__ import annotations
 
 import os
-import stat
-from errno import EINVAL
+import sys
+
+from launcher.machine.files import Folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.core.model import Gpu, Layout
     from launcher.machine.azure_vm import Vm
     from launcher.machine.clock import Clock
+    from launcher.machine.files import Files
     from launcher.machine.gpu_facts import GpuFacts
     from launcher.machine.gpu_use import GpuUse
     from launcher.machine.infiniband import Port
@@ -28,92 +32,94 @@ if TYPE_CHECKING:
     from launcher.machine.network import Interface
     from launcher.machine.packages import Package
 
-READ_LIMIT_BYTES = 1 << 20
-_READ_STEP_BYTES = 1 << 14
 LOOK_UP_S = 10.0
+HOME = "~"
+"""Stands for the user's home folder in a snapshot: its path is private."""
+DEVICE_LIMIT = 256
+"""More GPUs or RDMA ports than any node has: a snapshot with more is not trusted."""
+
+
+class Answered:
+    """The answers of resolver and kernel so far, as a snapshot holds them."""
+
+    def __init__(self) -> None:
+        self.resolved: dict[str, frozenset[str]] = {}
+        self.towards: dict[str, str | None] = {}
 
 
 class Host:
-    """A machine whose files are under ``root``.
+    """A machine; ``environ`` is the environment that a snapshot has, empty for this machine.
 
-    ``look_up_s`` limits the seconds for all name lookups together, so that a plan never waits longer.
-    ``port`` is returned as the free port, for a plan that is only shown; with 0 a real one is reserved.
+    Args:
+        root: The folder that its files are under, or the files of a snapshot.
+        look_up_s: Limit of the seconds for all name lookups together, so that a plan never waits longer.
+        port: Returned as the free port, for a plan that is only shown; with 0 a real one is reserved.
+        answers: A snapshot's answers; None if this machine itself is asked.
+        own_depth: Number of nearest ancestors that are ours, and so no sign of what started the job.
     """
 
-    def __init__(self, root: str = "/", look_up_s: float = LOOK_UP_S, port: int = 0) -> None:
-        self.root = root
+    def __init__(
+        self,
+        root: str | Mapping[str, object] = "/",
+        look_up_s: float = LOOK_UP_S,
+        port: int = 0,
+        answers: Mapping[str, object] | None = None,
+        own_depth: int = 0,
+    ) -> None:
+        self.answers = answers
+        self.environ = {name: str(value) for name, value in _object(self.recorded("environ")).items()}
+        self.answered = Answered()
+        self.files: Files
+        if isinstance(root, str):
+            self.files = Folder(root)
+        else:
+            from launcher.machine.files import Recording
+
+            self.files = Recording(root)
         self._look_up_s = self._left_s = look_up_s
         self._port = port
+        self._own_depth = own_depth
         self._held: tuple[socket, ...] = ()
 
     def path(self, path: str) -> str:
-        """Return the path under ``root`` of an absolute path of the machine."""
-        return os.path.join(self.root, path.lstrip("/"))
+        """Return where an absolute path of the machine is on this one."""
+        return self.files.path(path)
 
     def read_text(self, path: str) -> str | None:
-        """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable.
-
-        Reads regular files only: what we read from a pipe or a terminal would be lost to its real reader.
-        """
-        try:
-            return _read(self.path(path)).decode("utf-8", "surrogateescape")
-        except (OSError, ValueError):
-            return None
-
-    def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
-        """Return the content of a file that the user names: a regular file, or a pipe if ``pipe_s`` is not 0.
-
-        Returns:
-            At most one byte more than the limit, which shows that the file is longer.
-
-        Raises:
-            OSError: It cannot be read, is another kind of file, or is a pipe that does not end within
-                ``pipe_s`` seconds.
-        """
-        from launcher.machine.whole import read_whole
-
-        return read_whole(self.path(path), limit_bytes, pipe_s)
-
-    def has_file(self, path: str) -> bool:
-        """Whether a path exists, as a file of any kind or as a link."""
-        return os.path.lexists(self.path(path))
-
-    def read_guarded(self, path: str, limit_bytes: int, *, of_system: bool) -> bytes:
-        """Return the content of a regular file that configures us; refuse one that all users can write.
-
-        Args:
-            path: Path of the file.
-            limit_bytes: At most one byte more is returned, which shows that the file is longer.
-            of_system: Whether the file must belong to root or to our user.
-
-        Raises:
-            OSError: It cannot be read, is not a regular file, has a wrong owner, or all users can write it.
-        """
-        from launcher.machine.whole import read_guarded
-
-        return read_guarded(self.path(os.path.abspath(path)), limit_bytes, of_system=of_system)
+        """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable."""
+        return self.files.read_text(path)
 
     def read_link(self, path: str) -> str | None:
         """Return the target of a symbolic link, None if it is not a link."""
-        try:
-            return os.readlink(self.path(path))
-        except (OSError, ValueError):
-            return None
+        return self.files.read_link(path)
 
     def list_folder(self, path: str) -> tuple[str, ...]:
         """Return the names in a folder, sorted; empty if it cannot be listed."""
-        try:
-            return tuple(sorted(os.listdir(self.path(path))))
-        except (OSError, ValueError):
-            return ()
+        return self.files.list_folder(path)
+
+    def has_file(self, path: str) -> bool:
+        """Whether a path exists, as a file of any kind or as a link."""
+        return self.files.has_file(path)
+
+    def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
+        """Return the content of a file that the user names: see `launcher.machine.whole.read_whole`."""
+        return self.files.read_whole(path, limit_bytes, pipe_s)
+
+    def read_guarded(self, path: str, limit_bytes: int, *, of_system: bool) -> bytes:
+        """Return the content of a file that configures us: see `launcher.machine.whole.read_guarded`."""
+        return self.files.read_guarded(path, limit_bytes, of_system=of_system)
 
     def is_recorded(self) -> bool:
         """Whether this is only a snapshot of a machine, which has no answer to new questions."""
-        return False
+        return self.answers is not None
+
+    def recorded(self, name: str) -> object:
+        """Return a snapshot's answer; None without one."""
+        return None if self.answers is None else self.answers.get(name)
 
     def is_init(self) -> bool:
         """Whether we are process 1 of a container: if we stay, we must do the work of an init."""
-        return os.getpid() == 1
+        return self.answers is None and os.getpid() == 1
 
     def age_s(self, path: str) -> float | None:
         """Return the seconds since a file was last written, None if it does not exist."""
@@ -126,6 +132,11 @@ class Host:
 
     def space(self, path: str) -> tuple[int, int] | None:
         """Return (size, free) in bytes of a path's file system, None if unreadable."""
+        if self.answers is not None:
+            sizes = [
+                size for size in _list(_object(self.recorded("space")).get(path)) if isinstance(size, int)
+            ]
+            return (sizes[0], sizes[1]) if len(sizes) == 2 else None
         try:
             found = os.statvfs(self.path(path))
         except (OSError, ValueError):
@@ -134,6 +145,9 @@ class Host:
 
     def hostname(self) -> str:
         """Return the hostname of this node."""
+        if self.answers is not None:
+            name = self.recorded("hostname")
+            return name if isinstance(name, str) else "recorded"
         try:
             return os.uname().nodename
         except OSError:  # uname is refused
@@ -145,9 +159,9 @@ class Host:
 
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
         """Return the IP addresses of every interface, without zone suffixes, each with its netmask."""
-        from launcher.machine.addresses import read_netmasks
+        from launcher.machine.addresses import parse_netmasks, read_netmasks
 
-        return read_netmasks()
+        return read_netmasks() if self.answers is None else parse_netmasks(self.recorded("addresses"))
 
     def own_addresses(self) -> frozenset[str]:
         """Return all addresses of this node, and its hostname."""
@@ -206,6 +220,9 @@ class Host:
 
     def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
         """Return the addresses of names, resolved in parallel, without names that got no answer in time."""
+        if self.answers is not None:
+            known = _object(self.recorded("resolved"))
+            return {name: frozenset(map(str, _list(known.get(name)))) for name in names}
         import time
 
         from launcher.machine.names import resolve_names
@@ -213,6 +230,7 @@ class Host:
         begun = time.monotonic()
         found = resolve_names(names, self._left_s)
         self._left_s -= time.monotonic() - begun
+        self.answered.resolved.update(found)
         return found
 
     def _silence(self, names: Sequence[str], found: Mapping[str, object]) -> Exception:
@@ -234,7 +252,7 @@ class Host:
 
     def is_root(self) -> bool:
         """Whether our effective user ID is root's."""
-        return os.geteuid() == 0
+        return os.geteuid() == 0 if self.answers is None else bool(self.recorded("root"))
 
     def interfaces(self) -> tuple[Interface, ...]:
         """Return the network interfaces. Costs a millisecond or two: reads several files of each."""
@@ -262,12 +280,14 @@ class Host:
 
     def ask_vm(self) -> Vm | None:
         """Ask Azure's metadata service which VM this is; None if it does not answer within a second."""
-        from launcher.machine.azure_vm import ask_vm
+        from launcher.machine.azure_vm import ask_vm, describe_vm
 
-        return ask_vm()
+        return ask_vm() if self.answers is None else describe_vm(self.recorded("vm_size"), "recorded")
 
     def home(self) -> str:
         """Return the user's home folder from the system's accounts; empty without an account."""
+        if self.answers is not None:
+            return HOME
         import pwd
 
         try:
@@ -281,11 +301,19 @@ class Host:
 
     def verbs_devices(self) -> frozenset[str] | None:
         """Return the names (uverbsN) of the RDMA device files exposed to us, None if unknown."""
+        if self.answers is not None and not self.list_folder("/dev"):
+            return None
         names = self.list_folder("/dev/infiniband")
         return frozenset(name for name in names if name.startswith("uverbs"))
 
     def address_towards(self, target: str) -> str | None:
         """Return the address from which we would reach a host, None if it has no address or no route."""
+        if self.answers is not None:
+            return self._recorded_address_towards(target)
+        address = self.answered.towards[target] = self._ask_address_towards(target)
+        return address
+
+    def _ask_address_towards(self, target: str) -> str | None:
         import socket
 
         from launcher.machine.names import is_address
@@ -301,6 +329,16 @@ class Host:
             return None
         loops = ours == "::1" or ours.startswith("127.")
         return str(where[0]) if loops else ours  # the route is the loopback, so the target is this node
+
+    def _recorded_address_towards(self, target: str) -> str | None:
+        """Return the recorded source address, or one from the recorded routes; None if unknown."""
+        from launcher.machine.network import find_source
+
+        known = _object(self.recorded("towards"))
+        if target not in known:
+            return find_source(self.interfaces(), self.routes(), target)
+        address = known[target]
+        return address if isinstance(address, str) else None
 
     def free_port(self) -> int:
         """Return a free port, always the same; the next port, which Horovod's rendezvous uses, is free too.
@@ -335,18 +373,28 @@ class Host:
 
         ``python`` is the first word of a command line; None means the default Python, see `own_python`.
         """
+        if self.answers is not None:
+            return self.find_version(python or sys.executable, environ, "torch")
         from launcher.machine.pythons import own_python
 
         return self.find_version(python or own_python(environ), environ, "torch")
 
     def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
-        """Return the version of a package that a Python has; empty without it, None if unknown."""
+        """Return the version of a package that a Python has; empty without it, None if unknown.
+
+        A snapshot has only packages that jobs use.
+        """
+        if self.answers is not None:
+            found = self.packages(python, environ)
+            return None if found is None else next((one.version for one in found if one.name == name), "")
         from launcher.machine.pythons import find_version
 
         return find_version(python, environ, name)
 
     def has_module(self, name: str) -> bool:
         """Whether the launcher's own Python can find a module; does not import it."""
+        if self.answers is not None:
+            return True  # nothing is started, so the modules do not matter
         from importlib.util import find_spec
 
         try:
@@ -359,6 +407,11 @@ class Host:
 
         ``python`` is the first word of a command line; None means the default Python, see `own_python`.
         """
+        if self.answers is not None:
+            from launcher.machine.packages import parse_packages
+
+            name = "" if python in (None, sys.executable) else str(python)
+            return parse_packages(_object(self.recorded("packages")).get(name))
         from launcher.machine.packages import find_packages
         from launcher.machine.pythons import own_python
 
@@ -372,18 +425,20 @@ class Host:
 
     def clock(self) -> Clock:
         """Return the time, and whether the clock is synchronized."""
-        from launcher.machine.clock import read_clock
+        from launcher.machine.clock import Clock, read_clock
 
-        return read_clock(self)
+        return read_clock(self) if self.answers is None else Clock(0.0, None)
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
         """Return the processes and the memory in use on each GPU. Slow: asks NVML."""
         from launcher.machine.gpu_use import read_gpu_use
 
-        return read_gpu_use()
+        return read_gpu_use() if self.answers is None else ()
 
     def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of the mpiruns and mpiexecs on PATH, in search order."""
+        if self.answers is not None:
+            return tuple(map(str, _list(self.recorded("mpiruns"))))
         from launcher.machine.mpi import list_starters
 
         return list_starters(environ)
@@ -394,17 +449,22 @@ class Host:
         Raises:
             Unavailable: It does not report its version, or is of an unknown family.
         """
-        from launcher.machine.mpi import find_mpi
+        from launcher.machine.mpi import find_mpi, parse_mpi
 
-        return find_mpi(environ)
+        return find_mpi(environ) if self.answers is None else parse_mpi(_object(self.recorded("mpirun")))
 
     def gpu_count(self) -> int | None:
         """Return the number of NVIDIA GPUs exposed to us, by their device files; None if unknown.
 
         The container runtime grants the device files. /proc/driver/nvidia lists all GPUs of the node, and
-        NVML needs tens of milliseconds for the same answer.
+        NVML needs tens of milliseconds for the same answer. A snapshot without them may have a number.
         """
-        return len(self.gpu_minors())
+        if self.answers is None or self.list_folder("/dev"):
+            count: object = len(self.gpu_minors())
+        else:
+            gpus = self.recorded("gpus")
+            count = len(gpus) if isinstance(gpus, list) else gpus
+        return count if type(count) is int and 0 <= count <= DEVICE_LIMIT else None
 
     def gpu_minors(self) -> frozenset[str]:
         """Return the numbers N of the device files /dev/nvidiaN."""
@@ -419,12 +479,21 @@ class Host:
 
     def gpu_facts(self) -> tuple[GpuFacts, ...]:
         """Return all known properties of the exposed NVIDIA GPUs. Slow: asks NVML."""
+        gpus = self.recorded("gpus")
+        if isinstance(gpus, list):
+            from launcher.machine.gpu_facts import parse_gpu
+
+            return tuple(parse_gpu(index, _object(gpu)) for index, gpu in enumerate(gpus[:DEVICE_LIMIT]))
         from launcher.machine.nvml import read_gpu_facts
 
         return read_gpu_facts(self)
 
     def affinity(self) -> frozenset[int] | None:
         """Return the CPUs that this process may run on; None if the kernel does not report them."""
+        if self.answers is not None:
+            from launcher.machine.cpus import parse_cpu_list
+
+            return parse_cpu_list(str(self.recorded("affinity"))) or None
         try:
             return frozenset(os.sched_getaffinity(0))
         except OSError:
@@ -455,9 +524,12 @@ class Host:
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
         """Return the command lines of our parent, grandparent and so on, nearest first."""
+        if self.answers is not None:
+            found = [line for line in _list(self.recorded("ancestors"))[:limit] if isinstance(line, list)]
+            return tuple(tuple(map(str, line)) for line in found)
         lines: list[tuple[str, ...]] = []
         parent = os.getppid()
-        while parent > 0 and len(lines) < limit:
+        while parent > 0 and len(lines) < limit + self._own_depth:
             cmdline = self.read_text(f"/proc/{parent}/cmdline")
             stat = self.read_text(f"/proc/{parent}/stat")
             if cmdline is None or stat is None:
@@ -466,7 +538,7 @@ class Host:
             # The second field is the name in parentheses, which can contain any character.
             words = stat.rpartition(")")[2].split()[:2]
             parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
-        return tuple(lines)
+        return tuple(lines[self._own_depth :])
 
 
 def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
@@ -475,16 +547,11 @@ def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
     return name in own or (not is_address and name.partition(".")[0] == called != "")
 
 
-def _read(path: str) -> bytes:
-    """Return a file's bytes; takes a third of the time of `open`, which matters for 100 small files."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(EINVAL, "not a regular file")
-        data = part = os.read(fd, _READ_STEP_BYTES)
-        while part and len(data) < READ_LIMIT_BYTES:
-            part = os.read(fd, _READ_STEP_BYTES)
-            data += part
-        return data
-    finally:
-        os.close(fd)
+def _object(value: object) -> Mapping[str, object]:
+    """Return a JSON object; an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    """Return a JSON list; an empty one for any other value."""
+    return value if isinstance(value, list) else []

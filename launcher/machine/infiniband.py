@@ -14,6 +14,8 @@ drivers/infiniband/hw/efa/efa_verbs.c (EFA's link layer is unspecified, which sy
 
 from __future__ import annotations
 
+from itertools import islice
+
 from launcher.core.frozen import frozen
 from launcher.machine.numa import parse_pci_path
 from launcher.machine.sysfs import natural_order, read_line, read_number
@@ -32,6 +34,8 @@ STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 OMNI_PATH = ("hfi", "opa")
 """Prefixes of Omni-Path's driver (hfi1) and devices (hfi1_0; opap1s0 if udev names them by PCI slot)."""
+PORTS_LIMIT = 256
+"""More ports than any node has."""
 EMPTY_PKEYS_LIMIT = 8
 """Empty entries in a row after which reading stops: a ConnectX has 128, each a query to the firmware."""
 
@@ -108,13 +112,14 @@ def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
     """
     exposed = host.verbs_devices()
     verbs = _read_verbs(host) if exposed else {}
-    return tuple(
+    ports = (
         port
         for device in sorted(host.list_folder(DEVICES), key=natural_order)
         for port in _read_device(
             host, device, None if exposed is None else verbs.get(device) in exposed, tables
         )
     )
+    return tuple(islice(ports, PORTS_LIMIT))
 
 
 def _read_verbs(host: Host) -> dict[str, str]:

@@ -11,7 +11,7 @@ Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide
 from __future__ import annotations
 
 from launcher.core.model import Core, Gpu, Layout
-from launcher.machine.cpus import parse_cpu_list, read_cpuset
+from launcher.machine.cpus import CPU_LIMIT, parse_cpu_list, read_cpuset
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,10 +47,14 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
     left = {cpu: nodes.get(cpu) for cpu in sorted(cpus) if cpu in nodes or not nodes}
     alone = (host.read_text(f"{CPUS}/smt/active") or "").strip() == "0"
     cores = []
+    listed = 0
     while left:
         cpu = next(iter(left))
         node = left[cpu]
-        siblings = () if alone else _siblings(host, cpu)
+        siblings = frozenset[int]() if alone else _siblings(host, cpu)
+        listed += len(siblings)
+        if listed > CPU_LIMIT:
+            return ()  # no kernel has so many, but a snapshot may claim it
         members = tuple(sorted({cpu, *siblings} & left.keys()))
         for member in members:
             del left[member]
@@ -60,12 +64,16 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
 
 def _read_nodes(host: Host) -> dict[int, int]:
     """Return the NUMA node of each CPU. Nodes with only memory list no CPU."""
-    names = [name[4:] for name in host.list_folder(NODES) if name[:4] == "node" and name[4:].isdecimal()]
-    return {
-        cpu: int(name)
-        for name in names
-        for cpu in parse_cpu_list(host.read_text(f"{NODES}/node{name}/cpulist") or "")
-    }
+    names = [name[4:] for name in host.list_folder(NODES) if name[:4] == "node" and _is_number(name[4:])]
+    found: dict[int, int] = {}
+    listed = 0
+    for name in names:
+        cpus = parse_cpu_list(host.read_text(f"{NODES}/node{name}/cpulist") or "")
+        listed += len(cpus)
+        if listed > CPU_LIMIT:
+            return {}
+        found |= dict.fromkeys(cpus, int(name))
+    return found
 
 
 def _siblings(host: Host, cpu: int) -> frozenset[int]:
@@ -144,4 +152,8 @@ def _uuid(information: Mapping[str, str]) -> str | None:
 
 def _gpu_node(host: Host, name: str) -> int | None:
     text = (host.read_text(f"{PCI_DEVICES}/{name}/numa_node") or "").strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None  # -1: unknown
+    return int(text) if _is_number(text) else None  # -1: unknown
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 6

@@ -52,7 +52,7 @@ FABRIC_COMPLETED = 3
 
 def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
     """Return the GPUs exposed to us, in the order of their PCI addresses."""
-    found = _by_nvml(host) or _by_driver(host)
+    found = ([] if host.is_recorded() else _by_nvml(host)) or _by_driver(host)
     return tuple(replace(gpu, index=index) for index, gpu in enumerate(found))
 
 
@@ -70,7 +70,7 @@ def _by_driver(host: Host) -> list[GpuFacts]:
     """Return the GPUs in the driver's files; without properties if it is unknown which ones are ours."""
     gpus = read_gpus(host)
     if not gpus:
-        return [GpuFacts(index) for index in range(len(host.gpu_minors()))]
+        return [GpuFacts(index) for index in range(host.gpu_count() or 0)]
     return [
         GpuFacts(0, address=gpu.address, uuid=gpu.uuid, name=_model(host, gpu.address), numa_node=gpu.node)
         for gpu in gpus

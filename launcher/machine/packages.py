@@ -71,6 +71,14 @@ def find_packages(python: str, environ: Mapping[str, str]) -> tuple[Package, ...
     return tuple(found[name] for name in sorted(found))
 
 
+def parse_packages(recorded: object) -> tuple[Package, ...] | None:
+    """Return the packages in a snapshot; None if unknown."""
+    if not isinstance(recorded, list):
+        return None
+    items = [item if isinstance(item, dict) else {} for item in recorded]
+    return tuple(Package(*(str(item.get(name, "")) for name in Package.__annotations__)) for item in items)
+
+
 def _installed(folder: str) -> Iterator[Package]:
     try:
         names = sorted(os.listdir(folder or "."))

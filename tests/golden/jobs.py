@@ -34,7 +34,7 @@ from launcher.core.model import Plan
 from launcher.engines.torchrun import AGENT, WORKER
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.sources.launched import MARKER
 from launcher.views.plan_json import describe
 
@@ -152,7 +152,7 @@ def plan_snapshot(case: Json, place: int, snapshot: Json) -> tuple[Plan, Mapping
     Raises:
         LauncherError: The launcher refuses.
     """
-    host = RecordedHost(snapshot)
+    host = replay(snapshot)
     own = case["processes"][place].get("options", {}) if "processes" in case else {}
     options = read_options({**case.get("options", {}), **own}, host.environ, host)
     return plan_job(host.environ, host, options, case.get("command", COMMAND)), host.environ

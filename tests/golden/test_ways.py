@@ -22,7 +22,7 @@ from launcher.hook.line import MARKERS
 from launcher.machine.host import Host
 from launcher.options.reading import PET_PREFIX, Options, read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import apply_settings, choose_one, render_environ
 from tests.golden.jobs import COMMAND, Json, case_names, read_case, snapshots
 
@@ -38,7 +38,7 @@ def starts(name: str) -> Iterator[tuple[dict[str, str], Host, tuple[str, ...]]]:
         own = case["processes"][place].get("options", {}) if "processes" in case else {}
         typed = {f"LAUNCHER_{n.upper()}": str(v) for n, v in {**case.get("options", {}), **own}.items()}
         recorded: Json = {**snapshot, "environ": {**snapshot["environ"], **typed}}
-        host = RecordedHost(recorded)
+        host = replay(recorded)
         environ = dict(host.environ)
         yield environ, host, plan_argv(case.get("command", COMMAND), Options(), environ)
 

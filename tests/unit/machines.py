@@ -59,6 +59,22 @@ def write_gpus(
             write(folder, {f"dev/nvidia{minor}": "", "dev/nvidiactl": ""})
 
 
+def recorded_gpus(gpus: Sequence[tuple[str, int, str]]) -> dict[str, str | None]:
+    """Return the files of GPUs as (PCI address, NUMA node, UUID), in the form of a snapshot."""
+    files: dict[str, str | None] = {"/dev/null": None}
+    for minor, (address, node, uuid) in enumerate(gpus):
+        files[f"/dev/nvidia{minor}"] = None
+        files[f"/{NVIDIA}/{address}/information"] = f"GPU UUID: {uuid}\nDevice Minor: {minor}\n"
+        files[f"/sys/bus/pci/devices/{address}/numa_node"] = f"{node}\n"
+    return files
+
+
+def recorded_cpus(cpus: str, nodes: Mapping[int, str] | None = None) -> dict[str, str]:
+    """Return the files of a cgroup's CPUs and of NUMA nodes, in the form of a snapshot."""
+    files = {f"/sys/devices/system/node/node{node}/cpulist": text for node, text in (nodes or {}).items()}
+    return {"/sys/fs/cgroup/cpuset.cpus.effective": cpus, **files}
+
+
 class Machine(Host):
     """A machine in a folder, and the CPUs that its launcher was given."""
 

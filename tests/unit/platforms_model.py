@@ -108,7 +108,8 @@ class Start:
             "addresses": {"lo": ["127.0.0.1"], "eth0": [self.node.address]},
             "environ": dict(self.environ),
             "gpus": gpus,
-            "cpus": {"granted": 16, "bound": 16},
+            "files": {"/sys/fs/cgroup/cpuset.cpus.effective": "0-15"},
+            "affinity": "0-15",
             "ancestors": [list(line) for line in self.ancestors],
         }
 

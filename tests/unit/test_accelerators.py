@@ -13,7 +13,7 @@ from launcher.machine import read_machine
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
 
 KFD = "sys/class/kfd/kfd/topology/nodes"
@@ -115,11 +115,8 @@ def test_accelerators_are_counted_by_their_files(name: str, tmp_path: Path) -> N
     assert set(expected) <= set(ACCELERATORS)
 
 
-def count(word: str, devices: Mapping[str, int | None], gpus: int = 0) -> int | str:
-    """Return how many processes a word means on a recorded machine of 6 CPUs, or the code of the refusal."""
-    host = RecordedHost(
-        {"environ": {}, "gpus": gpus, "accelerators": dict(devices), "cpus": {"granted": 6, "bound": 6}}
-    )
+def count(word: str, host: Host) -> int | str:
+    """Return how many processes a word means on a machine, or the code of the refusal."""
     try:
         plan = plan_job({}, host, read_options({"nproc_per_node": word}, {}), ())
     except HardwareMissing as error:
@@ -131,29 +128,39 @@ def count(word: str, devices: Mapping[str, int | None], gpus: int = 0) -> int | 
     return plan.topology.world_size or 0
 
 
+PLAIN = {**numbered("dev/davinci", 16), **numbered("dev/cambricon_dev", 4), **numbered("dev/mtgpu.", 2)}
+XPUS = [f"0000:{bus:02x}:00.0" for bus in (1, 2, 3, 4)]
+
+
 @pytest.mark.parametrize(
-    ("devices", "gpus", "expected"),
+    ("files", "expected"),
     [
-        ({}, 0, {"auto": 6, "cpu": 6, "gpu": "no-gpu", "cuda": "no-gpu", "xpu": "no-accelerator"}),
-        ({"amd": 8}, 0, {"auto": 8, "gpu": 8, "cuda": 8, "cpu": 6, "hpu": "no-accelerator"}),
-        ({"xpu": 4}, 0, {"auto": 4, "xpu": 4, "gpu": "no-gpu"}),
-        ({"xpu": 4}, 2, {"auto": 2, "xpu": 4, "gpu": 2}),
-        ({"xpu": None}, 0, {"auto": "no-accelerator", "xpu": "no-accelerator", "cpu": 6}),
-        ({"integrated xpu": 1}, 0, {"auto": 6, "xpu": 1}),
-        ({"hpu": 8}, 0, {"auto": 8, "hpu": 8}),
-        ({"npu": 16, "mlu": 4, "musa": 2}, 0, {"auto": 16, "npu": 16, "mlu": 4, "musa": 2}),
+        ({}, {"auto": 6, "cpu": 6, "gpu": "no-gpu", "cuda": "no-gpu", "xpu": "no-accelerator"}),
+        (amd(8, 8), {"auto": 8, "gpu": 8, "cuda": 8, "cpu": 6, "hpu": "no-accelerator"}),
+        (intel(*XPUS), {"auto": 4, "xpu": 4, "gpu": "no-gpu"}),
+        ({**intel(*XPUS), **numbered("dev/nvidia", 2)}, {"auto": 2, "xpu": 4, "gpu": 2}),
+        (intel(XPUS[0], engines=2), {"auto": "no-accelerator", "xpu": "no-accelerator", "cpu": 6}),
+        (intel("0000:00:02.0"), {"auto": 6, "xpu": 1}),
+        (numbered("dev/hl", 8), {"auto": 8, "hpu": 8}),
+        (PLAIN, {"auto": 16, "npu": 16, "mlu": 4, "musa": 2}),
     ],
 )
 def test_a_word_means_what_it_means_to_torchrun(
-    devices: dict[str, int | None], gpus: int, expected: dict[str, int | str]
+    files: Files, expected: dict[str, int | str], tmp_path: Path
 ) -> None:
-    """auto is the accelerator that is here, else the CPUs; what is not here, or not told, is an error."""
-    assert {word: count(word, devices, gpus) for word in expected} == expected
+    """auto is the accelerator that is here, else the CPUs; what is not here, or not told, is an error.
+
+    On the machine, and from its snapshot.
+    """
+    host = machine(tmp_path, {"dev/null": "", "sys/fs/cgroup/cpuset.cpus.effective": "0-5", **files})
+    assert {word: count(word, host) for word in expected} == expected
+    recorded = replay(take_snapshot(host, {}))
+    assert {word: count(word, recorded) for word in expected} == expected
 
 
-def test_the_words_count_in_variables_too() -> None:
+def test_the_words_count_in_variables_too(tmp_path: Path) -> None:
     """PET_NPROC_PER_NODE is torchrun's flag."""
-    host = RecordedHost({"environ": {}, "accelerators": {"xpu": 4}})
+    host = machine(tmp_path, intel(*XPUS))
     for name in ("PET_NPROC_PER_NODE", "LAUNCHER_NPROC_PER_NODE"):
         environ = {name: "xpu"}
         assert plan_job(environ, host, read_options({}, environ), ()).topology.world_size == 4
@@ -165,11 +172,3 @@ def test_a_word_that_no_files_count_asks_for_the_number(word: str) -> None:
     with pytest.raises(UsageError, match=r"expected an integer in 1\.\.4096, or auto, ") as caught:
         read_options({"nproc_per_node": word}, {})
     assert all(known in str(caught.value) for known in COUNT_WORDS)
-
-
-def test_a_snapshot_holds_what_words_count(tmp_path: Path) -> None:
-    """So a plan of another machine comes to the same number."""
-    host = machine(tmp_path, {**numbered("dev/davinci", 8), **intel("0000:00:02.0")})
-    snapshot = take_snapshot(host, {})
-    assert snapshot["accelerators"] == {"npu": 8, "integrated xpu": 1}
-    assert RecordedHost(snapshot).accelerators({}) == (("npu", 8), ("integrated xpu", 1))

@@ -16,7 +16,7 @@ from launcher.machine import azure_vm
 from launcher.machine.azure_sizes import KINDS, find_kind
 from launcher.machine.azure_vm import ASSET_TAG, SIZE_LIMIT, Vm, ask_size, ask_vm, is_azure, read_vm
 from launcher.machine.host import Host
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
 
 
@@ -160,7 +160,7 @@ def test_azure_is_certain_by_firmware_by_batch_or_by_a_size(tmp_path: Path) -> N
     (tmp_path / "sys/class/dmi/id").mkdir(parents=True)
     (tmp_path / "sys/class/dmi/id/chassis_asset_tag").write_text(f"{ASSET_TAG}\n")
     assert is_azure(host, {})
-    assert is_azure(RecordedHost(take_snapshot(host, {azure_vm.FAMILY: "ndv5"})), {})
+    assert is_azure(replay(take_snapshot(host, {azure_vm.FAMILY: "ndv5"})), {})
     (tmp_path / "sys/class/dmi/id/chassis_asset_tag").write_text("inventory 4711\n")
     assert not is_azure(host, {})
     assert "4711" not in json.dumps(take_snapshot(host, {}))

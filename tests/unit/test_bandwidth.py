@@ -51,7 +51,7 @@ from launcher.core.errors import UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.host import Host
 from launcher.machine.network import Interface
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
 from tests.golden.topologies import read_topology
 
@@ -282,17 +282,17 @@ def test_ports_are_counted_on_every_recorded_machine(name: str, tmp_path: Path) 
 
 def test_the_interface_of_the_job_is_what_gloo_is_measured_by() -> None:
     """The one with the master's network, or the one that the user names; its speed, if it is hardware's."""
-    recorded = {
-        "interfaces": [
-            {"name": "eth0", "addresses": ["10.0.0.4/24"], "speed_mbps": 100000, "kind": "ethernet"},
-            {"name": "ib0", "addresses": ["10.1.0.4/24"], "speed_mbps": 400000, "kind": "infiniband"},
-        ]
+    files = {
+        "/sys/class/net/eth0/speed": "100000",
+        "/sys/class/net/eth0/type": "1",
+        "/sys/class/net/ib0/speed": "400000",
+        "/sys/class/net/ib0/type": "32",
     }
-    host = RecordedHost(recorded)
+    host = replay({"files": files, "addresses": {"eth0": ["10.0.0.4/24"], "ib0": ["10.1.0.4/24"]}})
     assert read_ways(host, {}, "n", "10.0.0.4").interface_gbps == 100
     assert read_ways(host, {"GLOO_SOCKET_IFNAME": "ib0"}, "n", "10.0.0.4").interface == "ib0"
     assert read_ways(host, {"NCCL_SOCKET_IFNAME": "=ib0"}, "n", "10.0.0.4").interface == "ib0"
-    assert read_ways(RecordedHost({}), {}, "n", None).interface is None
+    assert read_ways(replay({}), {}, "n", None).interface is None
 
 
 def test_the_speed_of_a_pair_of_virtual_ends_is_not_believed() -> None:
@@ -334,7 +334,7 @@ def test_what_a_job_should_reach(nodes: Any, backend: str, processes: int, expec
 
 def test_a_recorded_machine_tells_of_its_nvlinks() -> None:
     """NVML is asked only where the processes have GPUs."""
-    host = RecordedHost(read_topology("nd96isr_h200_v5"))
+    host = replay(read_topology("nd96isr_h200_v5"))
     assert read_ways(host, {}, "n", None).nvlink_gbps is None
     assert read_node(host, {}, "n", None).nvlink_gbps == pytest.approx(3825, rel=1e-3)
 

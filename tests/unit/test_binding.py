@@ -15,7 +15,6 @@ from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.binding import Request, divide, plan_binding
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic
@@ -298,7 +297,7 @@ def test_an_unknown_number_of_processes_is_a_note(tmp_path: Path) -> None:
     assert "how many processes this node runs is unknown" in notes(job)[-1]
 
 
-class Untouched(RecordedHost):
+class Untouched(Host):
     """A machine whose layout nobody may read."""
 
     def layout(self, *, name_gpus: bool = True) -> Layout:
@@ -319,7 +318,9 @@ def test_nothing_is_read_where_nothing_is_to_be_bound(
     gpus: int, environ: dict[str, str], typed: dict[str, str]
 ) -> None:
     """No GPU, or started per process, or alone, or told not to: no price."""
-    assert set(cpus(plan(Untouched({"environ": environ, "gpus": gpus}), environ, **typed))) == {None}
+    assert set(cpus(plan(Untouched({}, answers={"environ": environ, "gpus": gpus}), environ, **typed))) == {
+        None
+    }
 
 
 def test_the_variable_is_not_handed_down(tmp_path: Path) -> None:

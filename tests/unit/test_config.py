@@ -17,19 +17,19 @@ from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
 from launcher.options.reading import CONFIG, ETC, Options, read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
 
 
 def read(files: Mapping[str, str], environ: Mapping[str, str] | None = None, **typed: str | bool) -> Options:
     """Return the options on a machine with these files."""
-    host = RecordedHost({"environ": dict(environ or {}), "files": dict(files)})
+    host = replay({"environ": dict(environ or {}), "files": dict(files)})
     return read_options(typed, host.environ, host)
 
 
 def plan(text: str, environ: Mapping[str, str] | None = None, **more: Any) -> Plan:
     """Return the plan on a machine with one such file."""
-    host = RecordedHost({"environ": dict(environ or {}), "files": {ETC: text}, **more})
+    host = replay({"environ": dict(environ or {}), "files": {ETC: text}, **more})
     return plan_job(host.environ, host, read_options({}, host.environ, host), ("true",))
 
 
@@ -281,7 +281,7 @@ def test_a_snapshot_has_the_files(tmp_path: Path) -> None:
     file.write_text("grace = 8\nrole = x\n# token=ghp_0123456789abcdefghijABCDEFGHIJ0123456789\n")
     snapshot = take_snapshot(Host(), {CONFIG: str(file)})
     assert "ghp_" not in str(snapshot["files"])
-    recorded = RecordedHost(snapshot)
+    recorded = replay(snapshot)
     assert read_options({}, recorded.environ, recorded).grace_s == 8
 
 

@@ -18,7 +18,7 @@ from launcher.frameworks.deepspeed_checks import is_abandoned
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.golden.truth import TRUTH, Job
@@ -117,7 +117,7 @@ def plan(
     """Plan a command on a node of GPUs with these files."""
     options = read_options(flags, {})
     recorded = {"hostname": "here", "gpus": gpus, "environ": environ or {}, "files": files or {}}
-    host = RecordedHost(recorded)
+    host = replay(recorded)
     return plan_job(host.environ, host, options, command)
 
 
@@ -243,7 +243,7 @@ def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
     case = read_case("azure_batch_2_nodes_gpus8")
     found = []
     for snapshot in snapshots(case):
-        host = RecordedHost(snapshot)
+        host = replay(snapshot)
         job = plan_job(host.environ, host, read_options({"token_file": "/job.token"}, {}), TUNE)
         assert job.agent is not None
         found.append((job.agent.engine, len(job.agent.fleet.hosts) if job.agent.fleet else 0))

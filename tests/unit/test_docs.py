@@ -23,7 +23,7 @@ from launcher.options.flags import FLAGS
 from launcher.options.parser import Parser, read_run
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.rehearse.platforms import PLATFORMS
 from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
@@ -215,12 +215,12 @@ def test_the_example_of_a_source_works() -> None:
     options = read_options({"source": f"{code.__name__}:read"}, {})
     try:
         for rank, process in enumerate(case["processes"]):
-            host = RecordedHost({**process, "environ": {**case["environ"], **process["environ"]}})
+            host = replay({**process, "environ": {**case["environ"], **process["environ"]}})
             topology = plan_job(host.environ, host, options, ()).topology
             assert (topology.rank, topology.node_rank, topology.world_size) == (rank, rank // 2, 4)
             assert (topology.master_addr, topology.local_size) == ("10.0.0.4", 2)
         with pytest.raises(EnvironmentUntrusted, match="no-identity"):
-            plan_job(case["environ"], RecordedHost({}), options, ())
+            plan_job(case["environ"], replay({}), options, ())
     finally:
         del sys.modules[code.__name__]
 
@@ -229,7 +229,7 @@ def claims() -> Iterator[Claim]:
     """Yield every claim that any source makes on any process of the golden cases."""
     for name in case_names():
         for snapshot in snapshots(read_case(name)):
-            host = RecordedHost(snapshot)
+            host = replay(snapshot)
             for evidence in gather(host.environ, host).evidence:
                 yield from evidence.claims
 

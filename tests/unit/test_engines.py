@@ -22,17 +22,19 @@ from launcher.frameworks.torch import MAX_RESTARTS
 from launcher.options.flags import FLAGS, NEEDS, Flag
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import apply_settings, render_environ
 from launcher.sources.launched import MARKER
 from launcher.views.plan_json import describe
+from tests.unit.machines import recorded_cpus
 from tests.unit.perturbations import ONE_RUN
 from tests.unit.test_options import SAMPLE
 
 PYTHON = "/opt/env/bin/python"
 TRAIN = (PYTHON, "train.py")
-TORCH: dict[str, Any] = {"torch": {PYTHON: "2.13.0", "": ""}}
-NO_TORCH: dict[str, Any] = {"torch": {PYTHON: "", "": ""}}
+HAS_TORCH = {"name": "torch", "version": "2.13.0"}
+TORCH: dict[str, Any] = {"packages": {PYTHON: [HAS_TORCH], "": []}}
+NO_TORCH: dict[str, Any] = {"packages": {PYTHON: [], "": []}}
 NODES: dict[str, Any] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
 PER_RANK = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -51,7 +53,7 @@ def plan(
     **flags: str | bool,
 ) -> Plan:
     """Return the plan on a recorded machine."""
-    host = RecordedHost({"environ": dict(environ or {}), **(machine or {})})
+    host = replay({"environ": dict(environ or {}), **(machine or {})})
     return plan_job(host.environ, host, read_options(flags, host.environ), command)
 
 
@@ -108,7 +110,7 @@ CHOICES: list[tuple[dict[str, Any], dict[str, str], dict[str, Any], str, str]] =
     ({"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node0:29400"}, {}, TORCH, "torchrun", "c10d"),
     ({"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}, {}, TORCH, "process", "one node"),
     ({"standalone": True}, {}, TORCH, "process", "one node"),
-    ({"run_path": True}, {}, {"torch": {"": "2.13.0"}}, "torchrun", "--run-path"),
+    ({"run_path": True}, {}, {"packages": {"": [HAS_TORCH]}}, "torchrun", "--run-path"),
     ({"virtual_local_rank": True}, {}, TORCH, "torchrun", "--virtual-local-rank"),
     ({"numa_binding": "node"}, {}, TORCH, "torchrun", "--numa-binding node"),
     ({"logs_specs": "mine"}, {}, TORCH, "torchrun", "--logs-specs mine"),
@@ -232,7 +234,7 @@ def test_torchrun_that_was_asked_for_without_torch_can_be_left_out() -> None:
 
 def test_the_launchers_own_torch_does_where_the_commands_python_has_none() -> None:
     """The agent only has to start the command; which Python that has is the command's affair."""
-    machine = {"torch": {PYTHON: "", "": "2.13.0"}}
+    machine = {"packages": {PYTHON: [], "": [HAS_TORCH]}}
     job = plan(*TRAIN, machine=machine, max_restarts="1")
     assert job.agent is not None and job.agent.argv[0] == sys.executable
     assert job.agent.argv[-2:] == TRAIN
@@ -296,7 +298,7 @@ def test_each_worker_starts_through_the_launcher() -> None:
 
 def test_what_each_process_gets_goes_with_the_worker() -> None:
     """GPUs and CPUs of a process are its own: the flags stand with it, and not with the agent."""
-    machine = {**TORCH, "gpus": 4, "cpus": {"granted": 8, "bound": 8}}
+    machine = {**TORCH, "gpus": 4, "files": recorded_cpus("0-7"), "affinity": "0-7"}
     job = plan(*TRAIN, machine=machine, engine="torchrun", gpus_per_process="2", nproc_per_node="2")
     assert job.agent is not None
     worker = job.agent.argv[job.agent.argv.index("run") :]

@@ -24,7 +24,7 @@ from launcher.machine.libraries import CACHE, find_libraries
 from launcher.machine.network import Interface
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.unit.machines import write, write_gpus
@@ -231,7 +231,7 @@ def test_a_file_of_open_mpis_is_the_users_word(path: str, tmp_path: Path) -> Non
     host.found = BRIDGED
     environ = {"OMPI_COMM_WORLD_RANK": "0", "OPAL_PREFIX": "/o"}
     assert values(choose(host, environ)) == SOCKETS
-    replayed = RecordedHost(json.loads(render_snapshot(take_snapshot(host, environ))))
+    replayed = replay(json.loads(render_snapshot(take_snapshot(host, environ))))
     assert "OMPI_MCA_btl_tcp_if_include" not in values(choose(replayed, environ))
 
 
@@ -658,7 +658,7 @@ def test_a_snapshot_replays_the_fabric(name: str, tmp_path: Path) -> None:
     }
     host = machine(tmp_path, name, files)
     environ = {"LD_LIBRARY_PATH": "/p", **(vm("Standard_ND96isr_H200_v5") if name.startswith("nd") else {})}
-    replayed = RecordedHost(json.loads(render_snapshot(take_snapshot(host, environ))))
+    replayed = replay(json.loads(render_snapshot(take_snapshot(host, environ))))
     expected = choose(host, environ)
     assert expected == choose(replayed, environ)
     assert [item.name for item in read_facts(replayed, environ).configured] == ["NCCL_IB_QPS_PER_CONNECTION"]

@@ -15,7 +15,7 @@ from launcher.fabrics.generated import WORD
 from launcher.fabrics.reading import TOPOLOGYD
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.process.memory_files import name_files
 from tests.golden.fabrics import read_fabric
@@ -156,7 +156,7 @@ def test_a_snapshot_replays_it(tmp_path: Path) -> None:
     """GPUs, ports and what is not there are all recorded."""
     write_v5_gpus(tmp_path)
     host = machine(tmp_path, "nd96isr_h200_v5")
-    replayed = RecordedHost(json.loads(render_snapshot(take_snapshot(host, vm(H200)))))
+    replayed = replay(json.loads(render_snapshot(take_snapshot(host, vm(H200)))))
     assert choose(replayed, vm(H200)).files == choose(host, vm(H200)).files != ()
 
 

@@ -23,7 +23,7 @@ from launcher.frameworks.script import list_pythons
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 from launcher.servers import horovod_serve, horovod_wait
 from launcher.servers.horovod_wait import wait
@@ -528,7 +528,7 @@ def test_a_framework_is_not_named_for_processes_that_cannot_be_of_it(
 ) -> None:
     """Nobody would serve the rendezvous, or say who is who: N jobs of one process, or a wait for nobody."""
     given: dict[str, str | bool] = {**flags, "nnodes": "2", "node_rank": "0", "hosts": "10.0.0.4,10.0.0.5"}
-    host = RecordedHost({"gpus": 0, "torch": {"": "2.13.0"}})
+    host = replay({"gpus": 0, "packages": {"": [{"name": "torch", "version": "2.13.0"}]}})
     with pytest.raises(UsageError) as refused:
         plan_job({}, host, read_options(given, {}), command)
     assert refused.value.problems[0].code == "engine-conflict"

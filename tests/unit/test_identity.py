@@ -12,7 +12,7 @@ from launcher.core.model import Plan
 from launcher.hook.answer import find_answer
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 
 HYDRA = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"
@@ -47,9 +47,7 @@ MASTER = "MASTER_ADDR=10.0.0.4"
 def plan(environ: str, *, gpus: int = 0, own: str = "10.0.0.5", **flags: str) -> Plan:
     """Return the plan for variables as one would type them before a command."""
     variables = dict(word.split("=", 1) for word in shlex.split(environ))
-    host = RecordedHost(
-        {"environ": variables, "gpus": gpus, "hostname": "here", "addresses": {"eth0": [own]}}
-    )
+    host = replay({"environ": variables, "gpus": gpus, "hostname": "here", "addresses": {"eth0": [own]}})
     return plan_job(host.environ, host, read_options(flags, host.environ), ("true",))
 
 
@@ -600,7 +598,7 @@ def test_the_hook_warns_of_a_world_of_one_node_inside_several() -> None:
         ("", {"scope": "process", "set": {}, "unset": [], "files": {}, "cpus": ()}),
     ):
         variables = dict(word.split("=", 1) for word in f"{around} {TORCHRUN}".split())
-        host = RecordedHost({"environ": variables, "gpus": 0, "hostname": "here"})
+        host = replay({"environ": variables, "gpus": 0, "hostname": "here"})
         assert find_answer(host.environ, host, ("train.py",)) == answer
 
 
@@ -694,7 +692,7 @@ def test_rank_0_sees_that_the_master_is_no_node_of_its_step(master: str) -> None
 def test_another_name_of_the_first_node_is_its_master() -> None:
     """A name in another network leads to this node: the resolver knows."""
     environ = dict(word.split("=", 1) for word in LOGIN.format(0, 0, "here,n1", "here-ib").split())
-    host = RecordedHost(
+    host = replay(
         {
             "environ": environ,
             "gpus": 0,

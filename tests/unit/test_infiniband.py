@@ -23,7 +23,7 @@ from launcher.machine.infiniband import (
     read_ports,
 )
 from launcher.machine.numa import parse_pci_path
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import describe, fabric_names, read_fabric, write_fabric
 from tests.unit.platforms_model import deterministic
@@ -82,8 +82,8 @@ def test_a_snapshot_replays_the_ports(name: str, tmp_path: Path) -> None:
     """What was read was recorded: the same ports, on any machine, also from a snapshot of the replay."""
     write_fabric(tmp_path, read_fabric(name))
     here = Host(str(tmp_path))
-    there = RecordedHost(json.loads(render_snapshot(take_snapshot(here, {}))))
-    again = RecordedHost(json.loads(render_snapshot(take_snapshot(there, {}))))
+    there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
+    again = replay(json.loads(render_snapshot(take_snapshot(there, {}))))
     assert here.hca_ports() == there.hca_ports() == again.hca_ports()
 
 
@@ -96,18 +96,18 @@ def test_fabrics_say_where_they_come_from(name: str) -> None:
 
 def test_a_snapshot_without_those_fields_still_replays() -> None:
     """An older one has the ports' files of its time; what it cannot know is None."""
-    sysfs = {
-        "class/infiniband/mlx5_0": {"link": "../../devices/pci0001:00/0001:00:00.0/infiniband/mlx5_0"},
-        "class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
-        "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+    files = {
+        "/sys/class/infiniband/mlx5_0": {"link": "../../devices/pci0001:00/0001:00:00.0/infiniband/mlx5_0"},
+        "/sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
+        "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
     }
-    host = RecordedHost({"environ": {}, "sysfs": sysfs})
+    host = replay({"environ": {}, "files": files})
     expected = Port(
         "mlx5_0", 1, link_layer="InfiniBand", state="ACTIVE", pci_path=("pci0001:00", "0001:00:00.0")
     )
     assert (expected,) == host.hca_ports()
     assert is_usable(expected)
-    assert RecordedHost({"environ": {}}).hca_ports() == ()
+    assert replay({"environ": {}}).hca_ports() == ()
 
 
 def test_no_device_is_no_port(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_facts_around_a_port_are_none_in_another_form(garbage: bytes, tmp_path: 
 def test_a_snapshot_leaves_out_entries_that_are_empty(tmp_path: Path) -> None:
     """Hundreds of zeros per port say nothing; numbers that are zero elsewhere do."""
     write_fabric(tmp_path, {**ONE, "tables": {"gids": 256, "pkeys": 128}})
-    sysfs = take_snapshot(Host(str(tmp_path)), {})["sysfs"]
-    assert isinstance(sysfs, dict)
-    tables = [name for name in sysfs if "/gids/" in name or "/pkeys/" in name]
-    assert tables == [f"class/infiniband/mlx5_0/ports/1/{entry}" for entry in ("gids/0", "pkeys/0")]
-    assert sysfs["class/infiniband/mlx5_0/device/net/ib0/dev_port"] == "0"
+    recorded = take_snapshot(Host(str(tmp_path)), {})["files"]
+    assert isinstance(recorded, dict)
+    tables = [name for name in recorded if "/gids/" in name or "/pkeys/" in name]
+    assert tables == [f"/sys/class/infiniband/mlx5_0/ports/1/{entry}" for entry in ("gids/0", "pkeys/0")]
+    assert recorded["/sys/class/infiniband/mlx5_0/device/net/ib0/dev_port"].strip() == "0"
 
 
 def test_a_port_is_left_out_if_nothing_of_it_can_be_read_or_its_name_is_no_number(tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ def test_what_a_user_may_not_read_is_none() -> None:
 )
 def test_any_text_anywhere_is_survived(files: dict[str, str], device: str, target: str) -> None:
     """Recorded machines may hold anything: nothing raises, and only the kernel's words come out."""
-    folder = f"class/infiniband/{device}"
-    sysfs: dict[str, object] = {f"{folder}/ports/1/{name}": text for name, text in files.items()}
-    sysfs[folder] = {"link": target}
-    sysfs[f"{folder}/device/numa_node"] = target
-    for port in RecordedHost({"environ": {}, "sysfs": sysfs, "verbs": [target]}).hca_ports():
+    folder = f"/sys/class/infiniband/{device}"
+    recorded: dict[str, object] = {f"{folder}/ports/1/{name}": text for name, text in files.items()}
+    recorded[folder] = {"link": target}
+    recorded |= {f"{folder}/device/numa_node": target, f"/dev/infiniband/{target}": None}
+    for port in replay({"environ": {}, "files": recorded}).hca_ports():
         assert not is_usable(port) or files["state"].strip() == "4: ACTIVE"
         assert port.rate_gbps is None or 0 < port.rate_gbps < 1e6
 

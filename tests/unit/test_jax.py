@@ -11,7 +11,7 @@ from launcher.frameworks.jax import MPIRUN_4
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 
 MPIRUN = {
@@ -29,7 +29,7 @@ def environs(
     gpus: int | None, environ: dict[str, str] | None = None, **given: object
 ) -> list[dict[str, str]]:
     """Return the environment of every process that one launcher plans, on a node with so many GPUs."""
-    host = RecordedHost({"hostname": "node", "gpus": gpus, "environ": environ or {}})
+    host = replay({"hostname": "node", "gpus": gpus, "environ": environ or {}})
     plan = plan_job(
         host.environ,
         host,

@@ -15,8 +15,8 @@ from launcher.machine import read_machine
 from launcher.machine.cpus import parse_cpu_list, read_granted_cpus, render_cpu_list
 from launcher.machine.gpus import count_visible_gpus, find_doubles, share_gpus
 from launcher.machine.host import Host
-from launcher.planning.recorded import RecordedHost
-from tests.unit.machines import write_gpus
+from launcher.planning.recorded import replay
+from tests.unit.machines import recorded_gpus, write_gpus
 from tests.unit.platforms_model import deterministic
 
 ROOT = "sys/fs/cgroup"
@@ -211,8 +211,8 @@ def test_uuids_are_those_of_this_machine(tmp_path: Path, visible: str, count: in
     write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], uuids=("GPU-0001-a", "GPU-0002-b"))
     environ = {"CUDA_VISIBLE_DEVICES": visible}
     assert read_machine(Host(str(tmp_path)), environ).gpu_count == count
-    recorded = {"gpus": [{"uuid": "GPU-0001-a"}, {"uuid": "GPU-0002-b"}]}
-    assert read_machine(RecordedHost(recorded), environ).gpu_count == count
+    files = recorded_gpus([("0001:00:00.0", 0, "GPU-0001-a"), ("0002:00:00.0", 0, "GPU-0002-b")])
+    assert read_machine(replay({"files": files}), environ).gpu_count == count
     write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], uuids=("GPU-????", "GPU-????"))
     assert read_machine(Host(str(tmp_path)), environ).gpu_count == len(visible.split(",")[:2])
 

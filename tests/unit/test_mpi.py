@@ -10,7 +10,7 @@ import pytest
 from launcher.core.errors import Unavailable
 from launcher.machine.host import Host
 from launcher.machine.mpi import Mpi, find_mpi, parse_version
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 
 HYDRA = "HYDRA build details:\n    Version:                                 {}\n    Release Date: Fri\n"
@@ -122,9 +122,9 @@ def test_a_recorded_machine_has_the_mpirun_that_was_recorded(tmp_path: Path) -> 
     for name in ("four", "none", "odd"):
         environ = {"PATH": str(tmp_path / name)}
         data = json.loads(render_snapshot(take_snapshot(Host(), environ)))
-        assert answer(RecordedHost(data), {}) == answer(Host(), environ), name
+        assert answer(replay(data), {}) == answer(Host(), environ), name
     for wrong in ("4", None, {"path": "/usr/bin/mpirun"}, {"path": "", "family": "", "version": "x"}):
-        assert RecordedHost({"environ": {}, "mpirun": wrong}).find_mpi({}) is None
+        assert replay({"environ": {}, "mpirun": wrong}).find_mpi({}) is None
 
 
 def answer(host: Host, environ: dict[str, str]) -> object:

@@ -19,13 +19,15 @@ from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailabl
 from launcher.core.model import Agent, Fleet, Plan
 from launcher.engines.mpirun import FOLDER, JOB, WRAPPER
 from launcher.frameworks.python import UNBUFFERED
+from launcher.machine.host import Host
 from launcher.options.parser import read_run
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.views.plan import render_text
 from launcher.views.plan_json import render_json
 from tests.golden.jobs import read_case, snapshots
+from tests.unit.machines import recorded_cpus, recorded_gpus
 
 FAMILIES = {
     "openmpi4": ("Open MPI", "4.1.4"),
@@ -53,29 +55,21 @@ ENVIRON = {
 PLAIN = {name: value for name, value in ENVIRON.items() if name not in (*SECRETS, "RANK")}
 """Nothing of a key or of ranks."""
 HOSTS = ("10.0.0.4", "10.0.0.5")
-CPUS = {
-    "granted": 16,
-    "bound": 16,
+GPUS = [(f"0000:0{index}:00.0", index // 2, f"GPU-{index}") for index in range(4)]
+LOCALITY = {
     "affinity": "0-15",
-    "cpuset": "0-15",
-    "cores": {"0": "0 1 2 3 4 5 6 7", "1": "8 9 10 11 12 13 14 15"},
+    "files": {**recorded_gpus(GPUS), **recorded_cpus("0-15", {0: "0-7", 1: "8-15"})},
 }
-GPUS = [
-    {"index": index, "uuid": f"GPU-{index}", "pci_bus_id": f"0000:0{index}:00.0", "numa_node": index // 2}
-    for index in range(4)
-]
 
 
-def node(index: int = 0, family: str = "openmpi5", **fields: object) -> RecordedHost:
+def node(index: int = 0, family: str = "openmpi5", **fields: object) -> Host:
     """Return a node of the job: its address is the one of `HOSTS`, its network 10.0.0.0/24."""
     address = f"10.0.0.{4 + index}"
-    interface = {"name": "eth0", "addresses": [f"{address}/24"], "is_up": True, "kind": "ethernet"}
     named, version = FAMILIES[family]
-    return RecordedHost(
+    return replay(
         {
             "hostname": f"node{index}",
-            "addresses": {"eth0": [address]},
-            "interfaces": [interface],
+            "addresses": {"eth0": [f"{address}/24"]},
             "environ": ENVIRON,
             "gpus": 0,
             "mpirun": {"path": "/opt/mpi/bin/mpirun", "family": named, "version": version},
@@ -84,7 +78,7 @@ def node(index: int = 0, family: str = "openmpi5", **fields: object) -> Recorded
     )
 
 
-def plan(host: RecordedHost, *command: str, **flags: str) -> Plan:
+def plan(host: Host, *command: str, **flags: str) -> Plan:
     """Return the plan of a node for ``launcher run --engine mpirun`` with more flags."""
     typed = {"engine": "mpirun", **flags}
     return plan_job(host.environ, host, read_options(typed, host.environ), command or ("python", "train.py"))
@@ -96,7 +90,7 @@ def agent_of(found: Plan) -> tuple[Agent, Fleet]:
     return found.agent, found.agent.fleet
 
 
-def refusal(host: RecordedHost, *command: str, **flags: str) -> tuple[str, str, str]:
+def refusal(host: Host, *command: str, **flags: str) -> tuple[str, str, str]:
     """Return (code, what, fix) of the one thing that is wrong."""
     with pytest.raises(LauncherError) as caught:
         plan(host, *command, **flags)
@@ -183,7 +177,6 @@ def test_all_nodes_agree_on_the_job(family: str) -> None:
 
 
 STARTED_BY_OPEN_MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-LOCALITY = {"gpus": GPUS, "cpus": CPUS}
 
 
 @pytest.mark.parametrize("flags", [{}, {"bind": "none"}, {"bind": "core"}, {"gpus_per_process": "1"}])
@@ -266,11 +259,11 @@ def test_a_hostfile_that_is_not_there_has_another_fix_than_its_lines(tmp_path: P
     assert "--hosts HOST,..." in text and "slots" not in text
 
 
-class OnDisk(RecordedHost):
+class OnDisk(Host):
     """A recorded machine on which files can be read."""
 
-    def __init__(self, host: RecordedHost) -> None:
-        super().__init__(host._data)
+    def __init__(self, host: Host) -> None:
+        super().__init__({}, answers=host.answers)
 
     def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
         return Path(path).read_bytes()
@@ -287,11 +280,11 @@ def test_hosts_of_azure_batch_with_the_master_first(index: int, engine: str, ran
     assert fleet.address == HOSTS[index]
 
 
-def slurm(case: str) -> Iterator[RecordedHost]:
+def slurm(case: str) -> Iterator[Host]:
     """Yield the nodes of a recorded job of Slurm, with an mpirun."""
     for snapshot in snapshots(read_case(case)):
         mpirun = {"path": "/usr/bin/mpirun", "family": "MPICH", "version": "4.0.2"}
-        yield RecordedHost({**snapshot, "mpirun": mpirun})
+        yield replay({**snapshot, "mpirun": mpirun})
 
 
 @pytest.mark.parametrize("case", ["slurm_22.05_batch_script", "slurm_22.05_salloc_shell"])
@@ -311,7 +304,7 @@ def test_hosts_of_a_batch_script(case: str) -> None:
 def test_a_batch_script_outside_of_its_nodes_is_told_so() -> None:
     """A shell of salloc on a login node: nothing there is node 0."""
     (host,) = slurm("slurm_22.05_salloc_shell")
-    elsewhere = RecordedHost({**host._data, "hostname": "login", "addresses": {"eth0": ["10.9.9.9"]}})
+    elsewhere = replay({**(host.answers or {}), "hostname": "login", "addresses": {"eth0": ["10.9.9.9"]}})
     with pytest.raises(EnvironmentUntrusted) as caught:
         plan(elsewhere)
     assert any("SLURM_JOB_NODELIST" in p.what and "--node-rank" in p.fix for p in caught.value.problems)
@@ -451,12 +444,10 @@ def test_the_launcher_starts_mpirun_again(index: int) -> None:
 # --- what a person sees
 
 
-def shown(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], host: RecordedHost, *words: str
-) -> tuple[str, str]:
+def shown(tmp_path: Path, capfd: pytest.CaptureFixture[str], host: Host, *words: str) -> tuple[str, str]:
     """Return what ``launcher run --dry-run`` prints for a recorded node, and the JSON of its plan."""
     file = tmp_path / "node.json"
-    file.write_text(json.dumps(host._data))
+    file.write_text(json.dumps(host.answers))
     line = ["--replay", str(file), "--engine", "mpirun", *words, "--", "./train", "--lr", "1 2"]
     assert main(["run", "--dry-run", *line], {}) == 0
     text = capfd.readouterr().out

@@ -22,7 +22,7 @@ from launcher.machine.network import (
     read_interfaces,
     read_routes,
 )
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster
@@ -146,13 +146,13 @@ def test_without_a_sysfs_of_its_own_the_addresses_still_tell(tmp_path: Path) -> 
 def test_any_text_in_sysfs_is_survived(texts: list[str], address: str, netmask: str) -> None:
     """Nothing raises, whatever the files and the kernel's answers hold."""
     names = ("flags", "type", "carrier", "speed", "uevent")
-    files = {f"class/net/eth0/{name}": text for name, text in zip(names, texts, strict=True)}
+    files = {f"/sys/class/net/eth0/{name}": text for name, text in zip(names, texts, strict=True)}
 
-    class Odd(RecordedHost):
+    class Odd(Host):
         def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
             return {"eth0": ((address, netmask),)}
 
-    (interface,) = read_interfaces(Odd({"environ": {}, "sysfs": files}))
+    (interface,) = read_interfaces(Odd(files, answers={}))
     find_interface([interface], address)
     network_of(interface, address)
 
@@ -282,30 +282,30 @@ def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
     write_interface(tmp_path, "eth0", flags="0x1003", type="1", carrier="1", speed="50000")
     write_interface(tmp_path, "enP5s1", master="eth0", flags="0x1803", type="1", carrier="1")
     here = Machine(tmp_path, {"eth0": (("10.0.0.4", MASK), ("10.0.0.9", None)), "enP5s1": ()})
-    there = RecordedHost(json.loads(render_snapshot(take_snapshot(here, {}))))
+    there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
     assert here.interfaces() == there.interfaces()
     assert [interface.name for interface in there.interfaces()] == ["enP5s1", "eth0"]
 
 
 def test_a_snapshot_without_interfaces_has_those_of_its_addresses() -> None:
-    """Older ones hold addresses alone: no prefix, no kind."""
-    host = RecordedHost({"environ": {}, "addresses": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.4"]}})
+    """One written by hand has addresses alone: no prefix, no kind."""
+    host = replay({"environ": {}, "addresses": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.4"]}})
     lo = Interface("lo", (("127.0.0.1", None),), is_loopback=True)
     assert host.interfaces() == (Interface("eth0", (("10.0.0.4", None),)), lo)
-    assert RecordedHost({"environ": {}}).interfaces() == ()
+    assert replay({"environ": {}}).interfaces() == ()
 
 
-@pytest.mark.parametrize("fields", [1, {}, {"name": ""}, {"name": None, "addresses": ["10.0.0.4/24"]}])
-def test_what_is_no_interface_in_a_snapshot_is_left_out(fields: object) -> None:
-    """A field of another type is unknown; without a name it is none."""
-    assert RecordedHost({"environ": {}, "interfaces": [fields]}).interfaces() == ()
+@pytest.mark.parametrize("addresses", [1, [], {"": ["10.0.0.4/24"]}, {"a b": []}, {"eth0": "10.0.0.4"}])
+def test_what_is_no_interface_in_a_snapshot_is_left_out(addresses: object) -> None:
+    """Without a name that the kernel would accept it is none."""
+    assert replay({"environ": {}, "addresses": addresses}).interfaces() == ()
 
 
-def test_fields_of_another_type_are_unknown() -> None:
-    """Also a prefix that is none."""
-    odd = {"name": "eth0", "addresses": ["10.0.0.4/x", 7], "is_up": "yes", "speed_mbps": "fast", "kind": 3}
-    expected = Interface("eth0", (("10.0.0.4", None), ("7", None)))
-    assert RecordedHost({"environ": {}, "interfaces": [odd]}).interfaces() == (expected,)
+def test_what_is_no_prefix_in_a_snapshot_is_unknown() -> None:
+    """The address stays."""
+    recorded = {"eth0": ["10.0.0.4/x", 7, "10.0.0.5/99", "fd00::1/64"]}
+    expected = Interface("eth0", (("10.0.0.4", None), ("7", None), ("10.0.0.5", None), ("fd00::1", 64)))
+    assert replay({"environ": {}, "addresses": recorded}).interfaces() == (expected,)
 
 
 TELL = """

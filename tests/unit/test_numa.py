@@ -14,9 +14,9 @@ from launcher.core.model import Core, Gpu
 from launcher.machine.cpus import parse_cpu_list
 from launcher.machine.host import Host
 from launcher.machine.numa import parse_pci_address, read_cores, read_gpus, render_pci_address
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
-from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
+from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, recorded_cpus, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic
 
 
@@ -144,7 +144,7 @@ def test_pci_addresses_of_nvml_and_of_the_kernel_are_the_same() -> None:
 def test_a_snapshot_holds_the_layout(tmp_path: Path, build: type[DGX | ND_V5 | ND_V4]) -> None:
     """What the files of a machine say, its snapshot says: CPUs, cores, nodes and GPUs."""
     host = build(tmp_path, mask="4-7,90")
-    recorded = RecordedHost(json.loads(render_snapshot(take_snapshot(host, {}))))
+    recorded = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
     assert recorded.layout() == host.layout()
     assert recorded.affinity() == host.affinity()
     assert len(host.layout().gpus) == 8
@@ -152,12 +152,12 @@ def test_a_snapshot_holds_the_layout(tmp_path: Path, build: type[DGX | ND_V5 | N
 
 def test_a_snapshot_without_nodes_or_with_nonsense_has_no_layout() -> None:
     """Fields of another type are not there."""
-    data = {"environ": {}, "gpus": [{"numa_node": "x"}, 7], "cpus": {"cores": {"0": 5, "x": "1 y 2"}}}
-    layout = RecordedHost(data).layout()
+    files = {"/dev/nvidia0": 7, **recorded_cpus("1-2", {0: "x"}), "/sys/bus/pci/drivers/nvidia/0:1:0.0": 7}
+    layout = replay({"files": files, "gpus": 7, "affinity": 3.5}).layout()
     assert layout.cores == (Core((1,)), Core((2,)))
-    assert layout.gpus == (Gpu(""), Gpu(""))
-    assert (layout.own, layout.cpuset) == ((), ())
-    assert RecordedHost({"environ": {}, "cpus": {"cores": []}, "gpus": 8}).layout().cores == ()
+    assert layout.gpus == (Gpu("0000:01:00.0"),)
+    assert (layout.own, layout.cpuset) == ((), (1, 2))
+    assert replay({"environ": {}, "files": [], "gpus": 8}).layout().cores == ()
 
 
 class Counted(Machine):

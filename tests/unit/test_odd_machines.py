@@ -23,7 +23,8 @@ from launcher.machine.pythons import find_version
 from launcher.machine.sysfs import natural_order
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost, read_snapshot
+from launcher.planning.recorded import read_snapshot, replay
+from tests.unit.machines import recorded_cpus
 from tests.unit.test_machine import machine
 
 SOON_S = 2.0
@@ -32,10 +33,10 @@ SOON_S = 2.0
 
 def test_a_gpu_that_is_listed_twice_stops_the_job() -> None:
     """CUDA would find none, and two processes would share one by accident."""
-    host = RecordedHost({"environ": {}, "gpus": 8})
+    host = replay({"environ": {}, "gpus": 8})
     with pytest.raises(EnvironmentUntrusted, match="gpu-listed-twice"):
         read_machine(host, {"CUDA_VISIBLE_DEVICES": "0,0"})
-    without = RecordedHost({"environ": {}, "gpus": 0})
+    without = replay({"environ": {}, "gpus": 0})
     assert read_machine(without, {"CUDA_VISIBLE_DEVICES": "0,0"}).gpu_count == 0
 
 
@@ -81,8 +82,8 @@ def test_numbers_of_any_length_in_names(tmp_path: Path) -> None:
     names = ["mlx5_10", "mlx5_2", "mlx5_" + "9" * 5000, "mlx5_02"]
     assert sorted(names, key=natural_order)[0] in ("mlx5_2", "mlx5_02")
     assert sorted(names[:2], key=natural_order) == ["mlx5_2", "mlx5_10"]
-    host = RecordedHost({"environ": {}, "cpus": {"cores": {"9" * 5000: "0 1"}}})
-    assert {core.node for core in host.layout().cores} == {None}
+    files = {**recorded_cpus("0-1"), f"/sys/devices/system/node/node{'9' * 5000}/cpulist": "0-1"}
+    assert {core.node for core in replay({"files": files}).layout().cores} == {None}
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "1" * 5000])
@@ -124,7 +125,7 @@ def test_threads_fit_the_cpus_that_processes_really_have(
 ) -> None:
     """96 threads on 4 CPUs are slower than 4."""
     options = read_options({"nproc_per_node": "4"}, {})
-    topology: Topology = plan_job({}, RecordedHost({"environ": {}, "gpus": 0}), options, ["true"]).topology
+    topology: Topology = plan_job({}, replay({"environ": {}, "gpus": 0}), options, ["true"]).topology
     found = Machine(gpu_count=0, cpu_count=96, bound_cpu_count=bound)
     (setting,) = plan_threads(topology, found, forks, environ)
     assert setting.value == threads

@@ -31,8 +31,9 @@ from launcher.options.parser import make_run_parser, read_run
 from launcher.options.reading import Options, read_options
 from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from tests.process.starting import ROOT, clean_environ
+from tests.unit.machines import recorded_cpus
 
 VALUED = [flag for flag in FLAGS if flag.parse is not None]
 SWITCHES = [flag for flag in FLAGS if flag.parse is None]
@@ -181,7 +182,7 @@ def plan_environ(
     typed: Mapping[str, str | bool], environ: Mapping[str, str], gpus: int | None = None
 ) -> dict[str, str]:
     """Return the settings of the first process of a plan on a recorded machine."""
-    host = RecordedHost({"environ": environ, "gpus": gpus})
+    host = replay({"environ": environ, "gpus": gpus})
     plan = plan_job(environ, host, read_options(typed, environ), ())
     return {item.name: item.value for item in (*plan.settings, *plan.processes[0].settings)}
 
@@ -246,7 +247,7 @@ def test_an_empty_text_that_torchrun_takes_is_as_if_it_were_not_there(dest: str)
 
 def test_a_free_port_can_be_asked_for_on_one_node() -> None:
     """--master-port 0, as torchrun has it; on several nodes each would choose another one."""
-    host = RecordedHost({"environ": {}})
+    host = replay({"environ": {}})
     for typed in ({"master_port": "0"}, {"master_port": "0", "nnodes": "1", "node_rank": "0"}):
         plan = plan_job({}, host, read_options(typed, {}), ("./a",))
         assert plan.topology.master_port == host.free_port()
@@ -308,7 +309,7 @@ def test_words_for_the_number_of_processes_count_the_gpus(word: str) -> None:
 
 def test_without_gpus_auto_is_the_cpus_and_gpu_an_error() -> None:
     """As torchrun has it; what the cgroup grants counts, not the machine."""
-    host = RecordedHost({"environ": {}, "gpus": 0, "cpus": {"granted": 6, "bound": 1}})
+    host = replay({"environ": {}, "gpus": 0, "files": recorded_cpus("0-5"), "affinity": "0"})
     for word in ("auto", "cpu"):
         plan = plan_job({}, host, read_options({"nproc_per_node": word}, {}), ())
         assert plan.topology.world_size == 6
@@ -532,7 +533,7 @@ def test_code_is_named_on_the_command_line_only(name: str) -> None:
     """--source module:function may import anything, so a variable of an image must not name it."""
     sys.modules.pop("antigravity", None)
     with pytest.raises(UsageError, match="on the command line only"):
-        plan_job({}, RecordedHost({"environ": {}}), read_options({}, {"LAUNCHER_SOURCE": name}), ())
+        plan_job({}, replay({"environ": {}}), read_options({}, {"LAUNCHER_SOURCE": name}), ())
     assert "antigravity" not in sys.modules
     assert read_options({}, {"LAUNCHER_SOURCE": "slurm"}).text("source") == "slurm"
 
@@ -541,16 +542,16 @@ def test_code_is_named_on_the_command_line_only(name: str) -> None:
 def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
     """A wrong --source is named, with those that exist; it is no bug of the launcher."""
     with pytest.raises(UsageError, match="unknown-source"):
-        plan_job({}, RecordedHost({"environ": {}}), read_options({"source": path}, {}), ())
+        plan_job({}, replay({"environ": {}}), read_options({"source": path}, {}), ())
 
 
 def test_a_source_of_which_nothing_is_set_is_not_believed() -> None:
     """--source slurm without srun: each node would be a job of its own."""
     slurm = read_options({"source": "slurm"}, {})
     with pytest.raises(EnvironmentUntrusted, match="source-absent") as caught:
-        plan_job({"PATH": "/bin"}, RecordedHost({"environ": {}}), slurm, ("true",))
+        plan_job({"PATH": "/bin"}, replay({"environ": {}}), slurm, ("true",))
     assert "SLURM_PROCID" in str(caught.value) and "omit --source" in str(caught.value)
-    plan_job({}, RecordedHost({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
+    plan_job({}, replay({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
 
 
 CONFLICTS = [
@@ -616,7 +617,7 @@ def test_a_standalone_job_is_one_node_of_its_range() -> None:
         ({}, {"PET_STANDALONE": "1", "PET_NNODES": "1:2"}),
     )
     for typed, environ in cases:
-        plan = plan_job(environ, RecordedHost({"environ": environ}), read_options(typed, environ), ("./a",))
+        plan = plan_job(environ, replay({"environ": environ}), read_options(typed, environ), ("./a",))
         assert (plan.engine, plan.topology.node_count, plan.allocation.node_range) == ("process", 1, None)
 
 
@@ -684,4 +685,4 @@ def test_a_refusal_speaks_of_what_was_given(
 ) -> None:
     """Where a flag was wrong, the fix is about that flag; what is not known is not stated."""
     with pytest.raises(LauncherError, match=said):
-        plan_job(environ, RecordedHost({"environ": environ}), read_options(typed, environ), ("./a",))
+        plan_job(environ, replay({"environ": environ}), read_options(typed, environ), ("./a",))

@@ -47,7 +47,7 @@ from launcher.options.flags import FRAMEWORKS
 from launcher.options.reading import read_options
 from launcher.planning.parts import plan_peers
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
@@ -281,8 +281,8 @@ def test_two_nodes_of_one_job_say_the_same_of_their_settings(framework: str) -> 
     for node in ("0", "1"):
         asked = {"nnodes": "2", "node_rank": node, "nproc_per_node": "2", "master_addr": "10.0.0.4"}
         options = read_options({**asked, "framework": framework, "engine": "process"}, {})
-        plan = plan_job({}, RecordedHost({}), options, ("./train",))
-        said.append({"settings": read_facts(plan, ("./train",), RecordedHost({}), {})["settings"]})
+        plan = plan_job({}, replay({}), options, ("./train",))
+        said.append({"settings": read_facts(plan, ("./train",), replay({}), {})["settings"]})
     assert compare({"node 0": said[0], "node 1": said[1]}) == []
 
 

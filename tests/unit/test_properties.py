@@ -13,7 +13,7 @@ from launcher.core.errors import EnvironmentUntrusted
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 from tests.thorough import FEW_STARTERS, all_but
 from tests.unit.platforms_model import (
@@ -49,7 +49,7 @@ def plan_all(platform: Platform, job: Job, **flags: str) -> list[Seen]:
     """Return every process of a job, each planned by a launcher that sees only its own start."""
     seen: list[Seen] = []
     for start in platform.start(job):
-        host: Host = RecordedHost(start.recording(job.gpus))
+        host: Host = replay(start.recording(job.gpus))
         plan = plan_job(start.environ, host, read_options(flags, start.environ), ("true",))
         seen += [Seen(start, render_environ(plan, process, start.environ)) for process in plan.processes]
     return seen

@@ -9,7 +9,7 @@ from launcher.core.model import Plan
 from launcher.identity.seats import find_rank
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 
 HOSTS = ",".join(f"10.0.0.{number}" for number in range(4, 9))
 
@@ -17,7 +17,7 @@ HOSTS = ",".join(f"10.0.0.{number}" for number in range(4, 9))
 def plan(rank: int, seats: dict[int, int] | None = None, **flags: str) -> Plan:
     given = {"nnodes": "4", "spares": "1", "restarts": "3", "master_addr": "10.0.0.4", "node_rank": str(rank)}
     given |= flags
-    host = RecordedHost({"environ": {}, "gpus": 2})
+    host = replay({"environ": {}, "gpus": 2})
     return plan_job({}, host, read_options(given, {}), ("python", "train.py"), seats=seats)
 
 
@@ -77,6 +77,6 @@ def test_ranks_that_the_platform_has_started_cannot_wait() -> None:
     for size, helps in (("1", True), ("2", False)):  # of two ranks on a node none is the node
         environ = {**per_rank, "MASTER_ADDR": "10.0.0.4", "LOCAL_WORLD_SIZE": size}
         with pytest.raises(UsageError) as refused:
-            plan_job(environ, RecordedHost({"environ": environ}), read_options(given, {}), ("true",))
+            plan_job(environ, replay({"environ": environ}), read_options(given, {}), ("true",))
         assert ("--scope node" in refused.value.problems[0].fix) is helps
     assert plan(0, nproc_per_node="1").topology.world_size == 4

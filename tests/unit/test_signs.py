@@ -16,7 +16,7 @@ from launcher.core.model import Scope
 from launcher.options.reading import read_options
 from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 
 ALONE = "alone"
 STOP = "no-identity"
@@ -26,7 +26,7 @@ NO_RANK = "missing-variable --node-rank R --master-addr HOST"
 
 def look(environ: Mapping[str, str], flags: Mapping[str, str] | None = None, **machine: Any) -> str:
     """Return what a launcher makes of a start: its place, ``alone``, or what is wrong and what to pass."""
-    host = RecordedHost({"gpus": 0, **machine, "environ": dict(environ)})
+    host = replay({"gpus": 0, **machine, "environ": dict(environ)})
     try:
         plan = plan_job(host.environ, host, read_options(flags or {}, host.environ), ("true",))
     except LauncherError as error:

@@ -17,10 +17,10 @@ from launcher.cli.entry import main
 from launcher.cli.show import write_file
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
 from launcher.core.redact import is_public_name
-from launcher.machine.host import Host
+from launcher.machine.host import DEVICE_LIMIT, Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import DEVICE_LIMIT, RecordedHost, read_snapshot
+from launcher.planning.recorded import read_snapshot, replay
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
@@ -64,7 +64,7 @@ PLANTED = {
 }
 
 
-class Machine(RecordedHost):
+class Machine(Host):
     """A machine whose Hydra proxy has a secret on its command line, too."""
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
@@ -74,7 +74,7 @@ class Machine(RecordedHost):
 
 def test_no_planted_secret_gets_into_a_snapshot() -> None:
     """Neither by name nor inside a value, nor on a command line above us."""
-    text = render_snapshot(take_snapshot(Machine({"environ": {}}), PLANTED))
+    text = render_snapshot(take_snapshot(Machine({}, answers={}), PLANTED))
     assert "s3cr3t" not in text
     assert "hydra_pmi_proxy" in text and "bash" not in text
     assert "AZUREML_CR_DISTRIBUTED_CONFIG" in text and "MY_OWN_VARIABLE" not in text
@@ -103,8 +103,8 @@ def test_a_snapshot_replays_as_the_machine_itself(data: st.DataObject) -> None:
     platform = PLATFORMS[data.draw(st.sampled_from(sorted(PLATFORMS)))]
     job = data.draw(jobs(platform))
     start = data.draw(st.sampled_from(platform.start(job)))
-    here = RecordedHost(start.recording(job.gpus))
-    there = RecordedHost(json.loads(render_snapshot(take_snapshot(here, start.environ))))
+    here = replay(start.recording(job.gpus))
+    there = replay(json.loads(render_snapshot(take_snapshot(here, start.environ))))
     assert there.environ == {name: text for name, text in start.environ.items() if is_public_name(name)}
     for host in (here, there):
         assert host.own_addresses() == {start.node.hostname, start.node.address, "127.0.0.1"}
@@ -120,9 +120,12 @@ def test_a_snapshot_has_the_torch_of_each_python() -> None:
 TWO_NODES = Job((Node(0, "node0", "10.0.0.4", 1), Node(1, "node1", "10.0.0.5", 1)), gpus=2)
 
 
-def environments(host: RecordedHost, environ: dict[str, str] | object) -> list[dict[str, str]]:
+def environments(host: Host, environ: dict[str, str] | object) -> list[dict[str, str]]:
     assert isinstance(environ, dict)
-    plan = plan_job(environ, host, read_options({}, environ), ("true",))
+    try:
+        plan = plan_job(environ, host, read_options({}, environ), ("true",))
+    except EnvironmentUntrusted as error:
+        return [{"refused": str(error)}]
     return [render_environ(plan, process, environ) for process in plan.processes]
 
 
@@ -131,7 +134,7 @@ def test_files_that_say_where_a_node_is_are_in_a_snapshot(case: str) -> None:
     """Hosts of a batch system, a pod's full name: or a bug report would replay as another job."""
     outcomes = []
     for place, start in enumerate(snapshots(read_case(case))):
-        taken = json.loads(render_snapshot(take_snapshot(RecordedHost(start), start["environ"])))
+        taken = json.loads(render_snapshot(take_snapshot(replay(start), start["environ"])))
         for data in (start, taken):
             try:
                 plan = plan_snapshot(read_case(case), place, data)[0]
@@ -166,39 +169,39 @@ def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
     (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(device)
     recorded = take_snapshot(Host(str(tmp_path)), {})
-    sysfs = recorded["sysfs"]
-    assert isinstance(sysfs, dict)
-    assert sorted(sysfs) == [
-        "class/infiniband/mlx5_0",
-        "class/infiniband/mlx5_0/node_guid",
-        "class/infiniband/mlx5_0/ports/1/gids/0",
-        "class/infiniband/mlx5_0/ports/1/lid",
-        "class/infiniband/mlx5_0/ports/1/link_layer",
-        "class/infiniband/mlx5_0/ports/1/state",
-    ]
-    host = RecordedHost(recorded)
+    files = recorded["files"]
+    assert isinstance(files, dict)
+    device_files = {path: value for path, value in files.items() if path.startswith("/sys/class/infiniband/")}
+    assert device_files == {
+        "/sys/class/infiniband/mlx5_0": {"link": str(device)},
+        "/sys/class/infiniband/mlx5_0/ports/1": None,
+        "/sys/class/infiniband/mlx5_0/ports/1/gids/0": "fe80::\n",
+        "/sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
+        "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+    }
+    host = replay(recorded)
     assert host.list_folder("/sys/class/infiniband") == ("mlx5_0",)
     assert host.list_folder("/sys/class/infiniband/mlx5_0/ports") == ("1",)
-    assert host.read_text("/sys/class/infiniband/mlx5_0/ports/1/link_layer") == "InfiniBand"
+    assert host.read_text("/sys/class/infiniband/mlx5_0/ports/1/link_layer") == "InfiniBand\n"
     assert host.read_link("/sys/class/infiniband/mlx5_0") == str(device)
     assert host.read_text("/proc/self/cgroup") is None
 
 
 def test_fields_may_be_missing_or_of_another_type() -> None:
     """environ alone is enough; the rest is then unknown, not zero."""
-    wrong: dict[str, object] = {"gpus": "8", "cpus": 1, "addresses": [], "ancestors": {}, "sysfs": 1}
+    wrong: dict[str, object] = {"gpus": "8", "affinity": 1.5, "addresses": [], "ancestors": {}, "files": 1}
     for data in ({}, wrong):
-        host = RecordedHost({"environ": {}, **data})
+        host = replay({"environ": {}, **data})
         assert (host.gpu_count(), host.granted_cpus(), host.affinity()) == (None, None, None)
         assert (host.addresses(), host.ancestors(), host.hostname()) == ({}, (), "recorded")
         assert host.list_folder("/sys/class/infiniband") == ()
-    assert RecordedHost({"environ": {}, "gpus": [{}, {}]}).gpu_count() == 2
+    assert replay({"environ": {}, "gpus": [{}, {}]}).gpu_count() == 2
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 2}', '{"version": 1}'),
+        *("", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 1}', '{"version": 2}'),
         *('{"environ": {"A\\ud800": ""}}', '{"environ": {}, "hostname": "\\ud800"}'),
     ],
 )
@@ -232,14 +235,18 @@ def test_a_finding_quotes_a_limited_part() -> None:
 def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
     """Who gets one from somebody else waits for it no longer than for a real one."""
     path = tmp_path / "x.json"
-    path.write_text(json.dumps({"environ": {}, "sysfs": {f"class/x/{n}": "" for n in range(1 << 16)}}))
+    path.write_text(json.dumps({"environ": {}, "files": {f"/sys/class/x/{n}": "" for n in range(1 << 16)}}))
     with pytest.raises(UsageError, match="entries"):
         read_snapshot(str(path))
-    cores = {str(node): " ".join(["0-65535"] * 20) for node in range(20)}
-    ports = {f"class/infiniband/mlx5_{n}/ports/1/state": "4: ACTIVE" for n in range(20_000)}
-    path.write_text(json.dumps({"environ": {}, "cpus": {"cores": cores}, "sysfs": ports}))
+    nodes = {f"/sys/devices/system/node/node{n}/cpulist": "0-65535" for n in range(5000)}
+    cpus = {f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list": "0-65535" for n in range(5000)}
+    ports = {f"/sys/class/infiniband/mlx5_{n}/ports/1/state": "4: ACTIVE" for n in range(20_000)}
+    groups = "".join(f"0::{'/a' * 2000}{n}\n" for n in range(2000))
+    files: dict[str, str | None] = {**nodes, **cpus, **ports, "/proc/self/cgroup": groups}
+    path.write_text(json.dumps({"environ": {}, "affinity": "0-65535", "files": files}))
     host = read_snapshot(str(path))
-    assert host.layout().cores == ()
+    assert host.granted_cpus() is None
+    assert len(host.layout().cores) == 1
     assert len(host.hca_ports()) == DEVICE_LIMIT
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports") == ("1",)
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports/1/state") == host.list_folder("/x") == ()
@@ -266,7 +273,7 @@ def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.Capt
     printed, written = json.loads(capfd.readouterr().out), json.loads(path.read_text())
     assert printed.pop("space").keys() == written.pop("space").keys()  # others fill the disk meanwhile
     assert printed == written
-    assert printed["version"] == 1 and printed["launcher"] == __version__
+    assert printed["version"] == 2 and printed["launcher"] == __version__
     assert printed["environ"] == {name: value for name, value in environ.items() if name != "HOME"}
     assert main(["env", "--replay", str(path), "--format", "json"], {"RANK": "7"}) == 0
     replayed = json.loads(capfd.readouterr().out)
@@ -276,7 +283,7 @@ def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.Capt
 def test_bytes_that_are_not_utf_8_survive_a_snapshot(tmp_path: Path) -> None:
     """Bug reports come with what was really there."""
     environ = {"SLURM_JOB_NAME": os.fsdecode(b"na\xffme\n")}
-    write_file(render_snapshot(take_snapshot(RecordedHost({"environ": {}}), environ)), str(tmp_path / "x"))
+    write_file(render_snapshot(take_snapshot(replay({"environ": {}}), environ)), str(tmp_path / "x"))
     assert read_snapshot(str(tmp_path / "x")).environ == environ
 
 

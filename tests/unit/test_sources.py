@@ -13,7 +13,7 @@ from launcher.core.model import Evidence, Fact, Plan, Scope, Value
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.sources import gather
 
 
@@ -33,7 +33,7 @@ def plan(
 ) -> Plan:
     """Return the plan for an environment and a number of GPUs, below processes with these command lines."""
     lines = [list(line) for line in ancestors]
-    host = RecordedHost({"environ": environ, "gpus": gpus, "ancestors": lines})
+    host = replay({"environ": environ, "gpus": gpus, "ancestors": lines})
     return plan_job(host.environ, host, read_options(flags, host.environ), ())
 
 
@@ -293,7 +293,7 @@ def test_a_batch_node_under_mpirun_need_not_find_itself() -> None:
 def test_old_pytorch_operator_names_the_master_pod_localhost(name: str) -> None:
     """On the master pod alone; the others wait for it by its name, which is its hostname."""
     environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": name}
-    host = RecordedHost({"environ": environ, "gpus": 1, "hostname": "job-master-0"})
+    host = replay({"environ": environ, "gpus": 1, "hostname": "job-master-0"})
     job = plan_job(host.environ, host, read_options({}, host.environ), ())
     assert job.topology.master_addr == "job-master-0"
 

@@ -22,7 +22,7 @@ PYTHONS = {
     "engines/mpirun.py": "a rank's wrapper: -I, with the packages that choose the Python of a script",
     "engines/torchrun.py": "torch's agent with --run-path: the user's script, inside of it",
     "hook/enter.py": "runs in any Python, where it can import nothing else",
-    "planning/recorded.py": "compares, starts nothing",
+    "machine/host.py": "compares, starts nothing",
     "remote/ssh.py": "ssh, and the launcher of node 0",
     "rehearse/job.py": "the launcher itself, by its path",
     "rehearse/platforms.py": "stands in for a platform's torchrun",

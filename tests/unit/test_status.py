@@ -35,7 +35,6 @@ from launcher.core.messages import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.output.tables import Paper, measure
-from launcher.planning.recorded import RecordedHost
 from launcher.process.families import Table
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.packing import LIMIT_BYTES, pack, unpack
@@ -412,7 +411,6 @@ def test_metrics_without_prometheus_client_are_an_error_of_planning(monkeypatch:
     with pytest.raises(Unavailable, match="no-prometheus-client") as caught:
         plan_job(environ, Host(), read_options({}, environ), ["true"])
     assert caught.value.exit_status == 69
-    assert RecordedHost.has_module is not Host.has_module  # a recorded machine starts nothing
 
 
 class Verbose:

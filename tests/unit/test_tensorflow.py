@@ -26,7 +26,7 @@ from launcher.frameworks.tensorflow_roles import Cast, plan_cast
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 from launcher.process.ports import check_ports
 from launcher.servers import tf_server
@@ -35,9 +35,9 @@ from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
 HOSTS = tuple(f"10.0.0.{index + 4}" for index in range(8))
 
 
-def make_host(gpu_count: int = 0) -> RecordedHost:
+def make_host(gpu_count: int = 0) -> Host:
     """Return a machine with some GPUs."""
-    return RecordedHost({"gpus": gpu_count})
+    return replay({"gpus": gpu_count})
 
 
 def cast(node_count: int, **flags: str | bool) -> Cast:
@@ -430,7 +430,7 @@ def test_roles_need_the_launcher_as_the_parent() -> None:
     """An agent's processes are all alike."""
     options = read_options({"worker_count": "1", "engine": "torchrun"}, {})
     with pytest.raises(LauncherError) as refused:
-        plan_job({}, RecordedHost({"torch": "2.13"}), options, ("python", "train.py"))
+        plan_job({}, replay({"packages": "torch"}), options, ("python", "train.py"))
     (problem,) = refused.value.problems
     assert problem.code == "engine-conflict" and problem.what.startswith("--worker-count 1 assigns")
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from launcher.cli.entry import main
 from launcher.machine.hardware import read_hardware
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.views.survey import render
 from tests.golden.topologies import HERE, SUFFIX, read_topology, shown, topology_names, view_snapshot
-from tests.unit.machines import ND_V4
+from tests.unit.machines import ND_V4, recorded_cpus
 from tests.unit.platforms_model import deterministic
 
 HOSTILE = "</text><script>alert(1)</script>\"'&\x1b[31m\u202e\ud800]]>"
@@ -53,10 +53,10 @@ def test_names_from_a_machine_are_text_and_nothing_else(name: str) -> None:
     """Whatever a snapshot holds reaches no terminal."""
     snapshot = read_topology(name)
     snapshot["hostname"] = HOSTILE
-    for gpu in snapshot["gpus"] if isinstance(snapshot["gpus"], list) else []:
+    for gpu in snapshot["gpus"] if isinstance(snapshot.get("gpus"), list) else []:
         gpu["name"] = gpu["uuid"] = HOSTILE
-    for interface in snapshot["interfaces"]:
-        interface["name"] = interface["kind"] = HOSTILE
+    snapshot["addresses"] = {HOSTILE: ["10.0.0.4"], "eth0": [HOSTILE]}
+    snapshot["files"] |= {"/sys/class/net/eth0/master": {"link": HOSTILE}, f"/dev/infiniband/{HOSTILE}": None}
     view = view_snapshot(snapshot)
     text = render(view, "text")
     assert not set("\x1b\u202e\ud800") & set(text)
@@ -90,13 +90,12 @@ def machines() -> st.SearchStrategy[Json]:
     return st.fixed_dictionaries(
         {
             "gpus": st.one_of(st.integers(0, 10), st.lists(st.one_of(gpu, junk), max_size=9), junk),
-            "sysfs": st.lists(device, max_size=9, unique_by=lambda it: it[0]).map(_sysfs),
-            "cpus": st.one_of(
-                junk,
-                st.fixed_dictionaries(
-                    {"affinity": st.just("0-31"), "cores": st.just({"0": "0-15", "1": "16-31"})}
-                ),
+            "files": st.builds(
+                lambda devices, cpus: {**_sysfs(devices), **cpus},
+                st.lists(device, max_size=9, unique_by=lambda it: it[0]),
+                st.sampled_from([{}, recorded_cpus("0-31", {0: "0-15", 1: "16-31"})]),
             ),
+            "affinity": st.one_of(junk, st.just("0-31")),
             "environ": st.one_of(
                 st.just({}),
                 st.builds(
@@ -111,7 +110,7 @@ def _sysfs(devices: list[tuple[int, str, bool]]) -> Json:
     found: Json = {}
     for number, state, is_switched in devices:
         root = "pci0000:00/0000:00:01.0/0000:01:00.0" if is_switched else f"pci0000:{64 + number:02x}"
-        path = f"class/infiniband/mlx5_{number}"
+        path = f"/sys/class/infiniband/mlx5_{number}"
         found[path] = {"link": f"../../devices/{root}/0000:{32 + number:02x}:00.0/infiniband/mlx5_{number}"}
         found[f"{path}/device/numa_node"] = str(number % 3 - 1)
         found[f"{path}/ports/1/state"] = state
@@ -119,7 +118,7 @@ def _sysfs(devices: list[tuple[int, str, bool]]) -> Json:
         found[f"{path}/ports/1/rate"] = "400 Gb/sec (4X NDR)"
         for place in range(1, 12):
             at = f"{root}/0000:{place:02x}:00.0"
-            found[f"bus/pci/devices/0000:{place:02x}:00.0"] = {"link": f"../../../devices/{at}"}
+            found[f"/sys/bus/pci/devices/0000:{place:02x}:00.0"] = {"link": f"../../../devices/{at}"}
     return found
 
 
@@ -145,8 +144,8 @@ def test_this_machine_is_shown(capfdbinary: pytest.CaptureFixture[bytes], tmp_pa
 def test_a_snapshot_shows_what_the_machine_shows(tmp_path: Path) -> None:
     """Also one that was taken of a replay."""
     host = ND_V4(tmp_path)
-    there = RecordedHost(json.loads(render_snapshot(take_snapshot(host, {}))))
-    again = RecordedHost(json.loads(render_snapshot(take_snapshot(there, {}))))
+    there = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
+    again = replay(json.loads(render_snapshot(take_snapshot(there, {}))))
     for recorded in (there, again):
         assert read_hardware(recorded).parts == read_hardware(host).parts
 

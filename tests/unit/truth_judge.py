@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 from tests.unit.platforms_model import Job, Platform, Start, azure_batch, dealt
 
@@ -74,7 +74,7 @@ class Tally:
 
 def answer(recording: Mapping[str, object], flags: Mapping[str, str] | None = None) -> Answer:
     """Return what the launcher makes of a recorded start, with flags that a user types."""
-    host = RecordedHost(recording)
+    host = replay(recording)
     try:
         plan = plan_job(host.environ, host, read_options(dict(flags or {}), host.environ), ("true",))
         return Answer(tuple(render_environ(plan, process, host.environ) for process in plan.processes))
@@ -138,7 +138,9 @@ def read_fixes(text: str) -> list[list[Fix]]:
 
 def command(recording: Mapping[str, object]) -> str:
     """Return a command that shows what the launcher makes of a recorded start."""
-    text = shlex.quote(json.dumps({name: value for name, value in recording.items() if name != "cpus"}))
+    text = shlex.quote(
+        json.dumps({name: value for name, value in recording.items() if name not in ("files", "affinity")})
+    )
     return f"echo {text} | env -i PATH=$PATH python3 -m launcher env --replay /dev/stdin"
 
 

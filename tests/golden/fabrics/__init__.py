@@ -43,6 +43,7 @@ def read_fabric(name: str) -> Json:
 
 def write_fabric(root: Path, fabric: Json) -> None:
     """Write the files and links of /sys, and of /dev, that such a machine has, below a folder."""
+    _write(root / "dev/null", "")
     for name, device in fabric["devices"].items():
         write_device(root, name, device, fabric.get("tables", {}))
     for name in fabric.get("exposed", ()):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.options.reading import read_options
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from launcher.views.survey import render, take_view
 from launcher.views.topology import View
 from tests.golden.jobs import VERSION
@@ -38,7 +38,7 @@ def read_topology(name: str) -> Json:
 
 def view_snapshot(snapshot: Mapping[str, object], **typed: str) -> View:
     """Return what ``launcher topology --replay`` looks at."""
-    host = RecordedHost(snapshot)
+    host = replay(snapshot)
     return take_view(host, host.environ, read_options(typed, host.environ))
 
 

@@ -22,8 +22,8 @@ from launcher.machine.host import Host
 from launcher.machine.packages import Package
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import RecordedHost
-from launcher.planning.snapshot import CHECKED_LINES, render_snapshot, take_snapshot
+from launcher.planning.recorded import replay
+from launcher.planning.snapshot import KEPT_LINES, render_snapshot, take_snapshot
 from launcher.views.check import render_text
 from tests.process.starting import ROOT, launch
 from tests.unit.checks.cases import DOCKER, Machine, case, limits
@@ -31,16 +31,16 @@ from tests.unit.platforms_model import deterministic
 
 NAMES = [row.name for row in TABLE]
 SMALL = {"/dev/shm": [64 << 20, 64 << 20]}
-RECORDED = {"version": 1, "hostname": "node0", "environ": {}, "gpus": 8, "space": SMALL}
+RECORDED = {"version": 2, "hostname": "node0", "environ": {}, "gpus": 8, "space": SMALL}
 PATHS = (
-    *(path.lstrip("/") for path in CHECKED_LINES),
+    *(path.lstrip("/") for path in KEPT_LINES),
     *("proc/net/tcp", "proc/net/tcp6", "etc/ld.so.cache", "sys/fs/cgroup/memory.max"),
     *("proc/sys/net/ipv4/ip_local_port_range", "proc/sys/net/ipv4/ip_local_reserved_ports"),
 )
 GARBAGE = (b"", b"\n", b"\0" * 64, b"x" * 4096, b"\xff\xfe\x80", b"1 2 3 4 5 6 7 8 9 10 11 12\n" * 4, b"-1\n")
 
 
-def replay(tmp_path: Path, data: dict[str, object]) -> str:
+def replay_file(tmp_path: Path, data: dict[str, object]) -> str:
     """Write a recorded machine to a file."""
     path = tmp_path / "node.json"
     path.write_text(json.dumps(data))
@@ -104,14 +104,14 @@ def test_a_recorded_machine_with_a_problem(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], strict: list[str], status: int
 ) -> None:
     """Status 69 only where somebody wants it."""
-    assert main(["check", *strict, "--replay", replay(tmp_path, RECORDED)], {}) == status
+    assert main(["check", *strict, "--replay", replay_file(tmp_path, RECORDED)], {}) == status
     out = capfd.readouterr().out
     assert "problem  shm" in out and "found 64 MiB; fix: " in out and "\x1b" not in out
 
 
 def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The same for tools."""
-    assert main(["check", "--format", "json", "--replay", replay(tmp_path, RECORDED)], {}) == 0
+    assert main(["check", "--format", "json", "--replay", replay_file(tmp_path, RECORDED)], {}) == 0
     document = json.loads(capfd.readouterr().out)
     assert set(document) == {
         *(
@@ -135,7 +135,7 @@ def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_job_that_cannot_be_planned_is_a_finding(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The machine is looked at all the same; a wrong flag is a wrong flag."""
     data = {**RECORDED, "environ": {"RANK": "x", "WORLD_SIZE": "2"}}
-    assert main(["check", "--replay", replay(tmp_path, data)], {}) == 0
+    assert main(["check", "--replay", replay_file(tmp_path, data)], {}) == 0
     out = capfd.readouterr().out
     assert "problem  plan" in out and "[malformed-variable]" in out and "shm" in out
     assert main(["check", "--nnodes", "none"], {}) == EXIT_USAGE
@@ -160,7 +160,7 @@ def test_a_snapshot_says_the_same_as_the_machine(tmp_path: Path) -> None:
     files["proc/driver/nvidia/version"] = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  x\n"
     torch = (Package("torch", "2.9.0+cu130", "/site"),)
     here = Machine(tmp_path, files, gpus=2, packages=torch, spaces={"/dev/shm": (64 << 20, 1 << 20)})
-    there = RecordedHost(json.loads(render_snapshot(take_snapshot(here, {}))))
+    there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
     live = {row.name for row in TABLE if row.is_live} | {"mpi", "gpus"}
     found = [
         [item for item in run_checks(case(host)).findings if item.check not in live] for host in (here, there)
@@ -192,8 +192,8 @@ def test_no_file_makes_a_check_fail(tmp_path_factory: pytest.TempPathFactory, da
 @pytest.mark.parametrize("value", [None, 1, "x", [], [1], ["a", "b"], {"": 1}, {"/dev/shm": "x"}, [[1, 2]]])
 def test_no_snapshot_makes_a_check_fail(value: object) -> None:
     """Fields of any type."""
-    fields = ("space", "checked", "packages", "libraries", "mpiruns", "gpus", "sysfs", "verbs")
-    host = RecordedHost({"environ": {}, **dict.fromkeys(fields, value)})
+    fields = ("space", "packages", "mpiruns", "mpirun", "gpus", "files", "addresses", "affinity", "vm_size")
+    host = replay({"environ": {}, **dict.fromkeys(fields, value)})
     found = run_checks(read_case(host, {}, None, ())).findings
     assert [item for item in found if item.what == "the check itself"] == []
 

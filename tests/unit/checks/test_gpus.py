@@ -11,9 +11,9 @@ from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.gpus import look
 from launcher.machine.azure_sizes import find_kind
 from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, CONTEXT, Vm
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
-from tests.unit.machines import write, write_gpus
+from tests.unit.machines import recorded_gpus, write, write_gpus
 
 
 def test_none_at_all(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_cuda_visible_devices(tmp_path: Path, text: str, level: str, found: str)
 )
 def test_uuids_are_compared_with_those_that_are_here(tmp_path: Path, text: str, level: str) -> None:
     """A UUID of another machine is no GPU, and nothing says so before the job does."""
-    gpus = [{"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"}]
-    host = RecordedHost({"environ": {}, "gpus": gpus})
+    gpus = [("0001:00:00.0", 0, "GPU-aaaa"), ("0002:00:00.0", 0, "GPU-bbbb")]
+    host = replay({"environ": {}, "files": recorded_gpus(gpus)})
     assert look(case(host, {"CUDA_VISIBLE_DEVICES": text}))[1].level == level
 
 

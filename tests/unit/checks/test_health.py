@@ -9,7 +9,7 @@ import pytest
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING, Finding
 from launcher.checks.health import look
-from launcher.planning.recorded import RecordedHost
+from launcher.planning.recorded import replay
 from tests.golden.topologies import read_topology
 
 LINKS = [{"to": "switch", "pci_bus_id": None, "count": 18}]
@@ -18,7 +18,7 @@ LINKS = [{"to": "switch", "pci_bus_id": None, "count": 18}]
 def found(*gpus: dict[str, Any]) -> list[Finding]:
     """Return what is said of a machine with these GPUs."""
     fields = [{"pci_bus_id": f"0000:0{number}:00.0", **gpu} for number, gpu in enumerate(gpus)]
-    return look(read_case(RecordedHost({"environ": {}, "gpus": fields}), {}, None, ()))
+    return look(read_case(replay({"environ": {}, "gpus": fields}), {}, None, ()))
 
 
 def test_all_is_well() -> None:
@@ -61,7 +61,7 @@ def test_nobody_tells() -> None:
 def test_a_recorded_machine_with_two_bad_gpus() -> None:
     """The same that ``launcher topology`` shows of it."""
     snapshot = read_topology("a100_switches")
-    findings = look(read_case(RecordedHost(snapshot), {}, None, ()))
+    findings = look(read_case(replay(snapshot), {}, None, ()))
     assert [(item.level, item.what.partition(" ")[0]) for item in findings] == [
         (PROBLEM, "GPU5"),
         (WARNING, "GPU3"),

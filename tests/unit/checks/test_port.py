@@ -10,7 +10,8 @@ import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.port import look
-from launcher.machine.host import READ_LIMIT_BYTES, Host
+from launcher.machine.files import READ_LIMIT_BYTES
+from launcher.machine.host import Host
 from tests.unit.checks.cases import Machine, case, only
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
