@@ -21,13 +21,14 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
     from launcher.core import errors as errors
-    from launcher.core.model import Topology
+    from launcher.core.model import Plan, Topology
     from launcher.core.version import __version__ as __version__
 
-__all__ = ["__version__", "arm", "errors", "setup"]
+__all__ = ["__version__", "arm", "errors", "plan", "setup"]
 PACKAGE = "launcher"
 FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), PACKAGE, "__init__.py")
 _ours: dict[str, ModuleType] = {}
@@ -59,6 +60,17 @@ def setup() -> Topology:
     """Set the variables of a process of the job in this interpreter: see `launcher.cli.api.setup`."""
     with Ours():
         return import_module("launcher.cli.api").setup()  # type: ignore[no-any-return]
+
+
+def plan(
+    argv: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    root: str | Mapping[str, object] = "/",
+    answers: Mapping[str, object] | None = None,
+) -> Plan:
+    """Return what ``launcher run`` would do on a machine, and start nothing: see `launcher.cli.api.plan`."""
+    with Ours():
+        return import_module("launcher.cli.api").plan(argv, environ, root, answers)  # type: ignore[no-any-return]
 
 
 def arm(*, errors: bool = True) -> None:

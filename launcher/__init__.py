@@ -9,16 +9,17 @@ In a script::
 ``import launcher`` is the same where the project has no ``launcher`` of its own.
 
 A process that already has its variables calls ``launcher.arm()`` instead: the launcher can then request its
-stacks and read the exception that ends it.
+stacks and read the exception that ends it. ``launcher.plan()`` returns what ``launcher run`` would do.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.cli.api import plan as plan
     from launcher.cli.api import setup as setup
     from launcher.core.version import __version__ as __version__
     from launcher.guest import arm as arm
 
-__all__ = ["__version__", "arm", "setup"]
+__all__ = ["__version__", "arm", "plan", "setup"]
 
 
 def __getattr__(name: str) -> object:
@@ -27,10 +28,10 @@ def __getattr__(name: str) -> object:
         from launcher.core.version import __version__
 
         return __version__
-    if name == "setup":
-        from launcher.cli.api import setup
+    if name in ("plan", "setup"):
+        from launcher.cli import api
 
-        return setup
+        return getattr(api, name)
     if name == "arm":
         from launcher.guest import arm
 

@@ -6,11 +6,14 @@ import os
 import sys
 
 from launcher.command.line import is_python
+from launcher.core.environ import DEFAULT_PORT
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from launcher.core.model import Companion, Plan, Process, Topology
 
 _topology: Topology | None = None
@@ -55,6 +58,44 @@ def setup() -> Topology:
         _apply(plan, choose_one(plan, "launcher.setup()", met=True))
         _topology = plan.topology
     return _topology
+
+
+def plan(
+    argv: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    root: str | Mapping[str, object] = "/",
+    answers: Mapping[str, object] | None = None,
+) -> Plan:
+    """Return what ``launcher run`` would do on a machine; start nothing and change nothing.
+
+    Args:
+        argv: The words after ``launcher run``, e.g. ``["--nnodes", "2", "--", "python", "train.py"]``.
+        environ: The environment of the launcher.
+        root: A folder with the machine's files, or the ``files`` of a snapshot. Nothing else is read.
+        answers: A snapshot's answers that are no files, such as ``hostname`` and ``addresses``; other fields
+            are ignored, so a whole snapshot will do. Without them this machine is asked if ``root`` is
+            ``/``, and no answer is known if it is not.
+
+    Raises:
+        LauncherError: The job cannot be planned, for one of the reasons that `setup` lists.
+    """
+    from launcher.options.quick import read_quickly
+    from launcher.planning.plan import plan_job
+
+    typed, command = read_quickly(argv, environ) or _read_slowly(argv, environ)
+    if answers is None and root != "/":
+        answers = {}
+    host = Host(root, port=DEFAULT_PORT, answers=answers)
+    return plan_job(environ, host, read_options(typed, environ, host), command)
+
+
+def _read_slowly(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...]]:
+    from launcher.options.parser import read_run
+
+    typed, command, _ = read_run(argv, environ)
+    return typed, command
 
 
 def read_own_command() -> tuple[str, ...]:

@@ -28,13 +28,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import launcher
 from launcher import __version__
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan
 from launcher.engines.torchrun import AGENT, WORKER
-from launcher.options.reading import read_options
-from launcher.planning.plan import plan_job
-from launcher.planning.recorded import replay
 from launcher.sources.launched import MARKER
 from launcher.views.plan_json import describe
 
@@ -152,10 +150,16 @@ def plan_snapshot(case: Json, place: int, snapshot: Json) -> tuple[Plan, Mapping
     Raises:
         LauncherError: The launcher refuses.
     """
-    host = replay(snapshot)
     own = case["processes"][place].get("options", {}) if "processes" in case else {}
-    options = read_options({**case.get("options", {}), **own}, host.environ, host)
-    return plan_job(host.environ, host, options, case.get("command", COMMAND)), host.environ
+    argv = [*words({**case.get("options", {}), **own}), "--", *case.get("command", COMMAND)]
+    return launcher.plan(argv, snapshot["environ"], snapshot.get("files", {}), snapshot), snapshot["environ"]
+
+
+def words(options: Mapping[str, str | bool]) -> list[str]:
+    """Return options as a user types them."""
+    typed = [(name.replace("_", "-"), value) for name, value in options.items()]
+    switches = [f"--{'' if value else 'no-'}{name}" for name, value in typed if isinstance(value, bool)]
+    return [*switches, *(f"--{name}={value}" for name, value in typed if isinstance(value, str))]
 
 
 @cache

@@ -12,12 +12,12 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import launcher
 from launcher.core.errors import EXIT_BUG, LauncherError
-from launcher.options.reading import read_options
-from launcher.planning.plan import plan_job
-from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
+from tests.golden.jobs import words
 from tests.unit.platforms_model import Job, Platform, Start, azure_batch, dealt
 
 NAMES = (
@@ -74,10 +74,11 @@ class Tally:
 
 def answer(recording: Mapping[str, object], flags: Mapping[str, str] | None = None) -> Answer:
     """Return what the launcher makes of a recorded start, with flags that a user types."""
-    host = replay(recording)
+    environ: Any = recording["environ"]
+    files: Any = recording.get("files", {})
     try:
-        plan = plan_job(host.environ, host, read_options(dict(flags or {}), host.environ), ("true",))
-        return Answer(tuple(render_environ(plan, process, host.environ) for process in plan.processes))
+        plan = launcher.plan([*words(flags or {}), "--", "true"], environ, files, recording)
+        return Answer(tuple(render_environ(plan, process, environ) for process in plan.processes))
     except LauncherError as error:
         codes = [problem.code for problem in error.problems if problem.code]
         if codes and error.exit_status != EXIT_BUG:
