@@ -49,7 +49,7 @@ def test_a_snapshot_plans_as_the_command_does(
 
 
 def test_a_folder_is_a_machine_and_nothing_else_is_read(tmp_path: Path) -> None:
-    """CPUs and GPUs of the folder, the answers that are given; neither this machine's files nor its answers."""
+    """CPUs and GPUs of the folder, the answers that are given; no files or answers of this machine."""
     snapshot = read_topology("v100_mesh")
     write(tmp_path, snapshot["files"])
     environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "1"}
