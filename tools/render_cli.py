@@ -10,6 +10,7 @@ import argparse
 import shtab
 
 from launcher import __version__
+from launcher.cli.help import GROUPS
 from launcher.cli.main import DESCRIPTION
 from launcher.options.flags import FLAGS
 from tools.parsers import find_parser
@@ -26,6 +27,23 @@ STATUSES = {
     "78": "the environment contradicts itself",
     "126, 127": "the command cannot be executed, or does not exist",
 }
+ABOUT = (
+    "The launcher stands between what started a container (Azure ML, Azure Batch, mpirun, Slurm, Kubernetes, "
+    "a person) and the training framework. It finds out which node of which job this is, sets the variables "
+    "that the framework expects, starts one process per GPU, and reports the first failure of all nodes."
+)
+ENVIRONMENT = {
+    "LAUNCHER_FLAG": "the value of --flag of launcher run, for each flag; the flag itself wins",
+    "LAUNCHER_CONFIG": "a file of defaults in place of /etc/launcher.conf",
+    "LAUNCHER_DISABLE": "with any value, launcher run starts the command and does nothing else",
+}
+FILES = {
+    "/etc/launcher.conf": "defaults of a fleet, below flags and variables",
+    "/dev/termination-log": "where Kubernetes looks for the reason of a failure",
+}
+PLUMBING = "plumbing"
+PATHS = {"FILE": shtab.FILE, "PATH": shtab.FILE, "DIR": shtab.DIRECTORY}
+"""Placeholders of values that are completed from the file system."""
 SHARED = "run"
 """The command whose section of the man page has the flags that several commands take."""
 
@@ -37,6 +55,7 @@ def render() -> dict[str, str]:
     return {
         "bash-completion/completions/launcher": shtab.complete(everything, "bash"),
         "zsh/site-functions/_launcher": shtab.complete(everything, "zsh"),
+        "fish/vendor_completions.d/launcher.fish": shtab.complete(everything, "fish"),
         "man/man1/launcher.1": render_man(brief),
     }
 
@@ -48,10 +67,12 @@ def render_man(parser: argparse.ArgumentParser) -> str:
         f'.TH LAUNCHER 1 "" "launcher {__version__}" "User Commands"',  # a date would differ from day to day
         *(".SH NAME", f"launcher \\- {_roff(SUMMARY)}"),
         *(".SH SYNOPSIS", ".B launcher", "COMMAND [options] ..."),
-        ".SH COMMANDS",
+        *(".SH DESCRIPTION", _roff(ABOUT)),
     ]
-    for name, text in DESCRIPTION.items():
-        lines += [".TP", rf"\fBlauncher {_roff(name)}\fR", _roff(text)]
+    for title, named in GROUPS.items():
+        lines.append(f".SH COMMANDS TO {_roff(title.upper())}" if title != PLUMBING else ".SH OTHER COMMANDS")
+        for name in named:
+            lines += [".TP", rf"\fBlauncher {_roff(name)}\fR", _roff(DESCRIPTION[name])]
     for name, command in commands.choices.items():
         lines += [
             f".SH OPTIONS OF {_roff(name.upper())}",
@@ -60,9 +81,14 @@ def render_man(parser: argparse.ArgumentParser) -> str:
         for action in command._actions:
             if action.option_strings and action.help != argparse.SUPPRESS:
                 lines += [".TP", _roff_flag(action), _roff(action.help or "")]
-    lines.append(".SH EXIT STATUS")
-    for status, meaning in STATUSES.items():
-        lines += [".TP", rf"\fB{status}\fR", _roff(meaning)]
+    for title, table in (("ENVIRONMENT", ENVIRONMENT), ("FILES", FILES), ("EXIT STATUS", STATUSES)):
+        lines.append(f".SH {title}")
+        for name, meaning in table.items():
+            lines += [".TP", rf"\fB{_roff(name)}\fR", _roff(meaning)]
+    lines.append(".SH EXAMPLES")
+    for name, example in (pair for commands in GROUPS.values() for pair in commands.items()):
+        lines += [".TP", rf"\fB{_roff(example)}\fR", _roff(DESCRIPTION[name])]
+    lines += [".SH SEE ALSO", ".BR torchrun (1),", ".BR mpirun (1),", ".BR srun (1)"]
     return "\n".join(lines) + "\n"
 
 
@@ -76,6 +102,16 @@ def _roff_flag(action: argparse.Action) -> str:
 def _roff(text: str) -> str:
     """Return text that roff prints as it is, even if it begins with a full stop or a quote."""
     return "\\&" + text.replace("\\", "\\e").replace("-", "\\-") if text else ""
+
+
+def _complete(action: argparse.Action) -> argparse.Action:
+    """Have a shell complete files where an argument names one, and behind the command's first word."""
+    kind = shtab.FILE if action.nargs == argparse.REMAINDER else PATHS.get(str(action.metavar))
+    if kind:
+        action.complete = kind  # type: ignore[attr-defined]
+    if action.nargs == argparse.REMAINDER:
+        action.help = "the command and its words"  # shtab leaves out what has no help
+    return action
 
 
 def make_parser(shared: set[str]) -> argparse.ArgumentParser:
@@ -93,5 +129,5 @@ def make_parser(shared: set[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, add_help=False, help=text, description=text, usage=usage)
         for action in found._actions:
             if name == SHARED or action.dest not in shared:
-                command._add_action(action)
+                command._add_action(_complete(action))
     return parser

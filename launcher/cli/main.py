@@ -49,38 +49,29 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ = leave_out(environ)
     if name in COMMANDS:
         return COMMANDS[name](argv[1:], environ)
-    if name in ("-h", "--help"):
-        from launcher.cli.stdout import write
+    if name in ("help", "-h", "--help", "--help-all"):
+        from launcher.cli.help import show_help
 
-        write(_overview() + "\n")
-        return 0
+        words = argv if name == "--help-all" else argv[1:]
+        return show_help(words, DESCRIPTION, lambda line: dispatch(line, environ))
     if name == "--version":
         from launcher.cli.stdout import write
         from launcher.cli.version import describe_version
 
         write(f"{describe_version()}\n")
         return 0
+    if not name:
+        import sys
+
+        from launcher.cli.help import render_overview
+
+        sys.stderr.write(render_overview(DESCRIPTION))  # an image that does nothing has not succeeded
     from launcher.options.unknown import mend_command
 
     what = f"{name!r} is not a command" if name else "no command given"
     expected = f"expected one of {', '.join(COMMANDS)}"
     raise UsageError(
         Problem("usage", f"{what}: {expected}", "command line", mend_command(name, tuple(COMMANDS)))
-    )
-
-
-def _overview() -> str:
-    lines = [f"  {name:<10} {text}" for name, text in DESCRIPTION.items()]
-    return "\n".join(
-        [
-            "usage: launcher COMMAND [options] [--] ...",
-            "",
-            "Starts distributed training on every platform: finds nodes and ranks, starts the processes.",
-            "",
-            *lines,
-            "",
-            "launcher COMMAND --help lists the options of a command; man launcher lists all.",
-        ]
     )
 
 

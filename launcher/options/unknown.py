@@ -31,7 +31,7 @@ OTHERS = {
     "--main-process-port": "--master-port",
 }
 """Other launchers' names of some of our flags."""
-OTHER_COMMANDS = {"help": "--help", "version": "--version", "launch": "run", "start": "run", "exec": "run"}
+OTHER_COMMANDS = {"version": "--version", "launch": "run", "start": "run", "exec": "run"}
 """Other programs' names of some of our commands."""
 NEAR_COMMAND = 0.6
 """`NEAR` for commands, whose names are short."""

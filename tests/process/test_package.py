@@ -27,7 +27,9 @@ SHARE = (
     "bash-completion/completions/launcher",
     "man/man1/launcher.1",
     "zsh/site-functions/_launcher",
+    "fish/vendor_completions.d/launcher.fish",
 )
+SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "ENVIRONMENT", "FILES", "EXIT STATUS", "EXAMPLES", "SEE ALSO")
 
 
 FINDER = (
@@ -157,15 +159,26 @@ def install(what: Path, folder: Path) -> Path:
 
 
 def check_share(folder: Path) -> None:
-    """Look at the man page, and have bash complete ``launcher run --nno<Tab>``."""
+    """Look at the man page, and have bash complete flags, commands' files and flags' files."""
     share = folder / "env" / "share"
     page = (share / SHARE[1]).read_text().replace(r"\-", "-").replace(r"\&", "")
     assert f'"launcher {__version__}"' in page and "%(" not in page
     assert [name for name in COMMANDS if rf"\fBlauncher {name}\fR" not in page] == []
     assert {flag.name for flag in FLAGS} <= set(re.findall(r"--[a-z0-9-]+", page))
     assert "#compdef launcher" in (share / SHARE[2]).read_text()
-    script = (
-        f"source {share / SHARE[0]}; COMP_WORDS=(launcher run --nno); COMP_CWORD=2; "
-        "_shtab_launcher launcher --nno run; echo ${COMPREPLY[@]}"
-    )
-    assert call("bash", "-c", script) == "--nnodes\n"
+    assert [name for name in SECTIONS if f"\n.SH {name}\n" not in page] == []
+    assert "__fish_complete_path" in (share / SHARE[3]).read_text()
+    (folder / "train.py").write_text("")
+    for line, completed in (
+        ("run --nno", "--nnodes"),
+        ("run trai", "train.py"),
+        ("run -- python trai", "train.py"),
+        ("run --hostfile trai", "train.py"),
+        ("plan --replay trai", "train.py"),
+    ):
+        count = len(line.split())
+        script = (
+            f"source {share / SHARE[0]}; COMP_WORDS=(launcher {line}); COMP_CWORD={count}; "
+            "_shtab_launcher launcher; echo ${COMPREPLY[@]}"
+        )
+        assert call("bash", "-c", script, cwd=folder) == f"{completed}\n"

@@ -11,11 +11,13 @@ import pytest
 
 from launcher import __version__
 from launcher.cli.entry import main
+from launcher.cli.help import GROUPS as COMMAND_GROUPS
 from launcher.cli.main import COMMANDS, DESCRIPTION
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
 from launcher.options.flags import FLAGS, GROUPS
 from launcher.options.parser import BRIEF
 from tests.process.starting import launch
+from tools.parsers import find_parser
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -130,11 +132,44 @@ def test_help_and_version_go_to_standard_output(capfd: pytest.CaptureFixture[str
     assert main(["--version"], {}) == 0
     line, errors = capfd.readouterr()
     assert line.startswith(f"launcher {__version__} (commit ") and not errors
-    for argv in (["-h"], ["--help"]):
+    for argv in (["-h"], ["--help"], ["help"]):
         assert main(argv, {}) == 0
         out, err = capfd.readouterr()
-        assert err == "" and all(name in out for name in COMMANDS)
-    assert DESCRIPTION.keys() == COMMANDS.keys()
+        assert err == "" and all(f"\n  {name} " in out for name in COMMANDS) and "--version" in out
+        assert all(f"\n{title}:\n" in out for title in COMMAND_GROUPS)
+    named = [name for commands in COMMAND_GROUPS.values() for name in commands]
+    assert sorted(named) == sorted(DESCRIPTION) == sorted(COMMANDS)
+
+
+def test_help_of_a_command_is_its_own_help(capfd: pytest.CaptureFixture[str]) -> None:
+    """launcher help run is launcher run --help; --help-all has the commands and every flag of run."""
+    brief, whole = show_help("--help", capfd), show_help("--help-all", capfd)
+    for argv, shown in (["help", "run"], brief), (["help", "run", "--help-all"], whole):
+        with pytest.raises(SystemExit):
+            main(argv, {})
+        assert capfd.readouterr() == (shown, "")
+    with pytest.raises(SystemExit):
+        main(["--help-all"], {})
+    out, _ = capfd.readouterr()
+    assert out.startswith("usage: launcher COMMAND") and out.endswith(whole)
+    assert main(["help", "nosuch"], {}) == 64
+    assert "'nosuch' is not a command" in capfd.readouterr().err
+
+
+def test_nothing_at_all_shows_the_commands_and_is_no_success(capfd: pytest.CaptureFixture[str]) -> None:
+    """An image whose entry point is the launcher alone has run no job."""
+    assert main([], {}) == 64
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("usage: launcher COMMAND") and "[usage] no command given" in err
+
+
+@pytest.mark.parametrize(("name", "example"), [pair for g in COMMAND_GROUPS.values() for pair in g.items()])
+def test_examples_of_commands_have_flags_of_theirs(name: str, example: str) -> None:
+    """What stands in the help can be typed."""
+    words = example.partition(" -- ")[0].split()
+    assert words[:2] == ["launcher", name]
+    known = {spelling for action in find_parser(name)._actions for spelling in action.option_strings}
+    assert [word for word in words[2:] if word.startswith("-") and word not in known] == []
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -163,7 +198,7 @@ def test_the_help_of_run_shows_what_most_people_need(capfd: pytest.CaptureFixtur
     brief = show_help("--help", capfd)
     assert show_help("-h", capfd) == brief
     shown = re.findall(r"^  (?:-\w \w+, )?(--[a-z-]+)", brief, re.MULTILINE)
-    assert len(set(shown) - {"--help-all"}) == 10 and "--nproc-per-node" in shown
+    assert len(set(shown) - {"--help-all"}) == 10 and {"--nproc-per-node", "--hosts"} < set(shown)
     assert len(brief.splitlines()) < 40 and "--help-all" in brief
     titles = re.findall(r"^(\w.*):$", brief, re.MULTILINE)
     assert titles == ["options", *BRIEF]
