@@ -9,7 +9,7 @@ from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
 from launcher.core.files import remove_file, replace_file, write_in_place
 from launcher.core.version import __version__
-from launcher.failure.text import shorten_lines
+from launcher.failure.text import shorten_record
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -122,8 +122,6 @@ AZURE_ML_RUN = "AZUREML_RUN_ID"
 AZURE_ML_FOLDER = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
 IRREPLACEABLE = (EBUSY, EACCES, EPERM, EROFS, EXDEV)
 """Errors for a file that is mounted, or in another user's folder: it may be writable, but not replaceable."""
-# How much lists and texts keep, step by step until they fit: (lines or items, characters of each).
-STEPS = ((40, 400), (20, 300), (10, 200), (5, 150), (2, 100), (1, 40))
 
 
 def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int | None = None) -> str | None:
@@ -212,7 +210,7 @@ def _write(text: str, path: str) -> None:
 def shorten_json(text: str, limit: int) -> str:
     """Return a record of at most ``limit`` bytes of UTF-8 that is still valid JSON with the same keys.
 
-    Texts lose lines in their middle, lists their last items; ``shortened`` becomes true.
+    See `shorten_record`; ``shortened`` becomes true.
 
     Raises:
         ValueError: It is not a JSON object, or cannot be shortened enough.
@@ -222,21 +220,11 @@ def shorten_json(text: str, limit: int) -> str:
     record = json.loads(text)
     if not isinstance(record, dict):
         raise ValueError("the record is not a JSON object")
-    for items, characters in STEPS:
-        less = {**{key: _less(value, items, characters) for key, value in record.items()}, "shortened": True}
-        short = json.dumps(less, ensure_ascii=False, separators=(",", ":")) + "\n"
-        if len(short.encode()) <= limit:
-            return short
-    raise ValueError(f"the record does not fit in {limit} bytes")
+    less = shorten_record({**record, "shortened": True}, lambda less: len(_compact(less)) <= limit)
+    if len(_compact(less)) > limit:
+        raise ValueError(f"the record does not fit in {limit} bytes")
+    return _compact(less).decode()
 
 
-def _less(value: object, items: int, characters: int) -> object:
-    """Return a value with at most so many items or lines, each text of at most so many characters."""
-    if isinstance(value, str):
-        lines = shorten_lines(value.split("\n"), items) if "\n" in value else [value]
-        return "\n".join(f"{line[:characters]}..." if len(line) > characters else line for line in lines)
-    if isinstance(value, list):
-        return [_less(item, items, characters) for item in value[:items]]
-    if isinstance(value, dict):
-        return {key: _less(item, items, characters) for key, item in value.items()}
-    return value
+def _compact(record: Mapping[str, object]) -> bytes:
+    return (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode()

@@ -10,12 +10,10 @@ import json
 from launcher.core.messages import parse
 from launcher.core.messages import render as render_message
 from launcher.failure.model import Verdict
+from launcher.failure.text import shorten_record
 
 ROOM_BYTES = 48 << 10
 """Bytes of a verdict in a frame of 64 KiB; the rest is for the message around it."""
-STEPS = ((64, 400), (40, 300), (20, 200), (10, 150), (5, 100), (1, 40))
-"""Limits of items in lists and of characters in texts, tried one after the other until the whole fits."""
-LISTS_OF_TEXT = ("traceback", "stderr", "leftovers")
 
 
 def fit(verdict: Verdict) -> Verdict:
@@ -25,24 +23,4 @@ def fit(verdict: Verdict) -> Verdict:
 
 def render(verdict: Verdict) -> dict[str, object]:
     """Return a verdict as a JSON object of at most `ROOM_BYTES`."""
-    record = render_message(verdict)
-    for items, characters in STEPS:
-        record = {key: _shorten(key, value, items, characters) for key, value in record.items()}
-        if len(json.dumps(record)) <= ROOM_BYTES:
-            break
-    return record
-
-
-def _shorten(key: str, value: object, items: int, characters: int) -> object:
-    """Return a value with at most so many items, each at most so long.
-
-    Lists of lines keep their last items, other lists their first.
-    """
-    if isinstance(value, str):
-        return value[:characters]
-    if isinstance(value, (list, tuple)):
-        kept = value[-items:] if key in LISTS_OF_TEXT else value[:items]
-        return [_shorten("", item, items, characters) for item in kept]
-    if isinstance(value, dict):
-        return {name: _shorten("", item, items, characters) for name, item in value.items()}
-    return value
+    return shorten_record(render_message(verdict), lambda record: len(json.dumps(record)) <= ROOM_BYTES)
