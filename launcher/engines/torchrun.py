@@ -185,6 +185,8 @@ def plan_flags(allocation: Allocation, topology: Topology, options: Options, hos
     for dest in PASSED:
         if options.origins(dest) and dest not in flags:
             flags[dest] = options.given_text(dest)
+    if "monitor_interval" in flags:  # torchrun knows no units
+        flags["monitor_interval"] = f"{options.number('monitor_interval', 0):g}"
     return flags
 
 

@@ -21,6 +21,7 @@ ROLES = ("chief", "worker", "ps", "evaluator")
 """The roles of TensorFlow's tasks, in TensorFlow's order."""
 LOST_AFTER_LEAST_S = 5.0
 SIZE_MIN, SIZE_UNITS = 1 << 16, {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+TIME_UNITS = {"s": 1, "m": 60, "h": 3600}
 PROCESS_LIMIT = 4096
 """Limit of processes on one node: more than any node has GPUs or cores."""
 UNCATCHABLE = ("KILL", "STOP")
@@ -66,13 +67,14 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def parse_seconds(text: str) -> float:
-    """Return seconds, up to a day."""
+    """Return seconds, up to a day: ``90``, ``90s``, ``1.5m``, ``2h``."""
+    unit = text[-1:] if text[-1:] in TIME_UNITS else ""
     try:
-        seconds = float(text)
+        seconds = float(text.removesuffix(unit)) * TIME_UNITS.get(unit, 1)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 86400:
-        raise Malformed("seconds in 0..86400")
+        raise Malformed("seconds in 0..86400, or a duration such as 90s, 5m or 2h")
     return seconds
 
 
@@ -80,7 +82,7 @@ def parse_lost_after(text: str) -> float:
     """Return seconds of silence, long enough for a heartbeat to arrive."""
     seconds = parse_seconds(text)
     if seconds < LOST_AFTER_LEAST_S:
-        raise Malformed(f"seconds in {LOST_AFTER_LEAST_S:g}..86400, more than two heartbeats")
+        raise Malformed(f"at least {LOST_AFTER_LEAST_S:g} seconds, more than two heartbeats")
     return seconds
 
 
@@ -207,14 +209,15 @@ def parse_readers(text: str) -> int | str:
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes: ``65536``, ``100M``, ``1G``; units of 1024."""
+    """Return a number of bytes: ``65536``, ``100M``, ``4GiB``; units of 1024."""
+    text = text[:-2] if text.endswith(("KiB", "MiB", "GiB")) else text
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     try:
         found = parse_int(number, 1, 1 << 60) * SIZE_UNITS[unit]
     except (Malformed, KeyError):
         found = 0
     if not SIZE_MIN <= found < 1 << 60:
-        raise Malformed("a size of at least 64K, such as 65536, 100M or 1G")
+        raise Malformed("a size of at least 64K, such as 65536, 100M or 4GiB")
     return found
 
 

@@ -225,6 +225,12 @@ def test_an_elastic_job_without_torch_is_an_error() -> None:
     assert "--max-restarts" in text
 
 
+def test_torchrun_gets_seconds_without_a_unit() -> None:
+    """Which it would not know."""
+    job = plan(*TRAIN, machine=TORCH, engine="torchrun", nproc_per_node="2", monitor_interval="1.5m")
+    assert agent_flags(job)["monitor_interval"] == "90"
+
+
 def test_torchrun_that_was_asked_for_without_torch_can_be_left_out() -> None:
     """The launcher starts the processes itself; a fixed job on one node needs no other flag."""
     status, code, text = refuse(*TRAIN, machine=NO_TORCH, engine="torchrun")

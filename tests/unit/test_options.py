@@ -301,6 +301,37 @@ def test_flags_overrule_what_the_platform_says() -> None:
     assert (environ["WORLD_SIZE"], environ["RANK"], environ["NODE_RANK"]) == ("4", "2", "1")
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("0", 0), ("24h", 86400)]
+)
+def test_durations_have_units(text: str, seconds: float) -> None:
+    """Seconds, minutes and hours, up to a day."""
+    assert read_options({"grace": text}, {}).grace_s == seconds
+    assert read_options({}, {"LAUNCHER_GRACE": text}).grace_s == seconds
+
+
+@pytest.mark.parametrize("text", ["5d", "s", "-1m", "25h", "inf", "nan", "m5", "1mm"])
+def test_what_is_no_duration_is_refused_with_the_form(text: str) -> None:
+    """With examples of it."""
+    with pytest.raises(UsageError, match=r"in 0[.][.]86400, or a duration such as 90s, 5m or 2h"):
+        read_options({"grace": text}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("65536", 1 << 16), ("64KiB", 1 << 16), ("100M", 100 << 20), ("4GiB", 4 << 30)]
+)
+def test_sizes_have_units(text: str, size: int) -> None:
+    """Of 1024."""
+    assert read_options({"log_rotate": text}, {}).number("log_rotate", 0) == size
+
+
+@pytest.mark.parametrize("text", ["4B", "65536iB", "4kib", "GiB"])
+def test_what_is_no_size_is_refused_with_the_form(text: str) -> None:
+    """With examples of it."""
+    with pytest.raises(UsageError, match="such as 65536, 100M or 4GiB"):
+        read_options({"log_rotate": text}, {})
+
+
 @pytest.mark.parametrize("word", ["auto", "gpu"])
 def test_words_for_the_number_of_processes_count_the_gpus(word: str) -> None:
     """Both are the visible GPUs."""
