@@ -28,7 +28,6 @@ GROUPS = {
         "bandwidth": "launcher bandwidth",
     },
     "plumbing": {
-        "keygen": "launcher keygen keys",
         "hook": "launcher hook install",
         "tf-server": "launcher tf-server",
     },

@@ -111,12 +111,6 @@ def test_a_snapshot_replays_as_the_machine_itself(data: st.DataObject) -> None:
     assert environments(there, there.environ) == environments(here, there.environ)
 
 
-def test_a_snapshot_has_the_torch_of_each_python() -> None:
-    """The launcher's own Python is one, those of a command are others."""
-    torch = {"": None, "python": "2.13.0", "python3": "2.4.1"}
-    assert take_snapshot(RecordedHost({"torch": torch}), {})["torch"] == torch
-
-
 TWO_NODES = Job((Node(0, "node0", "10.0.0.4", 1), Node(1, "node1", "10.0.0.5", 1)), gpus=2)
 
 
