@@ -371,16 +371,18 @@ class Observers:
         agent = self._agent
         planned = agent.watch.contact
         is_whole = agent.first is None and agent.forwarder.told is None and not agent.group.stopper.gave_up
-        if planned is None or never_met is None or not is_whole or agent.reason is not None:
+        unmet = never_met or self.unmet  # what was warned about may be unproven at the end: a doubt remains
+        if planned is None or unmet is None or not is_whole or agent.reason is not None:
             return
-        if planned.required:
+        if planned.required and never_met is not None:
             self._end_unmet(never_met)
-        else:
-            from launcher.failure.model import Cause
-            from launcher.failure.reason import NEVER_MET_FIX
+            return
+        from launcher.failure.model import Cause
+        from launcher.failure.reason import NEVER_MET_FIX
 
+        self._doubts = [Cause("never-met", unmet, NEVER_MET_FIX, False)]
+        if never_met is not None:
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
-            self._doubts = [Cause("never-met", never_met, NEVER_MET_FIX, False)]
             agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
 
     def _end_unmet(self, what: str) -> None:

@@ -126,7 +126,7 @@ def plan_fleet(
     """Return the nodes, and where they join the head; ``who`` is the program that starts processes there.
 
     Raises:
-        UsageError: Their names are unknown, or there is no token: whoever joins may run programs.
+        UsageError: Their names are unknown, or there is no token: a node that joins may run programs.
     """
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()

@@ -103,7 +103,7 @@ class Hub:
         """Begin to accept nodes and clients.
 
         Args:
-            gate: Where they come, and who they are.
+            gate: Where they connect, and their names.
             loop: Waits for all sockets.
             say: Prints a message in the log.
             on_joined: Called with the rank of each node that has joined.

@@ -74,7 +74,7 @@ class RunProgram:
 
 @message
 class EndProgram:
-    """Nobody reads the program's output any more: close its streams."""
+    """The program's client is gone: close its streams."""
 
     number: int
 

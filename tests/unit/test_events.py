@@ -15,7 +15,7 @@ from tools.reference import find_nodes
 pytestmark = pytest.mark.xdist_group("source")
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "launcher"
-SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment"}
+SAYS = {"say", "_say", "_notice", "notice", "say_as_is", "_note_moment", "Print"}
 """What prints a message or writes an event without one: a text, and the name of the event."""
 OTHERS = {"servers", "guest"}
 """Programs and modules that run inside of other processes; what they print is output of these."""
@@ -55,8 +55,8 @@ def read_names(event: ast.expr, parameters: frozenset[str]) -> list[str] | None:
             return [one, other]
         case ast.Name(id="event") if "event" in parameters:
             return []
-        case ast.Attribute(attr="code"):
-            return []  # of a problem: docs/errors.md
+        case ast.Attribute(attr="code" | "event"):
+            return []  # of a problem (docs/errors.md), or of a command `Print`, which is found itself
     return None
 
 
