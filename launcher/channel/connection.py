@@ -102,9 +102,14 @@ class Connection:
         number = connected.detach()
         return cls((number, number), framing, loop, hear, lose, limit_bytes)
 
-    def redirect(self, hear: Callable[[dict[str, object]], None], lose: Callable[[str], None]) -> None:
-        """Replace both callbacks."""
-        self._hear, self._lose = hear, lose
+    def redirect(
+        self,
+        hear: Callable[[dict[str, object]], None],
+        lose: Callable[[str], None],
+        limit_bytes: int | None = None,
+    ) -> None:
+        """Replace both callbacks, and the maximum of unsent data."""
+        self._hear, self._lose, self._limit = hear, lose, limit_bytes or self._limit
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message, now or as soon as the peer can take it."""

@@ -157,7 +157,9 @@ class Hub:
             self._lose(before, "it has joined again")
         node = self._nodes[index] = Node(index, here.node, here.pid)
         node.connection = connection
-        connection.redirect(lambda message: self._hear(node, message), lambda why: self._lose(node, why))
+        connection.redirect(
+            lambda message: self._hear(node, message), lambda why: self._lose(node, why), UNSENT_LIMIT_BYTES
+        )
         self._lost.pop(index, None)
         self._on_joined(index)
 

@@ -165,7 +165,7 @@ class Programs:
             self.send(ProgramEnded(run.number, 255, f"cannot start it: {error.strerror}"))
             return
         program = self._programs[run.number] = Program(run.number, process)
-        for stream, fd in program.outputs.items():
+        for stream, fd in () if self._is_paused else program.outputs.items():
             self._watch(program, stream, fd)
         program.pidfd = os.pidfd_open(process.pid)
         self._loop.add(program.pidfd, lambda: self._note_exit(program))

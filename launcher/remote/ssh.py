@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import suppress
 
 from launcher.channel.keys import TOKEN_VARIABLE, read_token
 from launcher.core.environ import OWN_JOB_ID
@@ -131,7 +132,7 @@ def _fork(argv: Sequence[str], environ: Mapping[str, str], words: bytes) -> int:
             os._exit(127)
     if ends:
         os.close(ends[0])
-        with os.fdopen(ends[1], "wb") as pipe:
+        with suppress(BrokenPipeError), os.fdopen(ends[1], "wb") as pipe:  # ssh has ended: see `_watch`
             pipe.write(words)
     return pid
 

@@ -10,15 +10,20 @@ import json
 import os
 import sys
 
+NOT_READY = 75
+
 
 def main() -> int:
     """Become the launcher; return a status only if that fails."""
-    told = json.loads(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return NOT_READY  # who started this is gone
+    told = json.loads(line)
     try:
         os.chdir(told["cwd"])
     except OSError as error:
         print(f"launcher: {os.uname().nodename}: {told['cwd']}: {error.strerror}", file=sys.stderr)
-        return 75
+        return NOT_READY
     else:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execve(told["argv"][0], told["argv"], {**os.environ, **told["environ"]})

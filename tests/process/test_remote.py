@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -105,6 +106,22 @@ def test_streams_and_statuses_pass(pair: Pair) -> None:
     )  # fmt: skip
     assert pair.run("-n", "one", "cat; kill -9 $$") == (137, b"", b"")
     assert pair.run("one", "no-such-program")[0] == 127
+
+
+def test_programs_that_start_while_output_waits(pair: Pair) -> None:
+    """A flood of output holds the node's reading up; what starts meanwhile loses nothing."""
+    floods = [pair.start("one", "yes | head -c 20000000") for _ in range(2)]
+    others = [pair.start("one", f"echo {number}") for number in range(8)]
+    outs = [client.communicate(timeout=60)[0] for client in others]
+    assert outs == [f"{number}\n".encode() for number in range(8)]
+    assert [len(client.communicate(timeout=60)[0]) for client in floods] == [20_000_000] * 2
+
+
+def test_a_client_without_standard_streams(pair: Pair) -> None:
+    """A daemon has none: its command gets an empty input, and has its status."""
+    line = shlex.join(own_program(rsh.__file__, pair.path, "one", "cat; exit 4"))
+    done = subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], env=clean_environ(), timeout=30, check=False)
+    assert done.returncode == 4
 
 
 def test_a_program_that_leaves_another_behind_ends_all_the_same(pair: Pair) -> None:
