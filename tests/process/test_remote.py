@@ -100,7 +100,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def test_streams_and_statuses_pass(pair: Pair) -> None:
     """Both outputs, the input to its end, every kind of end; ssh's options are ignored."""
     big = bytes(range(256)) * 20_000
-    assert pair.run("one", "cat; echo done >&2", data=big) == (0, big, b"done\n")
+    status, out, err = pair.run("one", "cat; echo done >&2", data=big)
+    assert (status, len(out), out == big, err) == (0, len(big), True, b"done\n")  # no diff of megabytes
     assert pair.run("-x", "-o", "A=b", "-lroot", "root@one", "echo", "$LAUNCHER_TEST_MARK;", "exit 7") == (
         7, b"1\n", b"",
     )  # fmt: skip
