@@ -228,7 +228,6 @@ def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: 
     [
         ("rnu", "launcher run in place of launcher rnu"),
         ("snapshto", "launcher snapshot in place of launcher snapshto"),
-        ("help", "launcher --help in place of launcher help"),
         ("version", "launcher --version in place of launcher version"),
         ("launch", "launcher run in place of launcher launch"),
         ("python", "launcher run -- python ..."),
