@@ -17,7 +17,7 @@ def main() -> int:
     """Become the launcher; return a status only if that fails."""
     line = sys.stdin.buffer.readline()
     if not line:
-        return NOT_READY  # who started this is gone
+        return NOT_READY  # ssh has lost node 0
     told = json.loads(line)
     try:
         os.chdir(told["cwd"])
