@@ -106,7 +106,7 @@ class Head(Lead):
         super().attach(agent)
         self.take_quota(agent)
         self.ending = RanksTarget(self)
-        self.open_sessions(agent, self.job.lines)
+        self.open_sessions(agent, self.job.lines, self.brief, self.on_message, self.on_lost)
         self.regroup = Regroup(self)
         return self.ending
 

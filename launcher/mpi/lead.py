@@ -45,31 +45,33 @@ class Lead(Coordination):
         self.status = LOST
         self._private, self._timeout_s, self._gate = private, timeout_s, gate
 
-    def open_sessions(self, agent: Agent, lines: Sequence[Line]) -> None:
-        """Let the nodes join, and start a session on each; ``lines``: how, by node rank."""
+    def open_sessions(
+        self,
+        agent: Agent,
+        lines: Sequence[Line],
+        brief: Callable[[int], Briefing],
+        on_message: Callable[[Node, object], None],
+        on_lost: Callable[[Node], None],
+    ) -> None:
+        """Let the nodes join, and start a session on each.
+
+        Args:
+            agent: The agent of node 0.
+            lines: How to start the session of each node, by node rank.
+            brief: Returns the facts for a node about the attempt that comes next.
+            on_message: Handles a message from the session of a node.
+            on_lost: Handles the loss of a node.
+        """
         self._hub = Hub(self._gate, agent.loop, agent.say, lambda index: self.sessions.note_joined(index))
         self.sessions = Sessions(
-            lines, self._hub, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
-            self.on_message, self.on_lost,
-        )  # fmt: skip
-
-    def brief(self, index: int) -> Briefing:
-        """Return the facts for a node about the attempt that comes next."""
-        raise NotImplementedError
-
-    def on_message(self, node: Node, message: object) -> None:
-        """Handle a message from the session of a node."""
-        raise NotImplementedError
-
-    def on_lost(self, node: Node) -> None:
-        """Handle the loss of a node."""
-        raise NotImplementedError
+            lines, self._hub, brief, agent.loop, agent.signals, agent.environ, agent.say, on_message, on_lost
+        )
 
     def gather(self) -> None:
         """Wait until every node has answered, or until we are told to end.
 
         Raises:
-            NotReady: Some nodes have not answered by the deadline, or ssh cannot be started.
+            NotReady: Some nodes have not answered by the deadline, or a session cannot be started.
             EnvironmentUntrusted: Two hosts are the same node, or a node has another version of the launcher.
         """
         agent = self.agent

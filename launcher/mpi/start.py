@@ -135,7 +135,7 @@ def _no_head() -> Problem:
 
 
 def make_folder() -> str:
-    """Return a new folder for keys and configuration that only our user can read.
+    """Return a new folder for the key and the configuration that only our user can read.
 
     Raises:
         NotReady: No folder can be created in any of `FOLDERS`.
@@ -143,7 +143,7 @@ def make_folder() -> str:
     try:
         return make_private_folder(FOLDERS)
     except OSError as error:
-        what = f"no folder for keys and configuration: {error.strerror}"
+        what = f"no folder for the key and the configuration: {error.strerror}"
         fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
         raise NotReady(Problem("no-folder", what, "this node", fix)) from error
 

@@ -65,7 +65,7 @@ class Tuner(Lead):
     def attach(self, agent: Agent) -> None:
         """Create the sessions; signals go to the command."""
         super().attach(agent)
-        self.open_sessions(agent, self.job.lines)
+        self.open_sessions(agent, self.job.lines, self.brief, self.on_message, self.on_lost)
 
     def brief(self, index: int) -> Briefing:
         """Return the facts for a node: its rank, and the grace of what runs there."""

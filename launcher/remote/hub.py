@@ -18,9 +18,12 @@ from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
 from launcher.core.messages import Garbled, pack, parse, unpack
 from launcher.remote.messages import (
+    BEAT_S,
     FROM_CLIENT,
     FROM_NODE,
     LINE_BYTES,
+    LOST_S,
+    NOT_REACHED,
     AskProgram,
     EndProgram,
     NodeHere,
@@ -40,11 +43,8 @@ if TYPE_CHECKING:
     from launcher.core.log import Say
     from launcher.process.loop import Loop
 
-BEAT_S, LOST_S = 5.0, 20.0
 UNSENT_LIMIT_BYTES = 1 << 26
 """Output that a client does not read, or input that a node does not take; with more, it counts as gone."""
-NOT_REACHED = 255
-"""Status of a program whose node is not there, as ssh has it."""
 NOT_YET = "its launcher has not joined"
 
 
@@ -79,8 +79,8 @@ class Gate:
 class Node:
     """Another node: its connection, and the clients of its programs by number."""
 
-    def __init__(self, index: int, name: str, pid: int) -> None:
-        self.index, self.name, self.pid = index, name, pid
+    def __init__(self, index: int, name: str) -> None:
+        self.index, self.name = index, name
         self.connection: Connection
         self.clients: dict[int, Connection] = {}
         self.heard_at = time.monotonic()
@@ -155,7 +155,7 @@ class Hub:
             raise Garbled("has the rank of another node")
         if before is not None:
             self._lose(before, "it has joined again")
-        node = self._nodes[index] = Node(index, here.node, here.pid)
+        node = self._nodes[index] = Node(index, here.node)
         node.connection = connection
         connection.redirect(
             lambda message: self._hear(node, message), lambda why: self._lose(node, why), UNSENT_LIMIT_BYTES

@@ -13,6 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.messages import Line, NodeRank, Raw, Status
 
+BEAT_S, LOST_S = 5.0, 20.0
+"""Seconds between signs of life, and without any until the connection counts as lost; as with ssh before."""
+NOT_REACHED = 255
+"""Status of a program whose node is not there, as ssh has it."""
 CHUNK_BYTES = 1 << 15
 """Data of one message: with its encoding it fits into a frame."""
 LINE_BYTES = 48 << 10
@@ -47,13 +51,11 @@ class NodeHere:
         node: Its host name.
         index: Its node rank; None if it does not know it.
         address: Its own address in the cluster, if it knows no rank.
-        pid: PID of its program, to tell two of them apart.
     """
 
     node: Line
     index: NodeRank | None = None
     address: Line = ""
-    pid: int = 0
 
 
 # --- from node 0 to another node

@@ -31,7 +31,10 @@ from launcher.process.kernel import set_name
 from launcher.process.loop import Every, Later, Loop
 from launcher.process.watchdog import MARK
 from launcher.remote.messages import (
+    BEAT_S,
     CHUNK_BYTES,
+    LOST_S,
+    NOT_REACHED,
     TO_NODE,
     EndProgram,
     NodeHere,
@@ -54,14 +57,14 @@ CONNECT_S = 3.0
 RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
 """A pause between calls is the time without node 0 divided by this share, within these limits."""
 SAY_EVERY_S = 15.0
-BEAT_S, LOST_S = 5.0, 20.0
-"""Seconds between signs of life, and without any until the connection counts as lost; as ssh had."""
 HIGH_BYTES = 1 << 17
 """With more unsent data, nothing more is read from programs."""
 UNSENT_LIMIT_BYTES = 1 << 24
 UNREAD_LIMIT_BYTES = 1 << 26
 """Standard input that a program does not read; with more, its streams are closed."""
 RESUME_S = 0.02
+LOOK_S = 0.1
+"""Seconds between looks at programs whose end the kernel does not report."""
 
 
 @frozen
@@ -98,21 +101,28 @@ class Programs:
     """The programs of one connection to node 0.
 
     Attributes:
-        is_open: Whether the connection stands.
+        is_open: Whether there is still a connection.
     """
 
     def __init__(
-        self, connected: socket.socket, framing: Sealed, loop: Loop, lose: Callable[[str], None]
+        self, connected: socket.socket, framing: Sealed, loop: Loop, lose: Callable[[str, bool], None]
     ) -> None:
-        """Take over a connection after its handshake; ``lose`` is called once, with a reason."""
+        """Take over a connection after its handshake.
+
+        ``lose`` is called once, with the reason, and whether node 0 has refused us.
+        """
         self._loop, self._lose = loop, lose
         self._programs: dict[int, Program] = {}
         # Without the mark by which the launcher's watchdog finds what it kills: ranks have their grace
         self._environ = {name: value for name, value in os.environ.items() if name != MARK}
         self._heard_at = time.monotonic()
-        self.is_open, self._is_paused = True, False
+        self.is_open = True
+        self._resumes = Later(0.0, self._resume)
+        self._resumes.due = None  # while nothing waits
+        self._unwatched: list[Program] = []
+        loop.timers.append(self._resumes)
         self._connection = Connection.of_socket(
-            connected, framing, loop, self._obey, self._end, UNSENT_LIMIT_BYTES
+            connected, framing, loop, self._obey, lambda why: self._end(why), UNSENT_LIMIT_BYTES
         )  # fmt: skip
 
     def send(self, message: object) -> None:
@@ -131,12 +141,13 @@ class Programs:
         else:
             self.send(StillHere())
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, is_refused: bool = False) -> None:
         if self.is_open:
             self.is_open = False
+            self._loop.timers.remove(self._resumes)
             for program in list(self._programs.values()):
                 self._let_go(program)
-            self._lose(why)
+            self._lose(why, is_refused)
 
     def _obey(self, packed: Mapping[str, object]) -> None:
         """Handle a message from node 0.
@@ -154,7 +165,7 @@ class Programs:
                 self._feed(self._programs[message.number], message)
             case NotAdmitted():
                 self._connection.close()
-                self._end(message.why)
+                self._end(message.why, is_refused=True)
 
     # --- programs
 
@@ -162,13 +173,40 @@ class Programs:
         try:
             process = Pipes(("/bin/sh", "-c", run.line), self._environ, outlives=True)
         except OSError as error:
-            self.send(ProgramEnded(run.number, 255, f"cannot start it: {error.strerror}"))
+            self.send(ProgramEnded(run.number, NOT_REACHED, f"cannot start it: {error.strerror}"))
             return
         program = self._programs[run.number] = Program(run.number, process)
-        for stream, fd in () if self._is_paused else program.outputs.items():
+        for stream, fd in program.outputs.items() if self._resumes.due is None else ():
             self._watch(program, stream, fd)
-        program.pidfd = os.pidfd_open(process.pid)
-        self._loop.add(program.pidfd, lambda: self._note_exit(program))
+        try:
+            program.pidfd = os.pidfd_open(process.pid)
+            self._loop.add(program.pidfd, lambda: self._note_end(program))
+        except OSError:  # an old kernel or a strict seccomp profile
+            if not self._unwatched:
+                self._loop.timers.append(Every(LOOK_S, self._look_at_unwatched))
+            self._unwatched.append(program)
+
+    def _look_at_unwatched(self) -> None:
+        for program in list(self._unwatched):
+            self._note_end(program)
+
+    def _note_end(self, program: Program) -> None:
+        """Send what is left of a program's output, and its exit status, if it has ended."""
+        pid, status = os.waitpid(program.process.pid, os.WNOHANG)
+        if not pid:
+            return
+        if program.pidfd >= 0:
+            self._loop.remove(program.pidfd)
+            os.close(program.pidfd)
+        else:
+            self._unwatched.remove(program)
+        if program.number in self._programs:
+            for stream in list(program.outputs):
+                while self._send_output(program, stream):
+                    pass
+            code = os.waitstatus_to_exitcode(status)
+            self._forget(program)
+            self.send(ProgramEnded(program.number, code if code >= 0 else 128 - code))
 
     def _watch(self, program: Program, stream: int, fd: int) -> None:
         self._loop.add(fd, lambda: self._forward(program, stream))
@@ -177,7 +215,7 @@ class Programs:
         """Send the output that can be read now, up to one chunk, unless too much is unsent."""
         if self._connection.unsent_bytes <= HIGH_BYTES:
             self._send_output(program, stream)
-        elif not self._is_paused:
+        elif self._resumes.due is None:
             self._pause()
 
     def _send_output(self, program: Program, stream: int) -> bool:
@@ -194,17 +232,15 @@ class Programs:
 
     def _pause(self) -> None:
         """Read nothing more from programs until node 0 has taken what was read."""
-        self._is_paused = True
         for program in self._programs.values():
             for fd in program.outputs.values():
                 self._loop.remove(fd)
-        self._loop.timers.append(Later(time.monotonic() + RESUME_S, self._resume))
+        self._resumes.due = time.monotonic() + RESUME_S
 
     def _resume(self) -> None:
-        if self.is_open and self._connection.unsent_bytes > HIGH_BYTES:
-            self._loop.timers.append(Later(time.monotonic() + RESUME_S, self._resume))
+        if self._connection.unsent_bytes > HIGH_BYTES:
+            self._resumes.due = time.monotonic() + RESUME_S
             return
-        self._is_paused = False
         for program in self._programs.values():
             for stream, fd in program.outputs.items():
                 self._watch(program, stream, fd)
@@ -246,19 +282,6 @@ class Programs:
         self._loop.remove(fd)
         os.close(fd)
 
-    def _note_exit(self, program: Program) -> None:
-        """Send what is left of a program's output, and its exit status."""
-        self._loop.remove(program.pidfd)
-        os.close(program.pidfd)
-        _, status = os.waitpid(program.process.pid, 0)
-        if program.number in self._programs:
-            for stream in list(program.outputs):
-                while self._send_output(program, stream):
-                    pass
-            code = os.waitstatus_to_exitcode(status)
-            self._forget(program)
-            self.send(ProgramEnded(program.number, code if code >= 0 else 128 - code))
-
     def _let_go(self, program: Program) -> None:
         """Close a program's streams: it notices, even if it is stopped."""
         self._forget(program)
@@ -279,12 +302,12 @@ class Member:
         self._loop = Loop(say)
         self._programs: Programs | None = None
         self._without_since = time.monotonic()
+        self._calls = Later(self._without_since, self._call)
         self._said, self._said_at = "", time.monotonic()
 
     def run(self) -> None:
         """Run until a signal ends this program."""
-        self._loop.timers.append(Every(BEAT_S, self._beat))
-        self._call()
+        self._loop.timers += [Every(BEAT_S, self._beat), self._calls]
         while True:
             self._loop.turn()
 
@@ -306,9 +329,8 @@ class Member:
                 continue
             assert calling.sealed is not None  # noqa: S101 - see `dial`
             self._programs = Programs(connected, calling.sealed, self._loop, self._lose)
-            self._programs.send(NodeHere(os.uname().nodename, config.index, config.address, os.getpid()))
+            self._programs.send(NodeHere(os.uname().nodename, config.index, config.address))
             self._programs.take(calling.rest)
-            self._said = ""
             return
         self._complain(why, at_once=is_refused)
         self._call_again()
@@ -316,11 +338,11 @@ class Member:
     def _call_again(self) -> None:
         now = time.monotonic()
         pause_s = min(RETRY_LIMIT_S, max(RETRY_S, (now - self._without_since) / RETRY_SHARE))
-        self._loop.timers.append(Later(now + pause_s, self._call))
+        self._calls.due = now + pause_s
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, is_refused: bool) -> None:
         self._programs, self._without_since = None, time.monotonic()
-        self._complain(f"node 0 ({self._config.host}): {why}")
+        self._complain(f"node 0 ({self._config.host}): {why}", at_once=is_refused)
         self._call_again()
 
     def _complain(self, why: str, *, at_once: bool = False) -> None:

@@ -24,6 +24,7 @@ from launcher.core.messages import Garbled, pack, unpack
 from launcher.core.redact import quote
 from launcher.remote.messages import (
     CHUNK_BYTES,
+    NOT_REACHED,
     TO_CLIENT,
     AskProgram,
     ProgramEnded,
@@ -36,9 +37,7 @@ from launcher.remote.messages import (
 
 FLAGS = "46AaCfGgKkMNnqsTtVvXxYy12B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 """Options of ssh, see ssh(1): they are ignored. 1 and 2 once chose the protocol; pdsh still passes -2."""
-NOT_REACHED = 255
 WHO = "launcher rsh: "
-FOLLOWED_LIMIT_BYTES = 1 << 20
 
 
 def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
@@ -57,7 +56,7 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
     with socket.socket(socket.AF_UNIX) as connected:
         connected.connect(path)
         connected.sendall(pack_line(pack(AskProgram(host, line))))
-        framing = Lines(FOLLOWED_LIMIT_BYTES)
+        framing = Lines()
         poll = select.poll()
         poll.register(connected, select.POLLIN)
         while True:
