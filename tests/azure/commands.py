@@ -85,7 +85,7 @@ def plan_run(words: Sequence[str], case: str, folder: Path, **known: Any) -> lis
     plans = []
     for number, snapshot in enumerate(snapshots(recorded)):
         file = folder / f"{case}-{number}.json"
-        file.write_text(json.dumps({"version": 1, **snapshot, **known}))
+        file.write_text(json.dumps({**snapshot, **known}))
         done = launch("plan", "--format", "json", "--replay", str(file), *words[1:])
         assert done.returncode == 0, done.stderr
         plans.append(json.loads(done.stdout))

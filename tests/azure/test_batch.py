@@ -102,18 +102,18 @@ def test_the_coordination_command_starts_nothing_on_the_master(
 
 
 def test_mpirun_serves_on_the_others_and_runs_on_the_master(shared: Path, tmp_path: Path) -> None:
-    """The same key on both; every node has 8 ranks; node 0 works in the folder that all nodes have."""
+    """The same token on both; every node has 8 ranks; node 0 works in the folder that all nodes have."""
     coordination, application = lines_of("mpirun-task")
     shell = Shell(tmp_path)
     assert shell.run(coordination, variables(1, shared), shared.parent) == ""
     wait_for(shell.called.exists, "a node that serves")
-    key = ["--ssh-key", f"{shared}/job.key"]
-    assert shell.call() == {"words": ["serve", *key], "folder": str(shared.parent)}
+    token = ["--token-file", f"{shared}/job.token"]
+    assert shell.call() == {"words": ["serve", *token], "folder": str(shared.parent)}
     shell.run(application, variables(0, shared), shared.parent)
     call = shell.call()
     assert call["folder"] == str(shared)
-    assert call["words"] == ["run", "--engine", "mpirun", *key, "--", "python", "train_ddp.py"]
-    (shared / "job.key").touch()
+    assert call["words"] == ["run", "--engine", "mpirun", *token, "--", "python", "train_ddp.py"]
+    (shared / "job.token").touch()
     head, other = plan_run(call["words"], CASE, tmp_path, mpirun=OPEN_MPI, root=True)
     assert head["agent"]["fleet"]["hosts"] == ["10.0.0.4", "10.0.0.5"]
     assert head["agent"]["fleet"]["per_node"] == 8
