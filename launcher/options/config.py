@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 1 << 16
 OF_ONE_JOB = (
     *("nnodes", "node_rank", "master_addr", "local_addr", "hosts", "hostfile", "standalone"),
-    *("rdzv_endpoint", "rdzv_id", "framework", *TENSORFLOW),
+    *("rdzv_endpoint", "rdzv_id", "ssh", "framework", *TENSORFLOW),
     *("module", "no_python", "run_path", "expand_args", "local_rank_arg"),
 )
 """Flags that describe a single job, node or command, and so cannot be defaults of a fleet."""

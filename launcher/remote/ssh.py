@@ -65,13 +65,14 @@ def run_on_all(
         LauncherError: There are no other hosts, this is not the first one, or the job cannot be planned.
     """
     token = os.fsdecode(read_token(options.text("token_file"), environ) or secrets.token_hex(32).encode())
-    shared = {name: value for name, value in environ.items() if name != FLAG}
+    shared = {**environ, FLAG: "0"}  # also against a file of defaults on another node
     allocation = plan_job({**shared, TOKEN_VARIABLE: token}, host, options, command).allocation
     hosts = allocation.hosts
     if len(hosts) < 2 or allocation.node_rank:
         raise UsageError(_no_hosts(len(hosts), allocation.node_rank))
     told = {name: shared[name] for name in choose_forwarded(shared, options.words("forward"))}
-    told |= {TOKEN_VARIABLE: token, OWN_JOB_ID: secrets.token_hex(8), "LAUNCHER_HOSTS": ",".join(hosts)}
+    told |= {TOKEN_VARIABLE: token, OWN_JOB_ID: secrets.token_hex(8), FLAG: "0"}
+    told["LAUNCHER_HOSTS"] = ",".join(hosts)
     flags = [word for word in argv[: len(argv) - len(command)] if word != "--ssh"]
     isolated = ("-I", "-S") if sys.flags.isolated and sys.flags.no_site else ()
     line = (sys.executable, *isolated, MAIN, "run", *flags, *command)
@@ -159,14 +160,10 @@ def _watch(first: int, others: dict[int, str]) -> int:
 
 
 def _reap() -> tuple[int, int] | None:
-    """Return the PID and the status of a child that has ended; None if none has."""
+    """Return the PID of a child that has ended, and its status as in a shell; None if none has."""
     try:
         pid, code = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return None
-    return (pid, code_of(os.waitstatus_to_exitcode(code))) if pid else None
-
-
-def code_of(code: int) -> int:
-    """Return an exit status as a shell reports it."""
-    return code if code >= 0 else 128 - code
+    ended = os.waitstatus_to_exitcode(code)
+    return (pid, ended if ended >= 0 else 128 - ended) if pid else None

@@ -19,7 +19,7 @@ REFUSED = {
     "plan --replay": ("plan", "--replay", "FILE", "--", "true"),
     "--hostfile": ("plan", "--node-rank", "0", "--hostfile", "FILE", "--", "true"),
     "--token-file": ("run", *NODES, "--token-file", "FILE", "--", "true"),
-    "--ssh-key": ("serve", "--local-addr", "127.0.0.1", "--ssh-key", "FILE"),
+    "serve --token-file": ("serve", "--master-addr", "127.0.0.1", "--token-file", "FILE"),
 }
 """Command lines that cannot go on without the file."""
 PASSED_OVER = {
