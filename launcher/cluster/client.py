@@ -30,12 +30,12 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
-from launcher.cluster.settings import SAY_EVERY_S, Shape
+from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.failure.arbiter import EVENTS_OF_NODE, RANK
-from launcher.job.settings import BEAT_S, QUIET_S
+from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class CoordinatorClient:
         self.offset: Offset | None = None
         self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
+        self._attempt_last = -1
         self._key, self._shape, self._join, self._loop = key, shape, join, loop
         self._quota = Quota(say, shape.node_count)
         self._say, self._deliver, self._on_lost, self._on_heard = say, deliver, on_lost, on_heard
@@ -193,7 +194,7 @@ class CoordinatorClient:
         )
         self._until = time.monotonic() + self._answer_s
         times = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # for compare_clocks
-        join = replace(self._join, begun=self.has_started, **times)
+        join = replace(self._join, begun=self.has_started, attempt=self._attempt_last, **times)
         connection.send(pack(join))
         if connection.is_open:
             connection.take(calling.rest)
@@ -289,6 +290,7 @@ class CoordinatorClient:
                 if isinstance(message, (Start, Again)):
                     self.has_started = True
                 if isinstance(message, Start):
+                    self._attempt_last = message.attempt
                     self._kept = [one for one in self._kept if not _is_history(one, message)]
                 self._deliver(message)
 

@@ -1,58 +1,50 @@
-"""Control channel of node 0: admits nodes, takes their messages, and notices those that are silent.
+"""Control channel of node 0: admits nodes, takes their messages, and does what the controller decides.
 
 Every client has passed the handshake (`launcher.channel.acceptor`), but its messages are not trusted.
-`launcher.cluster.rendezvous` decides whether the job starts, `launcher.cluster.outcome` how it ends.
+`launcher.job.controller` decides whether the job starts, what stops it, and how it ends: messages and the
+silence of nodes are its events, and its commands become messages.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from launcher.channel.acceptor import Acceptor
+from launcher.channel.connection import CLOSED
+from launcher.cluster import messages
+from launcher.cluster.attempts import Attempts, describe_error
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join, compare_clocks, read_identity
-from launcher.cluster.membership import Member, Membership
-from launcher.cluster.messages import (
-    FROM_NODE,
-    Beat,
-    Busy,
-    Bye,
-    Ended,
-    Failed,
-    Looked,
-    MachineNotice,
-    Over,
-    Quiet,
-    ReadyAgain,
-    Reply,
-    Start,
-    Told,
-    Welcome,
-)
-from launcher.cluster.outcome import Ending, read_failure
-from launcher.cluster.rendezvous import Rendezvous, Seen
-from launcher.cluster.settings import Shape
+from launcher.cluster.members import Member, Members
+from launcher.cluster.outcome import make_over, read_failure
+from launcher.cluster.roll import Caller, Missing, find_disagreement, find_refusal, is_odd
 from launcher.core.budget import Quota
-from launcher.core.errors import EXIT_NOT_READY
-from launcher.core.messages import pack, parse, unpack
-from launcher.failure.arbiter import GAVE_UP, PREEMPTED
-from launcher.job.settings import BEAT_S, QUIET_S
+from launcher.core.errors import LauncherError
+from launcher.core.messages import Garbled, pack, parse, unpack
+from launcher.core.model import NODE, Restarts
+from launcher.core.redact import printable, quote
+from launcher.failure.arbiter import STALLED, Event
+from launcher.failure.reason import STALLED_STATUS
+from launcher.job import between, commands, controller, events
+from launcher.job.settings import BEAT_S, SAY_EVERY_S
+from launcher.job.silence import Silence
+from launcher.job.state import Job, Link, Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from launcher.channel.connection import Connection
-    from launcher.cluster.messages import Again
     from launcher.cluster.offset import Offset
-    from launcher.cluster.regroup import Regroup
-    from launcher.cluster.rendezvous import FindReasons
+    from launcher.cluster.roll import FindReasons
+    from launcher.cluster.settings import Shape
     from launcher.core.log import Say
+    from launcher.failure.model import Cause
     from launcher.process.loop import Loop
-
-    MakeRegroup = Callable[[Membership, Callable[["Start"], None]], Regroup]
+    from launcher.recovery.recovery import Recovery
 
 Message = dict[str, object]
 
@@ -61,23 +53,21 @@ HOSTS_MAX = 8
 """Maximum number of spare nodes to name in a status."""
 SUCCESSOR_S = 5.0
 """Seconds after the loss of a node in which a launcher that has called in its place calls again."""
-LATE_S = 1.0
-"""If `fire` is later than this many seconds, the machine was paused or the launcher had no CPU."""
+WAITING_LENGTH = 800
 
 
 class Coordinator:
     """The control channel on node 0.
 
     Attributes:
-        membership: The nodes that have joined.
-        roll: The roll call, which decides whether the job starts.
-        ending: What has failed, and how the job ends.
+        state: The job, as the controller knows it.
+        members: The launchers that were let in.
         evidence: What the ranks of all nodes do, if the job hangs or has failed.
-        regroup: The roll call between two attempts; None if there are no restarts.
         acceptor: Connections that have not identified their node yet.
         port: Where it listens.
         subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
-            message) -> None; see `Membership.number_of`.
+            message) -> None; see `number_of`.
+        may_leave: Whether all nodes know how the job ended, or have had the time to hear it.
         offset: No offset: times are those of our own clock.
         is_lost: No: node 0 does not lose itself.
     """
@@ -94,9 +84,11 @@ class Coordinator:
         loop: Loop,
         say: Say,
         deliver: Callable[[object], None],
-        agree: Callable[[], Message],
+        agree: Callable[[int], Message],
         find_reasons: FindReasons,
-        make_regroup: MakeRegroup | None = None,
+        recovery: Callable[[], Recovery],
+        restarts: Restarts | None = None,
+        run: str = "",
     ) -> None:
         """Start to listen.
 
@@ -108,268 +100,394 @@ class Coordinator:
             loop: The loop that waits for the sockets.
             say: Prints a message in this node's log.
             deliver: Takes the messages for this node itself.
-            agree: Returns the values that all nodes are told at the start.
+            agree: Returns the values of an attempt that must be the same on all nodes; may raise `OSError` or
+                `LauncherError`.
             find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
-            make_regroup: Makes the roll call between two attempts; None if there are no restarts.
+            recovery: Returns the record of attempts.
+            restarts: What the user allows after a failure; None for no restarts.
+            run: Name of this run.
         """
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {}
         self.acceptor = acceptor = Acceptor(
             listener, key, loop, lambda what, event: say(f"control channel: {what}", event), self._admit
         )
-        self._quota = say = Quota(say, shape.node_count + shape.spare_count)
-        self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
-        own = {**vars(join), "clock_ahead_s": 0.0}
-        self.membership = Membership(
+        self._quota = quota = Quota(say, shape.node_count + shape.spare_count)
+        self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree
+        own = Member(0, {**vars(join), "clock_ahead_s": 0.0}, shape.address)
+        self.members = Members(own)
+        self._attempts = Attempts(shape, recovery, quota, self._find_machine)
+        self._missing = Missing(shape, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
+        job = Job(
             shape.node_count,
-            Member(shape.member, own, shape.address, None, now),
             shape.spare_count,
-            tells_hosts=shape.tells_hosts,
+            shape.grace_s,
+            shape.lost_after_s,
+            shape.timeout_s,
+            shape.member,
+            shape.keep_going,
+            restarts or Restarts(),
+            run,
         )
-        reasons = acceptor.turned_away.reasons
-
-        def agree_on_nodes() -> Message:
-            return {**agree(), **self.membership.describe_nodes()}
-
-        seen = Seen(agree_on_nodes, find_reasons, reasons, lambda: acceptor.has_heard)
-        self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
-        self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
-        if self.regroup is not None:
-            self.roll.is_examined = self.regroup.is_examined
-        self._begin_attempt(0)
+        self._run = run
+        self.state = controller.begin(job, own.session, now, own.host, own.described)
+        self.may_leave = False
+        self._queue: deque[events.Event] = deque()
+        self._is_busy = False
+        self._silence = Silence()
+        self._calls: dict[str, tuple[Connection, Member, Join, int]] = {}
+        """Launchers that are joining, by session: connection, facts, first message, and when it was heard."""
+        self._sent: dict[type, tuple[object, object]] = {}
+        """The latest command of each type that went to all nodes, and its message."""
+        self._first: messages.First | None = None
+        """What came first in the last attempt that has failed."""
         self._claims: dict[int, tuple[float, str, str]] = {}
-        """Launchers that have called as a node of ours, by rank: when to report it, the address, and why."""
+        """Launchers that have called as a node of ours, by index: when to report it, the address, and why."""
         self.port: int = listener.getsockname()[1]
         self._tick_at: float | None = now + TICK_S
-        self._beat_at = now + BEAT_S
+        self._beat_at, self._say_at = now + BEAT_S, now + SAY_EVERY_S
+        self._begin_evidence(0)
 
-    @property
-    def members(self) -> dict[int, Member]:
-        """The nodes that have joined, by rank."""
-        return self.membership.members
-
-    @property
-    def has_started(self) -> bool:
-        """Whether the roll call has succeeded and the job runs."""
-        return self.roll.start is not None
-
-    @property
-    def starts_at(self) -> float | None:
-        """When the next attempt starts at the earliest, monotonic seconds; None if none is to follow."""
-        return None if self.regroup is None else self.regroup.starts_at
-
-    # --- attempts
-
-    def _begin_attempt(self, attempt: int) -> None:
-        shape, membership, tell_all = self._shape, self.membership, self._tell_all
-        self.ending = ending = Ending(
-            shape, membership, tell_all, lambda: self.has_started, self._conclude, attempt
+    def _begin_evidence(self, attempt: int) -> None:
+        self.evidence = JobEvidence(
+            self._shape,
+            attempt,
+            self._find_open,
+            self._find_name,
+            self._find_place,
+            self._tell_all,
+            self._hang,
         )
-        self.evidence = JobEvidence(shape, membership, tell_all, ending)
 
-    def _conclude(self, over: Over) -> Over | Again:
-        """Return how the job ends, or the attempt that follows."""
+    # --- the controller
+
+    def feed(self, event: events.Event) -> None:
+        """Let the controller handle an event, and do what it decides."""
+        self._queue.append(event)
+        if self._is_busy:
+            return
+        self._is_busy, failed = True, None
+        while self._queue:
+            one = self._queue.popleft()
+            try:
+                self._take(one)
+            except Exception as error:
+                failed = failed or error
+                if self.state.phase is Phase.BETWEEN and not isinstance(one, events.Unable):
+                    # the nodes would wait for the next attempt for ever
+                    self._queue.append(events.Unable(0, describe_error(error)))
+        self._is_busy = False
+        if failed is not None:
+            raise failed
+
+    def _take(self, event: events.Event) -> None:
+        self.state, found = controller.step(self.state, event, time.monotonic())
+        for command in found:
+            ACTS[type(command)](self, command)
+
+    def _start(self, command: commands.Start) -> None:
+        """Start an attempt on all nodes, or end the job if it has no port."""
+        attempts, number = self._attempts, command.attempt
+        attempts.release()
+        try:
+            agreed = {**self._agree(number), **self._describe_nodes(command.order)}
+        except (OSError, LauncherError) as error:
+            why = f"node 0 finds no port for attempt {number}: {printable(str(error))}"
+            self._queue.append(events.Unable(0, why))
+            return
+        except Exception as error:
+            self._queue.append(events.Unable(0, describe_error(error)))
+            raise
+        self._begin_evidence(number)
+        self._send_all(command, messages.Start(agreed, number))
+        attempts.note_start()
+
+    def _describe_nodes(self, order: tuple[int, ...]) -> Message:
+        """Return the part of the start signal about nodes: which took the place of others, all addresses."""
+        seats = {str(index): rank for index, rank in self.state.seats.items()}
+        found: Message = {"seats": seats} if seats else {}
+        if self._shape.tells_hosts:
+            found["hosts"] = [self.members.by_index[index].address for index in order]
+        return found
+
+    def _stop(self, command: commands.Stop) -> None:
+        by, told = self._rank_of(command.by), command.number
+        self._send_all(command, messages.Stop(command.why, by, told, command.left_ms, command.attempt))
+
+    def _spread(self, command: commands.News) -> None:
+        self._tell_all(messages.News(command.why, self._rank_of(command.by)))
+
+    def _go_on(self, command: commands.Again) -> None:
+        """Say that another attempt follows; its lines wait for the report of the one that has failed."""
         self._loop.guard(self.evidence.share)
-        return over if self.regroup is None else self.regroup.conclude(over, self.ending)
+        over = make_over(command.over)
+        assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
+        self._first = over.first
+        why = self._note(over, command.decision)
+        self._attempts.hold()
+        self._say_at = time.monotonic() + SAY_EVERY_S
+        self._send_all(command, messages.Again(command.attempt, over, why, self._run))
 
-    def _begin(self, start: Start) -> None:
-        """Start the next attempt on all nodes."""
-        self.roll.start = start
-        self._begin_attempt(start.attempt)
-        self._tell_all(start)
+    def _end(self, command: commands.Over) -> None:
+        """Say how the job ends."""
+        was_between, attempts, decision = commands.Again in self._sent, self._attempts, command.decision
+        attempts.release()
+        why = ""
+        if decision is not None and was_between:
+            why = attempts.give_up(decision.why)
+        elif self.state.attempt is not None:
+            self._loop.guard(self.evidence.share)
+            if decision is not None:
+                over = make_over(command)
+                assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
+                why = self._note(over, decision)
+        self._send_all(command, make_over(command, why, self._first if was_between else None))
 
-    @property
-    def _is_between(self) -> bool:
-        """Whether an attempt has ended, and the next one has not started."""
-        return self.regroup is not None and self.regroup.again is not None
-
-    # --- joining
-
-    def _admit(self, connection: Connection, address: str, message: Message) -> None:
-        """Admit or reject a client that has the key, by its first message.
-
-        Raises:
-            Garbled: The message is not a valid `Join`.
-        """
-        now, heard_ns = time.monotonic(), time.monotonic_ns()
-        identity = read_identity(message)
-        rank = self.membership.rank_of(identity.rank)
-        if rank is None:
-            self._admit_spare(connection, address, message, heard_ns)
-            return
-        if identity.begun and not self.has_started and rank:
-            self._dismiss(connection, f"{self._shape.member} 0 was started again, and begins a new job")
-            return
-        known = self.members.get(rank)
-        is_back = known is not None and known.facts["session"] == identity.session
-        if rank == 0 and is_back:
-            connection.send(pack(Busy("this launcher itself")))  # through a service in front of us
-            connection.close()
-            return
-        may_join = self._may_join(rank, identity.session)
-        if self._is_gone(identity.session) and not may_join:
-            self._dismiss(connection)
-            return
-        if self.roll.refusal is not None and not self.membership.has_room(rank):
-            self.membership.part(connection, self.roll.refusal)
-            return
-        if self.has_started and not is_back and not may_join:
-            self._lose_replaced(known, message)
-            self._send_away(connection, address, rank)
-            return
-        join = parse(Join, message)
-        if known is not None and is_back:
-            member = known
-            member.reconnect(connection, address, now)
-        else:
-            member = self._make_member(join, rank, address, connection)
-            refusal = self.roll.compare_with(member) if may_join else None
-            if refusal is not None:
-                self.membership.part(connection, refusal)
-                return
-            if may_join:
-                self.roll.warn_of(member)
-        connection.redirect(
-            lambda message: self._on_message(member, message),
-            lambda why: self._on_closed(member, connection, why),
+    def _note(self, over: messages.Over, decision: Any) -> str:
+        """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
+        found: list[str] = []
+        attempt = self.state.attempt
+        assert attempt is not None  # noqa: S101 - it has failed
+        hosts = [member.host for member in self.members.by_index.values()]
+        self._loop.guard(
+            lambda: found.append(
+                self._attempts.note(over, decision, attempt.number, attempt.progressed, hosts)
+            )
         )
-        connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
-        if not connection.is_open:
-            return  # it has left already, and will call again
-        if may_join and self.regroup is not None:
-            self.regroup.join(member)
-            self._claims.pop(rank, None)
-        elif may_join and known is not None:
-            known.hang_up()
-            self.members[rank] = member
-            self.ending.arbiter.forget(rank)
-            self._say(f"{member.name} is back", "node-back")
-        elif known is not None and known is not member:
-            self.roll.refuse_doubles(known, member)
-        else:
-            self.members[rank] = member
-            self.roll.note(member)
-        self._catch_up(member, connection)
-        self.roll.check()
+        return found[0] if found else decision.describe()
 
-    def _may_join(self, rank: int, session: object) -> bool:
-        """Whether a launcher may join as a node that is missing after the start."""
-        if self.regroup is not None:
-            return self.regroup.may_join(rank, session)
-        known = self.members.get(rank)
-        if not (self._shape.keep_going and self.has_started and rank) or known is None:
+    def _send_all(self, command: object, message: object) -> None:
+        """Send all nodes a command, and keep it for those that join later."""
+        if isinstance(command, commands.Start):
+            self._sent.clear()
+        self._sent[type(command)] = command, message
+        self._tell_all(message)
+
+    def _send_one(self, command: commands.To) -> None:
+        """Send one launcher a command; one that was not let in, or leaves alone, is hung up on after it."""
+        what, member = command.what, self.members.find(command.session)
+        known, message = self._sent.get(type(what), (None, None))
+        if known is None or (what != known and not isinstance(what, commands.Start)):
+            assert isinstance(what, commands.Over)  # noqa: S101 - others go to all first
+            message = make_over(what)
+        if member is None:
+            call = self._calls.pop(command.session, None)
+            if call is not None:
+                self.members.send_off(call[0], message)
+        elif isinstance(what, commands.Over) and what.leaves:
+            connection, member.connection = member.connection, None
+            self._silence.forget(member.index)
+            if connection is not None:
+                self.members.send_off(connection, message)
+            self.members.drop(member.index)
+        elif member.connection is not None:
+            member.connection.send(pack(message))
+
+    def _let_in(self, command: commands.Admit) -> None:
+        """Use the connection of a launcher from now on."""
+        connection, caller, join, heard_ns = self._calls.pop(command.session)
+        index, now = command.node, time.monotonic()
+        member = self.members.find(command.session)
+        if member is not None:
+            member.reconnect(connection, caller.address)
+        else:
+            member = caller
+            member.connection = connection
+            self.members.put(member)
+            self._claims.pop(index, None)
+        self._silence.forget(index)
+        self._silence.hear(index, now)
+        known = member
+        connection.redirect(
+            lambda message: self._on_message(known, message),
+            lambda why: self._on_closed(known, connection, why),
+        )
+        connection.send(pack(messages.Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
+        for encoded in member.unheard:
+            connection.send_encoded(encoded)
+        if not connection.is_open:  # it has left already, and will call again
+            member.connection = None
+            self._queue.append(events.Lost(index, now, why="broken"))
+
+    def _is_hopeless(self, index: int, session: str) -> bool:
+        """Whether the controller will send a launcher away: its facts, which may be long, are not read."""
+        if self.state.attempt is None or self.members.find(session) is not None:
             return False
-        return known.facts["session"] != session and (known.connection is None or self._is_lost(rank))
+        if not 0 < index < len(self.state.nodes):
+            return True
+        node = self.state.nodes[index]
+        return node is not None and node.link is not Link.CLOSED and not node.is_lost
 
-    def _admit_spare(self, connection: Connection, address: str, message: Message, heard_ns: int) -> None:
-        """Admit a node that waits to take the place of a lost one.
+    def _send_away(self, command: commands.Busy) -> None:
+        connection, caller, _, _ = self._calls.pop(command.session)
+        self._send_off_busy(connection, caller.address, caller.index)
 
-        Raises:
-            Garbled: The message is not a valid `Join`.
-        """
-        join = parse(Join, message)
-        spares, index = self.membership.spares, join.rank
-        known = spares.get(index)
-        is_back = known is not None and known.facts["session"] == join.session
-        if join.begun and not self.has_started:
-            self._dismiss(connection, f"{self._shape.member} 0 was started again, and begins a new job")
-            return
-        if self._is_gone(join.session):
-            self._dismiss(connection)
-            return
-        if known is not None and not is_back and known.connection is not None:
-            self._send_away(connection, address, index)
-            return
-        if known is not None and is_back:
-            member = known
-            member.reconnect(connection, address, time.monotonic())
-        else:
-            member = self._make_member(join, index, address, connection)
-            refusal = self.roll.compare_with(member)
-            if refusal is not None:
-                self.membership.part(connection, refusal)
-                return
-            self._say(f"{member.name} is here as a spare {member.kind}", "spare-joined")
-        spares[index] = member
-        connection.redirect(
-            lambda message: self._on_message(member, message),
-            lambda why: self._on_closed(member, connection, why),
-        )
-        connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
-        self._catch_up(member, connection)
-        if self.regroup is not None:
-            self.regroup.fill()
-
-    def _make_member(self, join: Join, rank: int, address: str, connection: Connection) -> Member:
-        facts = {**vars(join), "rank": rank, "clock_ahead_s": compare_clocks(join, time.time_ns())}
-        return Member(self._shape.member, facts, address, connection, time.monotonic())
-
-    def _is_gone(self, session: object) -> bool:
-        """Whether a launcher was lost, so that it knows only an old attempt."""
-        return self.regroup is not None and session in self.regroup.gone
-
-    def _dismiss(
-        self, connection: Connection, why: str = "it was lost, and the job goes on without it"
-    ) -> None:
-        """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
-        what = f"this {self._shape.member} leaves the job: {why}; status {EXIT_NOT_READY}"
-        self.membership.part(connection, Over(EXIT_NOT_READY, why=what, leaves=True))
-
-    def _lose_replaced(self, known: Member | None, message: Message) -> None:
-        """Give up a node at once whose connection has ended, if a new launcher that fits has its place.
-
-        Raises:
-            Garbled: The message is not a valid `Join`.
-        """
-        if self.regroup is None or self._is_between or known is None or known.closed is None:
-            return
-        if known.rank in self.ending.arbiter.ended:
-            return
-        facts = {**vars(parse(Join, message)), "clock_ahead_s": None}
-        new = Member(self._shape.member, facts, known.address, None, known.closed)
-        new.facts["rank"] = known.rank
-        if self.roll.compare_with(new) is None:
-            self.ending.lose(known, known.closed, is_replaced=True)
-
-    def _send_away(self, connection: Connection, address: str, rank: int) -> None:
+    def _send_off_busy(self, connection: Connection, address: str, index: int) -> None:
         """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
-        kind, known = self._shape.member, self.members.get(rank)
+        kind = self._shape.member
+        known = self.members.by_index.get(index)
         if known is not None:
-            why, with_whom = f"claims to be a {kind} that has already joined", known.name
+            why, with_whom = f"claims to be a {kind} that has already joined", self._find_name(index)
         else:
             why, with_whom = "connected after the job had begun", f"{kind}s 0 to {self._shape.node_count - 1}"
-        if self.regroup is None or known is None:
-            self.acceptor.turned_away.note(address, f"{why}: as {kind} {rank}")
+        if not self.state.job.restarts.most or known is None:
+            self.acceptor.turned_away.note(address, f"{why}: as {kind} {index}")
         else:
             until = time.monotonic() + self._shape.given_up_s + SUCCESSOR_S
-            self._claims.setdefault(rank, (until, address, why))
-        connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
+            self._claims.setdefault(index, (until, address, why))
+        connection.send(pack(messages.Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 
     def _note_claims(self, now: float) -> None:
         """Report launchers that called as a node of ours, and were not its successors."""
-        for rank, (until, address, why) in list(self._claims.items()):
+        for index, (until, address, why) in list(self._claims.items()):
             if now >= until:
-                del self._claims[rank]
-                self.acceptor.turned_away.note(address, f"{why}: as {self._shape.member} {rank}")
+                del self._claims[index]
+                self.acceptor.turned_away.note(address, f"{why}: as {self._shape.member} {index}")
 
-    def _catch_up(self, member: Member, connection: Connection) -> None:
-        """Send a node that has joined, or reconnected, what it has missed."""
-        ending, regroup = self.ending, self.regroup
-        missed = (self.roll.refusal, self.roll.start, ending.stop, ending.again, ending.over)
-        if self._is_between and regroup is not None and member.facts["session"] not in regroup.parts:
-            missed = (None, None, None, ending.again, ending.over)  # it starts with the next attempt
-        for message in missed:
-            if message is not None:
-                connection.send(pack(message))
-        for encoded in member.unheard:
-            connection.send_encoded(encoded)
+    def _hang_up(self, command: commands.HangUp) -> None:
+        member = self.members.find(command.session)
+        if member is not None:
+            self._silence.forget(member.index)
+            self.members.drop(member.index)
+
+    def _probe(self, command: commands.Probe) -> None:
+        def tell(described: str) -> None:
+            lines = find_disagreement(self._list_facts(), self._shape.member)[1]
+            self.feed(events.Probed(described, tuple(lines)))
+
+        self._missing.look(self._find_missing, lambda: self.state.left, tell)
+
+    def _print(self, command: commands.Print) -> None:
+        self._attempts.say(command.text, command.event)
+
+    def _blame(self, command: commands.Blame) -> None:
+        member = self.members.by_index.get(command.node)
+        if member is not None:
+            rank, machine = self._rank_of(command.node), str(member.facts["machine"] or "")
+            self._attempts.note_hosts(one.host for one in self.members.by_index.values())
+            self._attempts.blame(command.cause, command.what, rank, member.host, machine)
+
+    def _leave(self, command: commands.Close) -> None:
+        self.may_leave = True
+
+    # --- joining
+
+    def _admit(self, connection: Connection, address: str, message: Message) -> None:
+        """Let the controller decide about a client that has the key, by its first message.
+
+        Raises:
+            Garbled: The message is not a valid `Join`.
+        """
+        heard_ns, own = time.monotonic_ns(), self.members.by_index[0]
+        identity = read_identity(message)
+        if identity.session == own.session:  # through a service in front of us
+            connection.send(pack(messages.Busy("this launcher itself")))
+            connection.close()
+            return
+        if self._is_hopeless(identity.rank, identity.session):
+            self._send_off_busy(connection, address, identity.rank)
+            return
+        join = parse(Join, message)
+        if join.session in self._calls:
+            raise Garbled("joins twice")
+        facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
+        member = Member(join.rank, facts, address)
+        self._calls[join.session] = connection, member, join, heard_ns
+        is_back = self.members.find(join.session) is not None
+        refusal = None if is_back or join.begun else self._find_refusal(member)
+        self.feed(
+            events.Joined(
+                join.rank, join.session, join.begun, join.attempt, refusal, member.host, member.described
+            )
+        )
+        if self._calls.pop(join.session, None) is not None:
+            connection.close()
+
+    def _find_refusal(self, member: Member) -> commands.Refusal | None:
+        """Return why a new launcher cannot take part, None if it can; print in what it differs if it can.
+
+        All are compared when the last one joins the roll call, and each one that comes later.
+        """
+        index, shape, state = member.index, self._shape, self.state
+        is_gathering, is_spare = state.phase is Phase.GATHERING, index >= shape.node_count
+        is_last = state.missing == 1 and not is_spare and state.holders[index] is None
+        caller = Caller(f"{shape.member} {index} ({member.host})", index, member.version, member.facts)
+        is_needed = not is_gathering or is_last or is_spare or is_odd(caller, shape)
+        if state.phase is Phase.OVER or not is_needed:
+            return None
+        present = self._list_facts()
+        refusal, lines = find_refusal(caller, self._find_name(0), present, shape)
+        if not is_gathering and not is_spare:
+            lines = [] if lines == find_disagreement(present, shape.member)[1] else lines
+        if refusal is None and not (is_spare and is_gathering):
+            for line in lines:
+                self._attempts.say(line, "nodes-differ")
+        return refusal
+
+    # --- nodes by rank
+
+    def _rank_of(self, index: int) -> int:
+        """Return the rank of a node, or its index if it holds none."""
+        node = self.state.nodes[index] if index < len(self.state.nodes) else None
+        return index if node is None or node.rank is None else node.rank
+
+    def _find(self, number: int) -> Member | None:
+        """Return a launcher by its number; see `number_of`."""
+        index = (
+            -1 - number
+            if number < 0
+            else self.state.holders[number]
+            if number < self._shape.node_count
+            else None
+        )
+        return None if index is None else self.members.by_index.get(index)
+
+    def number_of(self, index: int) -> int:
+        """Return the number by which messages find a node: its rank, or for a spare one -1 - its index.
+
+        A spare node may have been replaced, and then another has the rank that is its index.
+        """
+        node = self.state.nodes[index]
+        return -1 - index if node is None or node.rank is None else node.rank
+
+    def _find_name(self, index: int) -> str:
+        """Return the name of a node in messages, by its index."""
+        member, kind = self.members.by_index.get(index), self._shape.member
+        return f"{kind} {self._rank_of(index)}" + ("" if member is None else f" ({member.host})")
+
+    def _find_place(self, index: int) -> str:
+        """Return the place of a node's processes in messages, by its index."""
+        return self._find_name(index) if self._shape.member == NODE else self.members.by_index[index].host
+
+    def _find_machine(self, rank: int | None) -> str:
+        member = None if rank is None else self._find(rank)
+        return "" if member is None else str(member.facts["machine"] or "")
+
+    def _find_missing(self) -> list[int]:
+        """Return the ranks that no node holds."""
+        return [rank for rank, index in enumerate(self.state.holders) if index is None]
+
+    def _list_facts(self) -> dict[str, Message]:
+        """Return the facts of the nodes that hold a rank, by their names and in the order of the ranks."""
+        held = [index for index in self.state.holders if index is not None]
+        return {self._find_name(index): self.members.by_index[index].facts for index in held}
+
+    def _find_open(self) -> tuple[list[int], list[int]]:
+        """Return the indices of the nodes whose processes run: those that are heard, and the others."""
+        heard: list[int] = []
+        silent: list[int] = []
+        for index in self.state.holders:
+            node = None if index is None else self.state.nodes[index]
+            if index is not None and node is not None and node.ended is None and not node.is_lost:
+                (heard if node.link is Link.OPEN else silent).append(index)
+        return heard, silent
 
     # --- messages from nodes
 
     def hear_own(self, message: object) -> None:
         """Handle a message of node 0 itself."""
-        self._hear(self.members[0], message)
+        self._hear(0, message)
 
     def _on_message(self, member: Member, packed: Message) -> None:
         """Handle a message of another node.
@@ -377,97 +495,79 @@ class Coordinator:
         Raises:
             Garbled: It is not a valid message.
         """
-        member.heard = time.monotonic()
         member.unheard.clear()
-        if packed.get("is") != "beat":
-            message = unpack(packed, FROM_NODE)
-            if self.membership.may_send(member, type(message)):
-                self._hear(member, message)
-            else:
-                self.acceptor.turned_away.note(member.address, f"sends too many messages: as {member.name}")
+        if self._silence.hear(member.index, time.monotonic()):
+            self.feed(events.Heard(member.index))
+        if packed.get("is") == "beat":
+            return
+        message = unpack(packed, messages.FROM_NODE)
+        if self.members.by_index.get(member.index) is not member:
+            return  # its place was given to another
+        if self.members.may_send(member.index, type(message)):
+            self._hear(member.index, message)
+        else:
+            name = self._find_name(member.index)
+            self.acceptor.turned_away.note(member.address, f"sends too many messages: as {name}")
 
-    def _hear(self, member: Member, message: object) -> None:
-        rank, is_spare = member.rank, self.membership.is_spare(member)
+    def _hear(self, index: int, message: object) -> None:
+        is_spare, attempt = self.number_of(index) < 0, self.state.attempt
+        number = 0 if attempt is None else attempt.number
         match message:
-            case Bye():
-                self._on_bye(member, is_spare=is_spare)
-            case _ if not self.membership.is_known(member):
-                pass  # its place was given to another
-            case Failed() | Ended() | Told() | Quiet() | Looked() | MachineNotice() | Reply() if is_spare:
-                pass  # it has no part in the job yet
-            case Failed() if message.kind == PREEMPTED and self._is_between:
-                self._end_restarts(f"{member.name} is taken back: {message.what}")
-            case Failed() if message.kind == GAVE_UP and self.regroup is not None and self._is_between:
-                self.regroup.note_left(rank)
-            case Failed() | Ended() | Quiet() | Looked() if message.attempt != self.ending.attempt:
-                pass  # of an attempt that is over
-            case Failed():
-                self.ending.take(read_failure(member, message), message.left_ms)
-            case Told() if not self.has_started:
-                self.roll.refuse_by_signal(message.name, member)
-            case Told():
-                what = f"{member.name} received {message.name}"
-                self._end_restarts(what)
-                self.ending.begin_stop(what, rank, told=message.number)
-            case Ended():
-                self.ending.end(rank, message)
-            case ReadyAgain():
-                if self.regroup is not None:
-                    self.regroup.note_ready(member, message)
-                    self.regroup.fire(time.monotonic())
-                self.roll.check()
-            case Quiet():
-                self.evidence.note_quiet(rank, message)
-            case Looked():
-                self.evidence.take(rank, message)
+            case messages.Bye():
+                self.feed(events.Left(index))
+                self._hang_up_on(index)
+            case messages.Failed():
+                event = read_failure(index, self._find_place(index), message)
+                self.feed(events.Failed(index, event, message.attempt, message.left_ms))
+            case messages.Told():
+                self.feed(events.Received(index, message.number, message.name))
+            case messages.Ended():
+                ended = events.Exited(
+                    index,
+                    message.status,
+                    message.attempt,
+                    message.record,
+                    message.progressed,
+                    message.is_held,
+                )
+                self.feed(ended)
+            case messages.ReadyAgain():
+                self.feed(events.Ready(index, message.attempt, message.unhealthy, message.is_held))
+                if not index:
+                    self._attempts.release()  # node 0 has reported the attempt
+            case messages.Quiet() | messages.Looked() if is_spare or message.attempt != number:
+                pass  # it has no part in the attempt
+            case messages.Quiet():
+                self.evidence.note_quiet(index, message)
+            case messages.Looked():
+                self.evidence.take(index, message)
             case _:
                 subscriber = self.subscribers.get(type(message))
-                if subscriber is not None:
-                    number = self.membership.number_of(member)
-                    self._loop.guard(lambda: subscriber(number, message))
+                if subscriber is not None and not (is_spare and not isinstance(message, messages.Ask)):
+                    self._loop.guard(lambda: subscriber(self.number_of(index), message))
 
-    def _on_bye(self, member: Member, *, is_spare: bool) -> None:
-        member.has_heard_end = True
-        member.hang_up()
-        if is_spare and self.ending.over is None:
-            del self.membership.spares[member.rank]
-            self._say(f"{member.name}, a spare {member.kind}, has left", "spare-left")
-
-    def _end_restarts(self, why: str) -> None:
-        """Note that the job was told to end: no attempt follows."""
-        if self.regroup is not None:
-            self.regroup.is_told = True
-            self.regroup.end(why)
+    def _hang_up_on(self, index: int) -> None:
+        """Close the connection of a launcher that leaves."""
+        member = self.members.by_index.get(index)
+        if member is not None and member.connection is not None:
+            member.hang_up()
+            self._silence.forget(index)
+            self.feed(events.Lost(index, time.monotonic(), has_exited=True, why=CLOSED))
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
             return
+        index, now, node = member.index, time.monotonic(), self.state.nodes[member.index]
         member.connection = None
-        member.closed, member.why = time.monotonic(), why
-        if self.roll.is_open and self.members.get(member.rank) is member:
-            del self.members[member.rank]  # it will join again, or its successor will
-            self.roll.lost[member.rank] = _describe_loss(member)
+        heard = self._silence.heard(index, now)
+        self._silence.forget(index)
+        has_exited = why == CLOSED and node is not None and not node.has_left
+        self.feed(events.Lost(index, heard, has_exited, why))
 
     # --- messages to nodes
 
-    @property
-    def may_leave(self) -> bool:
-        """Whether all nodes know how the job ended, or why it did not start, or the time for that is over."""
-        until = self.ending.leave_by or self.roll.leave_by
-        if until is None or time.monotonic() >= until:
-            return until is not None
-        if self.roll.refusal is not None and self.membership.missing():
-            return False
-        spares = self.membership.spares.values()
-        return all(
-            member.has_heard_end or not rank or self._is_lost(rank) for rank, member in self.members.items()
-        ) and all(member.has_heard_end or member.connection is None for member in spares)
-
-    def _is_lost(self, rank: int) -> bool:
-        return self.ending.arbiter.is_lost(rank)
-
     def _tell_all(self, message: object) -> None:
-        self.membership.send_all(message)
+        self.members.send_all(message)
         self._deliver(message)
 
     def broadcast(self, message: object) -> None:
@@ -478,7 +578,7 @@ class Coordinator:
         """
         self._tell_all(message)
 
-    def tell(self, rank: int, message: object) -> bool:
+    def tell(self, number: int, message: object) -> bool:
         """Send one node, which may be node 0, a message that is not the channel's own.
 
         Returns:
@@ -487,125 +587,129 @@ class Coordinator:
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        if rank == 0:
+        if number == 0:
             self._deliver(message)
             return True
-        return self.membership.send(rank, message)
+        member = self._find(number)
+        return member is not None and self.members.send(member.index, message)
 
-    def is_there(self, rank: int) -> bool:
+    def is_there(self, number: int) -> bool:
         """Whether a node can receive messages now."""
-        return self.membership.why_silent(rank) == ""
+        return self.why_silent(number) == ""
 
-    def is_behind(self, rank: int) -> bool:
+    def is_behind(self, number: int) -> bool:
         """Whether a node has not yet taken everything that was sent to it."""
-        return self.membership.is_behind(rank)
+        member = self._find(number)
+        return member is not None and member.connection is not None and member.connection.has_unsent
 
-    def why_silent(self, rank: int) -> str:
+    def why_silent(self, number: int) -> str:
         """Return why a node cannot be asked now; empty if it can."""
-        why = self.membership.why_silent(rank)
-        return "it is lost" if why and self._is_lost(rank) else why
+        member = self._find(number)
+        if member is None:
+            return "it has not joined yet"
+        node = self.state.nodes[member.index]
+        if number == 0 or node is None or member.connection is not None:
+            return ""
+        if node.is_lost:
+            return "it is lost"
+        return "its launcher has ended" if node.has_left else f"it is not connected ({node.why})"
 
     def count_nodes(self) -> dict[str, object]:
         """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
-        ranks = range(self._shape.node_count)
+        ranks, nodes = range(self._shape.node_count), self.state.nodes
+        spares = [index for index, node in enumerate(nodes) if node is not None and node.rank is None]
         return {
             "count": self._shape.node_count,
             "heard": sum(self.is_there(rank) for rank in ranks),
-            "lost": sum(self._is_lost(rank) for rank in ranks),
-            "spares": len(spares := self.membership.spares),
-            "spare_hosts": [one.host for _, one in sorted(spares.items())][:HOSTS_MAX],
+            "lost": sum(node is not None and node.is_lost for node in nodes),
+            "spares": len(spares),
+            "spare_hosts": [self.members.by_index[index].host for index in spares[:HOSTS_MAX]],
         }
 
+    def _hang(self, index: int, what: str, cause: Cause) -> None:
+        """End the attempt, because the job hangs."""
+        attempt = self.state.attempt
+        if attempt is not None:
+            event = Event(index, STALLED, time.monotonic_ns(), STALLED_STATUS, what=what, cause=cause)
+            self.feed(events.Failed(index, event, attempt.number))
+
     # --- time
+
+    @property
+    def starts_at(self) -> float | None:
+        """When the next attempt starts at the earliest, monotonic seconds; None if none is to follow."""
+        return None if self.state.pause is None else self.state.pause.not_before
 
     @property
     def due(self) -> float | None:
         """When to call `fire`."""
         if self._tick_at is None:
             return None
-        between = None if self.regroup is None else self.regroup.due
-        times = (self._tick_at, self.ending.due, self.evidence.due, self.acceptor.due, between)
+        times = (self._tick_at, self.state.due, self.evidence.due, self.acceptor.due)
         return min(due for due in times if due is not None)
 
     def fire(self, now: float) -> None:
-        """Do the periodic work: give up late and silent nodes, send heartbeats."""
-        slept_s = now - (self.due or now)
-        if slept_s > LATE_S:
-            for member in self.membership.everyone():
-                member.outwait(slept_s)
+        """Do the periodic work: notice silent nodes, send heartbeats, let time pass for the controller."""
         self.acceptor.look(now)
         self._note_claims(now)
-        self._find_lost(now)
+        if self._tick_at is not None and now >= self._tick_at:
+            for index, heard in list(self._silence.look(now, TICK_S)):
+                self.feed(events.Silent(index, heard))
+            self._tick_at = now + TICK_S
         if now >= self._beat_at:
             self._beat_at = now + BEAT_S
-            self.membership.send_all(Beat())
-        self.roll.fire(now)
-        self._tick_at = now + TICK_S
-        self.evidence.fire(now)
-        self.ending.consider()
-        if self.regroup is not None:
-            self.regroup.fire(now)
-            self.roll.check()
+            self.members.send_all(messages.Beat())
+        if self.state.due is not None and now >= self.state.due:
+            self.feed(events.Tick())
+        if self._attempts.holds and now >= self._attempts.report_by:
+            self._attempts.release()
+        if now >= self._say_at:
+            self._say_at = now + SAY_EVERY_S
+            self._say_waiting(now)
+        stop = None if self.state.attempt is None else self.state.attempt.stop
+        self.evidence.fire(now, is_ending=stop is not None or self.state.phase is not Phase.RUNNING)
 
-    def _find_lost(self, now: float) -> None:
-        """Give up nodes that were silent or disconnected for too long; none after a refusal."""
-        if self.roll.refusal is not None:
-            return
+    def _say_waiting(self, now: float) -> None:
+        """Print what the job waits for."""
+        if self.state.phase is Phase.GATHERING and self.state.missing:
+            self._missing.look(self._find_missing, lambda: self.state.left, self._say_missing)
+        elif self.state.phase is Phase.BETWEEN:
+            waiting = between.describe_wait(self.state, now)
+            if waiting:
+                self._attempts.release()
+                self._attempts.say(waiting, "waiting")
 
-        def is_late(member: Member) -> bool:
-            if member.closed and not self._shape.keep_going and member.rank in self.ending.gave_up:
-                return True  # it ends
-            shape = self._shape
-            return now > _since(member) + (shape.lost_after_s if member.closed else shape.given_up_s)
-
-        for index, spare in list(self.membership.spares.items()):
-            if is_late(spare):
-                self._say(
-                    f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}", "spare-lost"
-                )
-                spare.hang_up()
-                del self.membership.spares[index]
-        between = self.regroup if self._is_between else None
-        others = [
-            member
-            for rank, member in self.members.items()
-            if rank and (between or (rank not in self.ending.arbiter.ended and not self._is_lost(rank)))
-        ]
-        late = [member for member in others if is_late(member)]
-        heard_by = (*others, *self.membership.spares.values())
-        is_alone = all(one.closed is None and _since(one) < now - QUIET_S for one in heard_by)
-        if self.has_started and late and len(others) > 1 and is_alone:
-            if len(late) == len(others):
-                since = max(map(_since, others))
-                (between or self.ending).lose_all(others, since)
-            return  # wait: if one is heard again, or all are late, it is clear whose network it is
-        for member in late:
-            if between is not None:
-                between.lose(member, _describe_loss(member))
-                continue
-            if self.has_started:
-                self.ending.lose(member, _since(member))
-                continue
-            self._say(f"{member.name} has left again: {_describe_loss(member)}", "node-left")
-            member.hang_up()
-            del self.members[member.rank]
-            self.roll.lost[member.rank] = _describe_loss(member)
+    def _say_missing(self, described: str) -> None:
+        if self.state.phase is Phase.GATHERING:
+            count = f"{self._shape.node_count} {self._shape.member}s"
+            what = f"waiting for {self.state.missing} of {count}: {described}"
+            self._attempts.say(what, "waiting")
+            self._tell_all(messages.Waiting(quote(what, WAITING_LENGTH)))
 
     def close(self) -> None:
         """Close all connections."""
         self._note_claims(float("inf"))
         self.acceptor.close()
-        self.membership.close()
+        self.members.close()
+        self._attempts.release()
         self._quota.say_dropped()
-        if self.regroup is not None:
-            self.regroup.close()
         self._tick_at = None
 
 
-def _since(member: Member) -> float:
-    """Return since when a node could not be heard (monotonic seconds)."""
-    return member.heard if member.closed is None else max(member.closed, member.heard)
-
-
-def _describe_loss(member: Member) -> str:
-    return f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
+ACTS: Mapping[type, Callable[[Coordinator, Any], None]] = {
+    commands.Start: Coordinator._start,
+    commands.Stop: Coordinator._stop,
+    commands.News: Coordinator._spread,
+    commands.Again: Coordinator._go_on,
+    commands.Over: Coordinator._end,
+    commands.To: Coordinator._send_one,
+    commands.Admit: Coordinator._let_in,
+    commands.Busy: Coordinator._send_away,
+    commands.HangUp: Coordinator._hang_up,
+    commands.Probe: Coordinator._probe,
+    commands.Print: Coordinator._print,
+    commands.Blame: Coordinator._blame,
+    commands.Wait: lambda coordinator, command: None,
+    commands.Close: Coordinator._leave,
+}
+"""What node 0 does for each command of the controller."""

@@ -12,25 +12,20 @@ from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.cluster.outcome import CAUSES
 from launcher.core.frozen import replace
 from launcher.evidence.collector import DUMP_LIMIT_S
-from launcher.failure.arbiter import STALLED, Event
-from launcher.failure.reason import STALLED_STATUS
-from launcher.job.settings import BEAT_S
+from launcher.failure.arbiter import STALLED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.cluster.membership import Membership
     from launcher.cluster.messages import Looked
-    from launcher.cluster.outcome import Ending
     from launcher.cluster.settings import Shape
+    from launcher.failure.model import Cause
     from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer, Thread
 
 LOOK_S = DUMP_LIMIT_S + 1.0
 """Seconds for all nodes to answer a `Look`."""
-SILENT_S = 2.5 * BEAT_S
-"""A node that was not heard for longer does not answer."""
 PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
 """Seconds from the nth question to the next: n times the first, at most the second. A node may lie."""
 
@@ -47,10 +42,30 @@ class JobEvidence:
     """
 
     def __init__(
-        self, shape: Shape, membership: Membership, tell_all: Callable[[object], None], ending: Ending
+        self,
+        shape: Shape,
+        attempt: int,
+        find_open: Callable[[], tuple[list[int], list[int]]],
+        name: Callable[[int], str],
+        place: Callable[[int], str],
+        tell_all: Callable[[object], None],
+        end: Callable[[int, str, Cause], None],
     ) -> None:
+        """Begin without an answer.
+
+        Args:
+            shape: The job.
+            attempt: Number of the attempt.
+            find_open: Returns the indices of the nodes whose processes run: those that are heard, and the
+                others.
+            name: Returns the name of a node by its index.
+            place: Returns the place of a node's processes in messages, by its index.
+            tell_all: Sends a message to all nodes.
+            end: Ends the attempt because of a node, with a description and a cause.
+        """
         self.due: float | None = None
-        self._shape, self._membership, self._tell_all, self._ending = shape, membership, tell_all, ending
+        self._shape, self._attempt, self._find_open = shape, attempt, find_open
+        self._name, self._place, self._tell_all, self._end = name, place, tell_all, end
         self._answers: dict[int, list[Answer]] = {}
         self._progress: dict[int, list[tuple[int, float]]] = {}
         self._records: dict[int, tuple[RankRecord, ...]] = {}
@@ -65,26 +80,26 @@ class JobEvidence:
 
     # --- answers
 
-    def take(self, rank: int, looked: Looked) -> None:
+    def take(self, node: int, looked: Looked) -> None:
         """Keep what the ranks of a node do."""
         if looked.number and looked.number != self._number:
             return  # of an earlier question
-        if (rank, looked.number) in self._taken:
+        if (node, looked.number) in self._taken:
             return  # a node answers once, so that what is kept of it has a limit
-        self._taken.add((rank, looked.number))
+        self._taken.add((node, looked.number))
         from launcher.stacks.packing import unpack
 
         answers = unpack(looked.stacks) if isinstance(looked.stacks, dict) else []
         # A thousand ranks have few stacks, and share them
-        self._answers[rank] = [
+        self._answers[node] = [
             one.with_threads(self._threads.setdefault(one.threads, one.threads), one.means)
             if one.threads
             else one
             for one in answers
         ]
-        self._progress[rank] = [(one.rank, one.value) for one in looked.progress]
-        self._records[rank] = looked.records
-        self._looked.add(rank)
+        self._progress[node] = [(one.rank, one.value) for one in looked.progress]
+        self._records[node] = looked.records
+        self._looked.add(node)
         if self._look_until is not None:
             self.due = time.monotonic()
 
@@ -105,42 +120,40 @@ class JobEvidence:
             from launcher.evidence.recorders import group_records
 
             recorded = group_records(self._join_records(), self._shape.world_size)
-            self._tell_all(Seen(fit_groups((*recorded, *make_groups(answers))), self._ending.attempt))
+            self._tell_all(Seen(fit_groups((*recorded, *make_groups(answers))), self._attempt))
 
     # --- a job that hangs
 
-    def note_quiet(self, rank: int, quiet: Quiet) -> None:
+    def note_quiet(self, node: int, quiet: Quiet) -> None:
         """Note that nothing happens on a node, or that something does again."""
         if quiet.what:
-            self._quiet[rank] = quiet
+            self._quiet[node] = quiet
             self.due = time.monotonic()
         else:
-            self._quiet.pop(rank, None)
+            self._quiet.pop(node, None)
             self._has_reported = False
             self._look_until = None
 
-    def fire(self, now: float) -> None:
-        """Ask all nodes if the job hangs, and report when they have answered."""
+    def fire(self, now: float, *, is_ending: bool) -> None:
+        """Ask all nodes if the job hangs, and report when they have answered; not if it ends anyway."""
         self.due = None
-        if not self._quiet or self._ending.stop is not None or self._ending.over is not None:
+        if not self._quiet or is_ending:
             return
         self.due = self._go_on(now)
 
     def _go_on(self, now: float) -> float | None:
         """Do what is due; return when to look again."""
-        nodes = self._ending.arbiter.open_nodes()
-        heard = [rank for rank in nodes if not self._is_silent(rank, now)]
-        if self._has_reported or not all(rank in self._quiet for rank in heard):
+        heard, silent = self._find_open()
+        if self._has_reported or not all(node in self._quiet for node in heard):
             return None if self._has_reported else now + 1.0
         if self._look_until is None:
             if now < self._look_after:
                 return self._look_after
             self._look_until = self.begin_look(now)
             self._tell_all(Look(self._number))  # node 0 may answer before this returns
-        if now < self._look_until and not all(rank in self._looked for rank in heard):
+        if now < self._look_until and not all(node in self._looked for node in heard):
             return min(self._look_until, now + 1.0)  # a node may fall silent meanwhile
         self._look_until = None
-        silent = [rank for rank in nodes if rank not in heard]
         if not silent and not any(self._answers.values()):
             return now + AGAIN_S  # the ranks of torchrun's agents have not started yet
         self._has_reported = True
@@ -156,24 +169,18 @@ class JobEvidence:
         self._threads.clear()
         return now + LOOK_S
 
-    def _is_silent(self, rank: int, now: float) -> bool:
-        member = self._membership.members.get(rank)
-        return bool(rank) and (member is None or not member.connection or now - member.heard > SILENT_S)
-
     def _report(self, silent: list[int]) -> None:
         from launcher.evidence.hang import describe_hang
 
-        members, answers = self._membership.members, self._join()
+        answers = self._join()
         nodes = {answer.rank: node for node, found in self._answers.items() for answer in found}
-        places = {rank: members[node].place for rank, node in nodes.items() if node in members}
-        unheard = [members[rank].name if rank in members else f"node {rank}" for rank in silent]
+        places = {rank: self._place(node) for rank, node in nodes.items()}
+        unheard = [self._name(node) for node in silent]
         first = next(iter(self._quiet.values()))
         progress = [pair for pairs in self._progress.values() for pair in pairs]
         records, size = self._join_records(), self._shape.world_size
         hang = describe_hang(first.what, answers, size, places, unheard, progress, records)
         self._tell_all(Hung(hang.headline, hang.lines))
-        if not any(quiet.ends for quiet in self._quiet.values()):
-            return
-        node = silent[0] if silent else nodes.get(hang.rank, next(iter(self._quiet)))
-        cause = replace(CAUSES[STALLED], what=hang.headline)
-        self._ending.take(Event(node, STALLED, time.monotonic_ns(), STALLED_STATUS, what=ENDS, cause=cause))
+        if any(quiet.ends for quiet in self._quiet.values()):
+            node = silent[0] if silent else nodes.get(hang.rank, next(iter(self._quiet)))
+            self._end(node, ENDS, replace(CAUSES[STALLED], what=hang.headline))

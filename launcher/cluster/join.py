@@ -29,6 +29,7 @@ class Join:
         rank: Rank of the node.
         session: Random name that tells its launcher from a later one.
         begun: Whether it has been told that the job has started.
+        attempt: The attempt that it was told to start last; -1 for none.
         mono_ns: Its monotonic clock.
         wall_ns: Its wall clock.
     """
@@ -36,6 +37,7 @@ class Join:
     rank: NodeRank
     session: Word
     begun: bool = False
+    attempt: int = -1
     mono_ns: int = 0
     wall_ns: int | None = None
     host: Fact | None = None

@@ -71,12 +71,14 @@ class Ended:
         record: The verdict on its processes; None if none has failed.
         attempt: Attempt of the job, 0 for the first.
         progressed: Whether this node saw progress; None if it does not watch for it.
+        is_held: Whether one of them survives SIGKILL.
     """
 
     status: Status
     record: Verdict | None = None
     attempt: int = 0
     progressed: bool | None = None
+    is_held: bool = False
 
 
 @message

@@ -7,9 +7,8 @@ import time
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.messages import Bye
 from launcher.cluster.outcome import read_verdict
-from launcher.cluster.rendezvous import LATE_COMERS_S
-from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY
+from launcher.job.settings import LATE_COMERS_S, SAY_EVERY_S
 from launcher.job.settings import LEAVE_S as COORDINATOR_LEAVE_S
 
 TYPE_CHECKING = False

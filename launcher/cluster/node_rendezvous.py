@@ -10,10 +10,13 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import Attempt
 from launcher.cluster.messages import Bye, ReadyAgain, Refuse
 from launcher.cluster.node_ending import PATIENCE_S
-from launcher.cluster.refusals import node_0_missing, read_refusal
-from launcher.cluster.rendezvous import LATE_COMERS_S
+from launcher.cluster.outcome import read_refusal
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.redact import printable, redact
+from launcher.job.commands import Refusal
+from launcher.job.events import Refused, Tick
+from launcher.job.refusals import node_0_missing
+from launcher.job.settings import LATE_COMERS_S
 from launcher.process.loop import Later
 from launcher.process.watchdog import kill_marked
 
@@ -76,7 +79,7 @@ class NodeRendezvous:
         loop.guard(self._agent.observers.serve)
         loop.guard(lambda: self._reporter.tell_health(0))
         if isinstance(channel, Coordinator):
-            loop.guard(channel.roll.check)
+            loop.guard(lambda: channel.feed(Tick()))
         try:
             self._wait()
         finally:
@@ -109,7 +112,8 @@ class NodeRendezvous:
         if not isinstance(message, Refuse) or message.code != "two-nodes-one-rank":
             return  # of a job that has ended, or runs
         if isinstance(self._channel, Coordinator):
-            self._channel.roll.refuse_as(message)
+            refusal = Refusal(message.status, read_refusal(message).problems[0], message.lines)
+            self._channel.feed(Refused(refusal))
 
     def _leave_waiting(self) -> None:
         """Leave as a spare node that was told to end; the job goes on without it."""
@@ -129,7 +133,7 @@ class NodeRendezvous:
         error = read_refusal(refusal)
         for line in refusal.lines:
             self._say(line, "nodes-differ")
-        if isinstance(channel, Coordinator) and channel.membership.missing():
+        if isinstance(channel, Coordinator) and channel.state.missing:
             for problem in error.problems:
                 self._say(f"the job does not start: [{problem.code}] {problem.what}", "not-started")
             self._say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes", "late-nodes")

@@ -1,14 +1,16 @@
-"""Decides how a job of several nodes ends: what stops the others, what came first, what all are told."""
+"""The events and the end of a job, between the controller and the messages on the channel."""
 
 from __future__ import annotations
 
+import json
 import time
 
-from launcher.cluster.messages import First, News, Over, Stop
-from launcher.core.errors import EXIT_NOT_READY
+from launcher.cluster.messages import First, Over, Refuse
+from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
 from launcher.core.model import NODE
+from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
@@ -17,33 +19,28 @@ from launcher.failure.arbiter import (
     PREEMPTED,
     RANK,
     REFUSED,
-    SILENT_NS,
     STALLED,
     UNMET,
     UNPROVEN,
     Event,
-    FailureArbiter,
 )
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import LEFT_FIX, NEVER_MET_FIX
-from launcher.failure.text import say_apart
 from launcher.failure.transfer import fit
 from launcher.failure.verdict import make_verdict
-from launcher.job.exits import SETTLE_S as CAUSE_S
-from launcher.job.settings import ALSO_MAX, LEAVE_S, LOST_FIX, SETTLE_S, SLACK_S
+from launcher.job.settings import CUT_OFF_FIX, LOST_FIX
 from launcher.preemption.events import FIX, STATUS_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from launcher.cluster.membership import Member, Membership
-    from launcher.cluster.messages import Again, Ended, Failed
+    from launcher.cluster.messages import Failed
     from launcher.cluster.settings import Shape
+    from launcher.job import commands
 
-CUT_OFF_FIX = (
-    "check the network of this node, and whether its container or machine was paused or ran out of CPU"
-)
+TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
+"""Limits of each text of a refusal and of the table, as JSON: four and one fit into a frame of 64 KiB."""
 CAUSES = {
     STALLED: Cause(
         "stalled",
@@ -71,243 +68,84 @@ WORDS = {
 }
 
 
-class Ending:
-    """What has failed, and what follows from it; on the coordinator.
-
-    Attributes:
-        arbiter: The failures.
-        stop: The order to stop the job, once sent.
-        over: How the job ended, once decided.
-        again: The next attempt, if one follows this one.
-        due: When the next decision is due, if it waits only for time; monotonic seconds.
-        leave_by: When to stop telling nodes how the job ended.
-        attempt: Number of this attempt.
-        has_progressed: Whether any node saw progress; None if none watches for it.
-    """
-
-    def __init__(
-        self,
-        shape: Shape,
-        membership: Membership,
-        tell_all: Callable[[object], None],
-        has_started: Callable[[], bool],
-        conclude: Callable[[Over], Over | Again] = lambda over: over,
-        attempt: int = 0,
-    ) -> None:
-        """Begin without a failure.
-
-        Args:
-            shape: The job.
-            membership: Its nodes.
-            tell_all: Sends a message to all nodes.
-            has_started: Returns whether the job has started.
-            conclude: Returns how the job ends by a failure, or the attempt that follows.
-            attempt: Number of this attempt, 0 for the first.
-        """
-        self.attempt = attempt
-        self.again: Again | None = None
-        self.has_progressed: bool | None = None
-        self.arbiter = FailureArbiter(shape.node_count)
-        self.stop: Stop | None = None
-        self.over: Over | None = None
-        self.due: float | None = None
-        self.leave_by: float | None = None
-        self._shape, self._membership = shape, membership
-        self._tell_all, self._has_started, self._conclude = tell_all, has_started, conclude
-        self._first_at: float | None = None
-        self._decide_by: float | None = None
-        self._held: tuple[float, Event] | None = None
-
-    @property
-    def gave_up(self) -> set[int]:
-        """The ranks of the nodes that have given node 0 up."""
-        return {event.node for event in self.arbiter.events if event.kind == GAVE_UP}
-
-    def take(self, event: Event, left_ms: int | None = None) -> None:
-        """Take an event that ends the job; ``left_ms``: time until its node is preempted."""
-        if not self.arbiter.report(event):
-            return
-        now = time.monotonic()
-        self._first_at = self._first_at or now
-        if event.follows and self.stop is None:
-            self._held = self._held or (now + CAUSE_S, event)  # the lost process gets time to report why
-        elif not event.asked:
-            self.begin_stop(event.what, event.node, left_ms=left_ms)
-        self.consider()
-
-    def begin_stop(self, what: str, by: int, *, told: int | None = None, left_ms: int | None = None) -> None:
-        """Stop all nodes, because the others would wait forever for what has ended."""
-        self._held = None
-        if self.stop is not None or self.over is not None:
-            return
-        if self._shape.keep_going:
-            self._tell_all(News(what, by))
-            return
-        self.stop = Stop(what, by, told, left_ms, self.attempt)
-        self._decide_by = time.monotonic() + self._shape.grace_s + self._shape.lost_after_s + SLACK_S
-        self._tell_all(self.stop)
-
-    def end(self, rank: int, ended: Ended) -> None:
-        """Record that all processes of a node have ended."""
-        if ended.progressed is not None:
-            self.has_progressed = self.has_progressed or ended.progressed
-        self.arbiter.end(rank, ended.status, ended.record)
-        if ended.status and self._held is None and not self._shape.keep_going:
-            # It has stopped its processes itself: one that stood still kills what it has started too late
-            self.begin_stop(f"{self._shape.member} {rank} has ended with status {ended.status}", rank)
-        self.consider()
-
-    def lose(self, member: Member, since: float, *, is_replaced: bool = False) -> None:
-        """Take the loss of a node: its connection has ended, or it was silent for too long.
-
-        Args:
-            member: The node.
-            since: Since when it could not be heard, monotonic seconds.
-            is_replaced: Whether a new launcher has called in its place.
-        """
-        how = f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
-        after = f"no contact for {self._shape.lost_after_s:g} s"
-        if is_replaced:
-            after = f"and a new launcher has called as {member.kind} {member.rank}"
-        what = f"{member.name} is lost: {how}, {after}{suspect_own(member, self._shape)}"
-        cause = Cause("node-lost", what, LOST_FIX, retryable=True)
-        within_ns = 0 if member.closed else SILENT_NS
-        self.take(
-            Event(member.rank, LOST, int(since * 1e9), EXIT_NOT_READY, within_ns, what=what, cause=cause)
-        )
-
-    def lose_all(self, members: Sequence[Member], since: float) -> None:
-        """Take the loss of all other nodes at once: this node is cut off, or was paused."""
-        own = self._membership.members[0]
-        self.take(make_cut_off(own, len(members), self._shape, since))
-        for member in members:
-            self.lose(member, member.heard)
-
-    def consider(self) -> None:
-        """Decide what can be decided by now."""
-        if self.over is not None or self.again is not None or not self._has_started():
-            return
-        now = time.monotonic()
-        self.due = None
-        if self._held is not None:
-            until, event = self._held
-            if now >= until:
-                self.begin_stop(event.what, event.node)
-            else:
-                self.due = until
-        if self.arbiter.has_open_nodes() and (self._decide_by is None or now < self._decide_by):
-            return
-        has_all = len(self.arbiter.ended) == self._shape.node_count  # a node reports its end last of all
-        if not has_all and self._first_at is not None and now < self._first_at + SETTLE_S:
-            self.due = self._first_at + SETTLE_S
-            return
-        self.due = None
-        told = self._conclude(self._judge(now))
-        if isinstance(told, Over):
-            self.finish(told)
-        else:
-            self.again = told
-            self._tell_all(told)
-
-    def finish(self, over: Over) -> None:
-        """End the job: tell all nodes how."""
-        self.over = over
-        self.leave_by = time.monotonic() + LEAVE_S
-        self._tell_all(over)
-
-    def _judge(self, now: float) -> Over:
-        first = self.arbiter.find_first()
-        if first is None:
-            return Over(self.arbiter.status())
-        also = [self._describe(event, first, same) for event, same in self.arbiter.find_also(first)]
-        if first.kind in (CUT_OFF, GAVE_UP):
-            also = []
-        record = self.arbiter.records.get(first.node) if first.kind == RANK else None
-        if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
-            record = None
-        if first.kind == GAVE_UP:
-            first = self._blame_for_silence(first)
-        member = self._membership.members.get(first.node)
-        host = "" if member is None else member.host
-        told = First(first, host, time.monotonic_ns() - first.at_ns, time.time_ns())
-        return Over(first.status, told, None if record is None else fit(record), tuple(also[:ALSO_MAX]))
-
-    def _blame_for_silence(self, first: Event) -> Event:
-        """Return an event that blames this node, because nodes gave it up; or them, if others have not."""
-        ranks = self.gave_up
-        own = self._membership.members[0]
-        many = "s" if len(ranks) > 1 else ""
-        names = f"{own.kind}{many} {', '.join(map(str, sorted(ranks)))}"
-        what = (
-            f"{names} had no contact with {own.name} for {self._shape.lost_after_s:g} s: "
-            "the network between them was cut, or one of them was paused"
-        )
-        lost = self.arbiter.is_lost
-        others = [rank for rank in self._membership.members if rank and rank not in ranks and not lost(rank)]
-        if others:
-            what += f"; {own.name} heard the other {own.kind}s"
-        node = first.node if others else 0
-        return replace(first, node=node, what=what, cause=replace(CAUSES[GAVE_UP], what=what))
-
-    def _describe(self, event: Event, first: Event, same: bool) -> str:
-        """Return what else has failed, and when."""
-        return f"{event.what}, {'at the same time' if same else say_apart(event.at_ns - first.at_ns)}"
-
-
-def suspect_own(member: Member, shape: Shape) -> str:
-    """Return what else the silence of the only other node can mean; empty if others are there."""
-    if shape.node_count != 2 or member.closed:
-        return ""
-    own = f"{member.kind} 0"
-    return f"; or the network of {own} was cut, or {own} was paused"
-
-
-def make_cut_off(own: Member, count: int, shape: Shape, since: float) -> Event:
-    """Return the event that node 0 has lost all others at once: it is cut off, or was paused.
+def make_over(over: commands.Over, why: str = "", known: First | None = None) -> Over | Refuse:
+    """Return how the job ends as a message.
 
     Args:
-        own: Node 0.
-        count: Number of the others.
-        shape: The job.
-        since: Since when none was heard, monotonic seconds.
+        over: How it ends.
+        why: Why no other attempt follows, for the log.
+        known: What came first, as all nodes were told before: what has not changed is reported once.
     """
-    what = (
-        f"{own.name} had no contact with any of the {count} other {own.kind}s for "
-        f"{shape.lost_after_s:g} s: its own network was cut, or it was paused"
-    )
-    cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
-    return Event(0, CUT_OFF, int(since * 1e9), EXIT_NOT_READY, what=what, cause=cause)
+    if over.refusal is not None:
+        return make_refusal(over.refusal)
+    first = None
+    if over.first is not None:
+        event = replace(over.first, node=over.rank)
+        is_known = known is not None and known.event == event
+        first = (
+            known if is_known else First(event, over.host, time.monotonic_ns() - event.at_ns, time.time_ns())
+        )
+    record = None if over.record is None else fit(over.record)
+    return Over(over.status, first, record, over.also, over.why or why, over.leaves)
 
 
-def read_failure(member: Member, failed: Failed) -> Event:
+def make_refusal(refusal: commands.Refusal) -> Refuse:
+    """Return why a job does not start as a message."""
+    code, what, where, fix = (fit_text(printable(redact(text))) for text in vars(refusal.problem).values())
+    return Refuse(refusal.status, tuple(fit_table(refusal.lines)), code, what, where, fix)
+
+
+def fit_text(text: str) -> str:
+    """Return a text, shortened to fit into `TEXT_BYTES`."""
+    kept = text
+    while len(json.dumps(kept)) > TEXT_BYTES:
+        kept = kept[: len(kept) // 2]
+    return kept if kept == text else f"{kept}..."
+
+
+def fit_table(lines: Sequence[str]) -> list[str]:
+    """Return the first lines of a table that fit into `TABLE_BYTES`, and a line that counts the rest."""
+    kept: list[str] = []
+    used = 0
+    for line in lines:
+        used += len(json.dumps(line)) + 1
+        if used > TABLE_BYTES:
+            return [*kept, f"  and {len(lines) - len(kept)} lines more"]
+        kept.append(line)
+    return kept
+
+
+def read_refusal(refuse: Refuse) -> LauncherError:
+    """Return the error that a refusal describes."""
+    problem = Problem(refuse.code, refuse.what, refuse.where, refuse.fix)
+    return NotReady(problem) if refuse.status == EXIT_NOT_READY else EnvironmentUntrusted(problem)
+
+
+def read_failure(index: int, place: str, failed: Failed) -> Event:
     """Return a node's report as an event.
+
+    Args:
+        index: Index of the node.
+        place: Its place in messages.
+        failed: The report.
 
     Raises:
         Garbled: A node cannot report this kind, e.g. that a node is lost or that node 0 is cut off.
     """
     if failed.kind not in (RANK, *CAUSES):
         raise Garbled("a failure of an unknown kind")
-    what = failed.what if failed.kind == GAVE_UP else f"{failed.what} on {member.place}"
+    numbers = {"rank": failed.rank, "local_rank": failed.local_rank, "pid": failed.pid, "code": failed.code}
+    facts = {name: value for name, value in numbers.items() if value is not None}
     cause = CAUSES.get(failed.kind)
-    facts = {
-        name: value
-        for name, value in (
-            ("rank", failed.rank),
-            ("local_rank", failed.local_rank),
-            ("pid", failed.pid),
-            ("code", failed.code),
-        )
-        if value is not None
-    }
     return Event(
-        node=member.rank,
+        node=index,
         kind=failed.kind,
         at_ns=failed.at_ns,
         status=failed.status or 1,
         within_ns=failed.within_ns,
         asked=failed.asked,
         follows=failed.follows,
-        what=what,
+        what=failed.what if failed.kind == GAVE_UP else f"{failed.what} on {place}",
         cause=None if cause is None else replace(cause, what=failed.what),
         facts=facts if failed.kind == RANK and not failed.called else None,
         called=failed.called,

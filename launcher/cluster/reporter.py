@@ -98,7 +98,8 @@ class Reporter:
         progress = self._agent.restarter.progress
         progressed = None if progress is None else progress.has_progressed()
         fitting = None if verdict is None else fit(verdict)
-        return Ended(status, fitting, self._view.attempt.number, progressed)
+        is_held = bool(self._agent.group.find_survivors())
+        return Ended(status, fitting, self._view.attempt.number, progressed, is_held)
 
     def tell_quiet(self, what: str) -> None:
         """Report that nothing has happened here for a while; empty: that something has happened again."""

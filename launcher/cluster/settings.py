@@ -6,8 +6,6 @@ from launcher.core.frozen import frozen
 from launcher.core.model import GRACE_S, NODE
 from launcher.job.settings import find_given_up_s, find_lease_s
 
-SAY_EVERY_S = 15.0
-
 
 @frozen
 class Shape:

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Checks, Serve
-    from launcher.cluster.coordinator import MakeRegroup
-    from launcher.cluster.membership import Membership
-    from launcher.cluster.messages import Start
-    from launcher.cluster.regroup import Regroup
     from launcher.core.log import Say
     from launcher.core.model import Peers, Plan
     from launcher.process.helper import Helpers
@@ -177,6 +173,14 @@ def make_coordinator(
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape.ports)
     node.agent.say(describe_place(shape, address, port, has_token=has_token), "control-channel")
+
+    def agree_on(attempt: int) -> dict[str, object]:
+        if not attempt:
+            return {**agree(plan, node.agent.say), RUN: node.agent.run_id}
+        last = (node.view.agreed_last or {}).get("master_port")
+        return {"master_port": find_next_port(plan, last, replan), RUN: node.agent.run_id}
+
+    rule = plan.supervision.restarts
     return Coordinator(
         listener,
         key,
@@ -185,29 +189,12 @@ def make_coordinator(
         node.agent.loop,
         node.agent.say,
         node.deliver,
-        lambda: {**agree(plan, node.agent.say), RUN: node.agent.run_id},
+        agree_on,
         lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
-        plan_regroup(plan, shape, node, replan),
+        lambda: node.agent.restarter.recovery,
+        rule if rule.most else None,
+        node.agent.run_id,
     )
-
-
-def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) -> MakeRegroup | None:
-    """Return what makes the roll call between two attempts; None if there are no restarts."""
-    rule = plan.supervision.restarts
-    if not rule.most:
-        return None
-    from launcher.cluster import regroup
-
-    def agree_again() -> dict[str, object]:
-        agreed = node.view.agreed_last or {}
-        port = find_next_port(plan, agreed.get("master_port"), replan)
-        return {"master_port": port, RUN: node.agent.run_id}
-
-    def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
-        recovery = node.agent.restarter.recovery
-        return regroup.Regroup(rule, recovery, shape, membership, node.agent.say, agree_again, begin)
-
-    return make
 
 
 def find_next_port(plan: Plan, last: object, replan: Replan) -> int:

@@ -11,24 +11,23 @@ from launcher.failure.arbiter import (
     RANK,
     REFUSED,
     SILENT_NS,
-    STALLED,
     Event,
     find_also,
     find_first_event,
     is_new,
 )
-from launcher.failure.reason import STALLED_STATUS
+from launcher.failure.model import Cause
 from launcher.job import between
-from launcher.job.commands import Ask, Over, Stop
+from launcher.job.commands import News, Over, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
-from launcher.job.settings import ALSO_MAX, SETTLE_S, SLACK_S
+from launcher.job.settings import ALSO_MAX, CUT_OFF_FIX, SETTLE_S, SLACK_S
 from launcher.job.state import Link, Phase
 from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.failure.model import Verdict
-    from launcher.job.events import Exited, Failed, Progress, Quiet, Received
+    from launcher.job.events import Exited, Failed, Received, Unable
     from launcher.job.turn import Turn
 
 FAILED_MAX = 1000
@@ -36,7 +35,7 @@ FAILED_MAX = 1000
 VETOES = {
     PREEMPTED: "a node is taken back",
     REFUSED: "a node could not start its processes",
-    CUT_OFF: "node 0 was cut off from all other nodes, and they have ended",
+    CUT_OFF: between.ALONE,
 }
 """Kinds of events after which the nodes cannot start together again, and why."""
 TAKEN_BACK = "the platform takes this node back"
@@ -45,12 +44,13 @@ SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must no
 
 def fail(turn: Turn, event: Failed) -> None:
     """Stop all nodes. A failure that only follows from another one waits for that for 2 seconds."""
-    if event.attempt == turn.attempt.number and turn.find(event.node) is not None:
-        take(turn, event.event)
+    node = turn.find(event.node)
+    if event.attempt == turn.attempt.number and node is not None and node.rank is not None:
+        take(turn, event.event, event.left_ms)
 
 
-def take(turn: Turn, event: Event) -> None:
-    """Take an event that ends the attempt."""
+def take(turn: Turn, event: Event, left_ms: int | None = None) -> None:
+    """Take an event that ends the attempt; ``left_ms``: see `Failed`."""
     attempt = turn.attempt
     if not is_new(event, attempt.events):
         return
@@ -61,14 +61,17 @@ def take(turn: Turn, event: Event) -> None:
     if event.follows and attempt.stop is None:
         turn.change_attempt(held=attempt.held or (turn.now + CAUSE_S, event))
     elif not event.asked:
-        begin_stop(turn, event.what, event.node)
+        begin_stop(turn, event.what, event.node, left_ms=left_ms)
 
 
-def begin_stop(turn: Turn, why: str, by: int, number: int | None = None) -> None:
-    """Stop all nodes: the others would wait for ever for what has ended."""
+def begin_stop(turn: Turn, why: str, by: int, number: int | None = None, left_ms: int | None = None) -> None:
+    """Stop all nodes: the others would wait for ever for what has ended. Some users want them to go on."""
     attempt, job = turn.attempt, turn.state.job
-    if attempt.stop is None:
-        stop = Stop(attempt.number, why, by, number)
+    if job.keep_going:
+        turn.change_attempt(held=None)
+        turn.send(News(why, by))
+    elif attempt.stop is None:
+        stop = Stop(attempt.number, why, by, number, left_ms)
         decide_by = turn.now + job.grace_s + job.lost_after_s + SLACK_S
         turn.change_attempt(held=None, stop=stop, decide_by=decide_by)
         turn.change(phase=Phase.STOPPING)
@@ -80,7 +83,7 @@ def stop(turn: Turn, event: Received) -> None:
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
-        begin_stop(turn, f"node {event.node} received signal {event.number}", event.node, event.number)
+        begin_stop(turn, f"{turn.name(event.node)} received {event.name}", event.node, event.number)
 
 
 def note_exit(turn: Turn, event: Exited) -> None:
@@ -95,8 +98,10 @@ def note_exit(turn: Turn, event: Exited) -> None:
         record, held = event.record, event.is_held
         turn.put(event.node, replace(node, ended=event.status, record=record, is_held=held))
         turn.change_attempt(open=turn.attempt.open - is_open)
-    if event.status and turn.attempt.held is None:
-        begin_stop(turn, f"node {event.node} has ended with status {event.status}", event.node)
+    if event.status and turn.attempt.held is None and not turn.state.job.keep_going:
+        # It has stopped its processes itself: one that stood still kills what it has started too late
+        what = f"{turn.state.job.member} {node.rank} has ended with status {event.status}"
+        begin_stop(turn, what, event.node)
 
 
 def note_late_exit(turn: Turn, event: Exited) -> None:
@@ -106,39 +111,49 @@ def note_late_exit(turn: Turn, event: Exited) -> None:
         turn.put(event.node, replace(node, ended=event.status, is_held=event.is_held))
 
 
-def lose(turn: Turn, index: int, since: float, how: str) -> None:
-    """Take the loss of a node as a failure; its processes may still run."""
-    node = turn.find(index)
+def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> None:
+    """Take the loss of a node as a failure; its processes may still run.
+
+    Args:
+        turn: The step.
+        index: Index of the node.
+        since: Since when it could not be heard.
+        is_replaced: Whether a new launcher has called in its place.
+    """
+    node, job = turn.find(index), turn.state.job
     if node is None or node.is_lost or node.ended is not None:
         return
     turn.put(index, replace(node, is_lost=True))
     turn.change_attempt(open=turn.attempt.open - 1)
     within_ns = 0 if node.link is Link.CLOSED else SILENT_NS
-    take(turn, between.make_lost(index, f"node {index} is lost: {how}", since, within_ns))
+    after = f"no contact for {job.lost_after_s:g} s"
+    if is_replaced:
+        after = f"and a new launcher has called as {job.member} {node.rank}"
+    how, other = between.describe_silence(node), between.suspect_own(turn, node)
+    what = f"{turn.name(index)} is lost: {how}, {after}{other}"
+    take(turn, between.make_lost(index, what, since, within_ns))
 
 
 def lose_all(turn: Turn, since: float) -> None:
     """Take the loss of all other nodes at once: node 0 is cut off, or was paused."""
-    take(turn, between.make_cut_off(since))
+    take(turn, between.make_cut_off(turn, since))
     for index, node in list(turn.held()):
         if index:
-            lose(turn, index, node.heard, "as all others")
+            lose(turn, index, node.heard)
 
 
-def note_quiet(turn: Turn, event: Quiet) -> None:
-    """Ask all nodes what they do if all are quiet: the job hangs. Stop them if that is wanted."""
-    turn.change_node(event.node, quiet=event.what)
-    running = [node for _, node in turn.held() if node.ended is None and node.link is Link.OPEN]
-    if running and all(node.quiet for node in running):
-        turn.send(Ask("stacks"))
-        if event.ends:
-            at_ns = int(turn.now * 1e9)
-            take(turn, Event(event.node, STALLED, at_ns, STALLED_STATUS, what=event.what))
+def take_back_in(turn: Turn, index: int) -> None:
+    """Forget how a node was lost, or has ended, because a new launcher has its place in this attempt."""
+    node, attempt = turn.find(index), turn.attempt
+    if node is not None:
+        was_open = node.ended is None and not node.is_lost
+        events = tuple(event for event in attempt.events if event.node != index)
+        turn.change_attempt(open=attempt.open + (not was_open), events=events)
 
 
-def note_progress(turn: Turn, event: Progress) -> None:
-    """Note that the node is not quiet any more."""
-    turn.change_node(event.node, quiet="")
+def give_up(turn: Turn, event: Unable) -> None:
+    """End the job, because this attempt could not start; as the last one has ended."""
+    turn.finish(replace(turn.attempt.after or Over(EXIT_NOT_READY), decision=Decision(False, event.why)))
 
 
 def advance(turn: Turn) -> None:
@@ -196,13 +211,41 @@ def judge(turn: Turn) -> Over:
         statuses = [node.ended for node in nodes.values() if node.ended]
         is_open = any(node.ended is None for node in nodes.values())
         return Over(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
-    also = tuple(event for event, _ in find_also(first, attempt.events, records))[:ALSO_MAX]
+    also = [describe_other(event, first, same) for event, same in find_also(first, attempt.events, records)]
     record = records.get(first.node) if first.kind == RANK else None
+    if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
+        record = None
     if first.kind in (CUT_OFF, GAVE_UP):
-        also = ()
-    if first.kind == GAVE_UP and all(node.has_left or node.is_lost for index, node in nodes.items() if index):
-        first = replace(first, node=0)  # not they: they all have lost node 0
-    return Over(first.status, first, record, also)
+        also = []
+    if first.kind == GAVE_UP:
+        first = blame_for_silence(turn, first)
+    node = turn.find(first.node)
+    rank, host = (first.node, "") if node is None else (node.rank or 0, node.host)
+    return Over(first.status, first, rank, host, record, tuple(also[:ALSO_MAX]))
+
+
+def describe_other(event: Event, first: Event, same: bool) -> str:
+    """Return what else has failed, and when; ``same``: perhaps at the same time as the first."""
+    from launcher.failure.text import say_apart
+
+    return f"{event.what}, {'at the same time' if same else say_apart(event.at_ns - first.at_ns)}"
+
+
+def blame_for_silence(turn: Turn, first: Event) -> Event:
+    """Return an event that blames node 0, because nodes have given it up; or them, if others have not."""
+    job, nodes = turn.state.job, dict(turn.held())
+    gave_up = {event.node for event in turn.attempt.events if event.kind == GAVE_UP}
+    many = "s" if len(gave_up) > 1 else ""
+    names = f"{job.member}{many} {', '.join(str(nodes[one].rank) for one in sorted(gave_up) if one in nodes)}"
+    what = (
+        f"{names} had no contact with {turn.name(0)} for {job.lost_after_s:g} s: "
+        "the network between them was cut, or one of them was paused"
+    )
+    others = [node for index, node in nodes.items() if index and not (node.has_left or node.is_lost)]
+    if others:
+        what += f"; {turn.name(0)} heard the other {job.member}s"
+    cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
+    return replace(first, node=first.node if others else 0, what=what, cause=cause)
 
 
 def describe(turn: Turn, over: Over) -> FailedAttempt:
@@ -214,7 +257,7 @@ def describe(turn: Turn, over: Over) -> FailedAttempt:
     )
     if first is None:
         return failed
-    failed = replace(failed, ended_ns=max(started_ns, first.at_ns), node=first.node)
+    failed = replace(failed, ended_ns=max(started_ns, first.at_ns), node=over.rank)
     if over.record is not None or first.cause is None:
         return failed
     cause = first.cause
@@ -226,7 +269,7 @@ def find_veto(turn: Turn, over: Over) -> str:
     kinds = {event.kind for event in turn.attempt.events}
     others = [node for index, node in turn.held() if index]
     if turn.state.is_told:
-        return between.TOLD
+        return between.TOLD if turn.state.job.node_count == 1 else "the job was told to end"
     if PREEMPTED in kinds:  # also if something else has failed before
         return VETOES[PREEMPTED] if turn.state.job.node_count > 1 else TAKEN_BACK
     if GAVE_UP in kinds and all(node.has_left or node.is_lost for node in others):

@@ -12,17 +12,20 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.failure.arbiter import CUT_OFF, LOST, Event
 from launcher.failure.model import Cause
-from launcher.job.commands import Again, Over, Print
-from launcher.job.settings import KILLED_S, LEASE_SLACK_S, LOST_FIX, SPARES_S
+from launcher.job.commands import Again, Blame, Over, Print
+from launcher.job.settings import CUT_OFF_FIX, KILLED_S, LEASE_SLACK_S, LOST_FIX, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
 from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.job.events import Failed, Ready, Received, Unable
+    from launcher.job.state import State
     from launcher.job.turn import Turn
 
 TOLD = "the launcher was told to end"
+ALONE = "node 0 was cut off from all other nodes, and they have ended"
+NAMED_MAX = 20
 
 
 def begin(turn: Turn, over: Over, decision: Decision) -> None:
@@ -30,7 +33,9 @@ def begin(turn: Turn, over: Over, decision: Decision) -> None:
     state, now = turn.state, turn.now
     again, wait_s = Again(turn.attempt.number + 1, over, decision), decision.wait_s
     patience_s = state.job.grace_s + state.job.restarts.rejoin_timeout_s
-    turn.change(phase=Phase.BETWEEN, pause=Pause(again, now + wait_s, 0, now + wait_s + patience_s))
+    hosts = {node.rank: node.host for _, node in turn.held() if node.rank is not None}
+    pause = Pause(again, now + wait_s, 0, now + wait_s + patience_s, hosts=hosts)
+    turn.change(phase=Phase.BETWEEN, pause=pause)
     turn.send(again)
     for index, node in list(turn.held()):
         if index and (node.is_lost or node.has_left):
@@ -43,8 +48,10 @@ def drop(turn: Turn, index: int) -> None:
     node, job, now = turn.find(index), turn.state.job, turn.now
     if node is None:
         return
+    # What its ranks do not need any more runs until the next attempt, if they have succeeded
+    has_rest = node.ended is None or not (node.ended or node.is_ready or node.has_left)
     set_ready(turn, index, ready=False)
-    if node.part == turn.attempt.number and node.ended is None:
+    if node.part == turn.attempt.number and has_rest:
         if node.has_exited:
             clear_at = now + KILLED_S + LEASE_SLACK_S
         else:
@@ -90,10 +97,13 @@ def take_unhealthy(turn: Turn, index: int, unhealthy: str) -> None:
     """Note what is wrong with a node, and look for a spare one; an unhealthy spare one leaves."""
     node = turn.find(index)
     if node is not None and unhealthy and node.rank is None:
+        turn.send(Blame(index, "unhealthy", unhealthy))
+        what = f"{turn.name(index)}, a spare {turn.state.job.member}, is unhealthy: {unhealthy}"
+        turn.send(Print(what, "unhealthy"))
+        turn.dismiss(node.session, f"it is unhealthy ({unhealthy})")
         turn.put(index, None)
-        turn.dismiss(node.session, f"this node leaves the job: it is unhealthy ({unhealthy})")
-        turn.send(Print(f"spare node {index} is unhealthy: {unhealthy}", "unhealthy"))
     elif unhealthy:
+        turn.send(Blame(index, "unhealthy", unhealthy))
         turn.change(unhealthy={**turn.state.unhealthy, index: turn.now + SPARES_S})
     if turn.state.phase in (Phase.GATHERING, Phase.BETWEEN):
         fill(turn)
@@ -101,15 +111,18 @@ def take_unhealthy(turn: Turn, index: int, unhealthy: str) -> None:
 
 def fill(turn: Turn) -> None:
     """Give the ranks of unhealthy and lost nodes to spare ones."""
+    job = turn.state.job
     for index, until in list(turn.state.unhealthy.items()):
         node = turn.find(index)
         if node is not None and node.health and node.rank is not None:
-            if index and seat(turn, node.rank):
-                turn.dismiss(node.session, f"this node leaves the job: it is unhealthy ({node.health})")
+            found = f"{turn.name(index)} is unhealthy: {node.health}"
+            if index and seat(turn, node.rank, found):
+                why = f"it is unhealthy ({node.health}); a spare {job.member} has taken its place"
+                turn.dismiss(node.session, why)
             elif index and turn.now < until and has_room(turn):
                 continue  # a spare node may still come
             elif node.is_held:
-                end(turn, f"node {index} is unhealthy ({node.health}), and no spare node can take its place")
+                end(turn, f"{found}; no spare {job.member} can take its place")
                 return
             else:
                 turn.send(Print(describe_unhealthy(turn, index, node.health), "unhealthy"))
@@ -130,11 +143,12 @@ def describe_unhealthy(turn: Turn, index: int, health: str) -> str:
     """Return that an unhealthy node takes part, because no other can."""
     if turn.state.job.node_count == 1:
         return f"this node is unhealthy ({health}), and starts again: there is no other"
-    return f"node {index} is unhealthy: {health}; no spare node can take its place, so it takes part"
+    spare = f"no spare {turn.state.job.member} can take its place, so it takes part"
+    return f"{turn.name(index)} is unhealthy: {health}; {spare}"
 
 
-def seat(turn: Turn, rank: int) -> bool:
-    """Give a rank to a spare node that is connected and healthy; return whether there was one."""
+def seat(turn: Turn, rank: int, why: str = "") -> bool:
+    """Give a rank to a connected and healthy spare node, and say why; return whether there was one."""
     state, needs_health = turn.state, bool(turn.state.job.restarts.health_argv)
 
     def fits(node: Node | None) -> bool:
@@ -144,13 +158,17 @@ def seat(turn: Turn, rank: int) -> bool:
     index = next((index for index, node in enumerate(state.nodes) if fits(node)), None)
     if index is None:
         return False
-    before = state.holders[rank]
+    spare, before = turn.find(index), state.holders[rank]
     if before is not None:
         drop_unhealthy(turn, before)
     turn.change_node(index, rank=rank)
     if state.phase is Phase.BETWEEN:
         set_ready(turn, index)
-    turn.send(Print(f"spare node {index} takes the place of node {rank}", "spare-taken"))
+    if why:
+        turn.send(Print(why, "unhealthy"))
+    member, host = state.job.member, "" if spare is None else spare.host
+    what = f"spare {member} {index} ({host}) takes the place of {member} {rank}"
+    turn.send(Print(what, "spare-taken"))
     return True
 
 
@@ -166,9 +184,11 @@ def drop_unhealthy(turn: Turn, index: int) -> None:
 
 def fail(turn: Turn, event: Failed) -> None:
     """End the job if a node is taken back, or if all others have given node 0 up."""
-    kind = event.event.kind
+    kind, node = event.event.kind, turn.find(event.node)
+    if node is None or node.rank is None:
+        return
     if kind == "preempted":
-        end(turn, f"node {event.node} is taken back")
+        end(turn, f"{turn.name(event.node)} is taken back: {event.event.what}")
     elif kind == "gave-up":
         turn.change_node(event.node, has_left=True)
         others = [node for index, node in turn.held() if index]
@@ -181,7 +201,8 @@ def stop(turn: Turn, event: Received) -> None:
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
-        end(turn, TOLD)
+        alone = turn.state.job.node_count == 1
+        end(turn, TOLD if alone else f"{turn.name(event.node)} received {event.name}")
 
 
 def give_up(turn: Turn, event: Unable) -> None:
@@ -191,21 +212,48 @@ def give_up(turn: Turn, event: Unable) -> None:
 
 def lose(turn: Turn, index: int, since: float) -> None:
     """Drop a node that was lost, and wait for it or a spare one."""
-    turn.send(Print(f"node {index} is lost before attempt {turn.pause.again.attempt}", "node-lost"))
+    node = turn.find(index)
+    if node is None:
+        return
+    how, number = describe_silence(node), turn.pause.again.attempt
+    other = suspect_own(turn, node)
+    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
+    turn.send(Blame(index, "node-lost", how))
     drop(turn, index)
     fill(turn)
 
 
+def describe_silence(node: Node) -> str:
+    """Return how a node could not be heard any more."""
+    return f"its connection has ended ({node.why})" if node.link is Link.CLOSED else "it stopped responding"
+
+
+def suspect_own(turn: Turn, node: Node) -> str:
+    """Return what else the silence of the only other node can mean; empty if others are there."""
+    job = turn.state.job
+    if job.node_count != 2 or node.link is Link.CLOSED:
+        return ""
+    return f"; or the network of {job.member} 0 was cut, or {job.member} 0 was paused"
+
+
 def cut_off(turn: Turn, since: float) -> None:
     """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
-    event = make_cut_off(since)
-    finish(turn, Over(EXIT_NOT_READY, event), "node 0 was cut off from all other nodes, and they have ended")
+    own = turn.find(0)
+    over = Over(EXIT_NOT_READY, make_cut_off(turn, since), host="" if own is None else own.host)
+    finish(turn, over, ALONE)
+    for index, _ in list(turn.held()):
+        if index:
+            turn.drop(index)
 
 
-def make_cut_off(since: float) -> Event:
+def make_cut_off(turn: Turn, since: float) -> Event:
     """Return the event that node 0 has lost all others at once."""
-    what = "node 0 had no contact with any other node: its own network was cut, or it was paused"
-    cause = Cause("node-lost", what, LOST_FIX, retryable=True)
+    job, count = turn.state.job, sum(1 for index, _ in turn.held() if index)
+    what = (
+        f"{turn.name(0)} had no contact with any of the {count} other {job.member}s for "
+        f"{job.lost_after_s:g} s: its own network was cut, or it was paused"
+    )
+    cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
     return Event(0, CUT_OFF, int(since * 1e9), EXIT_NOT_READY, what=what, cause=cause)
 
 
@@ -239,23 +287,40 @@ def advance(turn: Turn) -> None:
         return
     if now < first_deadline(turn):
         return  # runs for each node that is ready, so it must not list all nodes before this
-    late = [rank for rank in find_awaited(turn) if now >= deadline(turn, rank)]
+    late = [rank for rank in find_awaited(state) if now >= deadline(pause, rank)]
     if late:
-        what = f"node {late[0]} did not come back in time (--rejoin-timeout)"
+        timeout = f"{state.job.restarts.rejoin_timeout_s:g} s"
+        what = f"{name_ranks(state, late)} did not come back within {timeout} (--rejoin-timeout)"
         over = pause.again.over
         if over.first is None or over.first.kind != LOST:
-            over = Over(EXIT_NOT_READY, make_lost(late[0], what, now))
+            rank = late[0]
+            over = Over(EXIT_NOT_READY, make_lost(rank, what, now), rank, pause.hosts.get(rank, ""))
         finish(turn, over, what)
+
+
+def name_ranks(state: State, ranks: list[int]) -> str:
+    """Return the names of nodes by their ranks."""
+    names = ", ".join(map(str, ranks[:NAMED_MAX])) + (" and more" if len(ranks) > NAMED_MAX else "")
+    return f"{state.job.member}{'s' if len(ranks) > 1 else ''} {names}"
+
+
+def describe_wait(state: State, now: float) -> str:
+    """Return for which nodes an attempt waits; empty if it waits only for its time."""
+    pause, absent = state.pause, find_absent(state)
+    if pause is None or not absent:
+        return ""
+    ends = [deadline(pause, rank) for rank in find_awaited(state)]
+    left = f"at most {max(ends, default=now) - now:.0f} s more (--rejoin-timeout)"
+    return f"attempt {pause.again.attempt} waits for {name_ranks(state, absent)}, {left}"
 
 
 def is_complete(turn: Turn) -> bool:
     """Whether all nodes can start; they are asked one by one only when all have said so."""
-    return turn.pause.ready == turn.state.job.node_count and not find_absent(turn)
+    return turn.pause.ready == turn.state.job.node_count and not find_absent(turn.state)
 
 
-def find_absent(turn: Turn) -> list[int]:
+def find_absent(state: State) -> list[int]:
     """Return the ranks whose node is not here, not ready, or not connected."""
-    state = turn.state
     nodes = [None if index is None else state.nodes[index] for index in state.holders]
     return [
         rank
@@ -264,9 +329,17 @@ def find_absent(turn: Turn) -> list[int]:
     ]
 
 
-def find_awaited(turn: Turn) -> list[int]:
-    """Return the absent ranks whose node may not come back. That of node 0 only has to get ready."""
-    return [rank for rank in find_absent(turn) if turn.state.holders[rank] != 0]
+def find_awaited(state: State) -> list[int]:
+    """Return the absent ranks that have only their time to come back, or to get ready.
+
+    Node 0 has to get ready, however long that takes. A node without a connection is lost before that.
+    """
+
+    def is_awaited(index: int | None) -> bool:
+        node = None if index is None else state.nodes[index]
+        return index != 0 and (node is None or node.link is not Link.CLOSED)
+
+    return [rank for rank in find_absent(state) if is_awaited(state.holders[rank])]
 
 
 def first_deadline(turn: Turn) -> float:
@@ -275,7 +348,6 @@ def first_deadline(turn: Turn) -> float:
     return max(min((pause.until_all, *pause.until.values())), pause.not_before)
 
 
-def deadline(turn: Turn, rank: int) -> float:
+def deadline(pause: Pause, rank: int) -> float:
     """Return until when a rank is waited for."""
-    pause = turn.pause
     return max(pause.until.get(rank, pause.until_all), pause.not_before)

@@ -1,6 +1,6 @@
 """What a job does: the output of `launcher.job.controller.step`.
 
-`Start`, `Stop`, `Again` and `Over` go to all nodes; in a `To` they go to one launcher.
+`Start`, `Stop`, `News`, `Again` and `Over` go to all nodes; in a `To` they go to one launcher.
 """
 
 from __future__ import annotations
@@ -9,9 +9,25 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.core.errors import Problem
     from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
     from launcher.recovery.policy import Decision
+
+
+@frozen
+class Refusal:
+    """Why a job does not start, or a launcher cannot take part in it.
+
+    Attributes:
+        status: The exit status that results.
+        problem: The problem.
+        lines: A table of what the nodes differ in.
+    """
+
+    status: int
+    problem: Problem
+    lines: tuple[str, ...] = ()
 
 
 @frozen
@@ -36,12 +52,22 @@ class Stop:
         why: What has happened.
         by: Index of the node on which it has.
         number: The signal that a launcher received and the processes get.
+        left_ms: Time until the platform takes that node back, milliseconds; None if it does not.
     """
 
     attempt: int
     why: str
     by: int
     number: int | None = None
+    left_ms: int | None = None
+
+
+@frozen
+class News:
+    """The same of a job whose nodes go on after a failure (``--keep-going``): nothing stops."""
+
+    why: str
+    by: int
 
 
 @frozen
@@ -66,25 +92,31 @@ class Over:
     Attributes:
         status: Its status.
         first: What came first; None if nothing has failed.
+        rank: The rank of the node of that.
+        host: The name of its host.
         record: The verdict of that node.
-        also: What else has failed of its own accord.
+        also: What else has failed of its own accord, in words.
         decision: Why no other attempt follows; None if nothing has failed, or no restart is allowed.
-        why: Why the job did not start, or why a launcher leaves it.
+        refusal: Why the job did not start; None if it has.
+        why: Why a launcher leaves the job.
         leaves: Whether only this launcher leaves; the job goes on without it.
     """
 
     status: int
     first: Event | None = None
+    rank: int = 0
+    host: str = ""
     record: Verdict | None = None
-    also: tuple[Event, ...] = ()
+    also: tuple[str, ...] = ()
     decision: Decision | None = None
+    refusal: Refusal | None = None
     why: str = ""
     leaves: bool = False
 
 
 @frozen
 class To:
-    """Send one launcher a command."""
+    """Send one launcher a command; one that was not let in is to leave after it."""
 
     session: str
     what: Start | Stop | Again | Over
@@ -113,10 +145,8 @@ class HangUp:
 
 
 @frozen
-class Ask:
-    """Ask all nodes what their processes do; the job hangs."""
-
-    question: str
+class Probe:
+    """Probe the hosts of the missing nodes, and say what was found."""
 
 
 @frozen
@@ -125,6 +155,21 @@ class Print:
 
     text: str
     event: str
+
+
+@frozen
+class Blame:
+    """Remember that something is wrong with a node, although no attempt has failed for it.
+
+    Attributes:
+        node: Index of the node.
+        cause: Code of the cause.
+        what: What is wrong.
+    """
+
+    node: int
+    cause: str
+    what: str
 
 
 @frozen
@@ -139,4 +184,6 @@ class Close:
     """Leave: all nodes know how the job ended, or have had the time to hear it."""
 
 
-Command = Start | Stop | Again | Over | To | Admit | Busy | HangUp | Ask | Print | Wait | Close
+Command = (
+    Start | Stop | News | Again | Over | To | Admit | Busy | HangUp | Probe | Print | Blame | Wait | Close
+)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import replace
 from launcher.job import attempt, between, gathering
-from launcher.job.commands import Close, Print, Wait
+from launcher.job.commands import Close, HangUp, Print, Wait
 from launcher.job.events import (
     Exited,
     Failed,
@@ -21,10 +21,10 @@ from launcher.job.events import (
     Joined,
     Left,
     Lost,
-    Progress,
-    Quiet,
+    Probed,
     Ready,
     Received,
+    Refused,
     Silent,
     Tick,
     Unable,
@@ -49,9 +49,10 @@ LATE_S = 1.0
 G, R, S, B, END = Phase.GATHERING, Phase.RUNNING, Phase.STOPPING, Phase.BETWEEN, Phase.OVER
 
 
-def begin(job: Job, session: str, now: float) -> State:
+def begin(job: Job, session: str, now: float, host: str = "", described: str = "") -> State:
     """Return the state of a job of which only this launcher is here: node 0."""
-    nodes: Row[Node | None] = Row((Node(session, 0), *[None] * (job.node_count + job.spare_count - 1)))
+    own = Node(session, 0, host, described)
+    nodes: Row[Node | None] = Row((own, *[None] * (job.node_count + job.spare_count - 1)))
     holders: Row[int | None] = Row((0, *[None] * (job.node_count - 1)))
     state = State(job, Phase.GATHERING, now, nodes, holders, job.node_count - 1)
     return replace(state, due=now)
@@ -93,13 +94,24 @@ def close(turn: Turn, event: Lost) -> None:
         since = max(turn.now, event.heard)
         turn.put(
             event.node,
-            replace(node, link=Link.CLOSED, heard=event.heard, since=since, has_exited=event.has_exited),
+            replace(
+                node,
+                link=Link.CLOSED,
+                heard=event.heard,
+                since=since,
+                why=event.why,
+                has_exited=event.has_exited,
+            ),
         )
 
 
 def close_gathering(turn: Turn, event: Lost) -> None:
-    """Forget the node: it or its successor will join again."""
-    gathering.forget(turn, event.node)
+    """Forget the node: it or its successor will join again. A spare one is waited for."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is None:
+        close(turn, event)
+    elif node is not None:
+        gathering.forget(turn, event.node, f"its connection has ended ({event.why})")
 
 
 def silence(turn: Turn, event: Silent) -> None:
@@ -122,7 +134,8 @@ def leave(turn: Turn, event: Left) -> None:
     if node is None:
         return
     if node.rank is None and turn.state.phase is not Phase.OVER:
-        turn.send(Print(f"spare node {event.node} has left", "spare-left"))
+        what = f"{turn.name(event.node)}, a spare {turn.state.job.member}, has left"
+        turn.send(Print(what, "spare-left"))
         turn.put(event.node, None)
     else:
         turn.put(event.node, replace(node, has_left=True))
@@ -143,7 +156,7 @@ def lost_at(state: State, node: Node) -> float:
 
 def is_lost(turn: Turn, node: Node) -> bool:
     """Whether a node was away for so long that it counts as lost. One that has given node 0 up ends."""
-    has_ended = node.has_left and node.link is Link.CLOSED
+    has_ended = node.has_left and node.link is Link.CLOSED and not turn.state.job.keep_going
     return has_ended or turn.now >= lost_at(turn.state, node)
 
 
@@ -159,12 +172,17 @@ def find_lost(turn: Turn) -> None:
         return
     for index, node in late:
         if node.rank is None:
-            turn.send(Print(f"spare node {index} is lost", "spare-lost"))
+            how = between.describe_silence(node)
+            what = f"{turn.name(index)}, a spare {state.job.member}, is lost: {how}"
+            turn.send(Print(what, "spare-lost"))
             turn.drop(index)
     late = [(index, node) for index, node in late if node.rank is not None]
     if state.phase is Phase.GATHERING:
-        for index, _ in late:
-            gathering.forget(turn, index)
+        for index, node in late:
+            how = between.describe_silence(node)
+            turn.send(Print(f"{turn.name(index)} has left again: {how}", "node-left"))
+            turn.send(HangUp(node.session))
+            gathering.forget(turn, index, how)
         return
     others = [
         (index, node)
@@ -184,7 +202,7 @@ def find_lost(turn: Turn) -> None:
         if is_between:
             between.lose(turn, index, node.since)
         else:
-            attempt.lose(turn, index, node.since, "it was not heard for too long")
+            attempt.lose(turn, index, node.since)
 
 
 # --- the end
@@ -210,15 +228,15 @@ def find_due(turn: Turn) -> float | None:
     if state.away:
         times += [lost_at(state, node) for index in state.away if (node := turn.find(index)) is not None]
     times += state.unhealthy.values()
-    if state.phase is Phase.GATHERING:
+    if state.phase is Phase.GATHERING and not state.is_probing:
         times.append(state.began + state.job.roll_call_s)
-    elif state.phase is Phase.BETWEEN:
+    if state.phase is Phase.BETWEEN:
         if between.is_complete(turn):
             times.append(turn.pause.not_before)
         else:
             times.append(between.first_deadline(turn))
-            times += [between.deadline(turn, rank) for rank in turn.pause.until]
-    else:
+            times += [between.deadline(turn.pause, rank) for rank in turn.pause.until]
+    elif state.phase is not Phase.GATHERING:
         run = turn.attempt
         if run.held is not None:
             times.append(run.held[0])
@@ -250,9 +268,9 @@ RULES: Mapping[type, Mapping[Phase, Rule]] = {
         S: gathering.note_spare_health,
         B: between.note_ready,
     },
-    Quiet: {R: attempt.note_quiet},
-    Progress: {R: attempt.note_progress},
-    Unable: {B: between.give_up},
+    Unable: {R: attempt.give_up, S: attempt.give_up, B: between.give_up},
+    Probed: {G: gathering.refuse_late},
+    Refused: {G: gathering.refuse_as},
     Left: {G: leave, R: leave, S: leave, B: leave, END: leave},
     Tick: {},
 }  # fmt: skip

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.failure import arbiter
     from launcher.failure.model import Verdict
+    from launcher.job.commands import Refusal
 
 
 @frozen
@@ -21,14 +22,18 @@ class Joined:
         session: Random name that tells it from another launcher with this index.
         begun: Whether it has heard that the job has started.
         attempt: The attempt that it ran last; -1 for none.
-        problem: Why it cannot take part: another version, command or number of nodes; empty if it can.
+        refusal: Why it cannot take part: another version, command or number of nodes; None if it can.
+        host: Name of its host.
+        described: Its host and addresses.
     """
 
     node: int
     session: str
     begun: bool = False
     attempt: int = -1
-    problem: str = ""
+    refusal: Refusal | None = None
+    host: str = ""
+    described: str = ""
 
 
 @frozen
@@ -38,11 +43,13 @@ class Lost:
     Attributes:
         heard: When it was heard last.
         has_exited: Whether the other side has closed it: that launcher has ended.
+        why: How it has ended, in words.
     """
 
     node: int
     heard: float
     has_exited: bool = False
+    why: str = ""
 
 
 @frozen
@@ -62,11 +69,17 @@ class Heard:
 
 @frozen
 class Failed:
-    """Something on a node ends the attempt: a process has failed, or could not be started."""
+    """Something on a node ends the attempt: a process has failed, or could not be started.
+
+    Attributes:
+        event: What has failed; its node is an index, as in all events here.
+        left_ms: Time until the platform takes the node back, milliseconds; None if it does not.
+    """
 
     node: int
     event: arbiter.Event
     attempt: int
+    left_ms: int | None = None
 
 
 @frozen
@@ -90,10 +103,11 @@ class Exited:
 
 @frozen
 class Received:
-    """The launcher of a node has received a signal that asks for the end."""
+    """The launcher of a node has received a signal that asks for the end; ``name``: that of the signal."""
 
     node: int
     number: int
+    name: str = ""
 
 
 @frozen
@@ -113,27 +127,31 @@ class Ready:
 
 
 @frozen
-class Quiet:
-    """Nothing has happened on a node for the time of a stall; ``ends``: whether that ends the job."""
-
-    node: int
-    what: str
-    ends: bool = False
-
-
-@frozen
-class Progress:
-    """Something happens again on a node that was quiet."""
-
-    node: int
-
-
-@frozen
 class Unable:
     """The next attempt cannot start; ``why``: the reason, e.g. that there is no port for it."""
 
     node: int
     why: str
+
+
+@frozen
+class Probed:
+    """The hosts of the missing nodes were probed, as `Probe` asks.
+
+    Attributes:
+        described: The missing nodes, with what is known about each.
+        lines: How the nodes that are here differ.
+    """
+
+    described: str
+    lines: tuple[str, ...] = ()
+
+
+@frozen
+class Refused:
+    """The job must not start, as another launcher that is node 0 too has found."""
+
+    refusal: Refusal
 
 
 @frozen
@@ -157,9 +175,9 @@ Event = (
     | Exited
     | Received
     | Ready
-    | Quiet
-    | Progress
     | Unable
+    | Probed
+    | Refused
     | Left
     | Tick
 )

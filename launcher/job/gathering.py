@@ -5,14 +5,15 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.frozen import replace
 from launcher.identity.seats import find_rank
-from launcher.job import between
-from launcher.job.attempt import lose
-from launcher.job.commands import Admit, Busy, Over, Start, To
+from launcher.job import between, refusals
+from launcher.job.attempt import lose, take_back_in
+from launcher.job.commands import Admit, Busy, Over, Print, Probe, Refusal, Start, To
+from launcher.job.settings import HURRY_S, LATE_COMERS_S, LEAVE_S
 from launcher.job.state import Link, Node, Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.job.events import Joined, Ready, Received
+    from launcher.job.events import Joined, Probed, Ready, Received, Refused
     from launcher.job.turn import Turn
 
 NEW_JOB = "node 0 was started again, and begins a new job"
@@ -20,35 +21,45 @@ NEW_JOB = "node 0 was started again, and begins a new job"
 
 def join(turn: Turn, event: Joined) -> None:
     """Let a launcher in. Refuse the job if it does not fit, or is a second one with its index."""
-    state, known = turn.state, turn.find(event.node)
+    known, is_of_job = turn.find(event.node), 0 <= event.node < len(turn.state.nodes)
     if event.begun:
         turn.dismiss(event.session, NEW_JOB)
-    elif event.problem or not 0 <= event.node < len(state.nodes):
-        refuse(turn, event.problem or f"there is no node {event.node} in this job", EXIT_UNTRUSTED)
-        turn.send(To(event.session, turn.state.over or Over(EXIT_UNTRUSTED)))
     elif known is not None and known.session == event.session:
         let_back(turn, event.node, known)
-    elif known is not None and known.link is Link.OPEN and known.rank is not None:
-        refuse(turn, f"two launchers are node {event.node}", EXIT_UNTRUSTED)
+    elif event.refusal is not None and (is_of_job and rank_of(turn, event.node) is None):
+        turn.reject(event.session, event.refusal)  # a spare one
+    elif event.refusal is not None:
+        refuse(turn, event.refusal)
+        turn.send(To(event.session, turn.state.over or Over(EXIT_UNTRUSTED)))
+    elif known is not None and known.link is Link.OPEN and known.rank is None:
+        turn.send(Busy(event.session))
+    elif known is not None and known.link is Link.OPEN:
+        member = turn.state.job.member
+        problem = refusals.two_nodes(member, event.node, known.described, event.described)
+        refuse(turn, Refusal(EXIT_UNTRUSTED, problem))
         turn.send(To(event.session, turn.state.over or Over(EXIT_UNTRUSTED)))
     else:
-        let_in(turn, event.node, event.session)
+        let_in(turn, event)
 
 
 def join_running(turn: Turn, event: Joined) -> None:
     """Let a node back in, or a spare one in. Send others away; a successor shows that its node is lost."""
     known, state = turn.find(event.node), turn.state
+    is_of_job = 0 < event.node < len(state.nodes)
     if known is not None and known.session == event.session:
         let_back(turn, event.node, known)
-    elif event.problem or not 0 < event.node < len(state.nodes):
-        turn.dismiss(event.session, event.problem or f"there is no node {event.node} in this job")
+    elif not is_of_job:
+        turn.send(Busy(event.session))
     elif event.begun and known is None:
         turn.dismiss(event.session)  # it was lost, and knows only an old attempt
     elif rank_of(turn, event.node) is None and (known is None or known.link is Link.CLOSED):
-        let_in(turn, event.node, event.session)  # a spare node
+        let_in_if_fit(turn, event)  # a spare node
+    elif state.job.keep_going and known is not None and (known.link is Link.CLOSED or known.is_lost):
+        let_in_if_fit(turn, event)
     else:
-        if known is not None and known.link is Link.CLOSED and known.ended is None and not known.is_lost:
-            lose(turn, event.node, known.since, "a new launcher has called in its place")
+        is_fit = event.refusal is None and state.job.restarts.most
+        if is_fit and known is not None and known.link is Link.CLOSED:
+            lose(turn, event.node, known.since, is_replaced=True)
         turn.send(Busy(event.session))
 
 
@@ -62,14 +73,14 @@ def join_between(turn: Turn, event: Joined) -> None:
     rank = rank_of(turn, event.node)
     if event.begun and (known is not None or rank is None):
         turn.dismiss(event.session)
-    elif event.problem or not 0 < event.node < len(state.nodes):
-        turn.dismiss(event.session, event.problem or f"there is no node {event.node} in this job")
-    elif known is not None and known.link is not Link.CLOSED:
+    elif not 0 < event.node < len(state.nodes) or (known is not None and known.link is not Link.CLOSED):
         turn.send(Busy(event.session))
+    elif event.refusal is not None:
+        turn.reject(event.session, event.refusal)
     else:
         if known is not None:
             between.drop(turn, event.node)  # its processes may still end
-        let_in(turn, event.node, event.session, has_part=event.attempt == turn.attempt.number)
+        let_in(turn, event)
         between.wait_for(turn, event.node)
 
 
@@ -87,27 +98,50 @@ def rank_of(turn: Turn, index: int) -> int | None:
     return find_rank(index, turn.state.job.node_count, turn.state.seats)
 
 
-def let_in(turn: Turn, index: int, session: str, *, has_part: bool = False) -> None:
-    """Let a new launcher in; ``has_part``: it may still have processes of the last attempt."""
-    state = turn.state
-    node = Node(session, rank_of(turn, index))
-    if has_part and state.attempt is not None:
-        node = replace(node, part=state.attempt.number)
+def let_in_if_fit(turn: Turn, event: Joined) -> None:
+    """Let a launcher in, or say why it cannot take part."""
+    if event.refusal is not None:
+        turn.reject(event.session, event.refusal)
+    else:
+        let_in(turn, event)
+
+
+def let_in(turn: Turn, event: Joined) -> None:
+    """Let a new launcher in. It may still have processes of the last attempt, if it has run that."""
+    state, index, attempt = turn.state, event.node, turn.state.attempt
+    node = Node(event.session, rank_of(turn, index), event.host, event.described)
+    is_between = state.phase is Phase.BETWEEN
+    has_part = is_between and attempt is not None and event.attempt == attempt.number
+    if has_part and attempt is not None:
+        node = replace(node, part=attempt.number)
+    if state.phase in (Phase.RUNNING, Phase.STOPPING) and node.rank is not None and attempt is not None:
+        node = replace(node, part=attempt.number)
+        take_back_in(turn, index)
     turn.put(index, node)
-    turn.send(Admit(index, session))
-    if state.phase is Phase.BETWEEN:
-        turn.send(To(session, turn.pause.again))
-        if node.rank is not None and not has_part and not state.job.restarts.health_argv:
-            between.set_ready(turn, index)  # it has nothing left of the last attempt
+    turn.change(left={one: how for one, how in state.left.items() if one != index})
+    turn.send(Admit(index, event.session))
+    name = turn.name(index)
+    if node.rank is None:
+        turn.send(Print(f"{name} is here as a spare {state.job.member}", "spare-joined"))
+    elif attempt is not None:
+        turn.send(Print(f"{name} is back", "node-back"))
+    catch_up(turn, node)
+    if is_between and node.rank is not None and not has_part and not state.job.restarts.health_argv:
+        between.set_ready(turn, index)  # it has nothing left of the last attempt
 
 
 def let_back(turn: Turn, index: int, node: Node) -> None:
     """Let a launcher back in whose connection had ended, and send it what it has missed."""
     turn.put(index, replace(node, link=Link.OPEN, has_exited=False))
     turn.send(Admit(index, node.session))
+    catch_up(turn, node)
+
+
+def catch_up(turn: Turn, node: Node) -> None:
+    """Send a launcher that was let in what it has missed."""
     state, attempt = turn.state, turn.state.attempt
-    has_part = attempt is not None and node.part == attempt.number
-    if attempt is not None and has_part:
+    is_running = state.phase in (Phase.RUNNING, Phase.STOPPING)
+    if attempt is not None and (node.part == attempt.number or (node.rank is None and is_running)):
         order = tuple(holder if holder is not None else -1 for holder in state.holders)
         turn.send(To(node.session, Start(attempt.number, order)))
         if attempt.stop is not None:
@@ -117,10 +151,15 @@ def let_back(turn: Turn, index: int, node: Node) -> None:
             turn.send(To(node.session, command))
 
 
-def refuse(turn: Turn, why: str, status: int) -> None:
+def refuse(turn: Turn, refusal: Refusal, leave_s: float = LEAVE_S) -> None:
     """End the job before its start."""
     if turn.state.over is None:
-        turn.finish(Over(status, why=why))
+        turn.finish(Over(refusal.status, refusal=refusal), leave_s)
+
+
+def refuse_as(turn: Turn, event: Refused) -> None:
+    """End the job before its start, as another launcher that is node 0 too has."""
+    refuse(turn, event.refusal)
 
 
 def refuse_by_signal(turn: Turn, event: Received) -> None:
@@ -128,12 +167,25 @@ def refuse_by_signal(turn: Turn, event: Received) -> None:
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
-        refuse(turn, f"node {event.node} received signal {event.number} before the start", EXIT_NOT_READY)
+        problem = refusals.ended_by_signal(event.name, turn.name(event.node))
+        refuse(turn, Refusal(EXIT_NOT_READY, problem), HURRY_S)
 
 
-def forget(turn: Turn, index: int) -> None:
+def refuse_late(turn: Turn, event: Probed) -> None:
+    """End the job, because nodes have not come in time."""
+    state = turn.state
+    if state.is_probing and state.missing:
+        job = state.job
+        problem = refusals.nodes_missing(
+            job.member, state.missing, job.node_count, job.roll_call_s, event.described, len(state.left)
+        )
+        refuse(turn, Refusal(EXIT_NOT_READY, problem, event.lines), LATE_COMERS_S)
+
+
+def forget(turn: Turn, index: int, how: str) -> None:
     """Forget a node that has left again; it will join again, or its successor."""
     turn.put(index, None)
+    turn.change(left={**turn.state.left, index: how})
 
 
 def note_health(turn: Turn, event: Ready) -> None:
@@ -152,11 +204,13 @@ def note_spare_health(turn: Turn, event: Ready) -> None:
 
 def advance(turn: Turn) -> None:
     """Start the job if all nodes are here, or refuse it if they have not come in time."""
-    state = turn.state
+    state, job = turn.state, turn.state.job
     if not state.missing:
-        nodes = [node for _, node in turn.held()] if state.job.restarts.health_argv else []
+        nodes = [node for _, node in turn.held()] if job.restarts.health_argv else []
         if all(node.health is not None for node in nodes) and not state.unhealthy:
+            here = f"all {job.node_count} {job.member}s{turn.count_spares()} are here"
+            turn.send(Print(f"{here}, after {turn.now - state.began:.1f} s", "roll-call"))
             turn.start(0)
-    elif turn.now >= state.began + state.job.roll_call_s:
-        missing = [str(rank) for rank, by in enumerate(state.holders) if by is None]
-        refuse(turn, f"nodes {', '.join(missing)} are missing", EXIT_NOT_READY)
+    elif turn.now >= state.began + job.roll_call_s and not state.is_probing:
+        turn.change(is_probing=True)
+        turn.send(Probe())

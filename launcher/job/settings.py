@@ -15,6 +15,10 @@ KILLED_S = 2.0
 this time."""
 LEAVE_S = 5.0
 """Seconds for nodes to hear that the job does not start, or how it ended, and to leave."""
+LATE_COMERS_S = 10.0
+"""The same if nodes are missing: those that come late hear why, and do not wait in vain."""
+HURRY_S = 0.15
+"""The same if a launcher has received a signal before the start: the sender of the signal waits."""
 SETTLE_S = 0.3
 """Seconds after the first report for reports of earlier events, while a node may still have some to send."""
 SLACK_S = 5.0
@@ -23,6 +27,11 @@ SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 ALSO_MAX = 4
 """Number of other failures that a verdict names."""
+SAY_EVERY_S = 15.0
+"""Seconds between two lines about what a launcher waits for."""
+CUT_OFF_FIX = (
+    "check the network of this node, and whether its container or machine was paused or ran out of CPU"
+)
 LOST_FIX = "check the node, its network, and whether its container was stopped"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
-from launcher.core.model import GRACE_S, Restarts
+from launcher.core.model import GRACE_S, NODE, Restarts
 from launcher.job.settings import find_given_up_s, find_lease_s
 
 TYPE_CHECKING = False
@@ -50,6 +50,8 @@ class Job:
         grace_s: Seconds between SIGTERM and SIGKILL.
         lost_after_s: Seconds for which a link may be down.
         roll_call_s: Time limit of the roll call.
+        member: What has a launcher of its own: a node, or a rank; the texts call it so.
+        keep_going: Whether the other nodes go on after a failure or a lost node.
         restarts: What the user allows after a failure.
         seed: Seed for the random part of waits.
     """
@@ -59,6 +61,8 @@ class Job:
     grace_s: float = GRACE_S
     lost_after_s: float = 10.0
     roll_call_s: float = 900.0
+    member: str = NODE
+    keep_going: bool = False
     restarts: Restarts = Restarts()
     seed: str = ""
 
@@ -80,9 +84,12 @@ class Node:
     Attributes:
         session: Random name that tells it from an earlier launcher with the same index.
         rank: The rank that it holds; None for a spare node.
+        host: Name of its host.
+        described: Its host and addresses.
         link: How it can be heard.
         heard: When it was heard last, if it is silent or its connection is closed.
         since: When its connection was closed, or `heard`.
+        why: How its connection has ended, in words.
         has_exited: Whether it has closed its connection itself: its launcher has ended.
         part: The attempt in which it took part last; -1 for none.
         ended: Status of its processes in this attempt; None while they run.
@@ -91,15 +98,17 @@ class Node:
         health: What its health command found, empty if nothing; None before its answer.
         is_held: Whether processes that survive SIGKILL keep it from taking part again.
         has_left: Whether it has given node 0 up, or knows how the job ended.
-        quiet: What has not happened on it for the time of a stall; empty if something has.
         record: The verdict on its processes.
     """
 
     session: str
     rank: int | None
+    host: str = ""
+    described: str = ""
     link: Link = Link.OPEN
     heard: float = 0.0
     since: float = 0.0
+    why: str = ""
     has_exited: bool = False
     part: int = -1
     ended: int | None = None
@@ -108,7 +117,6 @@ class Node:
     health: str | None = None
     is_held: bool = False
     has_left: bool = False
-    quiet: str = ""
     record: Verdict | None = None
 
 
@@ -126,6 +134,7 @@ class Attempt:
         held: A failure that only follows from another, and until when that other one is awaited.
         decide_by: When it is decided even if nodes have not ended.
         progressed: Whether any node saw progress; None if none watches for it.
+        after: How the job would have ended without it; None for the first.
     """
 
     number: int
@@ -137,6 +146,7 @@ class Attempt:
     held: tuple[float, Event] | None = None
     decide_by: float | None = None
     progressed: bool | None = None
+    after: Over | None = None
 
 
 @frozen
@@ -148,6 +158,7 @@ class Pause:
         not_before: When the attempt may start at the earliest: by then nothing of the last one runs.
         ready: Number of ranks whose holder is ready.
         until: Until when each rank is waited for, if that is not `until_all`.
+        hosts: The host that had each rank.
         until_all: Until when the nodes are waited for.
     """
 
@@ -156,6 +167,7 @@ class Pause:
     ready: int
     until_all: float
     until: Mapping[int, float] = {}
+    hosts: Mapping[int, str] = {}
 
 
 @frozen
@@ -173,6 +185,8 @@ class State:
         away: Indices of the nodes that are silent or whose connection is closed.
         unhealthy: Until when a spare node is awaited for an unhealthy one, by its index.
         is_told: Whether the job was asked to end by a signal.
+        left: How nodes have left again that had joined before the start, by index.
+        is_probing: Whether the roll call has taken too long, and the hosts of the missing nodes are probed.
         attempt: The attempt that runs, or ran last; None before the first.
         pause: The wait for the next attempt; None while there is none.
         failed: The attempts that have failed.
@@ -191,6 +205,8 @@ class State:
     away: frozenset[int] = frozenset()
     unhealthy: Mapping[int, float] = {}
     is_told: bool = False
+    left: Mapping[int, str] = {}
+    is_probing: bool = False
     attempt: Attempt | None = None
     pause: Pause | None = None
     failed: tuple[FailedAttempt, ...] = ()

@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.job.commands import Command
+    from launcher.job.commands import Command, Refusal
 
-REPLACED = "this node leaves the job: it was lost, and the job goes on without it"
+REPLACED = "it was lost, and the job goes on without it"
 """Why a launcher leaves whose place is taken: it must not go on with an old attempt."""
 
 
@@ -94,6 +94,19 @@ class Turn:
             if index is not None and node is not None:
                 yield index, node
 
+    def name(self, index: int) -> str:
+        """Return the name of a launcher in texts: its rank and host, or its index if it holds no rank."""
+        node, member = self.find(index), self.state.job.member
+        if node is None:
+            return f"{member} {index}"
+        rank = index if node.rank is None else node.rank
+        return f"{member} {rank} ({node.host})" if node.host else f"{member} {rank}"
+
+    def count_spares(self) -> str:
+        """Return e.g. `` and 2 spare``; empty without spare nodes."""
+        count = sum(node is not None and node.rank is None for node in self.state.nodes)
+        return f" and {count} spare" if count else ""
+
     # --- commands
 
     def send(self, command: Command) -> None:
@@ -102,7 +115,12 @@ class Turn:
 
     def dismiss(self, session: str, why: str = REPLACED) -> None:
         """Let one launcher leave the job, which goes on."""
-        self.send(To(session, Over(EXIT_NOT_READY, why=why, leaves=True)))
+        what = f"this {self.state.job.member} leaves the job: {why}; status {EXIT_NOT_READY}"
+        self.send(To(session, Over(EXIT_NOT_READY, why=what, leaves=True)))
+
+    def reject(self, session: str, refusal: Refusal) -> None:
+        """Send away one launcher that does not fit; the job goes on."""
+        self.send(To(session, Over(refusal.status, refusal=refusal, leaves=True)))
 
     def drop(self, index: int) -> None:
         """Forget a launcher that was lost; it must not go on with an old attempt."""
@@ -118,15 +136,18 @@ class Turn:
         def begin(node: Node | None) -> Node | None:
             if node is None or node.rank is None:
                 return node
-            return Node(node.session, node.rank, node.link, node.heard, node.since, node.has_exited, number,
-                        health=node.health)  # fmt: skip
+            return Node(
+                node.session, node.rank, node.host, node.described, node.link, node.heard, node.since,
+                node.why, node.has_exited, number, health=node.health,
+            )  # fmt: skip
 
         self.change(nodes=Row(map(begin, self.state.nodes)))
-        attempt = Attempt(number, self.now, len(order))
+        pause = self.state.pause
+        attempt = Attempt(number, self.now, len(order), after=None if pause is None else pause.again.over)
         self.change(phase=Phase.RUNNING, attempt=attempt, pause=None)
         self.send(Start(number, order))
 
-    def finish(self, over: Over) -> None:
-        """End the job."""
-        self.change(phase=Phase.OVER, over=over, pause=None, leave_by=self.now + LEAVE_S)
+    def finish(self, over: Over, leave_s: float = LEAVE_S) -> None:
+        """End the job; ``leave_s``: for how long node 0 stays, so that all can hear it."""
+        self.change(phase=Phase.OVER, over=over, pause=None, leave_by=self.now + leave_s)
         self.send(over)

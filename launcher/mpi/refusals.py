@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.cluster.refusals import SAME_IMAGE
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import quote
 from launcher.core.version import __version__
+from launcher.job.refusals import SAME_IMAGE
 from launcher.mpi.node import Node, describe_nodes
 
 TYPE_CHECKING = False

@@ -15,13 +15,14 @@ from launcher.channel.keys import make_key
 from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
-from launcher.cluster.membership import Membership
-from launcher.cluster.messages import Start
-from launcher.cluster.regroup import Regroup
 from launcher.cluster.settings import Shape
+from launcher.core.frozen import replace
 from launcher.core.messages import Garbled, pack, parse
 from launcher.core.model import Restarts
 from launcher.core.version import __version__
+from launcher.job.events import Tick
+from launcher.job.state import Link, Node, Phase
+from launcher.job.turn import Turn
 from launcher.process.loop import Loop
 from launcher.recovery.recovery import Recovery
 from tests.saying import keep
@@ -52,18 +53,16 @@ class LiveHub:
     def __init__(self, count: int, rule: Restarts | None = None, **more: Any) -> None:
         self.said: list[str] = []
         self.told: list[dict[str, object]] = []
-        self.recovery: Recovery
         self.needs_health = rule is not None and bool(rule.health_argv)
         listener, self.port = listen(ADDRESS, (0,))
         self.port = listener.getsockname()[1]
         self.loop = Loop(keep(self.said))
         timing = {"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         shape = Shape(0, count, count, ADDRESS, (self.port,), **timing)
-
-        def make_regroup(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
-            assert rule is not None
-            self.recovery, say = Recovery(rule, keep(self.said)), keep(self.said)
-            return Regroup(rule, self.recovery, shape, membership, say, lambda: {"master_port": 6200}, begin)
+        self.recovery = Recovery(rule or Restarts(), keep(self.said))
+        self.agree: Callable[[int], dict[str, object]] = lambda attempt: {
+            "master_port": 6200 if attempt else 6105
+        }
 
         self.hub = Coordinator(
             listener,
@@ -73,9 +72,10 @@ class LiveHub:
             self.loop,
             keep(self.said),
             lambda message: self.told.append(pack(message)),
-            lambda: {"master_port": 6105},
+            lambda attempt: self.agree(attempt),
             lambda ranks, take: take({}),
-            make_regroup if rule is not None else None,
+            lambda: self.recovery,
+            rule,
         )
         self.loop.timers.append(self.hub)
         self._is_open = True
@@ -102,6 +102,48 @@ class LiveHub:
     def _turn(self) -> None:
         while self._is_open:
             self.loop.turn()
+
+    def node(self, index: int) -> Node | None:
+        """Return a node as the controller knows it."""
+        return self.hub.state.nodes[index]
+
+    def is_away(self, index: int) -> bool:
+        """Whether the connection of a node has ended."""
+        node = self.node(index)
+        return node is not None and node.link is Link.CLOSED
+
+    def is_lost(self, index: int) -> bool:
+        """Whether a node was lost in this attempt."""
+        node = self.node(index)
+        return node is not None and node.is_lost
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.hub.state.phase is Phase.OVER
+
+    def lose(self, index: int) -> None:
+        """Let it find that a node has been silent for too long."""
+
+        def lose() -> None:
+            turn = Turn(self.hub.state, time.monotonic())
+            link = Link.CLOSED if self.is_away(index) else Link.SILENT
+            turn.change_node(index, link=link, since=turn.now - 1e5)
+            self.hub.state = turn.state
+            self.hub.feed(Tick())
+
+        self.do(lose)
+
+    def delay(self, seconds: float) -> None:
+        """Let the next attempt wait."""
+
+        def change() -> None:
+            state = self.hub.state
+            assert state.pause is not None
+            pause = replace(state.pause, not_before=time.monotonic() + seconds)
+            self.hub.state = replace(state, pause=pause)
+
+        self.do(change)
 
     @property
     def faults(self) -> list[str]:

@@ -104,8 +104,8 @@ def hub() -> Iterator[LiveHub]:
         assert live.faults == []
         member.say({"is": "ask", "number": 1, "what": "x"})
         assert member.hear("beat")
-        assert sorted(live.hub.members) == [0, 1]
-        assert live.hub.members[1].connection is not None
+        assert sorted(live.hub.members.by_index) == [0, 1]
+        assert live.hub.members.by_index[1].connection is not None
         assert live.told == [{"is": "start", "agreed": {"master_port": 6105}, "attempt": 0}]
         member.socket.close()
 
@@ -172,7 +172,7 @@ def test_hellos_before_the_start_are_no_fault_of_ours(hellos: list[tuple[dict[st
             caller.socket.close()
         wait_for(lambda: len(live.hub.acceptor) == 0, "all are read")
         assert live.faults == []
-        assert set(live.hub.members) - {0, 1, 2} == set() or live.told
+        assert set(live.hub.members.by_index) - {0, 1, 2} == set() or live.told
 
 
 def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
@@ -201,7 +201,8 @@ def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
         caller.say({"is": "ended", "status": status, "record": None})
         with pytest.raises(ConnectionError):
             caller.hear("over")
-        assert live.hub.ending.arbiter.ended == {} and live.faults == []
+        node = live.node(1)
+        assert node is not None and node.ended is None and live.faults == []
 
 
 @pytest.mark.parametrize("kind", ["lost", "cut-off", "x"])
@@ -214,7 +215,8 @@ def test_what_no_node_can_say_of_itself_ends_the_connection(kind: str) -> None:
         caller.say({**GOOD["failed"], "is": "failed", "kind": kind})
         with pytest.raises(ConnectionError):
             caller.hear("over")
-        assert live.hub.ending.arbiter.events == [] and live.faults == []
+        attempt = live.hub.state.attempt
+        assert attempt is not None and not attempt.events and live.faults == []
 
 
 def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:

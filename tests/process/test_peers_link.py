@@ -84,19 +84,21 @@ def test_the_end_is_told_again_however_many_ranks_have_failed() -> None:
         )
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)
-        hub.do(hub.hub.members[1].hang_up)
+        connection = hub.hub.members.by_index[1].connection
+        assert connection is not None
+        hub.do(connection.finish)
         loop.turn_until(lambda: not link.is_connected, WAIT_S)
         for rank in range(1, 41):
             link.send(Failed(RANK, rank, 1, what=f"rank {rank} failed", rank=rank))
         link.send(Failed(GAVE_UP, 41, 75))
         link.send(Ended(1))
-        arbiter = hub.hub.ending.arbiter
-        loop.turn_until(lambda: 1 in arbiter.ended, WAIT_S)
-        assert 1 in arbiter.ended
-        heard = [event.facts and event.facts["rank"] for event in arbiter.events]
+        loop.turn_until(lambda: (node := hub.node(1)) is not None and node.ended == 1, WAIT_S)
+        attempt = hub.hub.state.attempt
+        assert attempt is not None and attempt.open == 1
+        heard = [event.facts and event.facts["rank"] for event in attempt.events]
         assert heard == [*range(1, EVENTS_OF_NODE + 1), None]
         link.close()
-        loop.guard(hub.hub.members[1].hang_up)
+        loop.guard(hub.hub.members.by_index[1].hang_up)
     loop.close()
 
 

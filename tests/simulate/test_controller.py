@@ -8,7 +8,7 @@ from launcher.failure.arbiter import RANK, Event
 from launcher.job.commands import Again, Busy, Command, Over, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
 from launcher.job.events import Event as JobEvent
-from launcher.job.events import Exited, Failed, Joined, Lost, Quiet, Ready, Received, Tick, Unable
+from launcher.job.events import Exited, Failed, Joined, Ready, Received, Tick, Unable
 from launcher.job.state import Job, Phase, State
 
 
@@ -120,17 +120,6 @@ def test_a_signal_between_two_attempts_ends_the_job() -> None:
     job.fail(1)
     job.take(Received(1, 15), 3.0)
     assert job.state.over is not None and job.state.over.status == 1
-
-
-def test_a_job_hangs_when_all_nodes_are_quiet() -> None:
-    """One that is away says nothing."""
-    job = Steps(nodes=3)
-    job.gather()
-    job.take(Quiet(0, "no output", ends=True))
-    assert job.is_in(Phase.RUNNING)
-    job.take(Lost(2, 1.0), 2.0)
-    job.take(Quiet(1, "no output", ends=True), 2.0)
-    assert job.is_in(Phase.STOPPING)
 
 
 def test_each_rule_is_described() -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from launcher.core.errors import EXIT_UNTRUSTED, Problem
 from launcher.failure.arbiter import LATENESS_NS, RANK, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.job import commands, controller, events, node
@@ -49,7 +50,7 @@ class Launcher:
         self.lease_until = 0.0
         self.tick_at: float | None = None
         self.heard = state.began
-        self.problem = ""
+        self.refusal: commands.Refusal | None = None
         self.exit: tuple[float, int, commands.Over | None] | None = None
         self.held: set[int] = set()
 
@@ -116,7 +117,9 @@ class World:
         session = f"{index}.{len(self.launchers)}"
         link = self.links.setdefault(machine, Link(0.0, 0.0, 0.0) if not machine else self.delays())
         one = Launcher(session, index, machine, node.begin(self.job, index, self.now), link)
-        one.problem = problem
+        if problem:
+            found = Problem("nodes-differ", problem, "roll call", "")
+            one.refusal = commands.Refusal(EXIT_UNTRUSTED, found)
         self.launchers[session] = one
         self.note(f"launcher {session} begins on machine {machine}")
         if machine or index:
@@ -252,7 +255,7 @@ class World:
 
             def join() -> None:
                 server.calls[one.session] = connection
-                server.feed(events.Joined(one.index, one.session, begun, attempt, one.problem))
+                server.feed(events.Joined(one.index, one.session, begun, attempt, one.refusal))
 
             self.transmit(connection, UP, join)
             self.at(self.now + AGAIN_S + 4 * (one.link.delay_s + one.link.jitter_s), lambda: self.retry(one))
@@ -597,6 +600,8 @@ class Server:
                 world.hang_up(found, DOWN)
         elif isinstance(command, commands.Print):
             world.note(f"node 0: {command.text}")
+        elif isinstance(command, commands.Probe):
+            self.feed(events.Probed("nobody answers"))
         elif isinstance(command, commands.Close):
             self.end()
 

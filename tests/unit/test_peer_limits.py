@@ -20,13 +20,15 @@ from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
-from launcher.cluster.membership import BEYOND_MAX, MESSAGES_MAX, PARTING_MAX, Membership
-from launcher.cluster.messages import Again, Hung, Looked, MachineNotice, News, Over, Start, Waiting
-from launcher.cluster.regroup import Regroup
+from launcher.cluster.members import LEAVING_MAX, MESSAGES_MAX
+from launcher.cluster.messages import Ended, Failed, Hung, Looked, MachineNotice, News, Waiting
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.messages import pack, parse
 from launcher.core.model import Restarts
+from launcher.failure.arbiter import RANK
+from launcher.job.events import Silent
+from launcher.job.state import Phase
 from launcher.mpi.counting import Counting
 from launcher.mpi.head import EVENTS_MAX, Head, Job
 from launcher.mpi.messages import NodeTold, Orphaned, RankEnded, Started
@@ -90,12 +92,7 @@ class Hub:
         self.shape = Shape(
             0, count, count, ADDRESS, (port,), **{"lost_after_s": 3600.0, "grace_s": 1.0, **more}
         )
-
-        def make_regroup(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
-            assert rule is not None
-            self.recovery = Recovery(rule, keep(self.said))
-            said, port = keep(self.said), {"master_port": 6200}
-            return Regroup(rule, self.recovery, self.shape, membership, said, lambda: port, begin)
+        self.recovery = Recovery(rule or Restarts(), keep(self.said))
 
         self.hub = Coordinator(
             listening,
@@ -105,9 +102,10 @@ class Hub:
             self.loop,
             keep(self.said),
             self.told.append,
-            lambda: {"master_port": 6105},
+            lambda attempt: {"master_port": 6200 if attempt else 6105},
             lambda ranks, take: take({}),
-            make_regroup if rule is not None else None,
+            lambda: self.recovery,
+            rule,
         )
         self._sessions = (f"{number:x}" for number in itertools.count(1 << 60))
 
@@ -120,9 +118,11 @@ class Hub:
 
     def fail(self) -> None:
         """Let the attempt fail and another one follow."""
-        regroup = self.hub.regroup
-        assert regroup is not None
-        regroup.conclude(Over(1), self.hub.ending)
+        count = self.shape.node_count
+        self.hub.hear_own(Failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
+        self.hub.hear_own(Ended(1))
+        for index in range(1, count):
+            self.hub._hear(index, Ended(143))
 
 
 @pytest.fixture
@@ -223,17 +223,17 @@ def test_spare_nodes_that_come_and_go_fill_no_log(make_hub: Callable[..., Hub]) 
     one = make_hub(2, spare_count=1)
     for _ in range(FLOOD // 10):
         one.join(2).hear({"is": "bye"})
-    assert len(one.said) < FEW_LINES and len(one.hub.membership.spares) <= 1
+    assert len(one.said) < FEW_LINES and len(one.hub.members.by_index) <= 2
     one.hub.close()
     assert "dropped" in one.said[-1]
 
 
 def test_nodes_that_do_not_exist_are_not_kept(make_hub: Callable[..., Hub]) -> None:
-    """The job is refused, and each hears why; some are kept until they know it."""
+    """The job is refused, and each hears why; some connections are kept until they know it."""
     one = make_hub(2)
     lines = [one.join(rank) for rank in range(2, FLOOD // 10)]
-    assert len(one.hub.members) <= 2 + BEYOND_MAX
-    assert sum(line.is_open for line in lines) <= 2 + BEYOND_MAX + PARTING_MAX
+    assert len(one.hub.members.by_index) <= 2
+    assert sum(line.is_open for line in lines) <= 2 + LEAVING_MAX
     assert all(line.sent for line in lines) and len(one.said) < FEW_LINES
 
 
@@ -242,7 +242,7 @@ def test_other_versions_are_not_collected(make_hub: Callable[..., Hub]) -> None:
     one = make_hub(3)
     for number in range(FLOOD // 100):
         one.join(1, launcher="0", host=f"host{number}").hang_up()
-    assert len(one.hub.roll._other_versions) <= 2
+    assert one.hub.state.phase is Phase.OVER and len(one.hub.members.by_index) == 1
 
 
 def test_launchers_that_are_sent_off_do_not_stay_connected(make_hub: Callable[..., Hub]) -> None:
@@ -250,45 +250,34 @@ def test_launchers_that_are_sent_off_do_not_stay_connected(make_hub: Callable[..
     one = make_hub(3)
     lines = [one.join(1, begun=True) for _ in range(FLOOD // 10)]
     assert all(line.sent == 1 for line in lines)
-    assert sum(line.is_open for line in lines) <= PARTING_MAX
+    assert sum(line.is_open for line in lines) <= LEAVING_MAX
     for line in lines:
         if line.is_open:
             line.hear(make_join(1, 3))
-    assert sorted(one.hub.members) == [0], "what it says after that is not heard"
+    assert sorted(one.hub.members.by_index) == [0], "what it says after that is not heard"
 
 
 @pytest.mark.slow
 def test_launchers_that_come_back_again_and_again_between_attempts(make_hub: Callable[..., Hub]) -> None:
     """Each has been lost when the next one comes, under another name and with another host."""
     one = make_hub(3, Restarts(most=9, rejoin_timeout_s=3600.0))
-    first, second = one.join(1), one.join(2)
-    assert one.hub.has_started
-    first.hang_up()
-    second.hang_up()
+    one.join(1)
+    one.join(2)
+    assert one.hub.state.attempt is not None
     one.fail()
-    regroup = one.hub.regroup
-    assert regroup is not None and isinstance(regroup.again, Again)
+    assert one.hub.state.phase is Phase.BETWEEN
     for number in range(FLOOD // 20):
         for rank in (1, 2):
+            one.hub.feed(Silent(rank, -1e5))
             line = one.join(rank, host=f"host{number}", machine=f"m{number}")
             line.hear({"is": "readyagain", "attempt": 0, "is_held": True})
-            line.hang_up()
-            if one.hub.members.get(rank):
-                regroup.lose(one.hub.members[rank], "gone")
-    sizes = {
-        name: len(found)
-        for name, found in (
-            ("gone", regroup.gone),
-            ("parts", regroup.parts),
-            ("held", regroup._held),
-            ("unsaid", regroup._unsaid or ()),
-            ("noted", one.recovery.history.noted),
-            ("shared", one.recovery.history.shared_hosts),
-        )
-    }
-    assert all(size <= max(ENTRIES_MAX, KEPT_MAX, FEW_LINES) for size in sizes.values()), sizes
+    assert one.hub.state.phase is Phase.BETWEEN
+    history, attempts = one.recovery.history, one.hub._attempts
+    sizes = [len(found) for found in (attempts._held or (), history.noted, history.shared_hosts)]
+    assert all(size <= max(ENTRIES_MAX, KEPT_MAX, FEW_LINES) for size in sizes), sizes
     assert len(one.said) < FEW_LINES
     one.hub.close()
+    assert len(one.said) < FEW_LINES
     screen = one.recovery.history.summarize(1, 0, 0, 0, 1, is_alone=False)
     assert len(screen) < 10_000 and "more" in screen
 
@@ -298,8 +287,7 @@ def test_unhealthy_spare_nodes_fill_neither_the_log_nor_the_last_screen(make_hub
     one = make_hub(2, Restarts(most=9, health_argv=("check",)), spare_count=1)
     for number in range(FLOOD // 20):
         one.join(2, host=f"host{number}").hear({"is": "readyagain", "attempt": 0, "unhealthy": f"x{number}"})
-    regroup = one.hub.regroup
-    assert regroup is not None and len(regroup.gone) <= ENTRIES_MAX
+    assert len(one.hub.members.by_index) <= 2
     assert len(one.recovery.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
 
 
@@ -308,7 +296,7 @@ def test_the_budget_of_a_node_outlives_its_connection(make_hub: Callable[..., Hu
     """A new launcher of the same node does not bring a new one."""
     one = make_hub(2, keep_going=True)
     line = one.join(1)
-    assert one.hub.has_started
+    assert one.hub.state.attempt is not None
     heard: list[object] = []
     one.hub.subscribers[MachineNotice] = lambda rank, notice: heard.append(notice)
     notice = {"is": "machinenotice", "kind": "announced", "what": "x", "left_ms": 1}

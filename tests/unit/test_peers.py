@@ -29,19 +29,28 @@ from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import compare, read_rules, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
-from launcher.cluster.membership import Member, Membership
+from launcher.cluster.members import Member, Members
 from launcher.cluster.messages import Ended, Failed, ReadyAgain
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
-from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
 from launcher.cluster.settings import Shape
 from launcher.core import messages as core_messages
 from launcher.core.errors import NotReady, UsageError
 from launcher.core.messages import FACTS_KEPT, Garbled, parse
 from launcher.core.model import Allocation, Scope
 from launcher.failure import transfer
-from launcher.failure.arbiter import EVENTS_OF_NODE, LOST, RANK, SILENT_NS, Event, FailureArbiter
+from launcher.failure.arbiter import (
+    EVENTS_OF_NODE,
+    LOST,
+    RANK,
+    SILENT_NS,
+    Event,
+    find_also,
+    find_first_event,
+    is_new,
+)
 from launcher.failure.model import Cause, Verdict
+from launcher.job.refusals import describe_missing, node_0_missing, nodes_missing
 from launcher.machine.host import Host
 from launcher.options.flags import FRAMEWORKS
 from launcher.options.reading import read_options
@@ -332,106 +341,74 @@ def record(*, consequence: bool) -> Verdict:
     return judge(dead(0, 1), causes=[Cause("one", "what", "fix", None, consequence)])
 
 
+def first_of(*events: Event, **records: Verdict) -> Event | None:
+    """Return which of these events came first; ``records``: the verdicts of nodes, e.g. ``n0``."""
+    return find_first_event(events, {int(name[1:]): found for name, found in records.items()})
+
+
 def test_the_earliest_failure_is_the_first_in_whatever_order_they_are_heard() -> None:
     """Times are node 0's."""
-    arbiter = FailureArbiter(3)
-    assert arbiter.report(fail(2, 200)) and arbiter.report(fail(1, 100, status=9))
-    assert not arbiter.report(fail(1, 50))
-    assert (arbiter.find_first(), arbiter.status()) == (fail(1, 100, status=9), 9)
+    assert first_of(fail(2, 200), fail(1, 100, status=9)) == fail(1, 100, status=9)
+    assert not is_new(fail(1, 50), (fail(2, 200), fail(1, 100)))
 
 
 def test_who_was_asked_to_end_is_first_only_if_nobody_else_failed() -> None:
     """SIGTERM from us is no failure of its own."""
-    arbiter = FailureArbiter(2)
-    arbiter.report(fail(0, 100, asked=True))
-    assert arbiter.find_first() == fail(0, 100, asked=True)
-    arbiter.report(fail(1, 300))
-    assert arbiter.find_first() == fail(1, 300)
+    assert first_of(fail(0, 100, asked=True)) == fail(0, 100, asked=True)
+    assert first_of(fail(0, 100, asked=True), fail(1, 300)) == fail(1, 300)
 
 
 def test_who_has_only_lost_its_peers_is_not_the_first() -> None:
     """A process closes its connections some time before it ends."""
-    arbiter = FailureArbiter(2)
-    arbiter.report(fail(0, 100))
-    arbiter.report(fail(1, 150))
-    arbiter.end(0, 1, record(consequence=True))
-    arbiter.end(1, 1, record(consequence=False))
-    assert arbiter.find_first() == fail(1, 150)
+    records = {"n0": record(consequence=True), "n1": record(consequence=False)}
+    assert first_of(fail(0, 100), fail(1, 150), **records) == fail(1, 150)
 
 
 def test_a_lost_node_is_why_others_have_lost_their_peers() -> None:
     """It is missed ten seconds after its last word, which was the earlier."""
-    arbiter = FailureArbiter(2)
-    arbiter.report(fail(0, 1000))
-    arbiter.end(0, 1, record(consequence=True))
-    assert arbiter.open_nodes() == [1]
-    arbiter.report(Event(1, LOST, 500 * MS, 75))
-    assert arbiter.open_nodes() == []
-    first = arbiter.find_first()
+    first = first_of(fail(0, 1000), Event(1, LOST, 500 * MS, 75), n0=record(consequence=True))
     assert first is not None and (first.node, first.status) == (1, 75)
 
 
 def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
     """Platforms end the containers of a job that has failed."""
-    arbiter = FailureArbiter(2)
-    arbiter.report(fail(0, 1000, status=3))
-    arbiter.end(0, 3, record(consequence=False))
-    arbiter.report(Event(1, LOST, 900 * MS, 75, SILENT_NS))
-    assert arbiter.status() == 3
-    arbiter = FailureArbiter(2)
-    arbiter.report(fail(0, 9000, status=3))
-    arbiter.end(0, 3, record(consequence=False))
-    arbiter.report(Event(1, LOST, 900 * MS, 75, SILENT_NS))
-    assert arbiter.status() == 75
+    for at_ms, status in ((1000, 3), (9000, 75)):
+        lost = Event(1, LOST, 900 * MS, 75, SILENT_NS)
+        first = first_of(fail(0, at_ms, status=3), lost, n0=record(consequence=False))
+        assert first is not None and first.status == status
 
 
 def test_a_node_of_which_many_ranks_have_failed_can_be_lost() -> None:
     """Only the first of its ranks are kept, but the job would wait for it for ever."""
-    arbiter = FailureArbiter(2)
-    kept = [arbiter.report(Event(1, RANK, rank, 1, facts={"rank": rank})) for rank in range(20)]
-    assert kept == [True] * EVENTS_OF_NODE + [False] * (20 - EVENTS_OF_NODE)
-    assert arbiter.report(Event(1, LOST, 20, 75)) and arbiter.is_lost(1)
+    kept: list[Event] = []
+    for rank in range(20):
+        event = Event(1, RANK, rank, 1, facts={"rank": rank})
+        kept += [event] if is_new(event, kept) else []
+    assert len(kept) == EVENTS_OF_NODE and is_new(Event(1, LOST, 20, 75), kept)
 
 
 def test_a_node_whose_connection_ended_before_a_failure_is_the_first() -> None:
     """The moment of that is known: its launcher was killed, and a rank elsewhere failed a little later."""
-    arbiter = FailureArbiter(2)
-    arbiter.report(fail(0, 1000, status=3))
-    arbiter.end(0, 3, record(consequence=False))
-    lost = Event(1, LOST, 900 * MS, 75)
-    arbiter.report(lost)
-    assert arbiter.find_first() == lost
-    assert arbiter.find_also(lost) == [(fail(0, 1000, status=3), False)]
+    events, records = (fail(0, 1000, status=3), Event(1, LOST, 900 * MS, 75)), {0: record(consequence=False)}
+    assert find_first_event(events, records) == events[1]
+    assert find_also(events[1], events, records) == [(events[0], False)]
 
 
 def test_two_failures_whose_order_the_clocks_cannot_tell_are_both_named() -> None:
     """Each is known within some milliseconds."""
-    arbiter = FailureArbiter(3)
     one, other, later = (
         Event(node, RANK, at_ms * MS, status, 20 * MS)
         for node, at_ms, status in ((0, 1000, 1), (1, 1030, 2), (2, 1100, 3))
     )
-    for event in (later, other, one):
-        arbiter.report(event)
-    assert arbiter.find_first() == one
-    assert arbiter.find_also(one) == [(other, True), (later, False)]
+    events = (later, other, one)
+    assert find_first_event(events, {}) == one
+    assert find_also(one, events, {}) == [(other, True), (later, False)]
 
 
 def test_what_only_follows_by_its_last_words_is_no_first() -> None:
     """The node's verdict may be still to come."""
-    arbiter = FailureArbiter(2)
-    arbiter.report(Event(0, RANK, 100 * MS, 1, follows=True))
-    true = fail(1, 400)
-    arbiter.report(true)
-    assert arbiter.find_first() == true and arbiter.find_also(true) == []
-
-
-def test_a_node_that_has_ended_cannot_be_lost() -> None:
-    """It has said all that it had to say."""
-    arbiter = FailureArbiter(2)
-    arbiter.end(1, 0, None)
-    assert not arbiter.report(Event(1, LOST, 5, 75))
-    assert (arbiter.open_nodes(), arbiter.status()) == ([0], 0)
+    events = Event(0, RANK, 100 * MS, 1, follows=True), fail(1, 400)
+    assert find_first_event(events, {}) == events[1] and find_also(events[1], events, {}) == []
 
 
 # --- verdicts
@@ -695,8 +672,7 @@ def test_node_0_has_the_more_time_to_answer_the_more_nodes_call_at_once() -> Non
 
 def test_a_node_is_not_heard_without_limit() -> None:
     """What it sends is kept or printed; an end is heard all the same, and a large node has many failures."""
-    own, member = (Member("node", {"rank": rank}, "192.0.2.1", None, 0.0) for rank in (0, 1))
-    nodes = Membership(2, own)
-    heard = [nodes.may_send(member, ReadyAgain) for _ in range(25_000)]
+    nodes = Members(Member(0, {"session": "0"}, "192.0.2.1"))
+    heard = [nodes.may_send(1, ReadyAgain) for _ in range(25_000)]
     assert all(heard[:512]) and sum(heard) < 600
-    assert nodes.may_send(member, Ended) and nodes.may_send(member, Failed)
+    assert nodes.may_send(1, Ended) and nodes.may_send(1, Failed)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
-from launcher.channel.frames import OTHER_KEY
-from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.core.errors import Problem
 from launcher.core.model import NODE
 from launcher.core.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from launcher.cluster.consistency import Disagreement
-    from launcher.cluster.messages import Refuse
 
 ROLL_CALL = "roll call of the nodes"
 OR_ELSE = (
@@ -28,40 +22,20 @@ NO_NODE = (
 SAME_IMAGE = "the same version of the launcher, best the same image, on all nodes"
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
 OTHERS_NAMED = 8
-TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
-"""Limits of each text of a problem and of the table, as JSON: four and one fit into a frame of 64 KiB."""
 
 
-def fit(text: str) -> str:
-    """Return a text, shortened to fit into `TEXT_BYTES`."""
-    kept = text
-    while len(json.dumps(kept)) > TEXT_BYTES:
-        kept = kept[: len(kept) // 2]
-    return kept if kept == text else f"{kept}..."
+def nodes_differ(kind: str, titles: Sequence[str], fix: str) -> Problem:
+    """Return the problem that nodes cannot work together.
 
-
-def fit_table(lines: Sequence[str]) -> list[str]:
-    """Return the first lines of a table that fit into `TABLE_BYTES`, and a line that counts the rest."""
-    kept: list[str] = []
-    used = 0
-    for line in lines:
-        used += len(json.dumps(line)) + 1
-        if used > TABLE_BYTES:
-            return [*kept, f"  and {len(lines) - len(kept)} lines more"]
-        kept.append(line)
-    return kept
-
-
-def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
-    """Return the problem that nodes cannot work together; ``found`` contains at least one problem.
-
-    ``kind``, here and below, is `Shape.member`.
+    Args:
+        kind: `launcher.job.state.Job.member`, here and below.
+        titles: What they differ in.
+        fix: What to do about the first of these.
     """
-    problems = [item for item in found if item.is_problem]
-    names = ", ".join(item.rule.title for item in problems)
-    what = f"the {kind}s cannot work together, they differ in: {names} (see the table above)"
-    fix = f"{problems[0].fix} (or --no-peers on all nodes: nothing is compared then)"
-    return Problem("nodes-differ", what, ROLL_CALL, fix)
+    what = f"the {kind}s cannot work together, they differ in: {', '.join(titles)} (see the table above)"
+    return Problem(
+        "nodes-differ", what, ROLL_CALL, f"{fix} (or --no-peers on all nodes: nothing is compared then)"
+    )
 
 
 def other_versions(first: str, others: Mapping[str, str]) -> Problem:
@@ -120,6 +94,8 @@ def node_0_missing(kind: str, waited_s: float, reason: str) -> Problem:
 
 def _key_fix(reason: str) -> str:
     """Return the first part of the fix, if the handshake has failed; otherwise nothing."""
+    from launcher.channel.frames import OTHER_KEY
+
     return f"{SAME_KEY}; else " if OTHER_KEY in reason else ""
 
 
@@ -142,7 +118,7 @@ def describe_missing(
     """Return the missing nodes, with what is known about each.
 
     Args:
-        kind: `Shape.member`.
+        kind: `launcher.job.state.Job.member`.
         missing: Ranks of the missing nodes.
         hosts: The nodes by rank, if they are listed.
         reasons: Results of probing their hosts, by rank.
@@ -163,9 +139,3 @@ def describe_missing(
     if not has_heard:
         parts.append(NO_NODE)
     return "; ".join(parts)
-
-
-def read_refusal(refusal: Refuse) -> LauncherError:
-    """Return the error that the coordinator's refusal describes."""
-    problem = Problem(refusal.code, refusal.what, refusal.where, refusal.fix)
-    return NotReady(problem) if refusal.status == EXIT_NOT_READY else EnvironmentUntrusted(problem)

@@ -1,0 +1,170 @@
+"""The launchers of a job as node 0 can reach them: their facts, their connections, and what they may send.
+
+What a node does in the job is known to the controller (`launcher.job.state.Node`); both use the same index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from launcher.channel.lines import encode
+from launcher.cluster.messages import Ask, Beat, Bye, Ended, Hung, Look, News, NodeNotice, Passed, Reply, Seen
+from launcher.core.budget import Bucket
+from launcher.core.messages import pack
+from launcher.core.redact import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.channel.connection import Connection
+
+    Message = dict[str, object]
+
+ONCE = (Ask, Hung, Look, News, NodeNotice, Passed, Seen)
+"""Messages that no node is told again when it connects again."""
+UNHEARD_MAX = 64
+ADDRESSES_MAX = 8
+"""Maximum number of a node's addresses in a message."""
+VERSION_LENGTH = 40
+LEAVING_MAX = 256
+"""Maximum number of open connections to launchers that were told to leave; they may still read why."""
+MESSAGES_MAX, MESSAGES_PER_S = 512, 1.0
+"""Messages of one kind that a node may send at once, one for each rank of a large node, and a second."""
+UNLIMITED = (Ask, Beat, Bye, Ended, Reply)
+"""Kinds of messages of which nothing is kept or printed twice."""
+
+
+class Member:
+    """A launcher of the job.
+
+    Attributes:
+        index: Its index among all nodes.
+        facts: The facts with which it joined.
+        connection: Its connection; None while disconnected, and for node 0 itself.
+        unheard: What was sent to it since it was last heard, encoded; without what it learns when it
+            connects again in any case.
+    """
+
+    __slots__ = ("address", "connection", "facts", "index", "unheard")
+
+    def __init__(
+        self, index: int, facts: Message, address: str, connection: Connection | None = None
+    ) -> None:
+        self.index, self.facts, self.address, self.connection = index, facts, address, connection
+        self.unheard: list[bytes] = []
+
+    @property
+    def session(self) -> str:
+        """Random name that tells it from another launcher with this index."""
+        return str(self.facts["session"])
+
+    @property
+    def host(self) -> str:
+        """Its hostname, or its address if unknown."""
+        return str(self.facts["host"] or self.address)
+
+    @property
+    def version(self) -> str:
+        """Version of its launcher, printable."""
+        return quote(str(self.facts.get("launcher") or "of an unknown version"), VERSION_LENGTH)
+
+    @property
+    def described(self) -> str:
+        """Its host and addresses."""
+        addresses = self.facts["addresses"]
+        is_known = isinstance(addresses, tuple) and addresses
+        shown = ", ".join(addresses[:ADDRESSES_MAX]) if is_known else self.address  # type: ignore[index]
+        return f"{self.facts['host']} ({shown})"
+
+    def reconnect(self, connection: Connection, address: str) -> None:
+        """Replace its connection, which is dead or silent, by a new one, once what has arrived is read."""
+        if self.connection is not None:
+            self.connection.read()
+        self.hang_up()
+        self.connection, self.address = connection, address
+
+    def tell(self, message: object, encoded: bytes) -> None:
+        """Send it a message that is encoded."""
+        if isinstance(message, ONCE):
+            self.unheard = [*self.unheard[1 - UNHEARD_MAX :], encoded]
+        if self.connection is not None:
+            self.connection.send_encoded(encoded)
+
+    def hang_up(self) -> None:
+        """Close its connection, if it has one."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class Members:
+    """All launchers of a job that were let in.
+
+    Attributes:
+        by_index: The launchers, node 0 included.
+    """
+
+    def __init__(self, own: Member) -> None:
+        self.by_index: dict[int, Member] = {own.index: own}
+        self._by_session: dict[str, Member] = {own.session: own}
+        self._buckets: dict[tuple[int, type], Bucket] = {}
+        self._leaving: deque[Connection] = deque()
+
+    def put(self, member: Member) -> None:
+        """Add a launcher; it replaces an earlier one with its index."""
+        self.drop(member.index)
+        self.by_index[member.index] = self._by_session[member.session] = member
+
+    def drop(self, index: int) -> None:
+        """Forget a launcher, and close its connection."""
+        member = self.by_index.pop(index, None)
+        if member is not None:
+            member.hang_up()
+            self._by_session.pop(member.session, None)
+
+    def find(self, session: str) -> Member | None:
+        """Return the launcher with a session; None if there is none."""
+        return self._by_session.get(session)
+
+    def may_send(self, index: int, kind: type) -> bool:
+        """Count a message; return whether it is to be heard: what a node sends is kept or printed.
+
+        A new launcher in the place of a node has what the one before has left of its budget.
+        """
+        if kind in UNLIMITED:
+            return True
+        if (index, kind) not in self._buckets:
+            self._buckets[index, kind] = Bucket(MESSAGES_MAX, MESSAGES_PER_S)
+        return self._buckets[index, kind].take()
+
+    def send_off(self, connection: Connection, last: object) -> None:
+        """Send a launcher its last message. It closes the connection when it has read that, or we do."""
+        connection.redirect(lambda message: None, lambda why: self._leaving.remove(connection))
+        self._leaving.append(connection)
+        connection.send(pack(last))
+        if len(self._leaving) > LEAVING_MAX:
+            self._leaving.popleft().close()
+
+    def send_all(self, message: object) -> None:
+        """Send a message to all but node 0 itself."""
+        encoded = encode(pack(message))
+        for member in self.by_index.values():
+            member.tell(message, encoded)
+
+    def send(self, index: int, message: object) -> bool:
+        """Send a message to one launcher; return False if it is not connected.
+
+        Raises:
+            ValueError: It is longer than a frame may be.
+        """
+        member = self.by_index.get(index)
+        if member is None or member.connection is None:
+            return False
+        member.tell(message, encode(pack(message)))
+        return True
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._leaving:
+            connection.close()
+        for member in self.by_index.values():
+            member.hang_up()
