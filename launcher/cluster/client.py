@@ -34,7 +34,6 @@ from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
-from launcher.failure.arbiter import EVENTS_OF_NODE, RANK
 from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S
 
 TYPE_CHECKING = False
@@ -59,16 +58,13 @@ ATTEMPTS_SOON = 14
 LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
-REPEATED = (Failed, Told, Ended, ReadyAgain)
 PRINTED = (Hung, Look, News, NodeNotice, Waiting)
 """Messages of node 0 of which each prints a line, or costs a look at our processes."""
 UNHEARD_MAX = 64
-"""Maximum number of other messages that are sent again because node 0 was not heard after them."""
+"""Maximum number of messages that are sent again because node 0 was not heard after them."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 LOOK_S = 3.0
-SLACK_S = 5.0
-"""Extra seconds, so that node 0 gives up first and reports which nodes are missing."""
 
 
 class CoordinatorClient:
@@ -80,8 +76,6 @@ class CoordinatorClient:
         connect_status: Why we are not connected, or what node 0 waits for.
         has_met: Whether node 0 has admitted us at least once.
         is_connected: Whether node 0 has admitted us and the connection is open.
-        is_lost: Whether node 0 was silent for too long after the start.
-        is_late: Whether the roll call has taken too long.
         has_started: Whether the start signal has arrived.
         starts_at: None: only node 0 knows when the next attempt starts.
     """
@@ -97,8 +91,8 @@ class CoordinatorClient:
         helpers: Helpers,
         say: Say,
         deliver: Callable[[object], None],
-        on_lost: Callable[[], None],
-        on_heard: Callable[[], None] = lambda: None,
+        on_connected: Callable[[], None] = lambda: None,
+        on_answered: Callable[[float], None] = lambda sent: None,
     ) -> None:
         """Prepare to call; nothing is sent before the first `fire`.
 
@@ -110,18 +104,19 @@ class CoordinatorClient:
             helpers: Resolve node 0's name, and probe its host.
             say: Prints a message in this node's log.
             deliver: Takes the messages of node 0.
-            on_lost: Called once, when node 0 was silent for too long.
-            on_heard: Called when node 0 is heard, but not for a message that may have waited for us.
+            on_connected: Called when node 0 has let us in, again or for the first time.
+            on_answered: Called when node 0 has answered a heartbeat, with the time at which that was sent.
         """
         now = time.monotonic()
         self.due: float | None = now
         self.offset: Offset | None = None
         self.connect_status = ConnectStatus(shape)
-        self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
+        self.has_met = self.is_connected = self.has_started = False
         self._attempt_last = -1
         self._key, self._shape, self._join, self._loop = key, shape, join, loop
         self._quota = Quota(say, shape.node_count)
-        self._say, self._deliver, self._on_lost, self._on_heard = say, deliver, on_lost, on_heard
+        self._say, self._deliver = say, deliver
+        self._on_connected, self._on_answered = on_connected, on_answered
         self._helpers = helpers
         self._resolving: Helper | None = None
         self._looking: Helper | None = None
@@ -137,9 +132,7 @@ class CoordinatorClient:
         self._retry_at: float | None = now
         self._beat_at = now
         self._say_at = now + SAY_EVERY_S
-        self._give_up_at = now + shape.timeout_s + SLACK_S
         self._heard = now
-        self._kept: list[object] = []
         self._unheard: list[object] = []
         self._is_closed = False
 
@@ -230,14 +223,11 @@ class CoordinatorClient:
     # --- messages
 
     def send(self, message: object) -> None:
-        """Send a message to node 0; one about the end of the job is sent again after each reconnection.
+        """Send a message to node 0; it is sent again after a reconnection if node 0 was not heard after it.
 
-        Others are sent again if node 0 was not heard after them.
+        What is about the end of the job `launcher.job.node` repeats after each reconnection.
         """
-        if isinstance(message, REPEATED):
-            is_more = _is_of_rank(message) and sum(map(_is_of_rank, self._kept)) >= EVENTS_OF_NODE
-            self._kept += [] if is_more else [message]
-        elif not isinstance(message, Bye):
+        if not isinstance(message, (Failed, Told, Ended, ReadyAgain, Bye)):
             self._unheard = [*self._unheard[1 - UNHEARD_MAX :], message]
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
@@ -263,13 +253,11 @@ class CoordinatorClient:
             self._heard = now
             if not isinstance(message, Welcome):
                 self._unheard.clear()
-            if now <= (self.due or now) + LATE_S:
-                self._on_heard()
         if isinstance(message, PRINTED) and not self._quota.allows():
             return
         match message:
             case Beat():
-                return
+                self._on_answered(message.sent)
             case Welcome():
                 back_ns = time.monotonic_ns()
                 found = measure(message.asked_ns, message.heard_ns, message.answered_ns, back_ns)
@@ -277,10 +265,10 @@ class CoordinatorClient:
                 self.has_met = self.is_connected = True
                 self._attempts = 0
                 self.connect_status.reason = f"it waits for other {self._shape.member}s"
-                # The last connection may have lost it; twice does no harm.
-                for kept in (*self._kept, *self._unheard):
+                for kept in self._unheard:  # the last connection may have lost it; twice does no harm
                     if self._connection is not None:
                         self._connection.send(pack(kept))
+                self._on_connected()
             case Waiting():
                 self.connect_status.reason = f"it waits for other {self._shape.member}s: {message.what}"
                 self._say(f"{self._shape.member} 0 is {message.what}", "waiting")
@@ -291,7 +279,6 @@ class CoordinatorClient:
                     self.has_started = True
                 if isinstance(message, Start):
                     self._attempt_last = message.attempt
-                    self._kept = [one for one in self._kept if not _is_history(one, message)]
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
@@ -323,22 +310,14 @@ class CoordinatorClient:
             self._on_closed("no welcome")
         if self.is_connected and now >= self._beat_at and self._connection is not None:
             self._beat_at = now + BEAT_S
-            self._connection.send(pack(Beat()))
+            self._connection.send(pack(Beat(now)))
         is_silent = now - self._heard > self._shape.given_up_s
-        if self.has_started and is_silent and not self.is_lost:
-            self.is_lost = True
-            self._on_lost()  # before the connection is closed: our message may still get through
         if self.is_connected and is_silent and self._connection is not None:
             self._connection.close()
             self._on_closed("it stopped responding")
-        if not self.has_started and self._looking is None:
-            if now >= self._give_up_at and not self.is_late:
-                self._look(self._give_up)
-            elif now >= self._say_at and not self.is_connected:
-                self._say_at = now + SAY_EVERY_S
-                self._look(
-                    lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}", "waiting")
-                )
+        if not (self.has_started or self.is_connected) and self._looking is None and now >= self._say_at:
+            self._say_at = now + SAY_EVERY_S
+            self._look(lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}", "waiting"))
         self._set_due(now)
 
     def _call_beside(self, now: float) -> None:
@@ -371,9 +350,12 @@ class CoordinatorClient:
                 pass  # no more processes for the probe
         then()
 
-    def _give_up(self) -> None:
-        # An admitted spare node waits for a place, not for the start.
-        self.is_late = not self.has_started and not (self._shape.is_spare and self.is_connected)
+    def find_reason(self) -> str:
+        """Return why node 0 has not started the job; its host is probed first, if that may tell more."""
+        found: list[str] = []
+        self._look(lambda: found.append(self.explain()))
+        self._loop.turn_until(lambda: bool(found), LOOK_S)
+        return found[0] if found else self.explain()
 
     def explain(self) -> str:
         """Return the reason, with the result of probing node 0's host."""
@@ -381,8 +363,8 @@ class CoordinatorClient:
 
     def count_nodes(self) -> dict[str, object]:
         """Return the number of nodes of the job, of those present, and of those lost, as far as we know."""
-        heard = 1 + self.is_connected
-        return {"count": self._shape.node_count, "heard": heard, "lost": int(self.is_lost)}
+        is_lost = self.has_started and time.monotonic() - self._heard > self._shape.given_up_s
+        return {"count": self._shape.node_count, "heard": 1 + self.is_connected, "lost": int(is_lost)}
 
     def _set_due(self, now: float) -> None:
         times = [now + BEAT_S / 2]
@@ -394,7 +376,7 @@ class CoordinatorClient:
             times.append(self._attempt.until)
         elif self._connection is not None and not self.is_connected:
             times.append(self._until)
-        if self.has_started and not self.is_lost:
+        if self.is_connected:
             times.append(self._heard + self._shape.given_up_s + 0.001)
         self.due = max(now, min(times))
 
@@ -416,17 +398,3 @@ class CoordinatorClient:
         self._attempt = self._connection = None
         self.is_connected = False
         self.due = None
-
-
-def _is_of_rank(message: object) -> bool:
-    return isinstance(message, Failed) and message.kind == RANK
-
-
-def _is_history(kept: object, start: Start) -> bool:
-    """Whether a message need not be sent again once an attempt has started; node 0 repeats its start."""
-    match kept:
-        case Failed() | Ended():
-            return kept.attempt < start.attempt
-        case ReadyAgain():
-            return kept.attempt <= start.attempt
-    return False

@@ -27,7 +27,7 @@ from launcher.core.redact import printable, quote
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
 from launcher.job import between, commands, controller, events
-from launcher.job.settings import BEAT_S, SAY_EVERY_S
+from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
 from launcher.job.state import Job, Link, Phase
 
@@ -66,7 +66,7 @@ class Coordinator:
         acceptor: Connections that have not identified their node yet.
         port: Where it listens.
         subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
-            message) -> None; see `number_of`.
+            message) -> None; see `number_of`. Preemption notices go to all nodes.
         may_leave: Whether all nodes know how the job ended, or have had the time to hear it.
         offset: No offset: times are those of our own clock.
         is_lost: No: node 0 does not lose itself.
@@ -108,7 +108,9 @@ class Coordinator:
             run: Name of this run.
         """
         now = time.monotonic()
-        self.subscribers: dict[type, Callable[[int, Any], None]] = {}
+        self.subscribers: dict[type, Callable[[int, Any], None]] = {
+            messages.MachineNotice: lambda rank, notice: self.broadcast(messages.NodeNotice(rank, notice))
+        }
         self.acceptor = acceptor = Acceptor(
             listener, key, loop, lambda what, event: say(f"control channel: {what}", event), self._admit
         )
@@ -145,7 +147,7 @@ class Coordinator:
         """Launchers that have called as a node of ours, by index: when to report it, the address, and why."""
         self.port: int = listener.getsockname()[1]
         self._tick_at: float | None = now + TICK_S
-        self._beat_at, self._say_at = now + BEAT_S, now + SAY_EVERY_S
+        self._say_at = now + SAY_EVERY_S
         self._begin_evidence(0)
 
     def _begin_evidence(self, attempt: int) -> None:
@@ -498,9 +500,11 @@ class Coordinator:
         member.unheard.clear()
         if self._silence.hear(member.index, time.monotonic()):
             self.feed(events.Heard(member.index))
-        if packed.get("is") == "beat":
-            return
         message = unpack(packed, messages.FROM_NODE)
+        if isinstance(message, messages.Beat):
+            if member.connection is not None:
+                member.connection.send(pack(message))
+            return
         if self.members.by_index.get(member.index) is not member:
             return  # its place was given to another
         if self.members.may_send(member.index, type(message)):
@@ -656,9 +660,6 @@ class Coordinator:
             for index, heard in list(self._silence.look(now, TICK_S)):
                 self.feed(events.Silent(index, heard))
             self._tick_at = now + TICK_S
-        if now >= self._beat_at:
-            self._beat_at = now + BEAT_S
-            self.members.send_all(messages.Beat())
         if self.state.due is not None and now >= self.state.due:
             self.feed(events.Tick())
         if self._attempts.holds and now >= self._attempts.report_by:

@@ -171,7 +171,13 @@ class Bye:
 
 @message
 class Beat:
-    """Heartbeat, without content."""
+    """Heartbeat of a node, and node 0's answer to it.
+
+    Attributes:
+        sent: When it was sent, by the monotonic clock of the node, seconds.
+    """
+
+    sent: Seconds = 0.0
 
 
 @message

@@ -1,62 +1,89 @@
-"""Coordination of one node with the others: starts with them, ends with them, does what node 0 decides."""
+"""Coordination of one node with the others: starts with them, ends with them, does what node 0 decides.
+
+`launcher.job.node` says what a node does in which state; here messages, signals and the ends of processes
+become its events, and its commands are carried out.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 
+from launcher.agent.agent import Place, find_programs
 from launcher.agent.coordination import Coordination
-from launcher.cluster import preemption
+from launcher.cluster import messages
+from launcher.cluster.agreed import name_run, read_rank
+from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.job_view import RUN, JobView, name_run
-from launcher.cluster.messages import Again, Hung, Look, News, Over, Refuse, Seen, Start, Stop
-from launcher.cluster.node_ending import NodeEnding
-from launcher.cluster.node_rendezvous import NodeRendezvous
+from launcher.cluster.outcome import lose_coordinator, read_refusal, read_verdict
 from launcher.cluster.questions import Questions
-from launcher.cluster.reporter import Reporter
-from launcher.cluster.stopper import JobStopper
+from launcher.cluster.readiness import Readiness
+from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
+from launcher.core.frozen import replace
+from launcher.core.messages import SECONDS_MAX
+from launcher.core.model import NODE
+from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
-from launcher.job.settings import BEAT_S
+from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
+from launcher.failure.reason import STALLED_STATUS
+from launcher.failure.transfer import fit
+from launcher.job import commands, events, node
+from launcher.job.refusals import node_0_missing
+from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
+from launcher.job.state import Job
+from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 from launcher.process.loop import Every
+from launcher.process.signals import ENDING, ENDING_IDLE, name_signal
+from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from launcher.cluster.client import CoordinatorClient
-    from launcher.cluster.node_rendezvous import MakeChildren
     from launcher.cluster.settings import Shape
-    from launcher.core.errors import LauncherError
+    from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.process.spawn import Process
+    from launcher.observers.stragglers import Numbers
+    from launcher.process.spawn import Child, Process
     from launcher.stacks.answer import Answer
 
-MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
+    Channel = Coordinator | CoordinatorClient
+    MakeChannel = Callable[["ClusterNode"], Channel]
+    MakeChildren = Callable[[Mapping[str, object]], Sequence[Child]]
+
+PORTS_S, PORTS_EVERY_S = 5.0, 0.1
+"""How long, and how often, a restart looks whether the ports of the last attempt are free."""
+LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
+"""Seconds for a node that gave up node 0 to tell it so, and for one that is told to stop while it calls."""
+ARRIVE_S = 1.0
+"""Seconds for our last message to arrive."""
+PATIENCE_S = max(LEAVE_S, LATE_COMERS_S) + ARRIVE_S
+NOTICE_LENGTH = 400
+LEFT_LIMIT_MS = 366 * 86_400_000
+"""One year: no cloud announces a preemption earlier, and any such time can be shown as a date."""
 
 
 class ClusterNode(Coordination):
     """The agent's side of the control channel.
 
     Attributes:
-        view: The job as this node knows it.
+        shape: The job, and this node's place in it.
+        state: What this node does.
+        agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
+        over: How the job has ended, once node 0 has decided, or is lost.
         subscribers: Handlers of messages of node 0 that are not the channel's own, by type.
         channel: Channel to the other nodes: `Coordinator` on node 0, `CoordinatorClient` on the others; set
-            by `gather`, like the parts below.
-        reporter: Reports to node 0.
-        stopper: Stops our processes when the job stops.
-        ending: Ends an attempt, and the job, together with the other nodes.
-        rendezvous: Waits for the start of an attempt.
+            by `gather`.
     """
 
     shares_terminal = False
     has_others = True
     awaits_deadline = True
-    channel: Coordinator | CoordinatorClient
-    reporter: Reporter
-    stopper: JobStopper
-    ending: NodeEnding
-    rendezvous: NodeRendezvous
+    channel: Channel
+    state: node.State
 
     def __init__(
         self,
@@ -74,10 +101,27 @@ class ClusterNode(Coordination):
             make_twin: On node 0, if the job's address or port of it is not ours: calls that, because another
                 launcher may believe to be node 0 too.
         """
-        self.view, self.speaks = JobView(shape), shape.speaks
-        self.subscribers: dict[type, Callable[[Any], None]] = {}
+        self.shape, self.speaks = shape, shape.speaks
+        self.agreed: Mapping[str, object] | None = None
+        self.over: messages.Over | None = None
+        self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
+        self._queue: deque[object] = deque()
+        self._is_busy = False
+        self._clear()
+        self._told: Mapping[str, object] = {}
+        self._again: messages.Again | None = None
+        self._refusal: messages.Refuse | None = None
+        self._to_check: int | None = None
+        self._reported: messages.First | None = None
+        self._is_told = False
+        self._still_to_come: int | None = None
+
+    def _clear(self) -> None:
+        """Forget the attempt before."""
+        self._stop: messages.Stop | None = None
+        self._has_begun = self._has_failed = False
 
     def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
@@ -87,9 +131,7 @@ class ClusterNode(Coordination):
     @property
     def run(self) -> str:
         """Name of this run: node 0's own, which the start signal tells the others."""
-        if self.view.shape.index == 0:
-            return self.agent.run_id
-        return name_run(self.view.attempt.agreed or self.view.agreed_last or {})
+        return self.agent.run_id if self.shape.index == 0 else name_run(self.agreed or {})
 
     @property
     def node_mark(self) -> str:
@@ -97,7 +139,89 @@ class ClusterNode(Coordination):
         return self._mark_of(self.run)
 
     def _mark_of(self, run: str) -> str:
-        return f"{run}-{self.view.shape.index}" if run else ""
+        return f"{run}-{self.shape.index}" if run else ""
+
+    # --- the state of this node
+
+    def feed(self, event: object) -> None:
+        """Handle an event of this node, and do what follows."""
+        self._queue.append(event)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._queue:
+                self.state, found = node.step(self.state, self._queue.popleft(), time.monotonic())
+                for command in found:
+                    self._do(command)
+        finally:
+            self._is_busy = False
+        self._note_loss()
+
+    @property
+    def due(self) -> float | None:
+        """When to call `fire`."""
+        return self.state.due
+
+    def fire(self, now: float) -> None:
+        """Let time pass."""
+        if self.state.due is not None and now >= self.state.due:
+            self.feed(node.Tick())
+
+    def _do(self, command: node.Command) -> None:
+        agent = self.agent
+        match command:
+            case node.Send():
+                self._send(command.event)
+            case node.Run():
+                self._run(command.rank)
+            case node.End() if self.state.has_told_end:
+                if agent.group.running and not agent.is_ending:
+                    agent.group.stopper.begin(signal.SIGTERM)  # companions
+            case node.End() if self.state.gave_up:
+                self._obey(messages.Stop(lose_coordinator(self.shape)[0], -1))
+            case node.End():
+                pass  # the agent has stopped them itself, or a `Stop` of node 0 has
+            case node.Kill():
+                if agent.group.running:
+                    agent.target.kill()
+            case node.Check():
+                self._to_check = command.attempt
+            case node.Lease() if agent.watch.restarts.most:
+                self.lease_until = command.until
+                if agent.group.watchdog is not None:
+                    agent.group.watchdog.renew(command.until)
+
+    def _run(self, rank: int) -> None:
+        """Take part in an attempt; its processes are started by whoever has waited for this."""
+        self.agreed = self._told
+        self._clear()
+        self._again = None
+        if self.shape.member == NODE:
+            self.shape = replace(self.shape, node_rank=rank, is_spare=False)
+            self.agent.place = Place(rank, self.shape.world_size)
+        self.agent.output.set_node(self.agent.place.node_rank)
+
+    def _turn_while(self, is_waiting: Callable[[], bool]) -> None:
+        """Run the loop while something is awaited."""
+        while is_waiting():
+            self.agent.loop.turn()
+            self.agent.loop.guard(self.agent.group.collect)
+
+    def _note_loss(self) -> None:
+        """Note that node 0 is lost, so that no node is left to agree with."""
+        if not (self.state.gave_up and self.state.has_begun) or self.over is not None:
+            return
+        what, self.over = lose_coordinator(self.shape)
+        if self.shape.keep_going:
+            self.say(f"{what} (--keep-going: this node goes on)", "elsewhere")
+
+    def _awaits_start(self) -> bool:
+        """Whether no other attempt has started; look meanwhile whether this node is ready for it."""
+        if self._to_check is not None:
+            attempt, self._to_check = self._to_check, None
+            self._readiness.check(attempt)
+        return self.state.phase in (node.Phase.WAITING, node.Phase.ENDED)
 
     # --- the start
 
@@ -108,139 +232,364 @@ class ClusterNode(Coordination):
             LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
                 started.
         """
+        agent, shape, rule = self.agent, self.shape, self.agent.watch.restarts
         self.channel = channel = self._make_channel(self)
-        agent, view, say = self.agent, self.view, self.say
-        self.reporter = reporter = Reporter(agent, channel, view)
-        self.stopper = stopper = JobStopper(agent, channel, view, reporter, say)
-        self.ending = ending = NodeEnding(agent, channel, view, reporter, stopper, say)
-        self.rendezvous = NodeRendezvous(
-            agent, channel, view, reporter, stopper, ending, say, self._make_children
+        roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
+        job = Job(
+            shape.node_count, shape.spare_count, shape.grace_s, shape.lost_after_s, roll_call_s,
+            shape.member, shape.keep_going, rule,
+        )  # fmt: skip
+        self.state = node.begin(job, shape.index, time.monotonic())
+        self._readiness = Readiness(
+            agent.loop, agent.group, rule.health_argv, agent.restarter.wait_for_gpus, self.feed
         )
-        self.questions = Questions(self)
-        preemption.subscribe(self)
-        self.rendezvous.gather(self._make_twin(self))
-        self.has_work = view.attempt.agreed is not None
+        self.questions = Questions(
+            channel, shape.node_count, lambda: self.shape.node_rank, self.tell, lambda: agent.observers.server
+        )
+        self.subscribers |= self.questions.handlers
+        twin = self._make_twin(self)
+        agent.loop.timers[:] = [channel, self] if twin is None else [channel, self, twin]
+        agent.loop.guard(agent.observers.serve)
+        agent.loop.guard(lambda: self._readiness.check(0))
+        if isinstance(channel, Coordinator):
+            start = channel
+            agent.loop.guard(lambda: start.feed(events.Tick()))
+        try:
+            while self._awaits_start() and agent.forwarder.told is None:
+                agent.loop.turn()
+                agent.group.reap()
+        finally:
+            if twin is not None:
+                twin.close()
+        if self._refusal is not None:
+            self._leave_refused(self._refusal)
+        elif agent.forwarder.told is not None:
+            if shape.is_spare:
+                self.tell(messages.Bye())
+        elif self.agreed is not None:
+            self._take_children()
+        elif self.over is None and isinstance(channel, CoordinatorClient):
+            raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
+        self.has_work = self.agreed is not None
+
+    def on_twin(self, message: object) -> None:
+        """Handle the refusal of another launcher that is node 0 too."""
+        if not isinstance(message, messages.Refuse) or message.code != "two-nodes-one-rank":
+            return  # of a job that has ended, or runs
+        if isinstance(self.channel, Coordinator):
+            problem = read_refusal(message).problems[0]
+            self.channel.feed(events.Refused(commands.Refusal(message.status, problem, message.lines)))
+
+    def _leave_refused(self, refusal: messages.Refuse) -> None:
+        """Leave a job that does not start.
+
+        Raises:
+            LauncherError: Why it does not start; not raised if we were told to stop.
+        """
+        channel, forwarder = self.channel, self.agent.forwarder
+        if forwarder.told is not None:
+            self._leave()
+            return
+        error = read_refusal(refusal)
+        for line in refusal.lines:
+            self.say(line, "nodes-differ")
+        if isinstance(channel, Coordinator) and channel.state.missing:
+            for problem in error.problems:
+                self.say(f"the job does not start: [{problem.code}] {problem.what}", "not-started")
+            self.say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes", "late-nodes")
+            self.agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
+        else:
+            self._leave()
+        raise error
+
+    def _take_children(self) -> None:
+        """Make our processes from the values of the start signal.
+
+        Raises:
+            LauncherError: They cannot be started.
+        """
+        try:
+            children = self._wait_for_children()
+            self.agent.take(children, find_programs(children))
+        except LauncherError as error:
+            self.on_refused(error)
+            raise
+        self._has_begun = True
+        self.agent.attempt = self.state.attempt
+
+    def _wait_for_children(self) -> Sequence[Child]:
+        """Return our processes; after a failure the kernel may need a moment to free their ports.
+
+        Raises:
+            LauncherError: They cannot be started.
+        """
+        agent = self.agent
+        deadline = time.monotonic() + (PORTS_S if self.state.attempt else 0.0)
+        while True:
+            try:
+                return self._make_children(self.agreed or {})
+            except NotReady:
+                if time.monotonic() > deadline or agent.forwarder.told is not None:
+                    raise
+            agent.loop.turn_until(lambda: agent.forwarder.told is not None, PORTS_EVERY_S)
 
     def begin(self) -> None:
         """Prepare for the start of the processes."""
         timers = self.agent.loop.timers
-        timers += [self.channel, self.stopper]
+        timers += [self.channel, self]
         if isinstance(self.channel, Coordinator):
-            self.on_heard()
-            timers.append(Every(BEAT_S, self.on_heard))
+            self.on_answered(time.monotonic())
+            timers.append(Every(BEAT_S, lambda: self.on_answered(time.monotonic())))
 
     def began(self) -> None:
-        """Stop the started processes if the job has ended meanwhile."""
-        if self.lease_until is not None and time.monotonic() > self.lease_until:
-            self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
+        """Stop the started processes if the job has ended meanwhile, or if we stood still."""
+        self.feed(node.Tick())
         told = self.agent.forwarder.told  # on the way to node 0 this crossed the start
-        if (told is not None or self.view.attempt.stop is not None) and not self.agent.is_ending:
+        if (told is not None or self._stop is not None) and not self.agent.is_ending:
             self.agent.target.stop(signal.SIGTERM)
 
     # --- from node 0
 
+    def on_connected(self) -> None:
+        """Repeat what node 0 may not have heard."""
+        self.feed(node.Connected())
+
+    def on_answered(self, sent: float) -> None:
+        """Renew the lease of our processes; ``sent``: when the heartbeat was sent that was answered."""
+        self.feed(node.Answered(sent))
+
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
-        view, attempt = self.view, self.view.attempt
+        agent = self.agent
         match message:
-            case Start():
-                self.agent.place = view.take_start(message) or self.agent.place
-                self.agent.output.set_node(self.agent.place.node_rank)
-            case Refuse():
-                view.refusal = view.refusal or message
-            case Stop() if message.attempt == attempt.number:
-                self.stopper.on_stop(message)
-            case Stop():
-                pass  # of an attempt that is over
-            case Again() if message.attempt > attempt.number:
-                attempt.again = attempt.again or message
-                self.stopper.end_rest()
-                if view.agreed_last is None:
-                    self.rendezvous.end_predecessor(self._mark_of(name_run({RUN: message.run})))
-            case Again():
-                pass  # it came twice
-            case News() if message.by != view.shape.node_rank:
-                self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
-            case Look():
-                number, tell = message.number, self.reporter.tell_look
-                self.agent.loop.guard(
-                    lambda: self.agent.observers.hangs.ask(
-                        lambda answers, progress: tell(number, answers, progress)
-                    )
+            case messages.Start():
+                rank = read_rank(message.agreed, self.shape)
+                self._told = message.agreed
+                self.feed(node.Begin(message.attempt, rank))
+            case messages.Refuse():
+                self._refusal = self._refusal or message
+                self.feed(commands.Over(message.status))
+            case messages.Stop() if message.attempt == self.state.attempt:
+                self._obey(message)
+                self.feed(commands.Stop(message.attempt, message.what, message.by, message.told))
+            case messages.Again() if message.attempt > self.state.attempt:
+                self._again = message
+                if self.agreed is None:
+                    self._readiness.end_predecessor(self._mark_of(name_run({"run": message.run})))
+                self.feed(commands.Again(message.attempt, commands.Over(0), Decision(True, "")))
+            case messages.Stop() | messages.Again():
+                pass  # of an attempt that is over, or twice
+            case messages.News():
+                if message.by != self.shape.node_rank:
+                    self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
+            case messages.Look():
+                number, tell = message.number, self._tell_look
+                agent.loop.guard(
+                    lambda: agent.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
                 )
-            case Hung():
-                self.agent.loop.guard(lambda: self.agent.observers.hangs.show(message))
-            case Seen() if message.attempt == attempt.number:
-                self.agent.evidence.groups = message.groups
-            case Seen():
-                pass  # of an attempt that is over
-            case Over():
-                view.over = view.over or message
-                self.stopper.end_rest()
+            case messages.Hung():
+                agent.loop.guard(lambda: agent.observers.hangs.show(message))
+            case messages.Seen():
+                if message.attempt == self.state.attempt:
+                    agent.evidence.groups = message.groups
+            case messages.Over():
+                self.over = self.over or message
+                self.feed(commands.Over(message.status, leaves=message.leaves))
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
-                    self.agent.loop.guard(lambda: subscriber(message))
+                    agent.loop.guard(lambda: subscriber(message))
 
-    def on_heard(self) -> None:
-        """Renew the lease of our processes, because node 0 was heard, or is this node and runs."""
-        if not self.agent.watch.restarts.most:
+    def _obey(self, stop: messages.Stop) -> None:
+        """Stop our processes, because something on some node ends the job."""
+        agent, shape = self.agent, self.shape
+        if self._stop is not None:
             return
-        now = time.monotonic()
-        if self.lease_until is not None and now > self.lease_until and self.agent.group.running:
-            self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
-        self.lease_until = now + self.view.shape.lease_s
-        if self.agent.group.watchdog is not None:
-            self.agent.group.watchdog.renew(self.lease_until)
+        self._stop = stop
+        is_ours = stop.by == shape.node_rank
+        if stop.left_ms is not None and not is_ours and self._has_begun:
+            agent.observers.respond(DUE, stop.what, read_left_s(stop.left_ms), stop.by)
+        elif stop.told is not None:
+            if not is_ours:
+                self.say(f"{stop.what}: passing it on to all {shape.member}s", "signal")
+                self._is_told = True
+                self._pass_on_for_job(stop.told)
+        else:
+            if not is_ours:
+                count = len(agent.group.running)
+                stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
+                self.say(f"{stop.what}{stopping}", "stopping")
+            if self._has_begun and not agent.is_ending:
+                agent.stop_rest()
+
+    def _pass_on_for_job(self, told: int) -> None:
+        """Forward the signal that told another node to stop.
+
+        The platform sends such a signal to all nodes, so we have received it too or will; it is forwarded
+        only once.
+        """
+        forwarder = self.agent.forwarder
+        if forwarder.told is not None:
+            return
+        self._still_to_come = told
+        ending = told if told in ENDING else signal.SIGTERM
+        if self._has_begun:
+            forwarder.on_signal(ending, from_terminal=False)
+        else:
+            forwarder.told = ending
+
+    def _on_notice(self, noticed: messages.NodeNotice) -> None:
+        """Handle a preemption notice of another node, or its withdrawal, that node 0 has passed on."""
+        by, notice, shape = noticed.by, noticed.notice, self.shape
+        if by == shape.node_rank:
+            return  # it is our own notice
+        what = f"{shape.member} {by}: {notice.what[:NOTICE_LENGTH]}"
+        if shape.keep_going:
+            self.agent.say(
+                f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)", "elsewhere"
+            )
+        elif notice.kind in (ANNOUNCED, WITHDRAWN) and self._has_begun:
+            self.agent.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)
+
+    # --- to node 0
+
+    def tell(self, message: object) -> None:
+        """Send a message to node 0, which may be this node."""
+        if isinstance(self.channel, Coordinator):
+            self.channel.hear_own(message)
+        else:
+            self.channel.send(message)
+
+    def _send(self, event: events.Event) -> None:
+        """Send node 0 an event of this node."""
+        match event:
+            case events.Failed():
+                self.tell(self._write_failure(event))
+            case events.Exited():
+                record = None if event.record is None else fit(event.record)
+                progressed, is_held = event.progressed, event.is_held
+                self.tell(messages.Ended(event.status, record, event.attempt, progressed, is_held))
+            case events.Received():
+                self.tell(messages.Told(event.number, event.name))
+            case events.Ready():
+                self.tell(messages.ReadyAgain(event.attempt, event.unhealthy, event.is_held))
+
+    def _write_failure(self, failed: events.Failed) -> messages.Failed:
+        event = failed.event
+        at_ns, within_ns = event.at_ns, event.within_ns
+        if event.kind == GAVE_UP:  # by our clock, as all that comes from time alone
+            at_ns, within_ns = self._read_clock(at_ns)
+        return messages.Failed(
+            event.kind, at_ns, event.status, within_ns, event.what, event.asked, event.follows,
+            called=event.called, left_ms=failed.left_ms, attempt=failed.attempt, **(event.facts or {}),
+        )  # fmt: skip
+
+    def _read_clock(self, at_ns: int) -> tuple[int, int]:
+        """Return a time of our monotonic clock by node 0's, and its maximum error."""
+        offset = self.channel.offset
+        if offset is None:
+            return at_ns, LATENESS_NS
+        return at_ns + offset.add_ns, offset.delay_ns // 2 + LATENESS_NS
+
+    def _tell_event(self, kind: str, status: int, what: str, left_ms: int | None = None, **more: Any) -> None:
+        """Report an event that ends the attempt; ``more``: fields of `Event`."""
+        self._has_failed = True
+        at_ns, within_ns = self._read_clock(time.monotonic_ns())
+        what, index = printable(redact(what)), self.shape.index
+        self.feed(node.Broke(Event(index, kind, at_ns, status, within_ns, what=what, **more), left_ms))
+
+    def _tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
+        """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
+        from launcher.evidence.recorders import fit_records
+        from launcher.stacks.packing import pack
+
+        reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
+        records = fit_records(self.agent.evidence.records)
+        packed = pack(answers, threads=False)
+        self.tell(messages.Looked(packed, number, self.state.attempt, reached, records))
+
+    @property
+    def _progressed(self) -> bool | None:
+        progress = self.agent.restarter.progress
+        return None if progress is None else progress.has_progressed()
 
     # --- from the agent
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Handle a signal before the start, or one that we have already received through another node."""
-        return self.stopper.takes_signal(number)
+        forwarder = self.agent.forwarder
+        if not self._has_begun:
+            if number in ENDING_IDLE and forwarder.told is None:
+                forwarder.told = number
+                self.on_told(number)
+            return True
+        if number == self._still_to_come:
+            self._still_to_come = None
+            others = f"the other {self.shape.member}s"
+            self.say(f"{name_signal(number)}: already forwarded to the processes, as on {others}", "signal")
+            return True
+        return False
 
     def on_told(self, number: int) -> None:
         """Tell the job that this node was told to stop, unless the job told us."""
-        self.stopper.on_told(number)
+        if not self._is_told and not self.shape.is_spare:
+            self._is_told = True
+            self.feed(node.Signalled(int(number), name_signal(number)))
 
     def on_ranks_ended(self) -> None:
         """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
-        self.reporter.tell_end(0, None)
-        self.stopper.end_companions()
+        self.feed(node.Succeeded(self._progressed))
 
     def on_failure(self, process: Process, *, follows: bool) -> None:
-        """Report the failure of a process of ours."""
-        self.reporter.tell_failure(process, follows=follows)
+        """Report the failure of a process of ours, with its time by node 0's clock."""
+        child = process.child
+        if child.called and self.agent.told_before is not None:
+            return  # an agent that was told to stop, as we were: nothing has failed
+        facts = {"rank": child.rank, "local_rank": child.local_rank, "pid": process.pid}
+        self._tell_event(
+            RANK, process.status, f"{process.name} {process.end}",
+            asked=process.passed_on in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL), follows=follows,
+            facts={**facts, "code": process.code or 0}, called=child.called,
+        )  # fmt: skip
 
     def on_reason(self, reason: Reason) -> None:
         """Report that this node ends the job for a reason of its own."""
-        self.reporter.tell_reason(reason)
+        before = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
+        status = STALLED_STATUS if reason.status is None else reason.status
+        self._tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
 
     def on_quiet(self, what: str | None) -> bool:
         """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
-        if self.view.shape.keep_going:
+        if self.shape.keep_going:
             return False
-        self.reporter.tell_quiet(what or "")
+        ends = self.agent.watch.on_stall == "stop"
+        self.tell(messages.Quiet(what or "", ends, self.state.attempt))
         return True
 
     def take_evidence(self, answers: Sequence[Answer]) -> None:
         """Report what the processes of this node did before they are stopped."""
-        self.reporter.tell_look(0, answers)
+        self._tell_look(0, answers)
 
     def on_refused(self, error: LauncherError) -> None:
-        """Leave the job, because our processes cannot be started."""
-        self.ending.leave_unstarted(error)
+        """Leave the job, because our processes cannot be started: the other nodes would wait for them."""
+        self.agent.loop.guard(lambda: self._tell_event(REFUSED, error.exit_status, error.summary))
+        self.feed(node.Done(error.exit_status))
+        self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + ARRIVE_S)
+        self._leave()
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
-        """Tell all nodes that this node is to be preempted, or no longer."""
-        may_restart = bool(self.agent.watch.restarts.most)
-        preemption.tell(self.reporter, kind, what, left_s, ends or may_restart or self._has_ended_well)
+        """Tell all nodes that this node is to be preempted, or no longer; ``ends``: the job ends by that."""
+        left_ms = int(left_s * 1000)
+        if kind != DUE:
+            self.tell(messages.MachineNotice(kind, what[:NOTICE_LENGTH], left_ms))
+        elif ends or self.agent.watch.restarts.most or self._has_ended_well:
+            self._tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms)
 
     @property
     def _has_ended_well(self) -> bool:
         """Whether our processes have succeeded, and we wait for other nodes while nothing ends the job."""
-        agent, attempt = self.agent, self.view.attempt
-        is_ending = attempt.stop is not None or agent.forwarder.told is not None or attempt.has_failed
+        agent = self.agent
+        is_ending = self._stop is not None or agent.forwarder.told is not None or self._has_failed
         return not self._has_ranks and agent.first is None and not is_ending
 
     @property
@@ -249,14 +598,13 @@ class ClusterNode(Coordination):
 
     def describe_state(self) -> str | None:
         """Return what the node waits for; None while its ranks run."""
-        member = self.view.shape.member
-        if self.view.shape.is_spare:
+        member = self.shape.member
+        if self.shape.is_spare:
             return f"spare {member}, waits to take the place of a lost one"
-        attempt = self.view.attempt
-        if attempt.again is not None or (attempt.number and not attempt.has_begun):
-            number = attempt.number if attempt.again is None else attempt.again.attempt
+        if self._again is not None or (self.state.attempt > 0 and not self._has_begun):
+            number = self.state.attempt if self._again is None else self._again.attempt
             return self.agent.restarter.describe_wait(number, self.channel.starts_at)
-        if not attempt.has_begun:
+        if not self._has_begun:
             return f"waits for the other {member}s"
         return None if self._has_ranks else f"ended, waits for the other {member}s"
 
@@ -268,19 +616,96 @@ class ClusterNode(Coordination):
 
     def restarts(self) -> bool:
         """Whether another attempt follows; returns when all nodes start it."""
-        self.ending.end_attempt()
-        again = self.view.attempt.again
-        if again is None:
+        self._end_attempt()
+        again = self._again
+        if again is None or self.over is not None:
             return False
-        self.ending.report(again.over)
+        self._report(again.over)
         self.say(again.why, "restart")
-        return self.rendezvous.await_attempt(again.attempt)
+        return self._await_attempt()
+
+    def _end_attempt(self) -> None:
+        """Tell node 0 how our processes ended, and wait until it has told what follows."""
+        outcome = self.agent.restarter.find_outcome()
+        if outcome.line:
+            self.say(outcome.line, "survivors")
+        is_held = bool(self.agent.group.find_survivors())
+        self.feed(node.Done(outcome.status, outcome.verdict, self._progressed, is_held))
+        say_at = time.monotonic() + SAY_EVERY_S
+
+        def is_waiting() -> bool:
+            nonlocal say_at
+            if time.monotonic() > say_at and not outcome.status and self._stop is None:
+                say_at = float("inf")
+                self.say(
+                    "the processes of this node have succeeded; waiting for those of the other nodes",
+                    "node-done",
+                )
+            return self._again is None and self.state.phase is not node.Phase.OVER
+
+        self._turn_while(is_waiting)
+
+    def _await_attempt(self) -> bool:
+        """Wait for the start of another attempt; return whether it starts.
+
+        Raises:
+            LauncherError: Our processes cannot be started.
+        """
+        self._has_begun = False
+        self._turn_while(self._awaits_start)
+        if self.state.phase is node.Phase.OVER:
+            return False
+        self.agent.begin_again(self.state.attempt)
+        self._take_children()
+        return True
+
+    def _report(self, over: messages.Over) -> None:
+        """Report once which process failed first, with the same words on every node."""
+        own = self.agent.restarter.find_outcome().verdict
+        self.agent.loop.guard(lambda: self._report_once(over, own))
+
+    def _report_once(self, over: messages.Over, own: Verdict | None) -> None:
+        if over.first is not None and over.first == self._reported:
+            return
+        self._reported = over.first
+        agent, shape = self.agent, self.shape
+        verdict = read_verdict(over, own, shape, agent.started_ns, agent.attempt)
+        if verdict is not None:
+            agent.restarter.publish(verdict, shown=shape.speaks)
 
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
-        return self.ending.finish()
+        over, restarter = self.over, self.agent.restarter
+        outcome = restarter.find_outcome()
+        self._leave()
+        if over is None or (self.shape.keep_going and self.state.gave_up):
+            if outcome.verdict is not None:
+                restarter.publish(outcome.verdict, shown=self.shape.speaks)
+            return outcome.status if over is None else outcome.status or EXIT_NOT_READY
+        if not over.leaves:
+            self._report(over)
+        if over.why:
+            self.say(over.why, "no-restart")
+        return over.status
+
+    def _leave(self) -> None:
+        """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
+        channel, loop = self.channel, self.agent.loop
+        if isinstance(channel, Coordinator):
+            loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
+            return
+        if self.state.gave_up:  # otherwise the others would take the job for a success
+            loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
+        elif channel.is_calling:  # otherwise the others would wait for this node
+            loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
+        channel.send(messages.Bye())
 
     def close(self) -> None:
         """Close the channel."""
         if hasattr(self, "channel"):
             self.channel.close()
+
+
+def read_left_s(left_ms: int) -> float:
+    """Return the seconds until a node is preempted, from its message."""
+    return min(max(0, left_ms), LEFT_LIMIT_MS) / 1000

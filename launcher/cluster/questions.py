@@ -18,8 +18,9 @@ from launcher.core.redact import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
-    from launcher.cluster.node import ClusterNode
+    from launcher.agent.agent import Server
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
@@ -143,17 +144,32 @@ class Questions:
 
     Attributes:
         due: When to call `fire`.
+        handlers: What to do with the messages of node 0, by type.
     """
 
-    def __init__(self, node: ClusterNode) -> None:
-        """Subscribe to questions and answers."""
-        self._node = node
+    def __init__(
+        self,
+        channel: Coordinator | CoordinatorClient,
+        node_count: int,
+        node_rank: Callable[[], int],
+        tell: Callable[[object], None],
+        find_server: Callable[[], Server | None],
+    ) -> None:
+        """Begin without a question.
+
+        Args:
+            channel: The channel to the other nodes.
+            node_count: Number of nodes in the job.
+            node_rank: Returns the rank of this node.
+            tell: Sends node 0 a message.
+            find_server: Returns what answers questions about this node; None before it exists.
+        """
+        self._channel, self._node_count, self._node_rank = channel, node_count, node_rank
+        self._tell, self._find_server = tell, find_server
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
-        channel, count = node.channel, node.view.shape.node_count
-        self._rounds = Rounds(channel, count) if isinstance(channel, Coordinator) else None
-        node.subscribers[Ask] = self._on_ask
-        node.subscribers[Passed] = self._on_passed
+        self._rounds = Rounds(channel, node_count) if isinstance(channel, Coordinator) else None
+        self.handlers: dict[type, Callable[[Any], None]] = {Ask: self._on_ask, Passed: self._on_passed}
 
     def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
         """Ask all nodes.
@@ -168,20 +184,19 @@ class Questions:
             The number of the question, for `drop`.
         """
         self._last += 1
-        channel = self._node.channel
+        channel = self._channel
         if isinstance(channel, CoordinatorClient) and not channel.is_connected:
             self._ask_here(what, more, take, f"only this node: node 0 cannot be asked ({channel.reason})")
             return self._last
-        nodes = self._node.view.shape.node_count
-        rounds = -(-nodes // PACES[what].at_a_time)
+        rounds = -(-self._node_count // PACES[what].at_a_time)
         self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
         asked = Ask(self._last, what, more.get("threads") is True, more.get("native") is True)
-        self._node.reporter.tell(asked)
+        self._tell(asked)
         return self._last
 
     def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
         def give(answer: Message) -> None:
-            take({"node": self._node.view.shape.node_rank, "answer": answer})
+            take({"node": self._node_rank(), "answer": answer})
             take({"note": printable(note)})
             take({"over": True})
 
@@ -199,16 +214,16 @@ class Questions:
 
     def _answer(self, what: str, more: Mapping[str, object], take: Take) -> None:
         """Answer a question about this node, now or later; no question comes before the server exists."""
-        server = self._node.agent.observers.server
+        server = self._find_server()
         if server is not None:
             server.answer(what, more, take)
 
     def _give(self, number: int, answer: Message) -> None:
         """Send node 0 the answer of this node."""
         try:
-            self._node.reporter.tell(Reply(number, answer))
+            self._tell(Reply(number, answer))
         except ValueError:  # longer than a frame: answer so that node 0 does not wait for its time limit
-            self._node.reporter.tell(Reply(number, {"error": TOO_LONG}))
+            self._tell(Reply(number, {"error": TOO_LONG}))
 
     def _on_passed(self, passed: Passed) -> None:
         """Take an answer that node 0 has passed on."""

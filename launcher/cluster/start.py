@@ -8,23 +8,21 @@ from launcher.agent.agent import Agent, Place, find_programs, widen_cpus
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import open_listener
+from launcher.cluster.agreed import adopt, choose, read_seats, remember_last
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
-from launcher.cluster.job_view import RUN, read_seats
 from launcher.cluster.join import Join
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
-from launcher.core.errors import LauncherError, NotReady
+from launcher.core.errors import LauncherError
 from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.machine.host import Host
-from launcher.machine.ports import find_free_port
 from launcher.process.limits import raise_limit
-from launcher.process.ports import OTHERS, find_taken, port_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,18 +73,18 @@ def run_together(
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.say, node.deliver, lambda: node.reporter.tell_lost(), node.on_heard)
+            return make_client(node, node.say, node.deliver, node.on_connected, node.on_answered)
         return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
 
     def make_client(
         node: ClusterNode,
         say: Say,
         deliver: Callable[[object], None],
-        on_lost: Callable[[], None],
-        on_heard: Callable[[], None] = lambda: None,
+        on_connected: Callable[[], None] = lambda: None,
+        on_answered: Callable[[float], None] = lambda sent: None,
     ) -> CoordinatorClient:
         loop, helpers = node.agent.loop, node.agent.group.helpers
-        return CoordinatorClient(key, shape, join, loop, helpers, say, deliver, on_lost, on_heard)
+        return CoordinatorClient(key, shape, join, loop, helpers, say, deliver, on_connected, on_answered)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
         return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
@@ -98,7 +96,7 @@ def run_together(
         has_next_port = isinstance(node.channel, Coordinator) and node.channel.port != shape.ports[0]
         if not has_twin and not has_next_port:
             return None
-        return make_client(node, lambda text, event: None, node.rendezvous.on_twin, lambda: None)
+        return make_client(node, lambda text, event: None, node.on_twin)
 
     place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
@@ -110,21 +108,6 @@ def run_together(
         with contextlib.suppress(LauncherError):  # a missing program is an error once the nodes are together
             agent.preload(children, find_programs(children))
     return agent.run()
-
-
-def remember_last(replan: Replan) -> Replan:
-    """Return the same function with a memory of one plan: node 0 asks for each twice, 5 ms of a restart."""
-    last: dict[object, Plan] = {}
-
-    def find(port: int, seats: Mapping[int, int], hosts: tuple[str, ...]) -> Plan:
-        key = port, tuple(sorted(seats.items())), hosts
-        if key not in last:
-            plan = replan(port, seats, hosts)
-            last.clear()
-            last[key] = plan
-        return last[key]
-
-    return find
 
 
 def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[bytes, bool]:
@@ -174,12 +157,6 @@ def make_coordinator(
     listener, port = open_listener(address, shape.ports)
     node.agent.say(describe_place(shape, address, port, has_token=has_token), "control-channel")
 
-    def agree_on(attempt: int) -> dict[str, object]:
-        if not attempt:
-            return {**agree(plan, node.agent.say), RUN: node.agent.run_id}
-        last = (node.view.agreed_last or {}).get("master_port")
-        return {"master_port": find_next_port(plan, last, replan), RUN: node.agent.run_id}
-
     rule = plan.supervision.restarts
     return Coordinator(
         listener,
@@ -189,23 +166,12 @@ def make_coordinator(
         node.agent.loop,
         node.agent.say,
         node.deliver,
-        agree_on,
+        lambda attempt: choose(plan, node.agent.run_id, node.agreed, replan, node.agent.say),
         lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
         lambda: node.agent.restarter.recovery,
         rule if rule.most else None,
         node.agent.run_id,
     )
-
-
-def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
-    """Return a free port for the rendezvous of the next attempt.
-
-    It differs from the last one, so that remains of the last attempt cannot connect to it. It stays the same
-    if the user's own MASTER_PORT insists on it.
-    """
-    before = last if isinstance(last, int) else plan.topology.master_port
-    port = find_free_port(before) or Host().free_port()
-    return port if replan(port, {}, ()).topology.master_port == port else before
 
 
 def look_for(
@@ -270,43 +236,3 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
         is_spare=allocation.spare is not None,
         tells_hosts=plan.meeting is not None and plan.meeting.at_start,
     )
-
-
-def agree(plan: Plan, say: Say) -> dict[str, object]:
-    """Return the values that all nodes are told at the start: a free port for the rendezvous."""
-    asked = plan.topology.master_port
-    if plan.allocation.ranks_at_start or not find_taken(plan):
-        return {"master_port": asked}
-    port = find_free_port(asked) or Host().free_port()
-    say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead", "port-moved")
-    return {"master_port": port}
-
-
-def adopt(plan: Plan, agreed: Mapping[str, object], seats: Mapping[int, int], replan: Replan) -> Plan:
-    """Return the plan with the port of the rendezvous that node 0 has chosen, and the nodes of this attempt.
-
-    Args:
-        plan: The plan of this node.
-        agreed: The values of the start signal; a port that is none changes nothing.
-        seats: The ranks of nodes that took the place of others, by index.
-        replan: Plans again with another port, the ranks of nodes that took the place of others, and the
-            addresses of all nodes, unless they are listed.
-
-    Raises:
-        NotReady: A setting of the user requires another port, or the addresses do not fit the job.
-    """
-    told = agreed.get("master_port")
-    hosts: tuple[str, ...] = ()
-    if plan.meeting is not None:
-        from launcher.cluster.address_exchange import read_hosts
-
-        hosts = read_hosts(plan.meeting, agreed.get("hosts"))
-    port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
-    if port == plan.topology.master_port and not seats and not hosts:
-        return plan
-    found = replan(port, seats, hosts)
-    if found.topology.master_port == port:
-        return found
-    user = "MASTER_PORT, which this node requires"
-    fix = OTHERS.format(flag="--master-port")
-    raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", fix))

@@ -15,15 +15,17 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import frozen, replace
 from launcher.core.members import Enum
 from launcher.core.signal import signal
-from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, Event
+from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, LATENESS_NS, RANK, Event
 from launcher.job import events
-from launcher.job.commands import Again, Over, Start, Stop
+from launcher.job.commands import Again, Over, Stop
 from launcher.job.state import Job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+    from launcher.failure.model import Verdict
 
 LATE_S = 1.0
 """A step that comes later than this shows that this launcher stood still, and not node 0."""
@@ -41,7 +43,15 @@ class Phase(Enum):
     OVER = "over"
 
 
-# --- what happens to a node, besides the commands of node 0: Start, Stop, Again, Over
+# --- what happens to a node, besides the commands of node 0: Stop, Again, Over
+
+
+@frozen
+class Begin:
+    """Node 0 has started an attempt; ``rank``: of this node in it, None if it is a spare one."""
+
+    attempt: int
+    rank: int | None
 
 
 @frozen
@@ -63,9 +73,17 @@ class Answered:
 
 @frozen
 class Broke:
-    """A process of this node has failed; ``event``: its end by node 0's clock."""
+    """Something on this node ends the attempt; see `launcher.job.events.Failed`."""
 
     event: Event
+    left_ms: int | None = None
+
+
+@frozen
+class Succeeded:
+    """All ranks of this node have succeeded; its companions go on for those of other nodes."""
+
+    progressed: bool | None = None
 
 
 @frozen
@@ -73,15 +91,17 @@ class Done:
     """All processes of this node have ended; see `launcher.job.events.Exited`."""
 
     status: int
+    record: Verdict | None = None
     progressed: bool | None = None
     is_held: bool = False
 
 
 @frozen
 class Signalled:
-    """This launcher has received a signal that asks for the end."""
+    """This launcher has received a signal that asks for the end; ``name``: that of the signal."""
 
     number: int
+    name: str = ""
 
 
 @frozen
@@ -118,7 +138,10 @@ class Run:
 
 @frozen
 class End:
-    """Stop the processes: this signal, and SIGKILL after the grace."""
+    """Stop the processes: this signal, and SIGKILL after the grace.
+
+    The launcher does so by itself after a failure or a signal of its own.
+    """
 
     number: int
 
@@ -168,13 +191,16 @@ class State:
         index: Its index among all nodes.
         phase: What it is doing.
         began: When its launcher began.
-        attempt: The attempt that it runs, ran last or waits for; -1 before the first.
+        attempt: The attempt that it runs, or ran last; -1 before the first.
+        rank: The rank that it has in that; its index before the first.
         has_begun: Whether it knows that the job has started.
         is_spare: Whether it holds no rank.
         answered: When the last heartbeat that node 0 has answered was sent.
         outwaits: Seconds for which this launcher stood still since then.
         stop: The signal by which the processes are stopped; None before that.
-        received: The signal that this launcher has received.
+        has_told_end: Whether node 0 was told how the processes ended; companions may still run.
+        received: The signal that this launcher has received ...
+        received_name: ... and its name.
         gave_up: Whether it has given node 0 up.
         kept: Events that node 0 may not have heard, for a new connection.
         awaits: The attempt that follows, as node 0 has sent; -1 for none.
@@ -187,12 +213,15 @@ class State:
     phase: Phase
     began: float
     attempt: int = -1
+    rank: int = 0
     has_begun: bool = False
     is_spare: bool = False
     answered: float = 0.0
     outwaits: float = 0.0
     stop: int | None = None
+    has_told_end: bool = False
     received: int | None = None
+    received_name: str = ""
     gave_up: bool = False
     kept: tuple[events.Event, ...] = ()
     awaits: int = -1
@@ -213,7 +242,7 @@ class State:
 def begin(job: Job, index: int, now: float) -> State:
     """Return the state of a launcher that begins to call node 0, or is that of node 0."""
     is_spare = index >= job.node_count
-    return State(job, index, Phase.WAITING, now, is_spare=is_spare, answered=now, due=now)
+    return State(job, index, Phase.WAITING, now, rank=index, is_spare=is_spare, answered=now, due=now)
 
 
 class Turn:
@@ -232,8 +261,9 @@ class Turn:
         self.commands.append(command)
 
     def send(self, event: events.Event) -> None:
-        """Send node 0 an event, and keep it for a new connection."""
-        self.change(kept=(*self.state.kept, event))
+        """Send node 0 an event, and keep it for a new connection; of many failed ranks only the first."""
+        if not (_is_of_rank(event) and sum(map(_is_of_rank, self.state.kept)) >= EVENTS_OF_NODE):
+            self.change(kept=(*self.state.kept, event))
         self.do(Send(event))
 
 
@@ -249,6 +279,10 @@ def step(state: State, event: object, now: float) -> tuple[State, tuple[Command,
     RULES[type(event)](turn, event)
     advance(turn)
     return turn.state, tuple(turn.commands)
+
+
+def _is_of_rank(event: events.Event) -> bool:
+    return isinstance(event, events.Failed) and event.event.kind == RANK
 
 
 # --- from node 0
@@ -273,25 +307,25 @@ def answer(turn: Turn, event: Answered) -> None:
             turn.do(Lease(turn.state.lease_until))
 
 
-def start(turn: Turn, event: Start) -> None:
+def start(turn: Turn, event: Begin) -> None:
     """Run the processes of the attempt, unless this node has no rank in it, or has run it already."""
     state = turn.state
     turn.change(has_begun=True)
     if event.attempt <= state.attempt or state.runs or state.gave_up:
         return
-    if state.index not in event.order:
+    if event.rank is None:
         turn.change(is_spare=True)
         return
-    turn.change(attempt=event.attempt, is_spare=False, stop=None, kept=())
+    turn.change(attempt=event.attempt, is_spare=False, stop=None, has_told_end=False, kept=())
     if state.job.restarts.most and turn.now > state.lease_until:
         turn.change(phase=Phase.ENDED)  # this launcher stood still, and that attempt may be over
         turn.send(events.Exited(state.index, EXIT_NOT_READY, event.attempt))
         return
-    turn.change(phase=Phase.RUNNING)
+    turn.change(phase=Phase.RUNNING, rank=event.rank)
     turn.do(Lease(turn.state.lease_until))
-    turn.do(Run(event.attempt, event.order.index(state.index)))
+    turn.do(Run(event.attempt, event.rank))
     if state.received is not None:  # on the way to node 0 this crossed the start
-        turn.send(events.Received(state.index, state.received))
+        turn.send(events.Received(state.index, state.received, state.received_name))
         end(turn, state.received)
 
 
@@ -315,7 +349,7 @@ def again(turn: Turn, event: Again) -> None:
     if event.attempt > max(state.attempt, state.awaits) and not state.gave_up:
         turn.change(awaits=event.attempt)
         if state.runs:
-            turn.do(Kill("late"))
+            end_rest(turn, "late")
         elif state.phase is Phase.ENDED:
             check(turn)
 
@@ -331,9 +365,17 @@ def over(turn: Turn, event: Over) -> None:
     state = turn.state
     turn.change(over=event)
     if state.runs:
-        turn.do(Kill("over"))
+        end_rest(turn, "over")
     else:
         leave(turn)
+
+
+def end_rest(turn: Turn, why: str) -> None:
+    """End what still runs: companions, which nothing needs any more, or what a lost node still runs."""
+    if turn.state.has_told_end:
+        end(turn, signal.SIGTERM)
+    elif not turn.state.job.keep_going:
+        turn.do(Kill(why))
 
 
 def leave(turn: Turn) -> None:
@@ -354,17 +396,29 @@ def leave(turn: Turn) -> None:
 def fail(turn: Turn, event: Broke) -> None:
     """Tell node 0, and stop the other processes unless the failure only follows from another one."""
     state = turn.state
-    turn.send(events.Failed(state.index, event.event, state.attempt))
+    turn.send(events.Failed(state.index, event.event, state.attempt, event.left_ms))
     if not event.event.follows:
+        end(turn, signal.SIGTERM)
+
+
+def succeed(turn: Turn, event: Succeeded) -> None:
+    """Tell node 0 that the ranks have ended; when those of all nodes have, it says so."""
+    state = turn.state
+    if not state.has_told_end:
+        turn.change(has_told_end=True)
+        turn.send(events.Exited(state.index, 0, state.attempt, None, event.progressed))
+    if state.over is not None or state.gave_up or state.awaits > state.attempt:
         end(turn, signal.SIGTERM)
 
 
 def finish(turn: Turn, event: Done) -> None:
     """Tell node 0 that nothing runs here any more, and wait for what follows."""
-    state = turn.state
-    status = event.status or (EXIT_NOT_READY if state.gave_up else 0)
-    turn.change(phase=Phase.ENDED)
-    turn.send(events.Exited(state.index, status, state.attempt, None, event.progressed, event.is_held))
+    state, has_lost = turn.state, turn.state.gave_up and not turn.state.job.keep_going
+    status = event.status or (EXIT_NOT_READY if has_lost else 0)
+    turn.change(phase=Phase.ENDED, has_told_end=True)
+    if not state.has_told_end:
+        ended = (status, state.attempt, event.record, event.progressed, event.is_held)
+        turn.send(events.Exited(state.index, *ended))
     if state.over is not None or state.gave_up:
         leave(turn)
     elif state.awaits > state.attempt:
@@ -376,12 +430,12 @@ def receive(turn: Turn, event: Signalled) -> None:
     state = turn.state
     if state.received is not None:
         return
-    turn.change(received=event.number)
+    turn.change(received=event.number, received_name=event.name)
     if state.is_spare and not state.runs:
         turn.change(has_begun=False)
         leave(turn)
         return
-    turn.send(events.Received(state.index, event.number))
+    turn.send(events.Received(state.index, event.number, event.name))
     end(turn, event.number)
 
 
@@ -406,13 +460,14 @@ def advance(turn: Turn) -> None:
     if now >= until and not state.gave_up:
         turn.change(gave_up=True)
         if state.has_begun:
-            what = f"node {state.index} gave node 0 up: no contact for {state.job.lost_after_s:g} s"
+            kind = state.job.member
+            what = f"{kind} {state.rank} gave {kind} 0 up: no contact for {state.job.lost_after_s:g} s"
             event = Event(state.index, GAVE_UP, int(now * 1e9), EXIT_NOT_READY, LATENESS_NS, what=what)
             turn.send(events.Failed(state.index, event, state.attempt))
-        if state.runs:
-            end(turn, signal.SIGTERM)
-        else:
+        if not state.runs:
             leave(turn)
+        elif state.has_told_end or not state.job.keep_going:
+            end(turn, signal.SIGTERM)
     if turn.state.phase is not Phase.OVER:
         turn.change(due=None if turn.state.gave_up else until)
 
@@ -425,11 +480,12 @@ RULES: Mapping[type, Callable[[Turn, Any], None]] = {
     Connected: connect,
     Disconnected: disconnect,
     Answered: answer,
-    Start: start,
+    Begin: start,
     Stop: stop,
     Again: again,
     Over: over,
     Broke: fail,
+    Succeeded: succeed,
     Done: finish,
     Signalled: receive,
     Checked: note_checked,

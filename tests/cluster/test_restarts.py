@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.job_view import read_seats
+from launcher.cluster.agreed import read_seats
 from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, News, ReadyAgain, Told
-from launcher.cluster.node_rendezvous import NodeRendezvous
+from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
@@ -833,17 +833,15 @@ def test_what_a_launcher_has_left_is_waited_for_in_the_loop(monkeypatch: pytest.
         asked.append(mark)
         return left.pop(0)
 
-    monkeypatch.setattr("launcher.cluster.node_rendezvous.kill_marked", kill)
+    monkeypatch.setattr("launcher.cluster.readiness.kill_marked", kill)
     loop = Loop(lambda text, event: told.append(-1))
-    agent: Any = SimpleNamespace(loop=loop, group=SimpleNamespace(describe_survivors=list))
-    reporter: Any = SimpleNamespace(tell_health=told.append)
-    nothing: Any = None
-    node = NodeRendezvous(agent, nothing, nothing, reporter, nothing, nothing, nothing, nothing)
-    node.end_predecessor("run-1")
-    node._tell_ready(1, time.monotonic() + 9)
+    group: Any = SimpleNamespace(describe_survivors=list)
+    readiness = Readiness(loop, group, (), lambda then: then(), lambda checked: told.append(checked.attempt))
+    readiness.end_predecessor("run-1")
+    readiness.check(1)
     assert len(left) == 1 and told == []
     loop.turn_until(lambda: bool(told), 9)
-    node._tell_ready(2, time.monotonic() + 9)  # our own processes have this mark by now
+    readiness.check(2)  # our own processes have this mark by now
     assert (asked, told) == ([b"run-1"] * 3, [1, 2])
 
 

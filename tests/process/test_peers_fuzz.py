@@ -11,7 +11,6 @@ import struct
 import time
 import tracemalloc
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.messages import Ended
-from launcher.cluster.preemption import subscribe
 from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
 from launcher.failure import transfer
@@ -102,8 +100,8 @@ def hub() -> Iterator[LiveHub]:
         yield live
         # The job is as it was: the same node, still let in, still heard.
         assert live.faults == []
-        member.say({"is": "ask", "number": 1, "what": "x"})
-        assert member.hear("beat")
+        member.say({"is": "beat", "sent": 1.5})
+        assert member.hear("beat")["sent"] == 1.5
         assert sorted(live.hub.members.by_index) == [0, 1]
         assert live.hub.members.by_index[1].connection is not None
         assert live.told == [{"is": "start", "agreed": {"master_port": 6105}, "attempt": 0}]
@@ -362,7 +360,6 @@ def test_strangers_who_say_something_new_each_time_do_not_hide_others() -> None:
 def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None:
     """With what is put around it on its way it would not fit, and nobody would be told."""
     with live_hub(2) as live:
-        subscribe(SimpleNamespace(channel=live.hub, subscribers={}))  # type: ignore[arg-type]
         caller = Caller(live.port)
         caller.say(make_join(1, 2))
         caller.hear("start")

@@ -143,6 +143,9 @@ class World:
             return
         if one.is_calm:
             self.sync(one)
+        if isinstance(event, commands.Start):
+            rank = event.order.index(one.index) if one.index in event.order else None
+            event = node.Begin(event.attempt, rank)
         one.state, out = node.step(one.state, event, self.now)
         for command in out:
             ACTS[type(command)](self, one, command)

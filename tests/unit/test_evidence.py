@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -135,17 +136,12 @@ class Told:
 
     def __init__(self) -> None:
         self.told: list[object] = []
-        self.members = {
-            1: SimpleNamespace(connection=True, heard=float("inf"), place="node 1", name="node 1")
-        }
-        self.arbiter = SimpleNamespace(open_nodes=lambda: [0, 1])
-        self.stop = self.over = None
-        self.attempt = 0
 
     def make(self) -> JobEvidence:
         """Return the evidence of their job."""
-        shape = SimpleNamespace(world_size=2)
-        return JobEvidence(shape, self, self.told.append, self)  # type: ignore[arg-type]
+        shape: Any = SimpleNamespace(world_size=2)
+        name = lambda node: f"node {node}"  # noqa: E731
+        return JobEvidence(shape, 0, lambda: ([0, 1], []), name, name, self.told.append, lambda *end: None)
 
 
 def looked(line: int, number: int = 0) -> Looked:
@@ -169,10 +165,10 @@ def test_nobody_is_asked_while_a_node_has_work() -> None:
     job = Told()
     evidence = job.make()
     evidence.note_quiet(0, Quiet("no output for 10 min"))
-    evidence.fire(1000)
+    evidence.fire(1000, is_ending=False)
     assert job.told == []
     evidence.note_quiet(1, Quiet("no output for 10 min"))
-    evidence.fire(1001)
+    evidence.fire(1001, is_ending=False)
     assert [type(one) for one in job.told] == [Look]
 
 
@@ -183,10 +179,10 @@ def test_a_node_that_is_quiet_by_turns_causes_few_questions() -> None:
     evidence.note_quiet(0, Quiet("no output for 10 min"))
     for step in range(6000):  # ten minutes
         evidence.note_quiet(1, Quiet("no output for 10 min"))
-        evidence.fire(1000 + step / 10)
+        evidence.fire(1000 + step / 10, is_ending=False)
         evidence.take(0, looked(1, evidence._number))
         evidence.take(1, looked(step + 1, evidence._number))
-        evidence.fire(1000 + step / 10)
+        evidence.fire(1000 + step / 10, is_ending=False)
         evidence.note_quiet(1, Quiet())
     assert 10 < sum(isinstance(one, Look) for one in job.told) < 50
     assert len(evidence._threads) <= 2

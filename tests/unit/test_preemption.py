@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.cluster.job_view import JobView
 from launcher.cluster.messages import NodeNotice
-from launcher.cluster.preemption import hear
+from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, parse
 from launcher.core.model import Preemption, Supervision
@@ -259,7 +259,7 @@ def test_a_notice_that_is_none_is_refused(packed: dict[str, object]) -> None:
 def test_a_notice_ends_nothing(by: int, kind: str) -> None:
     """Of another kind than an announcement, or our own."""
     together = Listener()
-    hear(together, parse(NodeNotice, {"by": by, "notice": {**GOOD, "kind": kind}}))  # type: ignore[arg-type]
+    together.hear(parse(NodeNotice, {"by": by, "notice": {**GOOD, "kind": kind}}))
     assert together.heard == []
 
 
@@ -268,7 +268,7 @@ def test_a_notice_of_another_node_names_it() -> None:
     for left_ms, left_s in ((-1, 0.0), (3 * 86_400_000, 3 * 86400.0), (10**15, 366 * 86400.0)):
         together = Listener()
         notice = {"kind": "announced", "what": "Azure\x1b[2J", "left_ms": left_ms}
-        hear(together, parse(NodeNotice, {"by": 1, "notice": notice}))  # type: ignore[arg-type]
+        together.hear(parse(NodeNotice, {"by": 1, "notice": notice}))
         assert together.heard == [("announced", "node 1: Azure\\x1b[2J", left_s)]
 
 
@@ -310,14 +310,21 @@ class Announced:
         self.said.append(text)
 
 
+NOTHING: Any = None
+
+
 class Listener:
-    """What of a node hears notes, of its agent and its observers; real ones would start a job."""
+    """What of an agent a node needs that hears notices; a real one would start a job."""
 
     def __init__(self) -> None:
-        self.view = JobView(Shape(0, 2, 2, "10.0.0.4", (6106,)))
-        self.view.attempt.has_begun = True
         self.heard: list[tuple[str, str, float]] = []
-        self.agent = self.observers = self
+        self.observers = self
+        self.node = ClusterNode(Shape(0, 2, 2, "10.0.0.4", (6106,)), NOTHING, NOTHING)
+        self.node.agent, self.node._has_begun = cast("Any", self), True
+
+    def hear(self, noticed: NodeNotice) -> None:
+        """Handle a notice that node 0 has passed on."""
+        self.node.subscribers[NodeNotice](noticed)
 
     def respond(self, kind: str, what: str, left_s: float, node: int) -> None:
         """Remember it."""

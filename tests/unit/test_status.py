@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -14,10 +13,8 @@ from hypothesis import strategies as st
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.job_view import JobView
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
-from launcher.cluster.settings import Shape
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
@@ -414,30 +411,25 @@ def test_metrics_without_prometheus_client_are_an_error_of_planning(monkeypatch:
 
 
 class Verbose:
-    """A launcher that has more to say than a frame of the channel holds."""
-
-    channel = None
-
-    def __init__(self) -> None:
-        self.subscribers: dict[type, Callable[[Any], None]] = {}
-        self.told: list[object] = []
-        self.reporter, self.view = self, JobView(Shape(0, 1, 1, "node0", (6106,)))
-        self.agent = SimpleNamespace(observers=SimpleNamespace(server=self))
+    """A server that has more to say than a frame of the channel holds."""
 
     def answer(
         self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
     ) -> None:
         take({"stacks": "x" * FRAME_LIMIT_BYTES})
 
-    def tell(self, message: object) -> None:
-        if len(json.dumps(pack_message(message))) > FRAME_LIMIT_BYTES:
-            raise ValueError
-        self.told.append(message)
-
 
 def test_an_answer_that_no_frame_holds_is_said_to_be_one() -> None:
     """Whoever has asked does not wait until the time is up."""
-    node = Verbose()
-    Questions(node)  # type: ignore[arg-type]
-    node.subscribers[Ask](Ask(7, "stacks"))
-    assert node.told == [Reply(7, {"error": "its answer is too long"})]
+    told: list[object] = []
+
+    def tell(message: object) -> None:
+        if len(json.dumps(pack_message(message))) > FRAME_LIMIT_BYTES:
+            raise ValueError
+        told.append(message)
+
+    channel: Any = None
+    server: Any = Verbose()
+    questions = Questions(channel, 1, lambda: 0, tell, lambda: server)
+    questions.handlers[Ask](Ask(7, "stacks"))
+    assert told == [Reply(7, {"error": "its answer is too long"})]

@@ -1,0 +1,131 @@
+"""The values of the start signal: what all nodes use in an attempt, as node 0 has chosen it."""
+
+from __future__ import annotations
+
+from launcher.core.errors import NotReady
+from launcher.core.messages import Garbled
+from launcher.identity.seats import find_rank
+from launcher.machine.host import Host
+from launcher.machine.ports import find_free_port
+from launcher.process.ports import OTHERS, find_taken, port_taken
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.cluster.settings import Shape
+    from launcher.core.log import Say
+    from launcher.core.model import Plan
+
+    Agreed = Mapping[str, object]
+    Replan = Callable[[int, Mapping[int, int], tuple[str, ...]], Plan]
+
+RUN, PORT, SEATS, HOSTS = "run", "master_port", "seats", "hosts"
+"""The name of the run; the port of the rendezvous; the ranks of nodes that took the place of others, by
+index; the addresses of all nodes."""
+RUN_LENGTH = 64
+
+
+def choose(plan: Plan, run: str, last: Agreed | None, replan: Replan, say: Say) -> dict[str, object]:
+    """Return the values that node 0 chooses for an attempt; ``last``: those of the one before, if any."""
+    port = choose_port(plan, say) if last is None else find_next_port(plan, last.get(PORT), replan)
+    return {PORT: port, RUN: run}
+
+
+def choose_port(plan: Plan, say: Say) -> int:
+    """Return the port of the rendezvous: another one if that of the plan is taken."""
+    asked = plan.topology.master_port
+    if plan.allocation.ranks_at_start or not find_taken(plan):
+        return asked
+    port = find_free_port(asked) or Host().free_port()
+    say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead", "port-moved")
+    return port
+
+
+def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
+    """Return a free port for the rendezvous of the next attempt.
+
+    It differs from the last one, so that remains of the last attempt cannot connect to it. It stays the same
+    if the user's own MASTER_PORT insists on it.
+    """
+    before = last if isinstance(last, int) else plan.topology.master_port
+    port = find_free_port(before) or Host().free_port()
+    return port if replan(port, {}, ()).topology.master_port == port else before
+
+
+def remember_last(replan: Replan) -> Replan:
+    """Return the same function with a memory of one plan: node 0 asks for each twice, 5 ms of a restart."""
+    last: dict[object, Plan] = {}
+
+    def find(port: int, seats: Mapping[int, int], hosts: tuple[str, ...]) -> Plan:
+        key = port, tuple(sorted(seats.items())), hosts
+        if key not in last:
+            plan = replan(port, seats, hosts)
+            last.clear()
+            last[key] = plan
+        return last[key]
+
+    return find
+
+
+def adopt(plan: Plan, agreed: Agreed, seats: Mapping[int, int], replan: Replan) -> Plan:
+    """Return the plan with the port of the rendezvous that node 0 has chosen, and the nodes of this attempt.
+
+    Args:
+        plan: The plan of this node.
+        agreed: The values of the start signal; a port that is none changes nothing.
+        seats: The ranks of nodes that took the place of others, by index.
+        replan: Plans again with another port, the ranks of nodes that took the place of others, and the
+            addresses of all nodes, unless they are listed.
+
+    Raises:
+        NotReady: A setting of the user requires another port, or the addresses do not fit the job.
+    """
+    told = agreed.get(PORT)
+    hosts: tuple[str, ...] = ()
+    if plan.meeting is not None:
+        from launcher.cluster.address_exchange import read_hosts
+
+        hosts = read_hosts(plan.meeting, agreed.get(HOSTS))
+    port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
+    if port == plan.topology.master_port and not seats and not hosts:
+        return plan
+    found = replan(port, seats, hosts)
+    if found.topology.master_port == port:
+        return found
+    user = "MASTER_PORT, which this node requires"
+    fix = OTHERS.format(flag="--master-port")
+    raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", fix))
+
+
+def name_run(agreed: Agreed) -> str:
+    """Return the name of the run; empty from a node 0 that does not tell it."""
+    told = agreed.get(RUN)
+    return told if isinstance(told, str) and len(told) <= RUN_LENGTH and told.isalnum() else ""
+
+
+def read_seats(agreed: Agreed, shape: Shape) -> dict[int, int]:
+    """Return the ranks of nodes that took the place of others, by index.
+
+    Raises:
+        Garbled: A node or a place that the job does not have, or two nodes with one place.
+    """
+    told = agreed.get(SEATS, {})
+    indices = {str(index): index for index in range(shape.node_count + shape.spare_count)}
+    ranks = range(shape.node_count)
+    if not isinstance(told, dict) or not all(index in indices for index in told):
+        raise Garbled("seats of nodes that are none of the job")
+    if not all(type(rank) is int and rank in ranks for rank in told.values()):
+        raise Garbled("seats that are none of the job")
+    if len(set(told.values())) < len(told):
+        raise Garbled("a seat of two nodes")
+    return {indices[index]: rank for index, rank in told.items()}
+
+
+def read_rank(agreed: Agreed, shape: Shape) -> int | None:
+    """Return the rank of this node in the attempt; None if it is a spare one.
+
+    Raises:
+        Garbled: The values give places to nodes that the job does not have.
+    """
+    return find_rank(shape.index, shape.node_count, read_seats(agreed, shape))

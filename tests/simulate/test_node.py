@@ -1,0 +1,82 @@
+"""A node by single steps: what it repeats to node 0, and what ends what still runs."""
+
+from __future__ import annotations
+
+from launcher.core.model import Restarts
+from launcher.core.signal import signal
+from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, RANK, Event
+from launcher.job import commands, events, node
+from launcher.job.state import Job
+from launcher.recovery.policy import Decision
+
+AGAIN = commands.Again(1, commands.Over(1), Decision(True, ""))
+
+
+class Steps:
+    """A node that is led step by step; node 0 has started the first attempt."""
+
+    def __init__(self, **more: object) -> None:
+        self.state = node.begin(Job(2, restarts=Restarts(most=3), **more), 1, 0.0)  # type: ignore[arg-type]
+        self.take(node.Answered(0.5))
+        self.take(node.Begin(0, 1))
+
+    def take(self, event: object, now: float = 1.0) -> tuple[node.Command, ...]:
+        """Take an event, and return the commands."""
+        self.state, found = node.step(self.state, event, now)
+        return found
+
+    def repeated(self) -> list[events.Event]:
+        """Return what it sends on a new connection."""
+        return [one.event for one in self.take(node.Connected()) if isinstance(one, node.Send)]
+
+
+def test_the_end_is_told_again_however_many_ranks_have_failed() -> None:
+    """The connection is gone while forty ranks fail; node 0 hears the first of them, and the end."""
+    one = Steps()
+    for rank in range(40):
+        one.take(node.Broke(Event(1, RANK, rank, 1, facts={"rank": rank})))
+    one.take(node.Broke(Event(1, GAVE_UP, 41, 75)))
+    one.take(node.Done(1))
+    kept = one.repeated()
+    kinds = [event.event.kind if isinstance(event, events.Failed) else "" for event in kept]
+    assert kinds == [RANK] * EVENTS_OF_NODE + [GAVE_UP, ""] and isinstance(kept[-1], events.Exited)
+
+
+def test_the_end_of_an_attempt_is_sent_until_the_next_one_starts() -> None:
+    """Each connection may end before it has delivered it, and node 0 tells of the running attempt on each."""
+    one = Steps()
+    one.take(node.Done(0))
+    assert one.take(node.Begin(0, 1)) == ()
+    assert len(one.repeated()) == len(one.repeated()) == 1
+    one.take(node.Begin(1, 1))
+    assert one.repeated() == []
+
+
+def test_companions_are_ended_gently_once_the_ranks_of_all_nodes_have() -> None:
+    """Node 0 hears once that this node has ended, and not of the companions."""
+    one = Steps()
+    sent = one.take(node.Succeeded())
+    assert [type(one.event) for one in sent if isinstance(one, node.Send)] == [events.Exited]
+    assert one.take(AGAIN) == (node.End(signal.SIGTERM),)
+    assert one.take(node.Done(0)) == (node.Check(1),)
+
+
+def test_a_node_whose_ranks_still_run_when_another_attempt_follows_kills_them() -> None:
+    assert node.Kill("late") in Steps().take(AGAIN)
+
+
+def test_a_node_that_loses_node_0_goes_on_only_with_keep_going() -> None:
+    """It ends with its own status then."""
+    one, other = Steps(), Steps(keep_going=True)
+    late = one.state.answered + one.state.job.given_up_s + 0.1
+    assert node.End(signal.SIGTERM) in one.take(node.Tick(), late)
+    assert not any(isinstance(found, node.End) for found in other.take(node.Tick(), late))
+    assert [one.status for one in other.take(node.Done(0), late) if isinstance(one, node.Exit)] == [75]
+
+
+def test_an_answer_that_is_late_does_not_prolong_the_lease() -> None:
+    """What counts is when the heartbeat was sent that node 0 has answered."""
+    one = Steps()
+    (lease,) = one.take(node.Answered(0.9), 5.0)
+    assert lease == node.Lease(0.9 + one.state.job.lease_s)
+    assert one.take(node.Answered(0.7), 6.0) == ()
