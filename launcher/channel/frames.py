@@ -25,7 +25,7 @@ import os
 import struct
 
 from launcher.channel.lines import encode, parse
-from launcher.core.messages import Garbled
+from launcher.core.messages import OTHER_KEY, Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ SEAL_BYTES = 16
 NONCE_BYTES = PROOF_BYTES = 32
 PREAMBLE = b"launcher/peers/2"
 CALL_BYTES = len(PREAMBLE) + NONCE_BYTES
-OTHER_KEY = "another token"
-"""Part of the reason for a failed handshake, from which the fix is chosen."""
 OTHER_LAUNCHER = f"a launcher with {OTHER_KEY}, or of another job, or something else"
 _HEADER = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")

@@ -193,7 +193,7 @@ class ClusterNode(Coordination):
                     agent.group.watchdog.renew(command.until)
 
     def _run(self, rank: int) -> None:
-        """Take part in an attempt; its processes are started by whoever has waited for this."""
+        """Take part in an attempt; `gather` or `restarts` has waited for this, and starts its processes."""
         self.agreed = self._told
         self._clear()
         self._again = None

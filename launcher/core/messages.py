@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     Line = str
     """A text of at most `LINE_LENGTH` characters; a longer one is cut."""
 
+OTHER_KEY = "another token"
+"""Part of the reason for a failed handshake, from which the fix is chosen."""
 NUMBER_BITS = 63
 """Enough for nanoseconds since 1970; a larger number is neither a time nor a PID."""
 NODES_MAX = 1 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.errors import Problem
+from launcher.core.messages import OTHER_KEY
 from launcher.core.model import NODE
 from launcher.core.version import __version__
 
@@ -94,8 +95,6 @@ def node_0_missing(kind: str, waited_s: float, reason: str) -> Problem:
 
 def _key_fix(reason: str) -> str:
     """Return the first part of the fix, if the handshake has failed; otherwise nothing."""
-    from launcher.channel.frames import OTHER_KEY
-
     return f"{SAME_KEY}; else " if OTHER_KEY in reason else ""
 
 
