@@ -105,7 +105,8 @@ class CoordinatorClient:
             say: Prints a message in this node's log.
             deliver: Takes the messages of node 0.
             on_connected: Called when node 0 has let us in, again or for the first time.
-            on_answered: Called when node 0 has answered a heartbeat, with the time at which that was sent.
+            on_answered: Called when node 0 has answered a heartbeat, or our first message on a connection,
+                with the time at which that was sent.
         """
         now = time.monotonic()
         self.due: float | None = now
@@ -257,7 +258,7 @@ class CoordinatorClient:
             return
         match message:
             case Beat():
-                self._on_answered(message.sent)
+                self._on_answered(min(message.sent, now))
             case Welcome():
                 back_ns = time.monotonic_ns()
                 found = measure(message.asked_ns, message.heard_ns, message.answered_ns, back_ns)
@@ -268,6 +269,7 @@ class CoordinatorClient:
                 for kept in self._unheard:  # the last connection may have lost it; twice does no harm
                     if self._connection is not None:
                         self._connection.send(pack(kept))
+                self._on_answered(min(message.asked_ns / 1e9, now))
                 self._on_connected()
             case Waiting():
                 self.connect_status.reason = f"it waits for other {self._shape.member}s: {message.what}"

@@ -500,11 +500,11 @@ class Coordinator:
         member.unheard.clear()
         if self._silence.hear(member.index, time.monotonic()):
             self.feed(events.Heard(member.index))
-        message = unpack(packed, messages.FROM_NODE)
-        if isinstance(message, messages.Beat):
+        if packed.get("is") == "beat" and isinstance(packed.get("sent"), float):
             if member.connection is not None:
-                member.connection.send(pack(message))
+                member.connection.send({"is": "beat", "sent": packed["sent"]})
             return
+        message = unpack(packed, messages.FROM_NODE)
         if self.members.by_index.get(member.index) is not member:
             return  # its place was given to another
         if self.members.may_send(member.index, type(message)):

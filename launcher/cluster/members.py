@@ -77,9 +77,10 @@ class Member:
 
     def reconnect(self, connection: Connection, address: str) -> None:
         """Replace its connection, which is dead or silent, by a new one, once what has arrived is read."""
-        if self.connection is not None:
-            self.connection.read()
-        self.hang_up()
+        before, self.connection = self.connection, None
+        if before is not None:
+            before.read()
+            before.close()
         self.connection, self.address = connection, address
 
     def tell(self, message: object, encoded: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from errno import EAFNOSUPPORT
 from typing import Any
@@ -16,9 +17,10 @@ from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.messages import parse
+from launcher.core.model import Restarts
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
-from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_join
+from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, Caller, live_hub, make_join
 from tests.saying import keep
 
 
@@ -58,7 +60,6 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
             Helpers(loop),
             keep(said),
             lambda message: None,
-            lambda: None,
         )
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)
@@ -76,3 +77,47 @@ def test_a_node_that_cannot_be_knocked_at_is_one_of_those_that_are_named(
     monkeypatch.setattr(reach, "resolve", has_two(("::1",)))
     found = reach.read_reasons(list(reach.find_reasons({3: "node3"}, 1)))
     assert found == {3: "its name resolves, but: Address family not supported by protocol"}
+
+
+def test_a_node_that_has_called_for_long_has_its_lease_before_the_start_arrives() -> None:
+    """Node 0 came a minute later: the start must not find a lease that counts from our own beginning."""
+    loop, order = Loop(keep([])), list[tuple[str, float]]()
+    with live_hub(2) as hub:
+        began = time.monotonic()
+        link = CoordinatorClient(
+            KEY,
+            Shape(1, 2, 2, ADDRESS, (hub.port,)),
+            parse(Join, make_join(1, 2)),
+            loop,
+            Helpers(loop),
+            keep([]),
+            lambda message: order.append((type(message).__name__, time.monotonic())),
+            on_answered=lambda sent: order.append(("answered", sent)),
+        )
+        loop.timers.append(link)
+        loop.turn_until(lambda: link.has_started, WAIT_S)
+        link.close()
+    loop.close()
+    assert [name for name, _ in order[:2]] == ["answered", "Start"]
+    assert began <= order[0][1] <= order[1][1]
+
+
+def test_what_has_arrived_on_a_connection_that_has_ended_is_read_and_the_new_one_stays() -> None:
+    """A node calls again; node 0 reads the end of the old connection while it lets the new one in."""
+    with live_hub(2, Restarts(most=1)) as hub:
+        first = Caller(hub.port)
+        first.say(make_join(1, 2))
+        first.hear("start")
+        second = Caller(hub.port)
+
+        def end_and_join() -> None:
+            first.say({"is": "quiet", "what": "nothing", "attempt": 0})
+            first.socket.close()
+            second.say(make_join(1, 2))
+
+        hub.do(end_and_join)  # node 0 finds both at once
+        assert second.hear("welcome") and second.hear("start")
+        second.say({"is": "beat", "sent": 2.5})
+        assert second.hear("beat")["sent"] == 2.5
+        assert not hub.is_away(1) and hub.faults == []
+        second.socket.close()

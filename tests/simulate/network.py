@@ -52,9 +52,11 @@ class Connection:
         session: The launcher.
         is_open: Whether each side may still send: that of the launcher, that of node 0.
         sent_until: When the last message of each direction arrives.
+        called: When the launcher has begun it.
     """
 
     def __init__(self, session: str, link: Link) -> None:
         self.session, self.link = session, link
         self.is_open = [True, True]
         self.sent_until = [0.0, 0.0]
+        self.called = 0.0

@@ -254,6 +254,7 @@ class World:
             if one.calling is not None and one.calling is not one.connection:
                 self.hang_up(one.calling, UP)
             connection = one.calling = Connection(one.session, one.link)
+            connection.called = self.now
             begun, attempt = one.state.has_begun, one.state.attempt
 
             def join() -> None:
@@ -302,6 +303,7 @@ class World:
         if before is not None and before is not connection:
             self.hang_up(before, UP)
         one.connection, one.heard = connection, self.now
+        self.feed(one, node.Answered(connection.called))
         self.feed(one, node.Connected())
         if self.calms(one) and not one.is_beating:
             self.calm(one)
