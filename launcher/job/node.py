@@ -269,8 +269,8 @@ class Turn:
 
 def step(state: State, event: object, now: float) -> tuple[State, tuple[Command, ...]]:
     """Return the state after an event, and what to do."""
-    if state.phase is Phase.OVER:
-        return state, ()
+    if state.phase is Phase.OVER and not isinstance(event, Connected):
+        return state, ()  # one that has given node 0 up may still reach it, and say so
     turn = Turn(state, now)
     if state.due is not None and now > state.due + LATE_S:
         turn.change(outwaits=state.outwaits + now - state.due)

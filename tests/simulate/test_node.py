@@ -74,6 +74,16 @@ def test_a_node_that_loses_node_0_goes_on_only_with_keep_going() -> None:
     assert [one.status for one in other.take(node.Done(0), late) if isinstance(one, node.Exit)] == [75]
 
 
+def test_a_node_that_has_given_node_0_up_and_ended_says_so_on_a_last_connection() -> None:
+    """Otherwise the others would take the job for a success."""
+    one = Steps()
+    late = one.state.answered + one.state.job.given_up_s + 0.1
+    one.take(node.Tick(), late)
+    one.take(node.Done(0), late)
+    assert one.state.phase is node.Phase.OVER
+    assert [type(event) for event in one.repeated()] == [events.Failed, events.Exited]
+
+
 def test_an_answer_that_is_late_does_not_prolong_the_lease() -> None:
     """What counts is when the heartbeat was sent that node 0 has answered."""
     one = Steps()
