@@ -248,7 +248,8 @@ class ClusterNode(Coordination):
         )
         self.subscribers |= self.questions.handlers
         twin = self._make_twin(self)
-        agent.loop.timers[:] = [channel, self] if twin is None else [channel, self, twin]
+        agent.loop.timers[:] = [] if twin is None else [twin]
+        self._keep_time()
         agent.loop.guard(agent.observers.serve)
         agent.loop.guard(lambda: self._readiness.check(0))
         if isinstance(channel, Coordinator):
@@ -335,6 +336,10 @@ class ClusterNode(Coordination):
 
     def begin(self) -> None:
         """Prepare for the start of the processes."""
+        self._keep_time()
+
+    def _keep_time(self) -> None:
+        """Have the loop call the channel and this node when they are due; node 0 answers itself."""
         timers = self.agent.loop.timers
         timers += [self.channel, self]
         if isinstance(self.channel, Coordinator):
