@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LATE_S = 1.0
 """A step that comes later than this shows that this launcher stood still, and not node 0."""
+UNREAD_S = 5.0
+"""Seconds to read what node 0 has sent meanwhile, and to call it again."""
 SLACK_S = 5.0
 """Extra seconds, so that node 0 gives the roll call up first and reports which nodes are missing."""
 
@@ -273,7 +275,7 @@ def step(state: State, event: object, now: float) -> tuple[State, tuple[Command,
         return state, ()  # one that has given node 0 up may still reach it, and say so
     turn = Turn(state, now)
     if state.due is not None and now > state.due + LATE_S:
-        turn.change(outwaits=state.outwaits + now - state.due)
+        turn.change(outwaits=state.outwaits + now - state.due + UNREAD_S)
     if state.runs and state.job.restarts.most and now > state.lease_until:
         turn.do(Kill("lease"))  # this launcher stood still, and another attempt may have started
     RULES[type(event)](turn, event)

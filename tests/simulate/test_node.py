@@ -84,6 +84,17 @@ def test_a_node_that_has_given_node_0_up_and_ended_says_so_on_a_last_connection(
     assert [type(event) for event in one.repeated()] == [events.Failed, events.Exited]
 
 
+def test_a_node_that_stood_still_hears_first_what_node_0_has_sent_meanwhile() -> None:
+    """It was this node that was away: node 0 may have gone on without it, and says so."""
+    one = Steps()
+    late = one.state.answered + one.state.job.given_up_s + 20.0
+    one.take(commands.Stop(0, "x", 0), late)
+    assert not one.state.gave_up
+    over = commands.Over(75, why="this node leaves", leaves=True)
+    one.take(over, late)
+    assert one.state.over == over
+
+
 def test_an_answer_that_is_late_does_not_prolong_the_lease() -> None:
     """What counts is when the heartbeat was sent that node 0 has answered."""
     one = Steps()
