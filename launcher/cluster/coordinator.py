@@ -13,23 +13,24 @@ from collections import deque
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
 from launcher.cluster import messages
+from launcher.cluster.admission import Admission
 from launcher.cluster.attempts import Attempts, describe_error
 from launcher.cluster.evidence import JobEvidence
-from launcher.cluster.join import Join, compare_clocks, read_identity
+from launcher.cluster.join import Join
 from launcher.cluster.members import Member, Members
 from launcher.cluster.outcome import make_over, read_failure
-from launcher.cluster.roll import Caller, Missing, find_disagreement, find_refusal, is_odd
+from launcher.cluster.roll import Missing, find_disagreement
 from launcher.core.budget import Quota
 from launcher.core.errors import LauncherError
-from launcher.core.messages import Garbled, pack, parse, unpack
-from launcher.core.model import NODE, Restarts
+from launcher.core.messages import pack, unpack
+from launcher.core.model import Restarts
 from launcher.core.redact import printable, quote
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
 from launcher.job import between, commands, controller, events
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
-from launcher.job.state import Job, Link, Phase
+from launcher.job.state import Job, Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
     from launcher.failure.model import Cause
+    from launcher.job.state import State
     from launcher.process.loop import Loop
     from launcher.recovery.recovery import Recovery
 
@@ -60,13 +62,12 @@ class Coordinator:
     """The control channel on node 0.
 
     Attributes:
-        state: The job, as the controller knows it.
         members: The launchers that were let in.
         evidence: What the ranks of all nodes do, if the job hangs or has failed.
         acceptor: Connections that have not identified their node yet.
         port: Where it listens.
         subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
-            message) -> None; see `number_of`. Preemption notices go to all nodes.
+            message) -> None; see `Members.number_of`. Preemption notices go to all nodes.
         may_leave: Whether all nodes know how the job ended, or have had the time to hear it.
         offset: No offset: times are those of our own clock.
         is_lost: No: node 0 does not lose itself.
@@ -117,8 +118,6 @@ class Coordinator:
         self._quota = quota = Quota(say, shape.node_count + shape.spare_count)
         self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree
         own = Member(0, {**vars(join), "clock_ahead_s": 0.0}, shape.address)
-        self.members = Members(own)
-        self._attempts = Attempts(shape, recovery, quota, self._find_machine)
         self._missing = Missing(shape, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
         job = Job(
             shape.node_count,
@@ -132,19 +131,18 @@ class Coordinator:
             run,
         )
         self._run = run
-        self.state = controller.begin(job, own.session, now, own.host, own.described)
+        state = controller.begin(job, own.session, now, own.host, own.described)
+        self.members = members = Members(shape, own, state)
+        self._attempts = Attempts(shape, recovery, quota, members.machine)
+        self._admission = Admission(members, self.feed, acceptor.turned_away, self._attempts.say)
         self.may_leave = False
         self._queue: deque[events.Event] = deque()
         self._is_busy = False
         self._silence = Silence()
-        self._calls: dict[str, tuple[Connection, Member, Join, int]] = {}
-        """Launchers that are joining, by session: connection, facts, first message, and when it was heard."""
         self._sent: dict[type, tuple[object, object]] = {}
         """The latest command of each type that went to all nodes, and its message."""
         self._first: messages.First | None = None
         """What came first in the last attempt that has failed."""
-        self._claims: dict[int, tuple[float, str, str]] = {}
-        """Launchers that have called as a node of ours, by index: when to report it, the address, and why."""
         self.port: int = listener.getsockname()[1]
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
@@ -154,14 +152,22 @@ class Coordinator:
         self.evidence = JobEvidence(
             self._shape,
             attempt,
-            self._find_open,
-            self._find_name,
-            self._find_place,
+            self.members.list_open,
+            self.members.name,
+            self.members.place,
             self._tell_all,
             self._hang,
         )
 
+    def _admit(self, connection: Connection, address: str, message: Message) -> None:
+        self._admission.take(connection, address, message)
+
     # --- the controller
+
+    @property
+    def state(self) -> State:
+        """The job, as the controller knows it."""
+        return self.members.state
 
     def feed(self, event: events.Event) -> None:
         """Let the controller handle an event, and do what it decides."""
@@ -183,7 +189,7 @@ class Coordinator:
             raise failed
 
     def _take(self, event: events.Event) -> None:
-        self.state, found = controller.step(self.state, event, time.monotonic())
+        self.members.state, found = controller.step(self.state, event, time.monotonic())
         for command in found:
             ACTS[type(command)](self, command)
 
@@ -213,11 +219,11 @@ class Coordinator:
         return found
 
     def _stop(self, command: commands.Stop) -> None:
-        by, told = self._rank_of(command.by), command.number
+        by, told = self.members.rank_of(command.by), command.number
         self._send_all(command, messages.Stop(command.why, by, told, command.left_ms, command.attempt))
 
     def _spread(self, command: commands.News) -> None:
-        self._tell_all(messages.News(command.why, self._rank_of(command.by)))
+        self._tell_all(messages.News(command.why, self.members.rank_of(command.by)))
 
     def _go_on(self, command: commands.Again) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
@@ -273,9 +279,9 @@ class Coordinator:
             assert isinstance(what, commands.Over)  # noqa: S101 - others go to all first
             message = make_over(what)
         if member is None:
-            call = self._calls.pop(command.session, None)
+            call = self._admission.take_call(command.session)
             if call is not None:
-                self.members.send_off(call[0], message)
+                self.members.send_off(call.connection, message)
         elif isinstance(what, commands.Over) and what.leaves:
             connection, member.connection = member.connection, None
             self._silence.forget(member.index)
@@ -287,16 +293,17 @@ class Coordinator:
 
     def _let_in(self, command: commands.Admit) -> None:
         """Use the connection of a launcher from now on."""
-        connection, caller, join, heard_ns = self._calls.pop(command.session)
-        index, now = command.node, time.monotonic()
+        call = self._admission.take_call(command.session)
+        assert call is not None  # noqa: S101 - it has just joined
+        connection, index, now = call.connection, command.node, time.monotonic()
         member = self.members.find(command.session)
         if member is not None:
-            member.reconnect(connection, caller.address)
+            member.reconnect(connection, call.caller.address)
         else:
-            member = caller
+            member = call.caller
             member.connection = connection
             self.members.put(member)
-            self._claims.pop(index, None)
+            self._admission.note_admitted(index)
         self._silence.forget(index)
         self._silence.hear(index, now)
         known = member
@@ -304,48 +311,15 @@ class Coordinator:
             lambda message: self._on_message(known, message),
             lambda why: self._on_closed(known, connection, why),
         )
-        connection.send(pack(messages.Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
+        connection.send(pack(messages.Welcome(call.join.mono_ns, call.heard_ns, time.monotonic_ns())))
         for encoded in member.unheard:
             connection.send_encoded(encoded)
         if not connection.is_open:  # it has left already, and will call again
             member.connection = None
             self._queue.append(events.Lost(index, now, why="broken"))
 
-    def _is_hopeless(self, index: int, session: str) -> bool:
-        """Whether the controller will send a launcher away: its facts, which may be long, are not read."""
-        if self.state.attempt is None or self.members.find(session) is not None:
-            return False
-        if not 0 < index < len(self.state.nodes):
-            return True
-        node = self.state.nodes[index]
-        return node is not None and node.link is not Link.CLOSED and not node.is_lost
-
     def _send_away(self, command: commands.Busy) -> None:
-        connection, caller, _, _ = self._calls.pop(command.session)
-        self._send_off_busy(connection, caller.address, caller.index)
-
-    def _send_off_busy(self, connection: Connection, address: str, index: int) -> None:
-        """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
-        kind = self._shape.member
-        known = self.members.by_index.get(index)
-        if known is not None:
-            why, with_whom = f"claims to be a {kind} that has already joined", self._find_name(index)
-        else:
-            why, with_whom = "connected after the job had begun", f"{kind}s 0 to {self._shape.node_count - 1}"
-        if not self.state.job.restarts.most or known is None:
-            self.acceptor.turned_away.note(address, f"{why}: as {kind} {index}")
-        else:
-            until = time.monotonic() + self._shape.given_up_s + SUCCESSOR_S
-            self._claims.setdefault(index, (until, address, why))
-        connection.send(pack(messages.Busy(f"a job that runs already, with {with_whom}")))
-        connection.close()
-
-    def _note_claims(self, now: float) -> None:
-        """Report launchers that called as a node of ours, and were not its successors."""
-        for index, (until, address, why) in list(self._claims.items()):
-            if now >= until:
-                del self._claims[index]
-                self.acceptor.turned_away.note(address, f"{why}: as {self._shape.member} {index}")
+        self._admission.send_away(command.session)
 
     def _hang_up(self, command: commands.HangUp) -> None:
         member = self.members.find(command.session)
@@ -355,10 +329,10 @@ class Coordinator:
 
     def _probe(self, command: commands.Probe) -> None:
         def tell(described: str) -> None:
-            lines = find_disagreement(self._list_facts(), self._shape.member)[1]
+            lines = find_disagreement(self.members.list_facts(), self._shape.member)[1]
             self.feed(events.Probed(described, tuple(lines)))
 
-        self._missing.look(self._find_missing, lambda: self.state.left, tell)
+        self._missing.look(self.members.missing, lambda: self.state.left, tell)
 
     def _print(self, command: commands.Print) -> None:
         self._attempts.say(command.text, command.event)
@@ -366,124 +340,12 @@ class Coordinator:
     def _blame(self, command: commands.Blame) -> None:
         member = self.members.by_index.get(command.node)
         if member is not None:
-            rank, machine = self._rank_of(command.node), str(member.facts["machine"] or "")
+            rank, machine = self.members.rank_of(command.node), str(member.facts["machine"] or "")
             self._attempts.note_hosts(one.host for one in self.members.by_index.values())
             self._attempts.blame(command.cause, command.what, rank, member.host, machine)
 
     def _leave(self, command: commands.Close) -> None:
         self.may_leave = True
-
-    # --- joining
-
-    def _admit(self, connection: Connection, address: str, message: Message) -> None:
-        """Let the controller decide about a client that has the key, by its first message.
-
-        Raises:
-            Garbled: The message is not a valid `Join`.
-        """
-        heard_ns, own = time.monotonic_ns(), self.members.by_index[0]
-        identity = read_identity(message)
-        if identity.session == own.session:  # through a service in front of us
-            connection.send(pack(messages.Busy("this launcher itself")))
-            connection.close()
-            return
-        if self._is_hopeless(identity.rank, identity.session):
-            self._send_off_busy(connection, address, identity.rank)
-            return
-        join = parse(Join, message)
-        if join.session in self._calls:
-            raise Garbled("joins twice")
-        facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
-        member = Member(join.rank, facts, address)
-        self._calls[join.session] = connection, member, join, heard_ns
-        is_back = self.members.find(join.session) is not None
-        refusal = None if is_back or join.begun else self._find_refusal(member)
-        self.feed(
-            events.Joined(
-                join.rank, join.session, join.begun, join.attempt, refusal, member.host, member.described
-            )
-        )
-        if self._calls.pop(join.session, None) is not None:
-            connection.close()
-
-    def _find_refusal(self, member: Member) -> commands.Refusal | None:
-        """Return why a new launcher cannot take part, None if it can; print in what it differs if it can.
-
-        All are compared when the last one joins the roll call, and each one that comes later.
-        """
-        index, shape, state = member.index, self._shape, self.state
-        is_gathering, is_spare = state.phase is Phase.GATHERING, index >= shape.node_count
-        is_last = state.missing == 1 and not is_spare and state.holders[index] is None
-        caller = Caller(f"{shape.member} {index} ({member.host})", index, member.version, member.facts)
-        is_needed = not is_gathering or is_last or is_spare or is_odd(caller, shape)
-        if state.phase is Phase.OVER or not is_needed:
-            return None
-        present = self._list_facts()
-        refusal, lines = find_refusal(caller, self._find_name(0), present, shape)
-        if not is_gathering and not is_spare:
-            lines = [] if lines == find_disagreement(present, shape.member)[1] else lines
-        if refusal is None and not (is_spare and is_gathering):
-            for line in lines:
-                self._attempts.say(line, "nodes-differ")
-        return refusal
-
-    # --- nodes by rank
-
-    def _rank_of(self, index: int) -> int:
-        """Return the rank of a node, or its index if it holds none."""
-        node = self.state.nodes[index] if index < len(self.state.nodes) else None
-        return index if node is None or node.rank is None else node.rank
-
-    def _find(self, number: int) -> Member | None:
-        """Return a launcher by its number; see `number_of`."""
-        index = (
-            -1 - number
-            if number < 0
-            else self.state.holders[number]
-            if number < self._shape.node_count
-            else None
-        )
-        return None if index is None else self.members.by_index.get(index)
-
-    def number_of(self, index: int) -> int:
-        """Return the number by which messages find a node: its rank, or for a spare one -1 - its index.
-
-        A spare node may have been replaced, and then another has the rank that is its index.
-        """
-        node = self.state.nodes[index]
-        return -1 - index if node is None or node.rank is None else node.rank
-
-    def _find_name(self, index: int) -> str:
-        """Return the name of a node in messages, by its index."""
-        member, kind = self.members.by_index.get(index), self._shape.member
-        return f"{kind} {self._rank_of(index)}" + ("" if member is None else f" ({member.host})")
-
-    def _find_place(self, index: int) -> str:
-        """Return the place of a node's processes in messages, by its index."""
-        return self._find_name(index) if self._shape.member == NODE else self.members.by_index[index].host
-
-    def _find_machine(self, rank: int | None) -> str:
-        member = None if rank is None else self._find(rank)
-        return "" if member is None else str(member.facts["machine"] or "")
-
-    def _find_missing(self) -> list[int]:
-        """Return the ranks that no node holds."""
-        return [rank for rank, index in enumerate(self.state.holders) if index is None]
-
-    def _list_facts(self) -> dict[str, Message]:
-        """Return the facts of the nodes that hold a rank, by their names and in the order of the ranks."""
-        held = [index for index in self.state.holders if index is not None]
-        return {self._find_name(index): self.members.by_index[index].facts for index in held}
-
-    def _find_open(self) -> tuple[list[int], list[int]]:
-        """Return the indices of the nodes whose processes run: those that are heard, and the others."""
-        heard: list[int] = []
-        silent: list[int] = []
-        for index in self.state.holders:
-            node = None if index is None else self.state.nodes[index]
-            if index is not None and node is not None and node.ended is None and not node.is_lost:
-                (heard if node.link is Link.OPEN else silent).append(index)
-        return heard, silent
 
     # --- messages from nodes
 
@@ -510,18 +372,18 @@ class Coordinator:
         if self.members.may_send(member.index, type(message)):
             self._hear(member.index, message)
         else:
-            name = self._find_name(member.index)
+            name = self.members.name(member.index)
             self.acceptor.turned_away.note(member.address, f"sends too many messages: as {name}")
 
     def _hear(self, index: int, message: object) -> None:
-        is_spare, attempt = self.number_of(index) < 0, self.state.attempt
+        is_spare, attempt = self.members.number_of(index) < 0, self.state.attempt
         number = 0 if attempt is None else attempt.number
         match message:
             case messages.Bye():
                 self.feed(events.Left(index))
                 self._hang_up_on(index)
             case messages.Failed():
-                event = read_failure(index, self._find_place(index), message)
+                event = read_failure(index, self.members.place(index), message)
                 self.feed(events.Failed(index, event, message.attempt, message.left_ms))
             case messages.Told():
                 self.feed(events.Received(index, message.number, message.name))
@@ -548,7 +410,7 @@ class Coordinator:
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None and not (is_spare and not isinstance(message, messages.Ask)):
-                    self._loop.guard(lambda: subscriber(self.number_of(index), message))
+                    self._loop.guard(lambda: subscriber(self.members.number_of(index), message))
 
     def _hang_up_on(self, index: int) -> None:
         """Close the connection of a launcher that leaves."""
@@ -594,41 +456,12 @@ class Coordinator:
         if number == 0:
             self._deliver(message)
             return True
-        member = self._find(number)
+        member = self.members.find_by_number(number)
         return member is not None and self.members.send(member.index, message)
-
-    def is_there(self, number: int) -> bool:
-        """Whether a node can receive messages now."""
-        return self.why_silent(number) == ""
-
-    def is_behind(self, number: int) -> bool:
-        """Whether a node has not yet taken everything that was sent to it."""
-        member = self._find(number)
-        return member is not None and member.connection is not None and member.connection.has_unsent
-
-    def why_silent(self, number: int) -> str:
-        """Return why a node cannot be asked now; empty if it can."""
-        member = self._find(number)
-        if member is None:
-            return "it has not joined yet"
-        node = self.state.nodes[member.index]
-        if number == 0 or node is None or member.connection is not None:
-            return ""
-        if node.is_lost:
-            return "it is lost"
-        return "its launcher has ended" if node.has_left else f"it is not connected ({node.why})"
 
     def count_nodes(self) -> dict[str, object]:
         """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
-        ranks, nodes = range(self._shape.node_count), self.state.nodes
-        spares = [index for index, node in enumerate(nodes) if node is not None and node.rank is None]
-        return {
-            "count": self._shape.node_count,
-            "heard": sum(self.is_there(rank) for rank in ranks),
-            "lost": sum(node is not None and node.is_lost for node in nodes),
-            "spares": len(spares),
-            "spare_hosts": [self.members.by_index[index].host for index in spares[:HOSTS_MAX]],
-        }
+        return self.members.count()
 
     def _hang(self, index: int, what: str, cause: Cause) -> None:
         """End the attempt, because the job hangs."""
@@ -655,7 +488,7 @@ class Coordinator:
     def fire(self, now: float) -> None:
         """Do the periodic work: notice silent nodes, send heartbeats, let time pass for the controller."""
         self.acceptor.look(now)
-        self._note_claims(now)
+        self._admission.note_claims(now)
         if self._tick_at is not None and now >= self._tick_at:
             for index, heard in list(self._silence.look(now, TICK_S)):
                 self.feed(events.Silent(index, heard))
@@ -673,7 +506,7 @@ class Coordinator:
     def _say_waiting(self, now: float) -> None:
         """Print what the job waits for."""
         if self.state.phase is Phase.GATHERING and self.state.missing:
-            self._missing.look(self._find_missing, lambda: self.state.left, self._say_missing)
+            self._missing.look(self.members.missing, lambda: self.state.left, self._say_missing)
         elif self.state.phase is Phase.BETWEEN:
             waiting = between.describe_wait(self.state, now)
             if waiting:
@@ -689,7 +522,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Close all connections."""
-        self._note_claims(float("inf"))
+        self._admission.note_claims(float("inf"))
         self.acceptor.close()
         self.members.close()
         self._attempts.release()

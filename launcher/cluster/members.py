@@ -11,17 +11,23 @@ from launcher.channel.lines import encode
 from launcher.cluster.messages import Ask, Beat, Bye, Ended, Hung, Look, News, NodeNotice, Passed, Reply, Seen
 from launcher.core.budget import Bucket
 from launcher.core.messages import pack
+from launcher.core.model import NODE
 from launcher.core.redact import quote
+from launcher.job.state import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.channel.connection import Connection
+    from launcher.cluster.settings import Shape
+    from launcher.job.state import State
 
     Message = dict[str, object]
 
 ONCE = (Ask, Hung, Look, News, NodeNotice, Passed, Seen)
 """Messages that no node is told again when it connects again."""
 UNHEARD_MAX = 64
+HOSTS_MAX = 8
+"""Maximum number of spare nodes to name in a status."""
 ADDRESSES_MAX = 8
 """Maximum number of a node's addresses in a message."""
 VERSION_LENGTH = 40
@@ -101,10 +107,13 @@ class Members:
     """All launchers of a job that were let in.
 
     Attributes:
+        shape: The job.
+        state: The same job, as the controller knows it.
         by_index: The launchers, node 0 included.
     """
 
-    def __init__(self, own: Member) -> None:
+    def __init__(self, shape: Shape, own: Member, state: State) -> None:
+        self.shape, self.state = shape, state
         self.by_index: dict[int, Member] = {own.index: own}
         self._by_session: dict[str, Member] = {own.session: own}
         self._buckets: dict[tuple[int, type], Bucket] = {}
@@ -162,6 +171,97 @@ class Members:
             return False
         member.tell(message, encode(pack(message)))
         return True
+
+    # --- by rank and by name
+
+    def rank_of(self, index: int) -> int:
+        """Return the rank of a node, or its index if it holds none."""
+        node = self.state.nodes[index] if index < len(self.state.nodes) else None
+        return index if node is None or node.rank is None else node.rank
+
+    def find_by_number(self, number: int) -> Member | None:
+        """Return a launcher by its number; see `number_of`."""
+        index = (
+            -1 - number
+            if number < 0
+            else self.state.holders[number]
+            if number < self.shape.node_count
+            else None
+        )
+        return None if index is None else self.by_index.get(index)
+
+    def number_of(self, index: int) -> int:
+        """Return the number by which messages find a node: its rank, or for a spare one -1 - its index.
+
+        A spare node may have been replaced, and then another has the rank that is its index.
+        """
+        node = self.state.nodes[index]
+        return -1 - index if node is None or node.rank is None else node.rank
+
+    def name(self, index: int) -> str:
+        """Return the name of a node in messages, by its index."""
+        member, kind = self.by_index.get(index), self.shape.member
+        return f"{kind} {self.rank_of(index)}" + ("" if member is None else f" ({member.host})")
+
+    def place(self, index: int) -> str:
+        """Return the place of a node's processes in messages, by its index."""
+        return self.name(index) if self.shape.member == NODE else self.by_index[index].host
+
+    def machine(self, rank: int | None) -> str:
+        member = None if rank is None else self.find_by_number(rank)
+        return "" if member is None else str(member.facts["machine"] or "")
+
+    def missing(self) -> list[int]:
+        """Return the ranks that no node holds."""
+        return [rank for rank, index in enumerate(self.state.holders) if index is None]
+
+    def list_facts(self) -> dict[str, Message]:
+        """Return the facts of the nodes that hold a rank, by their names and in the order of the ranks."""
+        held = [index for index in self.state.holders if index is not None]
+        return {self.name(index): self.by_index[index].facts for index in held}
+
+    def list_open(self) -> tuple[list[int], list[int]]:
+        """Return the indices of the nodes whose processes run: those that are heard, and the others."""
+        heard: list[int] = []
+        silent: list[int] = []
+        for index in self.state.holders:
+            node = None if index is None else self.state.nodes[index]
+            if index is not None and node is not None and node.ended is None and not node.is_lost:
+                (heard if node.link is Link.OPEN else silent).append(index)
+        return heard, silent
+
+    def is_there(self, number: int) -> bool:
+        """Whether a node can receive messages now."""
+        return self.why_silent(number) == ""
+
+    def is_behind(self, number: int) -> bool:
+        """Whether a node has not yet taken everything that was sent to it."""
+        member = self.find_by_number(number)
+        return member is not None and member.connection is not None and member.connection.has_unsent
+
+    def why_silent(self, number: int) -> str:
+        """Return why a node cannot be asked now; empty if it can."""
+        member = self.find_by_number(number)
+        if member is None:
+            return "it has not joined yet"
+        node = self.state.nodes[member.index]
+        if number == 0 or node is None or member.connection is not None:
+            return ""
+        if node.is_lost:
+            return "it is lost"
+        return "its launcher has ended" if node.has_left else f"it is not connected ({node.why})"
+
+    def count(self) -> dict[str, object]:
+        """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
+        ranks, nodes = range(self.shape.node_count), self.state.nodes
+        spares = [index for index, node in enumerate(nodes) if node is not None and node.rank is None]
+        return {
+            "count": self.shape.node_count,
+            "heard": sum(self.is_there(rank) for rank in ranks),
+            "lost": sum(node is not None and node.is_lost for node in nodes),
+            "spares": len(spares),
+            "spare_hosts": [self.by_index[index].host for index in spares[:HOSTS_MAX]],
+        }
 
     def close(self) -> None:
         """Close all connections."""

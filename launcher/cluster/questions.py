@@ -110,7 +110,7 @@ class Rounds:
             self._pass_on(one)
             self._ask_more(number, one, now)
             self._pass_on(one)
-            if not self._coordinator.is_there(one.asker):
+            if not self._coordinator.members.is_there(one.asker):
                 del self._rounds[number]
             elif not (one.todo or one.asked or one.queue):
                 self._tell(one.asker, Passed(one.ask.number, over=True))
@@ -118,14 +118,14 @@ class Rounds:
         self.due = now + STEP_S if self._rounds else None
 
     def _pass_on(self, one: Round) -> None:
-        while one.queue and not self._coordinator.is_behind(one.asker):
+        while one.queue and not self._coordinator.members.is_behind(one.asker):
             if not self._tell(one.asker, one.queue.pop(0)):
                 break
 
     def _ask_more(self, number: int, one: Round, now: float) -> None:
         while one.todo and len(one.asked) + len(one.queue) < one.pace.at_a_time:
             rank = one.todo.pop(0)
-            why = self._coordinator.why_silent(rank)
+            why = self._coordinator.members.why_silent(rank)
             if why:
                 one.queue.append(Passed(one.ask.number, rank, why=why))
                 continue

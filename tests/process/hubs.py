@@ -129,7 +129,7 @@ class LiveHub:
             turn = Turn(self.hub.state, time.monotonic())
             link = Link.CLOSED if self.is_away(index) else Link.SILENT
             turn.change_node(index, link=link, since=turn.now - 1e5)
-            self.hub.state = turn.state
+            self.hub.members.state = turn.state
             self.hub.feed(Tick())
 
         self.do(lose)
@@ -141,7 +141,7 @@ class LiveHub:
             state = self.hub.state
             assert state.pause is not None
             pause = replace(state.pause, not_before=time.monotonic() + seconds)
-            self.hub.state = replace(state, pause=pause)
+            self.hub.members.state = replace(state, pause=pause)
 
         self.do(change)
 

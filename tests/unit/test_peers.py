@@ -672,7 +672,8 @@ def test_node_0_has_the_more_time_to_answer_the_more_nodes_call_at_once() -> Non
 
 def test_a_node_is_not_heard_without_limit() -> None:
     """What it sends is kept or printed; an end is heard all the same, and a large node has many failures."""
-    nodes = Members(Member(0, {"session": "0"}, "192.0.2.1"))
+    nothing: Any = None
+    nodes = Members(nothing, Member(0, {"session": "0"}, "192.0.2.1"), nothing)
     heard = [nodes.may_send(1, ReadyAgain) for _ in range(25_000)]
     assert all(heard[:512]) and sum(heard) < 600
     assert nodes.may_send(1, Ended) and nodes.may_send(1, Failed)

@@ -1,0 +1,159 @@
+"""Launchers that call node 0: their first message, and those that cannot take part or are sent away."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.cluster.join import Join, compare_clocks, read_identity
+from launcher.cluster.members import Member
+from launcher.cluster.messages import Busy
+from launcher.cluster.roll import Caller, find_disagreement, find_refusal, is_odd
+from launcher.core.messages import Garbled, pack, parse
+from launcher.job.events import Joined
+from launcher.job.state import Link, Phase
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.channel.connection import Connection
+    from launcher.channel.turned_away import TurnedAway
+    from launcher.cluster.members import Members
+    from launcher.core.log import Say
+    from launcher.job.commands import Refusal
+
+    Message = dict[str, object]
+
+SUCCESSOR_S = 5.0
+"""Seconds after the loss of a node in which a launcher that has called in its place calls again."""
+
+
+class Call:
+    """A launcher that is joining.
+
+    Attributes:
+        connection: Its connection.
+        caller: The launcher, with its facts.
+        join: Its first message.
+        heard_ns: When that was heard, monotonic nanoseconds.
+    """
+
+    def __init__(self, connection: Connection, caller: Member, join: Join, heard_ns: int) -> None:
+        self.connection, self.caller, self.join, self.heard_ns = connection, caller, join, heard_ns
+
+
+class Admission:
+    """Makes events of the controller from first messages, and keeps their connections for its answer."""
+
+    def __init__(
+        self, members: Members, feed: Callable[[Joined], None], turned_away: TurnedAway, say: Say
+    ) -> None:
+        """Wait for launchers.
+
+        Args:
+            members: The launchers that were let in.
+            feed: Takes the event that a launcher has called; by its end the controller has decided.
+            turned_away: Takes the launchers that do not belong to the job.
+            say: Prints a line in the log of the job.
+        """
+        self._members, self._feed, self._turned_away, self._say = members, feed, turned_away, say
+        self._calls: dict[str, Call] = {}
+        self._claims: dict[int, tuple[float, str, str]] = {}
+        """Launchers that have called as a node of ours, by index: when to report it, the address, and why."""
+
+    def take(self, connection: Connection, address: str, message: Message) -> None:
+        """Let the controller decide about a client that has the key, by its first message.
+
+        Raises:
+            Garbled: The message is not a valid `Join`.
+        """
+        heard_ns, members = time.monotonic_ns(), self._members
+        identity = read_identity(message)
+        if identity.session == members.by_index[0].session:  # through a service in front of us
+            connection.send(pack(Busy("this launcher itself")))
+            connection.close()
+            return
+        if self._is_hopeless(identity.rank, identity.session):
+            self._send_away(connection, address, identity.rank)
+            return
+        join = parse(Join, message)
+        if join.session in self._calls:
+            raise Garbled("joins twice")
+        facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
+        caller = Member(join.rank, facts, address)
+        self._calls[join.session] = Call(connection, caller, join, heard_ns)
+        is_back = members.find(join.session) is not None
+        refusal = None if is_back or join.begun else self._find_refusal(caller)
+        host, described = caller.host, caller.described
+        self._feed(Joined(join.rank, join.session, join.begun, join.attempt, refusal, host, described))
+        if self._calls.pop(join.session, None) is not None:
+            connection.close()
+
+    def take_call(self, session: str) -> Call | None:
+        """Return the call of a launcher about which the controller has decided; None if it does not call."""
+        return self._calls.pop(session, None)
+
+    def note_admitted(self, index: int) -> None:
+        """Note that a launcher was let in: those that have called in its place were its successors."""
+        self._claims.pop(index, None)
+
+    def _is_hopeless(self, index: int, session: str) -> bool:
+        """Whether the controller will send a launcher away: its facts, which may be long, are not read."""
+        state = self._members.state
+        if state.attempt is None or self._members.find(session) is not None:
+            return False
+        if not 0 < index < len(state.nodes):
+            return True
+        node = state.nodes[index]
+        return node is not None and node.link is not Link.CLOSED and not node.is_lost
+
+    def _find_refusal(self, member: Member) -> Refusal | None:
+        """Return why a new launcher cannot take part, None if it can; print in what it differs if it can.
+
+        All are compared when the last one joins the roll call, and each one that comes later.
+        """
+        members, state, shape, index = self._members, self._members.state, self._members.shape, member.index
+        is_gathering, is_spare = state.phase is Phase.GATHERING, index >= shape.node_count
+        is_last = state.missing == 1 and not is_spare and state.holders[index] is None
+        caller = Caller(f"{shape.member} {index} ({member.host})", index, member.version, member.facts)
+        is_needed = not is_gathering or is_last or is_spare or is_odd(caller, shape)
+        if state.phase is Phase.OVER or not is_needed:
+            return None
+        present = members.list_facts()
+        refusal, lines = find_refusal(caller, members.name(0), present, shape)
+        if not is_gathering and not is_spare:
+            lines = [] if lines == find_disagreement(present, shape.member)[1] else lines
+        if refusal is None and not (is_spare and is_gathering):
+            for line in lines:
+                self._say(line, "nodes-differ")
+        return refusal
+
+    # --- those that are sent away
+
+    def send_away(self, session: str) -> None:
+        """Reject a launcher whose place is taken, or that belongs to another job."""
+        call = self._calls.pop(session, None)
+        if call is not None:
+            self._send_away(call.connection, call.caller.address, call.caller.index)
+
+    def _send_away(self, connection: Connection, address: str, index: int) -> None:
+        members, shape = self._members, self._members.shape
+        kind, known = shape.member, members.by_index.get(index)
+        if known is not None:
+            why, with_whom = f"claims to be a {kind} that has already joined", members.name(index)
+        else:
+            why, with_whom = "connected after the job had begun", f"{kind}s 0 to {shape.node_count - 1}"
+        if not members.state.job.restarts.most or known is None:
+            self._turned_away.note(address, f"{why}: as {kind} {index}")
+        else:
+            until = time.monotonic() + shape.given_up_s + SUCCESSOR_S
+            self._claims.setdefault(index, (until, address, why))
+        connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
+        connection.close()
+
+    def note_claims(self, now: float) -> None:
+        """Report launchers that called as a node of ours, and were not its successors."""
+        for index, (until, address, why) in list(self._claims.items()):
+            if now >= until:
+                del self._claims[index]
+                self._turned_away.note(address, f"{why}: as {self._members.shape.member} {index}")
