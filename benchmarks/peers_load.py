@@ -23,7 +23,7 @@ from launcher import __version__
 from launcher.channel.frames import Calling, Sealed
 from launcher.channel.keys import make_key
 from launcher.cluster.facts import describe_command
-from launcher.cluster.settings import BEAT_S
+from launcher.job.settings import BEAT_S
 
 ADDRESS, PORT, MASTER_PORT = "127.0.77.10", 7206, 7205
 COMMAND = ("sleep", "600")
@@ -120,7 +120,7 @@ class Nodes:
         self.connect()
         if time.monotonic() >= self.beat_at:
             self.beat_at = time.monotonic() + BEAT_S
-            self.tell({"is": "beat"})
+            self.tell({"is": "beat", "sent": time.monotonic()})
 
     def drop(self, fd: int, node: Node) -> None:
         """A connection has ended: call again, unless the job has."""

@@ -115,10 +115,10 @@ class Admission:
         members, state, shape, index = self._members, self._members.state, self._members.shape, member.index
         is_gathering, is_spare = state.phase is Phase.GATHERING, index >= shape.node_count
         is_last = state.missing == 1 and not is_spare and state.holders[index] is None
-        caller = Caller(f"{shape.member} {index} ({member.host})", index, member.version, member.facts)
-        is_needed = not is_gathering or is_last or is_spare or is_odd(caller, shape)
+        is_needed = not is_gathering or is_last or is_spare or is_odd(index, member.facts, shape)
         if state.phase is Phase.OVER or not is_needed:
             return None
+        caller = Caller(f"{shape.member} {index} ({member.host})", index, member.version, member.facts)
         present = members.list_facts()
         refusal, lines = find_refusal(caller, members.name(0), present, shape)
         if not is_gathering and not is_spare:

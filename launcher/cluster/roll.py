@@ -41,11 +41,13 @@ class Caller:
     facts: Facts
 
 
-def is_odd(caller: Caller, shape: Shape) -> bool:
-    """Whether a launcher cannot work with node 0, whatever the others are."""
-    has_place = caller.index < shape.node_count + shape.spare_count
-    is_counted = caller.facts.get("node_count") == shape.node_count
-    return caller.version != __version__ or not has_place or not is_counted
+def is_odd(index: int, facts: Facts, shape: Shape) -> bool:
+    """Whether a launcher with this index cannot work with node 0, whatever the others are."""
+    has_place, is_counted = (
+        index < shape.node_count + shape.spare_count,
+        facts["node_count"] == shape.node_count,
+    )
+    return not (has_place and is_counted and facts["launcher"] == __version__)
 
 
 def find_refusal(

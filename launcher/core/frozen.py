@@ -39,7 +39,15 @@ def replace(value: T, **changes: object) -> T:
     Raises:
         TypeError: The value has no such field.
     """
-    return type(value)(**{**vars(value), **changes})
+    fields = vars(value)
+    if not fields.keys() >= changes.keys():
+        return type(value)(**{**fields, **changes})  # which raises
+    changed = object.__new__(type(value))
+    vars(changed).update(fields, **changes)  # not field by field: a controller copies its state at each step
+    check = getattr(changed, "__post_init__", None)
+    if check is not None:
+        check()
+    return changed
 
 
 class _Value:

@@ -118,7 +118,8 @@ def let_in(turn: Turn, event: Joined) -> None:
         node = replace(node, part=attempt.number)
         take_back_in(turn, index)
     turn.put(index, node)
-    turn.change(left={one: how for one, how in state.left.items() if one != index})
+    if index in state.left:
+        turn.change(left={one: how for one, how in state.left.items() if one != index})
     turn.send(Admit(index, event.session))
     name = turn.name(index)
     if node.rank is None:

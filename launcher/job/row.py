@@ -46,7 +46,7 @@ class Row(Generic[T]):
 
     def put(self, place: int, value: T) -> Row[T]:
         """Return a row with another value at a place."""
-        changed: Row[T] = Row(())
+        changed: Row[T] = Row.__new__(Row)
         number, inside = divmod(place, BLOCK)
         block = self._blocks[number]
         block = (*block[:inside], value, *block[inside + 1 :])
