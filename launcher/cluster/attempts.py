@@ -33,7 +33,6 @@ class Attempts:
         shape: Shape,
         recovery: Callable[[], Recovery],
         say: Quota,
-        find_machine: Callable[[int | None], str],
     ) -> None:
         """Wait for the first failure.
 
@@ -41,9 +40,8 @@ class Attempts:
             shape: The job.
             recovery: Returns the record of attempts; it is loaded after the first failure.
             say: Prints one line.
-            find_machine: Returns the platform's name of a node by its rank; empty if unknown.
         """
-        self._shape, self._recovery, self._say, self._find_machine = shape, recovery, say, find_machine
+        self._shape, self._recovery, self._say = shape, recovery, say
         self._started_mono_ns = time.monotonic_ns()
         self._held: list[tuple[str, str]] | None = None
         """Lines that follow the report of the attempt that has failed; None if it is printed."""
@@ -56,7 +54,13 @@ class Attempts:
     # --- decisions
 
     def note(
-        self, over: Over, decision: Decision, attempt: int, progressed: bool | None, hosts: Iterable[str]
+        self,
+        over: Over,
+        decision: Decision,
+        attempt: int,
+        progressed: bool | None,
+        hosts: Iterable[str],
+        machine: str,
     ) -> str:
         """Remember an attempt that has failed; return what follows, for the log.
 
@@ -66,11 +70,12 @@ class Attempts:
             attempt: Its number.
             progressed: Whether any node saw progress; None if none watches for it.
             hosts: The host name of each node.
+            machine: The platform's name of the node that failed first; empty if unknown.
         """
         started_ns = time.time_ns() - (time.monotonic_ns() - self._started_mono_ns)
         verdict = read_verdict(over, None, self._shape, started_ns, attempt)
         failed = describe_attempt(
-            verdict, attempt, over.status, started_ns, time.time_ns(), progressed, self._find_machine
+            verdict, attempt, over.status, started_ns, time.time_ns(), progressed, lambda rank: machine
         )
         if over.first is not None:  # the verdict has the time by the clock of its node
             failed = replace(failed, ended_ns=max(over.first.wall_ns - over.first.ago_ns, started_ns))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from launcher.failure.model import Cause
     from launcher.job.state import State
     from launcher.process.loop import Loop
+    from launcher.recovery.policy import Decision
     from launcher.recovery.recovery import Recovery
 
 Message = dict[str, object]
@@ -133,7 +134,7 @@ class Coordinator:
         self._run = run
         state = controller.begin(job, own.session, now, own.host, own.described)
         self.members = members = Members(shape, own, state)
-        self._attempts = Attempts(shape, recovery, quota, members.machine)
+        self._attempts = Attempts(shape, recovery, quota)
         self._admission = Admission(members, self.feed, acceptor.turned_away, self._attempts.say)
         self.may_leave = False
         self._queue: deque[events.Event] = deque()
@@ -219,11 +220,11 @@ class Coordinator:
         return found
 
     def _stop(self, command: commands.Stop) -> None:
-        by, told = self.members.rank_of(command.by), command.number
-        self._send_all(command, messages.Stop(command.why, by, told, command.left_ms, command.attempt))
+        stop = messages.Stop(command.why, command.by, command.number, command.left_ms, command.attempt)
+        self._send_all(command, stop)
 
     def _spread(self, command: commands.News) -> None:
-        self._tell_all(messages.News(command.why, self.members.rank_of(command.by)))
+        self._tell_all(messages.News(command.why, command.by))
 
     def _go_on(self, command: commands.Again) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
@@ -231,7 +232,7 @@ class Coordinator:
         over = make_over(command.over)
         assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
         self._first = over.first
-        why = self._note(over, command.decision)
+        why = self._note(over, command.over, command.decision)
         self._attempts.hold()
         self._say_at = time.monotonic() + SAY_EVERY_S
         self._send_all(command, messages.Again(command.attempt, over, why, self._run))
@@ -248,18 +249,19 @@ class Coordinator:
             if decision is not None:
                 over = make_over(command)
                 assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
-                why = self._note(over, decision)
+                why = self._note(over, command, decision)
         self._send_all(command, make_over(command, why, self._first if was_between else None))
 
-    def _note(self, over: messages.Over, decision: Any) -> str:
+    def _note(self, over: messages.Over, ended: commands.Over, decision: Decision) -> str:
         """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
         found: list[str] = []
         attempt = self.state.attempt
         assert attempt is not None  # noqa: S101 - it has failed
         hosts = [member.host for member in self.members.by_index.values()]
+        machine = "" if ended.first is None else self.members.machine(ended.first.node)
         self._loop.guard(
             lambda: found.append(
-                self._attempts.note(over, decision, attempt.number, attempt.progressed, hosts)
+                self._attempts.note(over, decision, attempt.number, attempt.progressed, hosts, machine)
             )
         )
         return found[0] if found else decision.describe()
@@ -340,9 +342,9 @@ class Coordinator:
     def _blame(self, command: commands.Blame) -> None:
         member = self.members.by_index.get(command.node)
         if member is not None:
-            rank, machine = self.members.rank_of(command.node), str(member.facts["machine"] or "")
+            machine = str(member.facts["machine"] or "")
             self._attempts.note_hosts(one.host for one in self.members.by_index.values())
-            self._attempts.blame(command.cause, command.what, rank, member.host, machine)
+            self._attempts.blame(command.cause, command.what, command.rank, member.host, machine)
 
     def _leave(self, command: commands.Close) -> None:
         self.may_leave = True

@@ -205,10 +205,12 @@ class Members:
 
     def place(self, index: int) -> str:
         """Return the place of a node's processes in messages, by its index."""
-        return self.name(index) if self.shape.member == NODE else self.by_index[index].host
+        member = self.by_index.get(index)
+        return self.name(index) if self.shape.member == NODE or member is None else member.host
 
-    def machine(self, rank: int | None) -> str:
-        member = None if rank is None else self.find_by_number(rank)
+    def machine(self, index: int) -> str:
+        """Return the platform's name of a node, by its index; empty if unknown."""
+        member = self.by_index.get(index)
         return "" if member is None else str(member.facts["machine"] or "")
 
     def missing(self) -> list[int]:

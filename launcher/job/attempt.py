@@ -69,9 +69,9 @@ def begin_stop(turn: Turn, why: str, by: int, number: int | None = None, left_ms
     attempt, job = turn.attempt, turn.state.job
     if job.keep_going:
         turn.change_attempt(held=None)
-        turn.send(News(why, by))
+        turn.send(News(why, turn.rank_of(by)))
     elif attempt.stop is None:
-        stop = Stop(attempt.number, why, by, number, left_ms)
+        stop = Stop(attempt.number, why, turn.rank_of(by), number, left_ms)
         decide_by = turn.now + job.grace_s + job.lost_after_s + SLACK_S
         turn.change_attempt(held=None, stop=stop, decide_by=decide_by)
         turn.change(phase=Phase.STOPPING)
@@ -220,8 +220,8 @@ def judge(turn: Turn) -> Over:
     if first.kind == GAVE_UP:
         first = blame_for_silence(turn, first)
     node = turn.find(first.node)
-    rank, host = (first.node, "") if node is None else (node.rank or 0, node.host)
-    return Over(first.status, first, rank, host, record, tuple(also[:ALSO_MAX]))
+    host = "" if node is None else node.host
+    return Over(first.status, first, turn.rank_of(first.node), host, record, tuple(also[:ALSO_MAX]))
 
 
 def describe_other(event: Event, first: Event, same: bool) -> str:

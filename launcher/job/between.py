@@ -97,13 +97,13 @@ def take_unhealthy(turn: Turn, index: int, unhealthy: str) -> None:
     """Note what is wrong with a node, and look for a spare one; an unhealthy spare one leaves."""
     node = turn.find(index)
     if node is not None and unhealthy and node.rank is None:
-        turn.send(Blame(index, "unhealthy", unhealthy))
+        turn.send(Blame(index, turn.rank_of(index), "unhealthy", unhealthy))
         what = f"{turn.name(index)}, a spare {turn.state.job.member}, is unhealthy: {unhealthy}"
         turn.send(Print(what, "unhealthy"))
         turn.dismiss(node.session, f"it is unhealthy ({unhealthy})")
         turn.put(index, None)
     elif unhealthy:
-        turn.send(Blame(index, "unhealthy", unhealthy))
+        turn.send(Blame(index, turn.rank_of(index), "unhealthy", unhealthy))
         turn.change(unhealthy={**turn.state.unhealthy, index: turn.now + SPARES_S})
     if turn.state.phase in (Phase.GATHERING, Phase.BETWEEN):
         fill(turn)
@@ -218,7 +218,7 @@ def lose(turn: Turn, index: int, since: float) -> None:
     how, number = describe_silence(node), turn.pause.again.attempt
     other = suspect_own(turn, node)
     turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    turn.send(Blame(index, "node-lost", how))
+    turn.send(Blame(index, turn.rank_of(index), "node-lost", how))
     drop(turn, index)
     fill(turn)
 

@@ -50,7 +50,7 @@ class Stop:
     Attributes:
         attempt: The attempt that stops.
         why: What has happened.
-        by: Index of the node on which it has.
+        by: Rank of the node on which it has.
         number: The signal that a launcher received and the processes get.
         left_ms: Time until the platform takes that node back, milliseconds; None if it does not.
     """
@@ -163,11 +163,13 @@ class Blame:
 
     Attributes:
         node: Index of the node.
+        rank: Its rank; its index if it is a spare one.
         cause: Code of the cause.
         what: What is wrong.
     """
 
     node: int
+    rank: int
     cause: str
     what: str
 

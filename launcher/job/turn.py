@@ -94,13 +94,16 @@ class Turn:
             if index is not None and node is not None:
                 yield index, node
 
+    def rank_of(self, index: int) -> int:
+        """Return the rank of a launcher, or its index if it holds none."""
+        node = self.find(index)
+        return index if node is None or node.rank is None else node.rank
+
     def name(self, index: int) -> str:
-        """Return the name of a launcher in texts: its rank and host, or its index if it holds no rank."""
+        """Return the name of a launcher in texts: its rank, or index, and its host."""
         node, member = self.find(index), self.state.job.member
-        if node is None:
-            return f"{member} {index}"
-        rank = index if node.rank is None else node.rank
-        return f"{member} {rank} ({node.host})" if node.host else f"{member} {rank}"
+        host = f" ({node.host})" if node is not None and node.host else ""
+        return f"{member} {self.rank_of(index)}{host}"
 
     def count_spares(self) -> str:
         """Return e.g. `` and 2 spare``; empty without spare nodes."""
