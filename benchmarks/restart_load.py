@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from benchmarks.peers_load import Node, Nodes, allow_files, make_join, start_hub
-from launcher.cluster.messages import Again, Ended, Failed, ReadyAgain, Start, Stop
+from launcher.cluster.messages import Again, Start, Stop
 from launcher.core.messages import name_of, pack, parse
-from launcher.failure.arbiter import RANK
+from launcher.failure.arbiter import RANK, Event
+from launcher.job.events import Exited, Failed, Ready
 
 STARTED, STOPPED, FOLLOWS = name_of(Start), name_of(Stop), name_of(Again)
 DEATH_STATUS, TOLD_STATUS = 137, 143
@@ -66,10 +67,10 @@ class RestartingNodes(Nodes):
             if kind in self.times:
                 self.times[kind].append(time.monotonic_ns())
             if kind == STOPPED:
-                self._answer(node, Ended(TOLD_STATUS, None, self.attempt))
+                self._answer(node, Exited(node.rank, TOLD_STATUS, self.attempt))
                 self.ended_ns = time.monotonic_ns()
             elif kind == FOLLOWS:
-                self._answer(node, ReadyAgain(parse(Again, message).attempt))
+                self._answer(node, Ready(node.rank, parse(Again, message).attempt))
 
     def _answer(self, node: Node, message: object) -> None:
         assert node.sealed is not None and node.socket is not None
@@ -84,8 +85,8 @@ class RestartingNodes(Nodes):
         for times in self.times.values():
             times.clear()
         cpu_ms, failed_ns = self._read_cpu_ms(), time.monotonic_ns()
-        event = Failed(RANK, failed_ns, DEATH_STATUS, what=f"rank {VICTIM} was killed", attempt=self.attempt)
-        self.tell(pack(event), only=VICTIM)
+        event = Event(VICTIM, RANK, failed_ns, DEATH_STATUS, what=f"rank {VICTIM} was killed")
+        self.tell(pack(Failed(VICTIM, event, self.attempt)), only=VICTIM)
         self.until(lambda: self.has_all(STARTED))
         self.attempt += 1
         stop, again, start = (self.times[kind] for kind in (STOPPED, FOLLOWS, STARTED))

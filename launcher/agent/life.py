@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.core.log import Say
     from launcher.core.model import Restarts
     from launcher.failure.model import Verdict
-    from launcher.job.events import Event as JobEvent
+    from launcher.job.events import JobEvent
     from launcher.recovery.policy import Decision
 
 LONGEST_S = 3600.0

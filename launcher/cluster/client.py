@@ -15,16 +15,11 @@ from launcher.cluster.messages import (
     Again,
     Beat,
     Busy,
-    Bye,
-    Ended,
-    Failed,
     Hung,
     Look,
     News,
     NodeNotice,
-    ReadyAgain,
     Start,
-    Told,
     Waiting,
     Welcome,
 )
@@ -34,6 +29,7 @@ from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
+from launcher.job.events import Exited, Failed, Left, Ready, Received
 from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S
 
 TYPE_CHECKING = False
@@ -228,7 +224,7 @@ class CoordinatorClient:
 
         What is about the end of the job `launcher.job.node` repeats after each reconnection.
         """
-        if not isinstance(message, (Failed, Told, Ended, ReadyAgain, Bye)):
+        if not isinstance(message, (Failed, Received, Exited, Ready, Left)):
             self._unheard = [*self._unheard[1 - UNHEARD_MAX :], message]
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))

@@ -22,6 +22,7 @@ from launcher.cluster.outcome import make_over, read_failure
 from launcher.cluster.roll import Missing, find_disagreement
 from launcher.core.budget import Quota
 from launcher.core.errors import LauncherError
+from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.core.model import Restarts
 from launcher.core.redact import printable, quote
@@ -137,7 +138,7 @@ class Coordinator:
         self._attempts = Attempts(shape, recovery, quota)
         self._admission = Admission(members, self.feed, acceptor.turned_away, self._attempts.say)
         self.may_leave = False
-        self._queue: deque[events.Event] = deque()
+        self._queue: deque[events.JobEvent] = deque()
         self._is_busy = False
         self._silence = Silence()
         self._sent: dict[type, tuple[object, object]] = {}
@@ -170,7 +171,7 @@ class Coordinator:
         """The job, as the controller knows it."""
         return self.members.state
 
-    def feed(self, event: events.Event) -> None:
+    def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event, and do what it decides."""
         self._queue.append(event)
         if self._is_busy:
@@ -189,7 +190,7 @@ class Coordinator:
         if failed is not None:
             raise failed
 
-    def _take(self, event: events.Event) -> None:
+    def _take(self, event: events.JobEvent) -> None:
         self.members.state, found = controller.step(self.state, event, time.monotonic())
         for command in found:
             ACTS[type(command)](self, command)
@@ -381,28 +382,17 @@ class Coordinator:
         is_spare, attempt = self.members.number_of(index) < 0, self.state.attempt
         number = 0 if attempt is None else attempt.number
         match message:
-            case messages.Bye():
+            case events.Left():
                 self.feed(events.Left(index))
                 self._hang_up_on(index)
-            case messages.Failed():
-                event = read_failure(index, self.members.place(index), message)
-                self.feed(events.Failed(index, event, message.attempt, message.left_ms))
-            case messages.Told():
-                self.feed(events.Received(index, message.number, message.name))
-            case messages.Ended():
-                ended = events.Exited(
-                    index,
-                    message.status,
-                    message.attempt,
-                    message.record,
-                    message.progressed,
-                    message.is_held,
-                )
-                self.feed(ended)
-            case messages.ReadyAgain():
-                self.feed(events.Ready(index, message.attempt, message.unhealthy, message.is_held))
+            case events.Failed():
+                self.feed(read_failure(index, self.members.place(index), message))
+            case events.Ready():
+                self.feed(replace(message, node=index))
                 if not index:
                     self._attempts.release()  # node 0 has reported the attempt
+            case events.Received() | events.Exited():
+                self.feed(replace(message, node=index))
             case messages.Quiet() | messages.Looked() if is_spare or message.attempt != number:
                 pass  # it has no part in the attempt
             case messages.Quiet():

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import deque
 
 from launcher.channel.lines import encode
-from launcher.cluster.messages import Ask, Beat, Bye, Ended, Hung, Look, News, NodeNotice, Passed, Reply, Seen
+from launcher.cluster.messages import Ask, Beat, Hung, Look, News, NodeNotice, Passed, Reply, Seen
 from launcher.core.budget import Bucket
 from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.core.redact import quote
+from launcher.job.events import Exited, Left
 from launcher.job.state import Link
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ LEAVING_MAX = 256
 """Maximum number of open connections to launchers that were told to leave; they may still read why."""
 MESSAGES_MAX, MESSAGES_PER_S = 512, 1.0
 """Messages of one kind that a node may send at once, one for each rank of a large node, and a second."""
-UNLIMITED = (Ask, Beat, Bye, Ended, Reply)
+UNLIMITED = (Ask, Beat, Exited, Left, Reply)
 """Kinds of messages of which nothing is kept or printed twice."""
 
 

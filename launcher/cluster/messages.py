@@ -9,6 +9,7 @@ from __future__ import annotations
 from launcher.core.messages import message
 from launcher.failure.arbiter import Event
 from launcher.failure.model import RankGroup, Verdict
+from launcher.job.events import Exited, Failed, Left, Ready, Received
 from launcher.recorder.facts import RankRecord
 
 TYPE_CHECKING = False
@@ -19,81 +20,6 @@ if TYPE_CHECKING:
 
 
 # --- from a node to the coordinator
-
-
-@message
-class Failed:
-    """Something on this node ends the job, or would without ``--keep-going``.
-
-    Attributes:
-        kind: Kind of the event, see `launcher.failure.arbiter`.
-        at_ns: Its time by the coordinator's monotonic clock.
-        within_ns: Maximum error of that time, in both directions.
-        status: The job's status that results.
-        what: Description.
-        asked: Whether the process was told to stop before.
-        follows: Whether its last error output reports only a failure elsewhere.
-        called: Name of a process without a rank.
-        left_ms: Time until this node is preempted.
-        attempt: Attempt of the job, 0 for the first.
-    """
-
-    kind: Line
-    at_ns: int
-    status: Status
-    within_ns: int = 0
-    what: Line = ""
-    asked: bool = False
-    follows: bool = False
-    rank: int | None = None
-    local_rank: int | None = None
-    pid: int | None = None
-    code: int | None = None
-    called: Line = ""
-    left_ms: int | None = None
-    attempt: int = 0
-
-
-@message
-class Told:
-    """The launcher of this node was told to stop, by a signal."""
-
-    number: Signal
-    name: Line
-
-
-@message
-class Ended:
-    """All processes of this node have ended.
-
-    Attributes:
-        status: Exit status of this node.
-        record: The verdict on its processes; None if none has failed.
-        attempt: Attempt of the job, 0 for the first.
-        progressed: Whether this node saw progress; None if it does not watch for it.
-        is_held: Whether one of them survives SIGKILL.
-    """
-
-    status: Status
-    record: Verdict | None = None
-    attempt: int = 0
-    progressed: bool | None = None
-    is_held: bool = False
-
-
-@message
-class ReadyAgain:
-    """This node is ready for an attempt: nothing of the one before is left on it.
-
-    Attributes:
-        attempt: The attempt, 0 for the first.
-        unhealthy: What the health command found; empty if nothing, or if there is no such command.
-        is_held: Whether the node can take no part in it, because it holds processes that survive SIGKILL.
-    """
-
-    attempt: int
-    unhealthy: Line = ""
-    is_held: bool = False
 
 
 @message
@@ -159,11 +85,6 @@ class MachineNotice:
     kind: Line
     what: Line
     left_ms: int
-
-
-@message
-class Bye:
-    """This node leaves the channel."""
 
 
 # --- in both directions
@@ -388,7 +309,7 @@ class Again:
     run: Line = ""
 
 
-FROM_NODE = (Failed, Told, Ended, ReadyAgain, Quiet, Looked, Reply, MachineNotice, Bye, Beat, Ask)
+FROM_NODE = (Failed, Received, Exited, Ready, Left, Quiet, Looked, Reply, MachineNotice, Beat, Ask)
 FROM_COORDINATOR = (
     *(Welcome, Busy, Waiting, Start, Refuse, Look, Hung, Stop, News, Seen, Over, Again),
     *(Passed, NodeNotice, Beat, Ask),

@@ -266,7 +266,7 @@ class ClusterNode(Coordination):
             self._leave_refused(self._refusal)
         elif agent.forwarder.told is not None:
             if shape.is_spare:
-                self.tell(messages.Bye())
+                self.tell(events.Left(shape.index))
         elif self.agreed is not None:
             self._take_children()
         elif self.over is None and isinstance(channel, CoordinatorClient):
@@ -465,29 +465,20 @@ class ClusterNode(Coordination):
         else:
             self.channel.send(message)
 
-    def _send(self, event: events.Event) -> None:
+    def _send(self, event: events.JobEvent) -> None:
         """Send node 0 an event of this node."""
         match event:
-            case events.Failed():
-                self.tell(self._write_failure(event))
-            case events.Exited():
-                record = None if event.record is None else fit(event.record)
-                progressed, is_held = event.progressed, event.is_held
-                self.tell(messages.Ended(event.status, record, event.attempt, progressed, is_held))
-            case events.Received():
-                self.tell(messages.Told(event.number, event.name))
-            case events.Ready():
-                self.tell(messages.ReadyAgain(event.attempt, event.unhealthy, event.is_held))
-
-    def _write_failure(self, failed: events.Failed) -> messages.Failed:
-        event = failed.event
-        at_ns, within_ns = event.at_ns, event.within_ns
-        if event.kind == GAVE_UP:  # by our clock, as all that comes from time alone
-            at_ns, within_ns = self._read_clock(at_ns)
-        return messages.Failed(
-            event.kind, at_ns, event.status, within_ns, event.what, event.asked, event.follows,
-            called=event.called, left_ms=failed.left_ms, attempt=failed.attempt, **(event.facts or {}),
-        )  # fmt: skip
+            case events.Failed() if (
+                event.event.kind == GAVE_UP
+            ):  # by our clock, as all that comes from time alone
+                at_ns, within_ns = self._read_clock(event.event.at_ns)
+                self.tell(replace(event, event=replace(event.event, at_ns=at_ns, within_ns=within_ns)))
+            case events.Exited() if event.record is not None:
+                self.tell(replace(event, record=fit(event.record)))
+            case events.Left():
+                pass  # it leaves when its last message has arrived
+            case _:
+                self.tell(event)
 
     def _read_clock(self, at_ns: int) -> tuple[int, int]:
         """Return a time of our monotonic clock by node 0's, and its maximum error."""
@@ -703,7 +694,7 @@ class ClusterNode(Coordination):
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
         elif channel.is_calling:  # otherwise the others would wait for this node
             loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
-        channel.send(messages.Bye())
+        channel.send(events.Left(self.shape.index))
 
     def close(self) -> None:
         """Close the channel."""

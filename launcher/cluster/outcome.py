@@ -35,10 +35,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.cluster.messages import Failed
     from launcher.cluster.settings import Shape
     from launcher.job import commands
+    from launcher.job.events import Failed
 
+NUMBERS = ("rank", "local_rank", "pid", "code")
+"""What a node reports of a process."""
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
 """Limits of each text of a refusal and of the table, as JSON: four and one fit into a frame of 64 KiB."""
 CAUSES = {
@@ -121,8 +123,8 @@ def read_refusal(refuse: Refuse) -> LauncherError:
     return NotReady(problem) if refuse.status == EXIT_NOT_READY else EnvironmentUntrusted(problem)
 
 
-def read_failure(index: int, place: str, failed: Failed) -> Event:
-    """Return a node's report as an event.
+def read_failure(index: int, place: str, failed: Failed) -> Failed:
+    """Return a node's report as the controller takes it: what a node cannot know is ours.
 
     Args:
         index: Index of the node.
@@ -132,24 +134,21 @@ def read_failure(index: int, place: str, failed: Failed) -> Event:
     Raises:
         Garbled: A node cannot report this kind, e.g. that a node is lost or that node 0 is cut off.
     """
-    if failed.kind not in (RANK, *CAUSES):
+    told = failed.event
+    if told.kind not in (RANK, *CAUSES):
         raise Garbled("a failure of an unknown kind")
-    numbers = {"rank": failed.rank, "local_rank": failed.local_rank, "pid": failed.pid, "code": failed.code}
-    facts = {name: value for name, value in numbers.items() if value is not None}
-    cause = CAUSES.get(failed.kind)
-    return Event(
+    is_of_rank = told.kind == RANK and not told.called
+    facts = {name: value for name, value in (told.facts or {}).items() if name in NUMBERS}
+    cause = CAUSES.get(told.kind)
+    event = replace(
+        told,
         node=index,
-        kind=failed.kind,
-        at_ns=failed.at_ns,
-        status=failed.status or 1,
-        within_ns=failed.within_ns,
-        asked=failed.asked,
-        follows=failed.follows,
-        what=failed.what if failed.kind == GAVE_UP else f"{failed.what} on {place}",
-        cause=None if cause is None else replace(cause, what=failed.what),
-        facts=facts if failed.kind == RANK and not failed.called else None,
-        called=failed.called,
+        status=told.status or 1,
+        what=told.what if told.kind == GAVE_UP else f"{told.what} on {place}",
+        cause=None if cause is None else replace(cause, what=told.what),
+        facts=facts if is_of_rank else None,
     )
+    return replace(failed, node=index, event=event)
 
 
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:

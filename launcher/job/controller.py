@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.job.commands import Command
-    from launcher.job.events import Event
+    from launcher.job.events import JobEvent
 
     Rule = Callable[[Turn, Any], None]
 
@@ -58,7 +58,7 @@ def begin(job: Job, session: str, now: float, host: str = "", described: str = "
     return replace(state, due=now)
 
 
-def step(state: State, event: Event, now: float) -> tuple[State, tuple[Command, ...]]:
+def step(state: State, event: JobEvent, now: float) -> tuple[State, tuple[Command, ...]]:
     """Return the state after an event, and what to do.
 
     Args:

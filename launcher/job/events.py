@@ -1,15 +1,17 @@
 """What happens to a job: the input of `launcher.job.controller.step`.
 
-``node`` is an index among all nodes.
+``node`` is an index among all nodes. What a node says of itself is a message on the channel to node 0.
 """
 
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
+from launcher.core.messages import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.failure import arbiter
+    from launcher.core.messages import Line, NodeRank, Signal, Status
+    from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
     from launcher.job.commands import Refusal
 
@@ -67,7 +69,7 @@ class Heard:
     node: int
 
 
-@frozen
+@message
 class Failed:
     """Something on a node ends the attempt: a process has failed, or could not be started.
 
@@ -76,13 +78,13 @@ class Failed:
         left_ms: Time until the platform takes the node back, milliseconds; None if it does not.
     """
 
-    node: int
-    event: arbiter.Event
+    node: NodeRank
+    event: Event
     attempt: int
     left_ms: int | None = None
 
 
-@frozen
+@message
 class Exited:
     """All processes of a node have ended.
 
@@ -93,24 +95,24 @@ class Exited:
         is_held: Whether a process survives SIGKILL.
     """
 
-    node: int
-    status: int
+    node: NodeRank
+    status: Status
     attempt: int
     record: Verdict | None = None
     progressed: bool | None = None
     is_held: bool = False
 
 
-@frozen
+@message
 class Received:
     """The launcher of a node has received a signal that asks for the end; ``name``: that of the signal."""
 
-    node: int
-    number: int
-    name: str = ""
+    node: NodeRank
+    number: Signal
+    name: Line = ""
 
 
-@frozen
+@message
 class Ready:
     """Nothing of the last attempt is left on a node.
 
@@ -120,9 +122,9 @@ class Ready:
         is_held: Whether it cannot take part, because a process survives SIGKILL.
     """
 
-    node: int
+    node: NodeRank
     attempt: int
-    unhealthy: str = ""
+    unhealthy: Line = ""
     is_held: bool = False
 
 
@@ -154,11 +156,11 @@ class Refused:
     refusal: Refusal
 
 
-@frozen
+@message
 class Left:
     """A node leaves: it knows how the job ended, or was asked to end while it waited as a spare one."""
 
-    node: int
+    node: NodeRank
 
 
 @frozen
@@ -166,7 +168,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = (
+JobEvent = (
     Joined
     | Lost
     | Silent

@@ -127,7 +127,7 @@ class Tick:
 class Send:
     """Send node 0 an event; it is repeated when the connection is made again."""
 
-    event: events.Event
+    event: events.JobEvent
 
 
 @frozen
@@ -225,7 +225,7 @@ class State:
     received: int | None = None
     received_name: str = ""
     gave_up: bool = False
-    kept: tuple[events.Event, ...] = ()
+    kept: tuple[events.JobEvent, ...] = ()
     awaits: int = -1
     over: Over | None = None
     due: float | None = None
@@ -262,7 +262,7 @@ class Turn:
         """Add a command."""
         self.commands.append(command)
 
-    def send(self, event: events.Event) -> None:
+    def send(self, event: events.JobEvent) -> None:
         """Send node 0 an event, and keep it for a new connection; of many failed ranks only the first."""
         if not (_is_of_rank(event) and sum(map(_is_of_rank, self.state.kept)) >= EVENTS_OF_NODE):
             self.change(kept=(*self.state.kept, event))
@@ -283,7 +283,7 @@ def step(state: State, event: object, now: float) -> tuple[State, tuple[Command,
     return turn.state, tuple(turn.commands)
 
 
-def _is_of_rank(event: events.Event) -> bool:
+def _is_of_rank(event: events.JobEvent) -> bool:
     return isinstance(event, events.Failed) and event.event.kind == RANK
 
 

@@ -75,7 +75,7 @@ class RankEnded:
 
 
 @message
-class Ready:
+class SessionReady:
     """The session has started; it names its node and the version of its launcher."""
 
     node: Line
@@ -180,6 +180,17 @@ class JobOver:
 
 
 FROM_RANK = (Attached, Started, Abandoned, RankEnded)
-FROM_SESSION = (Ready, Taken, Leaving, Cleared, Gone, Orphaned, NodeTold, Started, Abandoned, RankEnded)
+FROM_SESSION = (
+    SessionReady,
+    Taken,
+    Leaving,
+    Cleared,
+    Gone,
+    Orphaned,
+    NodeTold,
+    Started,
+    Abandoned,
+    RankEnded,
+)
 FROM_HEAD = (Briefing, PassOn, Release, JobOver)
 TO_RANK = (Briefing, Release)

@@ -46,8 +46,8 @@ from launcher.mpi.messages import (
     Orphaned,
     PassOn,
     RankEnded,
-    Ready,
     Release,
+    SessionReady,
     Started,
     Taken,
 )
@@ -153,7 +153,7 @@ class Session:
             self._serve = Connection.of_socket(
                 serving, Lines(), self._loop, self._on_served, lambda why: self._lose_serving()
             )
-        self.tell(Ready(os.uname().nodename, __version__))
+        self.tell(SessionReady(os.uname().nodename, __version__))
         try:
             while self.status is None and not self._is_over():
                 self._loop.turn()

@@ -16,7 +16,7 @@ from launcher.core.messages import pack, unpack
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.core.version import __version__
-from launcher.mpi.messages import FROM_SESSION, Cleared, JobOver, Leaving, NodeTold, Ready, Taken
+from launcher.mpi.messages import FROM_SESSION, Cleared, JobOver, Leaving, NodeTold, SessionReady, Taken
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
 from launcher.remote import rsh
@@ -175,7 +175,7 @@ class Sessions:
 
     def _hear(self, node: Node, message: object) -> None:
         match message:
-            case Ready():
+            case SessionReady():
                 self._greet(node, message)
             case Taken():
                 self._note_taken(node, message.node)
@@ -195,7 +195,7 @@ class Sessions:
                     same_node(twin.host, node.host, twin.name)
                 )
 
-    def _greet(self, node: Node, ready: Ready) -> None:
+    def _greet(self, node: Node, ready: SessionReady) -> None:
         if ready.launcher != __version__:
             self.refused = self.refused or EnvironmentUntrusted(other_version(node, ready.launcher))
             return

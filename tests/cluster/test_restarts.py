@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.agreed import read_seats
-from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, News, ReadyAgain, Told
+from launcher.cluster.messages import Beat, MachineNotice, News
 from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
@@ -26,7 +26,7 @@ from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit
 from launcher.failure.verdict import make_verdict
 from launcher.job import controller
-from launcher.job.events import Ready
+from launcher.job.events import Left, Ready, Received
 from launcher.process.loop import Loop
 from launcher.process.signals import name_signal
 from launcher.process.watchdog import NAME as WATCHDOG
@@ -35,7 +35,7 @@ from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
 from tests.cluster.together import Job, assert_one_truth
 from tests.process.gpus import HOLDS, StandIn
-from tests.process.hubs import Caller, LiveHub, live_hub, make_join
+from tests.process.hubs import Caller, LiveHub, exited, failed, live_hub, make_join, ready
 from tests.process.looking import is_true_by, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("restarts")]
@@ -705,13 +705,13 @@ def leave_2(hub: LiveHub, **facts: Any) -> Caller:
     """Start a job of three nodes, of which node 2 gives node 0 up; return node 1, which is ready again."""
     node_1, node_2 = join(hub, 1, **facts), join(hub, 2, **facts)
     node_2.hear("start")
-    for message in (Failed(GAVE_UP, 0, 75), Ended(75), Bye()):
+    for message in (failed(GAVE_UP, 0, 75), exited(75), Left(0)):
         node_2.say(pack(message))
-    node_1.say(pack(Ended(143)))
-    hub.hear_own(Ended(143))
+    node_1.say(pack(exited(143)))
+    hub.hear_own(exited(143))
     node_1.hear("again")
-    hub.hear_own(ReadyAgain(1))
-    node_1.say(pack(ReadyAgain(1)))
+    hub.hear_own(ready(1))
+    node_1.say(pack(ready(1)))
     return node_1
 
 
@@ -759,9 +759,9 @@ def test_what_a_spare_node_says_is_not_said_of_the_node_that_has_its_place() -> 
         node_1.hear("start")
         back = join(hub, 2, "bb")
         back.hear("start")  # it has no part in it: the seats say so
-        back.say(pack(Told(15, "SIGTERM")))
+        back.say(pack(Received(0, 15, "SIGTERM")))
         back.say(pack(MachineNotice("announced", "of the spare node", 1000)))
-        back.say(pack(ReadyAgain(0)))  # the last of its messages
+        back.say(pack(ready(0)))  # the last of its messages
         wait_for(lambda: (node := hub.node(2)) and node.health == "", "node 0 has heard it")
         taker.say(pack(MachineNotice("announced", "of node 2", 1000)))
         wait_for(lambda: heard, "node 0 has heard of node 2")
@@ -777,7 +777,7 @@ def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
     with live_hub(3, rule, spare_count=1) as hub:
         node_1 = join(hub, 1)
         node_1.hear("welcome")
-        node_1.say(pack(ReadyAgain(0, "no GPU")))
+        node_1.say(pack(ready(0, "no GPU")))
         wait_for(lambda: (node := hub.node(1)) and node.health, "node 0 has heard")
         node_1.drain()
         wait_for(lambda: hub.node(1) is None, "it has left")
@@ -817,8 +817,8 @@ def test_a_successor_is_the_reason_for_the_loss_and_is_not_turned_away() -> None
         node_2.drain()
         wait_for(lambda: hub.is_away(2), "node 0 has noticed")
         join(hub, 2, "aa").hear("busy")
-        node_1.say(pack(Ended(143)))
-        hub.hear_own(Ended(143))
+        node_1.say(pack(exited(143)))
+        hub.hear_own(exited(143))
         what = str(node_1.hear("again"))
         assert "a new launcher has called as node 2" in what and "no contact" not in what
         join(hub, 2, "aa").hear("welcome")
@@ -873,15 +873,15 @@ def test_a_node_that_comes_back_has_time_to_get_ready() -> None:
         nodes = start_three(hub)
         fail(hub, *nodes)
         nodes[0].hear("again")
-        hub.hear_own(ReadyAgain(1))
-        nodes[0].say(pack(ReadyAgain(1)))
+        hub.hear_own(ready(1))
+        nodes[0].say(pack(ready(1)))
         nodes[1].drain()
         wait_for(lambda: hub.is_away(2), "node 0 has noticed")
         hub.lose(2)
         assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
         node_2 = join(hub, 2, "aa")
         assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
-        node_2.say(pack(ReadyAgain(0)))
+        node_2.say(pack(ready(0)))
         node_2.hear("start")
 
 
@@ -895,7 +895,7 @@ def test_a_node_0_that_all_others_give_up_between_two_attempts_waits_for_none() 
             node.hear("again")
         for node in nodes:
             assert not is_over(hub)
-            node.say(pack(Failed(GAVE_UP, 0, 75, attempt=1)))
+            node.say(pack(failed(GAVE_UP, 0, 75, attempt=1)))
         over = nodes[0].hear("over")
         assert over["status"] == 75 and "node 0 was cut off from all other nodes" in str(over["why"]), over
         assert not hub.faults
@@ -920,7 +920,7 @@ def test_a_node_that_calls_again_beside_its_connection_loses_no_message() -> Non
     with live_hub(3) as hub:
         node_1, _ = start_three(hub)
         hub.do(lambda: hub.hub.broadcast(News("x is gone", 0)))
-        node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+        node_1.say(pack(failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
         again = join(hub, 1)
         assert again.hear("welcome") and again.hear("stop")
         hub.do(lambda: hub.hub.broadcast(News("y is gone", 0)))
@@ -968,7 +968,7 @@ def test_a_spare_node_that_is_heard_shows_that_node_0_is_not_cut_off() -> None:
             return condition()
 
         wait_for(lambda: finds(lambda: hub.is_lost(1) and hub.is_lost(2)), "both are lost")
-        hub.hear_own(Ended(143))
+        hub.hear_own(exited(143))
         has_place = lambda: any("takes the place" in line for line in hub.said)  # noqa: E731
         wait_for(lambda: finds(has_place), "the spare node has a place")
         assert not any("cut off" in line for line in hub.said)
@@ -1012,8 +1012,8 @@ def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
     with live_hub(3, RULE) as hub:
         node_1, node_2 = join(hub, 1), join(hub, 2)
         node_1.hear("start")
-        node_2.say(pack(Failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
-        node_2.say(pack(Ended(137)))
+        node_2.say(pack(failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
+        node_2.say(pack(exited(137)))
         assert "node 2 has ended with status 137" in str(node_1.hear("stop")["what"])
         assert not hub.faults
 
@@ -1021,11 +1021,11 @@ def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
 def fail(hub: LiveHub, *nodes: Caller, status: int = 9) -> None:
     """Let a rank of node 1 fail; the ranks of the other nodes end because of it."""
     what = "rank 1 (pid 5) exited with status 9"
-    nodes[0].say(pack(Failed(RANK, time.monotonic_ns(), status, what=what, rank=1, pid=5, code=status)))
-    nodes[0].say(pack(Ended(status)))
+    nodes[0].say(pack(failed(RANK, time.monotonic_ns(), status, what=what, rank=1, pid=5, code=status)))
+    nodes[0].say(pack(exited(status)))
     for node in nodes[1:]:
-        node.say(pack(Ended(143)))
-    hub.hear_own(Ended(143))
+        node.say(pack(exited(143)))
+    hub.hear_own(exited(143))
 
 
 def start_three(hub: LiveHub) -> tuple[Caller, Caller]:
@@ -1033,9 +1033,9 @@ def start_three(hub: LiveHub) -> tuple[Caller, Caller]:
     node_1, node_2 = join(hub, 1), join(hub, 2)
     for node in (node_1, node_2):
         if hub.needs_health:
-            node.say(pack(ReadyAgain(0)))
+            node.say(pack(ready(0)))
     if hub.needs_health:
-        hub.hear_own(ReadyAgain(0))
+        hub.hear_own(ready(0))
     node_1.hear("start")
     node_2.hear("start")
     return node_1, node_2
@@ -1050,8 +1050,8 @@ def test_a_preemption_after_another_failure_ends_the_job() -> None:
     with live_hub(3, RULE) as hub:
         node_1, node_2 = start_three(hub)
         for pid in range(10):  # reports of ranks do not crowd it out
-            node_2.say(pack(Failed(RANK, time.monotonic_ns() + 10**9, 1, what="x", rank=2, pid=pid, code=1)))
-        node_2.say(pack(Failed(PREEMPTED, time.monotonic_ns() + 10**9, 75, what=TAKEN, left_ms=30_000)))
+            node_2.say(pack(failed(RANK, time.monotonic_ns() + 10**9, 1, what="x", rank=2, pid=pid, code=1)))
+        node_2.say(pack(failed(PREEMPTED, time.monotonic_ns() + 10**9, 75, what=TAKEN, left_ms=30_000)))
         node_2.hear("stop")
         fail(hub, node_1, node_2)
         over = node_1.hear("over")
@@ -1062,7 +1062,7 @@ def test_a_preemption_after_another_failure_ends_the_job() -> None:
 def test_a_preemption_between_two_attempts_ends_the_job() -> None:
     with live_hub(3, RULE) as hub:
         node_1 = leave_2(hub)
-        node_1.say(pack(Failed(PREEMPTED, time.monotonic_ns(), 75, what=TAKEN, left_ms=30_000, attempt=1)))
+        node_1.say(pack(failed(PREEMPTED, time.monotonic_ns(), 75, what=TAKEN, left_ms=30_000, attempt=1)))
         over = node_1.hear("over")
         assert over["status"] == 75 and TAKEN in str(over["why"]), over
         assert not hub.faults
@@ -1082,10 +1082,10 @@ def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pyte
             exit_ = ProcessExit(1, 0, 5, 9, clock() + ahead_ns)
             verdict = make_verdict(exit_, [], host_name="b", node_rank=1, world_size=3, attempt=0,
                                    started_ns=clock() + ahead_ns, told=None, causes=[])  # fmt: skip
-            node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
-            node_1.say(pack(Ended(9, verdict)))
-            node_2.say(pack(Ended(143)))
-            hub.hear_own(Ended(143))
+            node_1.say(pack(failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+            node_1.say(pack(exited(9, verdict)))
+            node_2.say(pack(exited(143)))
+            hub.hear_own(exited(143))
         node_1.hear("again")
         assert hub.recovery.history.failed[0].lasted_s < 60
 
@@ -1097,16 +1097,16 @@ def test_a_launcher_that_takes_a_place_is_examined_itself() -> None:
         node_1, node_2 = start_three(hub)
         fail(hub, node_1, node_2)
         node_1.hear("again")
-        node_2.say(pack(ReadyAgain(1)))
+        node_2.say(pack(ready(1)))
         node_2.drain()
         wait_for(lambda: hub.is_away(2), "node 0 has noticed")
         new = join(hub, 2, "aa")
         new.hear("again")
-        hub.hear_own(ReadyAgain(1))
-        node_1.say(pack(ReadyAgain(1)))
+        hub.hear_own(ready(1))
+        node_1.say(pack(ready(1)))
         starts = lambda: (one := hub.hub.state.attempt) and one.number == 1  # noqa: E731
         assert not is_true_by(starts, 1), "nothing has examined it"
-        new.say(pack(ReadyAgain(0)))
+        new.say(pack(ready(0)))
         new.hear("start")
         assert not hub.faults
 
@@ -1130,14 +1130,14 @@ def test_a_fault_of_node_0_between_two_attempts_ends_the_job(
         else:
             monkeypatch.setattr(controller, "step", fail)
         node_1, node_2 = nodes
-        node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
-        node_1.say(pack(Ended(9)))
-        node_2.say(pack(Ended(143)))
-        hub.hear_own(Ended(143))
+        node_1.say(pack(failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+        node_1.say(pack(exited(9)))
+        node_2.say(pack(exited(143)))
+        hub.hear_own(exited(143))
         node_1.hear("again")
         for node in nodes:
-            node.say(pack(ReadyAgain(1)))
-        hub.hear_own(ReadyAgain(1))
+            node.say(pack(ready(1)))
+        hub.hear_own(ready(1))
         over = node_1.hear("over")
         assert "internal launcher error on node 0 between two attempts: ZeroDivisionError: a bug" in str(
             over["why"]
@@ -1153,9 +1153,9 @@ def test_a_node_that_holds_processes_of_the_last_attempt_ends_the_job() -> None:
         node_1, node_2 = start_three(hub)
         fail(hub, node_1, node_2)
         node_1.hear("again")
-        hub.hear_own(ReadyAgain(1))
-        node_1.say(pack(ReadyAgain(1)))
-        node_2.say(pack(ReadyAgain(1, HELD, is_held=True)))
+        hub.hear_own(ready(1))
+        node_1.say(pack(ready(1)))
+        node_2.say(pack(ready(1, HELD, is_held=True)))
         over = node_1.hear("over")
         assert over["status"] == 9 and f"{HELD}; no spare node can take its place" in str(over["why"]), over
         assert [one.node for one in hub.recovery.history.noted] == [2] and not hub.faults

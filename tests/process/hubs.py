@@ -15,12 +15,15 @@ from launcher.channel.keys import make_key
 from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
+from launcher.cluster.outcome import NUMBERS
 from launcher.cluster.settings import Shape
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled, pack, parse
 from launcher.core.model import Restarts
 from launcher.core.version import __version__
-from launcher.job.events import Tick
+from launcher.failure.arbiter import Event
+from launcher.failure.model import Verdict
+from launcher.job.events import Exited, Failed, Ready, Tick
 from launcher.job.state import Link, Node, Phase
 from launcher.job.turn import Turn
 from launcher.process.loop import Loop
@@ -38,6 +41,24 @@ def make_join(rank: int, count: int, **more: object) -> dict[str, object]:
     session = f"{rank:016x}"
     known = {"mono_ns": 1, "node_count": count, "launcher": __version__}
     return {"is": "join", "rank": rank, "session": session, **known, **more}
+
+
+def failed(
+    kind: str, at_ns: int, status: int, *, attempt: int = 0, left_ms: int | None = None, **more: Any
+) -> Failed:
+    """Return the report of a failure; ``more``: numbers of the process, and fields of the event."""
+    facts: dict[str, int] = {name: more.pop(name) for name in NUMBERS if name in more}
+    return Failed(0, Event(0, kind, at_ns, status, facts=facts or None, **more), attempt, left_ms)
+
+
+def exited(status: int, record: Verdict | None = None, attempt: int = 0) -> Exited:
+    """Return the report that all processes of a node have ended."""
+    return Exited(0, status, attempt, record)
+
+
+def ready(attempt: int, unhealthy: str = "", *, is_held: bool = False) -> Ready:
+    """Return the report that a node is ready for an attempt."""
+    return Ready(0, attempt, unhealthy, is_held)
 
 
 class LiveHub:

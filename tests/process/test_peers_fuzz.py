@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
-from launcher.cluster.messages import Ended
 from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
 from launcher.failure import transfer
 from launcher.preemption.events import ANNOUNCED
 from tests.fuzz.frames import seal
 from tests.process.flooding import flood as flooded
-from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_join
+from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, exited, live_hub, make_join
 from tests.process.looking import wait_for
 from tests.unit.test_verdict import dead, judge
 
@@ -45,24 +44,50 @@ VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
 )
 KINDS = st.sampled_from(
-    ["join", "beat", "failed", "told", "ended", "bye", "ask", "reply", "machinenotice", "start", "over", ""]
+    [
+        "join",
+        "beat",
+        "failed",
+        "received",
+        "exited",
+        "left",
+        "ask",
+        "reply",
+        "machinenotice",
+        "start",
+        "over",
+        "",
+    ]
 )
 NAMES = ("rank", "session", "mono_ns", "kind", "at_ns", "status", "what", "asked", "called", "code", "pid")
-MORE = ("local_rank", "number", "name", "record", "body", "host", "addresses", "settings", "node_count", "x")
+MORE = (
+    "node",
+    "event",
+    "attempt",
+    "facts",
+    "local_rank",
+    "number",
+    "name",
+    "record",
+    "body",
+    "host",
+    "addresses",
+    "settings",
+    "node_count",
+    "x",
+)
+EVENT = {
+    "node": 1,
+    "kind": "rank",
+    "at_ns": 1,
+    "status": 1,
+    "what": "it exited",
+    "facts": {"rank": 1, "local_rank": 0, "pid": 7, "code": 1},
+}
 GOOD: dict[str, dict[str, object]] = {
-    "failed": {
-        "kind": "rank",
-        "at_ns": 1,
-        "status": 1,
-        "what": "it exited",
-        "called": "",
-        "rank": 1,
-        "local_rank": 0,
-        "pid": 7,
-        "code": 1,
-    },
-    "told": {"number": 15, "name": "SIGTERM"},
-    "ended": {"status": 1, "record": None},
+    "failed": {"node": 1, "attempt": 0, "event": EVENT},
+    "received": {"node": 1, "number": 15, "name": "SIGTERM"},
+    "exited": {"node": 1, "status": 1, "attempt": 0, "record": None},
     "ask": {"number": 1, "what": "x"},
     "reply": {"number": 1, "answer": None},
     "machinenotice": {"kind": ANNOUNCED, "what": "x", "left_ms": 1},
@@ -148,9 +173,9 @@ def test_frames_of_a_node_of_the_job_are_no_fault_of_ours(frames: list[bytes]) -
         caller.drain()
         last = Caller(live.port)
         last.say(make_join(1, 2))
-        last.say({"is": "ended", "status": 0, "record": None})
+        last.say({"is": "exited", "node": 1, "status": 0, "attempt": 0})
         last.hear("start")
-        live.hear_own(Ended(0))
+        live.hear_own(exited(0))
         assert last.hear("over")
         assert live.faults == []
         last.socket.close()
@@ -179,10 +204,11 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller = Caller(live.port)
         caller.say(make_join(1, 2))
         caller.hear("start")
-        caller.say({**GOOD["failed"], "is": "failed", "pid": dead(1, 1).pid})
+        event = {**EVENT, "facts": {"rank": 1, "pid": dead(1, 1).pid}}
+        caller.say({**GOOD["failed"], "is": "failed", "event": event})
         record = {**transfer.render(judge(dead(1, 1))), "exception": "\u00e9" * 30_000}
-        say_raw(caller, render({"is": "ended", "status": 1, "record": record}))
-        live.hear_own(Ended(0))
+        say_raw(caller, render({"is": "exited", "node": 1, "status": 1, "attempt": 0, "record": record}))
+        live.hear_own(exited(0))
         over = caller.hear("over")
         assert over["status"] == 1 and "\u00e9" in str(over["record"])
         assert live.faults == []
@@ -196,7 +222,7 @@ def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
         caller = Caller(live.port)
         caller.say(make_join(1, 2))
         caller.hear("start")
-        caller.say({"is": "ended", "status": status, "record": None})
+        caller.say({"is": "exited", "node": 1, "status": status, "attempt": 0})
         with pytest.raises(ConnectionError):
             caller.hear("over")
         node = live.node(1)
@@ -210,7 +236,7 @@ def test_what_no_node_can_say_of_itself_ends_the_connection(kind: str) -> None:
         caller = Caller(live.port)
         caller.say(make_join(1, 2))
         caller.hear("start")
-        caller.say({**GOOD["failed"], "is": "failed", "kind": kind})
+        caller.say({**GOOD["failed"], "is": "failed", "event": {**EVENT, "kind": kind}})
         with pytest.raises(ConnectionError):
             caller.hear("over")
         attempt = live.hub.state.attempt

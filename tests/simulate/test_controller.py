@@ -7,8 +7,7 @@ from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK, Event
 from launcher.job.commands import Again, Busy, Command, Over, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
-from launcher.job.events import Event as JobEvent
-from launcher.job.events import Exited, Failed, Joined, Ready, Received, Tick, Unable
+from launcher.job.events import Exited, Failed, JobEvent, Joined, Ready, Received, Tick, Unable
 from launcher.job.state import Job, Phase, State
 
 

@@ -25,7 +25,7 @@ class Steps:
         self.state, found = node.step(self.state, event, now)
         return found
 
-    def repeated(self) -> list[events.Event]:
+    def repeated(self) -> list[events.JobEvent]:
         """Return what it sends on a new connection."""
         return [one.event for one in self.take(node.Connected()) if isinstance(one, node.Send)]
 

@@ -525,12 +525,12 @@ class Server:
         self.nodes: dict[Connection, int] = {}
         self.silence = Silence()
         self._is_watching = self._is_busy = False
-        self._queue: deque[events.Event] = deque()
+        self._queue: deque[events.JobEvent] = deque()
         self._tick_at: float | None = None
         own.is_calm = True
         self.feed(events.Tick())
 
-    def feed(self, event: events.Event) -> None:
+    def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event."""
         self._queue.append(event)
         if self._is_busy:
@@ -621,7 +621,7 @@ class Server:
         one.heard = self.world.now
         self.world.feed(one, what)
 
-    def take(self, connection: Connection, event: events.Event) -> None:
+    def take(self, connection: Connection, event: events.JobEvent) -> None:
         """Handle a message of a node."""
         if connection in self.nodes and self.is_alive:
             self.hear(connection)

@@ -21,7 +21,7 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import LEAVING_MAX, MESSAGES_MAX
-from launcher.cluster.messages import Ended, Failed, Hung, Looked, MachineNotice, News, Waiting
+from launcher.cluster.messages import Hung, Looked, MachineNotice, News, Waiting
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.messages import pack, parse
@@ -39,7 +39,7 @@ from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
 from launcher.recovery.recovery import Recovery
 from launcher.remote.hub import Gate
-from tests.process.hubs import ADDRESS, KEY, make_join
+from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
 
 FLOOD = 100_000
@@ -119,10 +119,10 @@ class Hub:
     def fail(self) -> None:
         """Let the attempt fail and another one follow."""
         count = self.shape.node_count
-        self.hub.hear_own(Failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
-        self.hub.hear_own(Ended(1))
+        self.hub.hear_own(failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
+        self.hub.hear_own(exited(1))
         for index in range(1, count):
-            self.hub._hear(index, Ended(143))
+            self.hub._hear(index, exited(143))
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_spare_nodes_that_come_and_go_fill_no_log(make_hub: Callable[..., Hub]) 
     """Each of them says that it is here, and that it has left."""
     one = make_hub(2, spare_count=1)
     for _ in range(FLOOD // 10):
-        one.join(2).hear({"is": "bye"})
+        one.join(2).hear({"is": "left", "node": 2})
     assert len(one.said) < FEW_LINES and len(one.hub.members.by_index) <= 2
     one.hub.close()
     assert "dropped" in one.said[-1]
@@ -270,7 +270,7 @@ def test_launchers_that_come_back_again_and_again_between_attempts(make_hub: Cal
         for rank in (1, 2):
             one.hub.feed(Silent(rank, -1e5))
             line = one.join(rank, host=f"host{number}", machine=f"m{number}")
-            line.hear({"is": "readyagain", "attempt": 0, "is_held": True})
+            line.hear({"is": "ready", "node": 1, "attempt": 0, "is_held": True})
     assert one.hub.state.phase is Phase.BETWEEN
     history, attempts = one.recovery.history, one.hub._attempts
     sizes = [len(found) for found in (attempts._held or (), history.noted, history.shared_hosts)]
@@ -286,7 +286,9 @@ def test_unhealthy_spare_nodes_fill_neither_the_log_nor_the_last_screen(make_hub
     """Each is sent off, and the next one has another session."""
     one = make_hub(2, Restarts(most=9, health_argv=("check",)), spare_count=1)
     for number in range(FLOOD // 20):
-        one.join(2, host=f"host{number}").hear({"is": "readyagain", "attempt": 0, "unhealthy": f"x{number}"})
+        one.join(2, host=f"host{number}").hear(
+            {"is": "ready", "node": 1, "attempt": 0, "unhealthy": f"x{number}"}
+        )
     assert len(one.hub.members.by_index) <= 2
     assert len(one.recovery.history.noted) <= KEPT_MAX and len(one.said) < FEW_LINES
 

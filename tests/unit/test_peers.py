@@ -30,7 +30,6 @@ from launcher.cluster.consistency import compare, read_rules, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
 from launcher.cluster.members import Member, Members
-from launcher.cluster.messages import Ended, Failed, ReadyAgain
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
@@ -50,6 +49,7 @@ from launcher.failure.arbiter import (
     is_new,
 )
 from launcher.failure.model import Cause, Verdict
+from launcher.job.events import Exited, Failed, Ready
 from launcher.job.refusals import describe_missing, node_0_missing, nodes_missing
 from launcher.machine.host import Host
 from launcher.options.flags import FRAMEWORKS
@@ -674,6 +674,6 @@ def test_a_node_is_not_heard_without_limit() -> None:
     """What it sends is kept or printed; an end is heard all the same, and a large node has many failures."""
     nothing: Any = None
     nodes = Members(nothing, Member(0, {"session": "0"}, "192.0.2.1"), nothing)
-    heard = [nodes.may_send(1, ReadyAgain) for _ in range(25_000)]
+    heard = [nodes.may_send(1, Ready) for _ in range(25_000)]
     assert all(heard[:512]) and sum(heard) < 600
-    assert nodes.may_send(1, Ended) and nodes.may_send(1, Failed)
+    assert nodes.may_send(1, Exited) and nodes.may_send(1, Failed)
