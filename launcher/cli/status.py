@@ -54,7 +54,13 @@ def status(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
         help="show it again every S seconds (2), until the job has ended",
     )
     options = parser.parse_args(argv)
-    launcher = _find(options.job, environ, write)
+    try:
+        launcher = _find(options.job, environ, write)
+    except UsageError:
+        if options.json or options.watch is not None:
+            raise
+        write("one of them: launcher status --job PID\n")
+        return 0
     before = make_view(ask_launcher(launcher, "status"))
     if options.watch is not None:
         return _watch(launcher, before, options, write)

@@ -366,7 +366,9 @@ def select_each_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
     """Ask about each of two jobs, and end the second."""
     try:
         done = launch("status", environ={"TMPDIR": str(tmp_path)})
-        assert done.returncode == 64 and "[several-jobs]" in done.stderr
+        assert done.returncode == 0 and "launcher status --job PID" in done.stdout, done.stderr
+        refused = launch("stacks", environ={"TMPDIR": str(tmp_path)})
+        assert refused.returncode == 64 and "[several-jobs]" in refused.stderr
         for one in (job, second):
             row = next(line for line in done.stdout.splitlines() if line.startswith(f"{one.launcher.pid} "))
             run = row.split()[1]
