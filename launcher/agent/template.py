@@ -89,6 +89,7 @@ class Template:
         self._gate: int | None = None
         self._path = ""
         self._argv: tuple[str, ...] = ()
+        self._first = 0
         self._common: dict[str, str] = {}
         self._varying: tuple[str, ...] = ()
         self._heard = b""
@@ -115,7 +116,7 @@ class Template:
         elif any(child.cpus for child in ranks) and any(THREADS not in child.environ for child in ranks):
             self._give_up(f"the ranks are bound to CPUs without {THREADS}, and the import counts the CPUs")
         else:
-            self._path, self._argv = path, ranks[0].argv
+            self._path, self._argv, self._first = path, ranks[0].argv, ranks[0].rank
             self._compare(ranks, settings)
             self._spawn()
 
@@ -195,6 +196,12 @@ class Template:
         self.is_settled = False
         self._preload = replace(self._preload, modules=tuple(left))
         self._spawn()
+
+    @property
+    def importing(self) -> tuple[int, int] | None:
+        """The first rank that it stands for, and its PID, while it imports."""
+        server = self._server
+        return None if self.is_settled or server is None or server.pid is None else (self._first, server.pid)
 
     # --- fork
 

@@ -206,7 +206,10 @@ class Responder:
             self._waiting.append(take)
             self._wants_threads = self._wants_threads or more.get("threads") is True
             if self._inquiry is None:
-                self._inquiry = Inquiry(list_running(self._agent), self._agent.folder.path)
+                template, running = self._agent.template, list_running(self._agent)
+                if template is not None and template.importing is not None:
+                    running.append(template.importing)
+                self._inquiry = Inquiry(running, self._agent.folder.path)
             if more.get("native") is True:
                 self._inquiry.want_native()
 

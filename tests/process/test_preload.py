@@ -522,3 +522,24 @@ def test_a_wrong_name_is_refused(value: str) -> None:
     done = launch("run", "--preload", value, "true")
     assert done.returncode == 64, done.stderr
     assert "names of modules, or auto" in done.stderr
+
+
+def test_stacks_while_modules_are_imported_are_those_of_the_process_that_imports(tmp_path: Path) -> None:
+    """A slow import is what one wants to see then; the ranks do not run yet."""
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "slow_module.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()\n")
+    (tmp_path / "train.py").write_text("import slow_module\n")
+    launcher = open_launcher(*TWO, "--preload", "slow_module", str(tmp_path / "train.py"))
+    try:
+        seen: list[str] = []
+
+        def sees() -> bool:
+            seen.append(launch("stacks", "--job", str(launcher.pid)).stdout)
+            return "slow_module.py:1" in seen[-1]
+
+        wait_for(sees, f"the import is seen: {seen}")
+        (tmp_path / "gate").write_text("")
+        assert launcher.wait(DEADLINE_S) == 0
+    finally:
+        launcher.kill()
+        launcher.communicate()
