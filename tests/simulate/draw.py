@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
+from launcher.core.frozen import replace
 from launcher.core.model import Restarts
 from launcher.job.state import Job
 from tests.simulate import faults
@@ -134,6 +135,8 @@ def simulate(seed: int | str) -> World:
     """Run the job of a seed to its end."""
     rng = random.Random(seed)
     job = draw_job(rng)
+    if random.Random(f"{seed} keeps going").random() < 0.05:
+        job = replace(job, keep_going=True, restarts=Restarts(), spare_count=0)
     world = World(job, rng, partial(draw_fate, rng, job), partial(draw_link, rng))
     Plan(world, rng)
     is_done = world.run(LIMIT_S)

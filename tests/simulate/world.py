@@ -16,6 +16,7 @@ from launcher.core.errors import EXIT_UNTRUSTED, Problem
 from launcher.failure.arbiter import LATENESS_NS, RANK, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.job import commands, controller, events, node
+from launcher.job.exits import SETTLE_S as CAUSE_S
 from launcher.job.settings import BEAT_S, QUIET_S
 from launcher.job.silence import Silence
 from launcher.job.state import Job
@@ -394,6 +395,8 @@ class World:
                 self.end_processes(made, fate.status, event)
             else:
                 self.act(one, lambda: self.feed(one, node.Broke(event)))
+                if self.job.keep_going:  # the agent stops its other processes, without node 0's order
+                    self.at(self.now + CAUSE_S, lambda: self.act(one, lambda: self.stop(one, node.End(15))))
 
     def lose_peers(self, made: Processes) -> None:
         """Let processes of other nodes fail, because they have lost these."""
