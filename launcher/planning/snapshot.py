@@ -34,7 +34,8 @@ from copy import copy
 
 from launcher.core.environ import is_host, leave_out_services
 from launcher.core.errors import LauncherError, Unavailable
-from launcher.core.redact import is_public_name, redact, redact_argv
+from launcher.core.redact import redact, redact_argv
+from launcher.core.secret_names import is_public_name
 from launcher.core.version import __version__
 from launcher.fabrics.facts import IMEX_CHANNELS
 from launcher.fabrics.reading import TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
