@@ -31,8 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FRAME_LIMIT_BYTES = 1 << 16
-"""Maximum size of the JSON of one frame; a verdict is shortened until it fits."""
+FRAME_LIMIT_BYTES = 1 << 20
+"""Maximum size of the JSON of one frame, after the handshake; `launcher.core.shorten` makes messages fit."""
 SEAL_BYTES = 16
 NONCE_BYTES = PROOF_BYTES = 32
 PREAMBLE = b"launcher/peers/2"

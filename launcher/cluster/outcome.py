@@ -9,6 +9,7 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
 from launcher.core.model import NODE
+from launcher.core.shorten import fit
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
@@ -27,7 +28,6 @@ from launcher.failure.arbiter import (
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import LEFT_FIX, NEVER_MET_FIX
 from launcher.failure.text import say_apart
-from launcher.failure.transfer import fit
 from launcher.failure.verdict import make_verdict
 from launcher.job.exits import SETTLE_S as CAUSE_S
 from launcher.job.settings import ALSO_MAX, LEAVE_S, LOST_FIX, SETTLE_S, SLACK_S

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from launcher.channel.frames import OTHER_KEY
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.core.model import NODE
@@ -28,28 +26,6 @@ NO_NODE = (
 SAME_IMAGE = "the same version of the launcher, best the same image, on all nodes"
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
 OTHERS_NAMED = 8
-TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
-"""Limits of each text of a problem and of the table, as JSON: four and one fit into a frame of 64 KiB."""
-
-
-def fit(text: str) -> str:
-    """Return a text, shortened to fit into `TEXT_BYTES`."""
-    kept = text
-    while len(json.dumps(kept)) > TEXT_BYTES:
-        kept = kept[: len(kept) // 2]
-    return kept if kept == text else f"{kept}..."
-
-
-def fit_table(lines: Sequence[str]) -> list[str]:
-    """Return the first lines of a table that fit into `TABLE_BYTES`, and a line that counts the rest."""
-    kept: list[str] = []
-    used = 0
-    for line in lines:
-        used += len(json.dumps(line)) + 1
-        if used > TABLE_BYTES:
-            return [*kept, f"  and {len(lines) - len(kept)} lines more"]
-        kept.append(line)
-    return kept
 
 
 def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:

@@ -10,6 +10,7 @@ from launcher.cluster.messages import Refuse, Start, Waiting
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.redact import printable, quote, redact
+from launcher.core.shorten import fit
 from launcher.core.version import __version__
 from launcher.job.settings import LEAVE_S
 
@@ -235,5 +236,5 @@ class Rendezvous:
 
 
 def _make_refusal(status: int, problem: Problem, lines: list[str]) -> Refuse:
-    code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
-    return Refuse(status, tuple(refusals.fit_table(lines)), code, what, where, fix)
+    code, what, where, fix_it = (printable(redact(text)) for text in vars(problem).values())
+    return fit(Refuse(status, tuple(lines), code, what, where, fix_it))

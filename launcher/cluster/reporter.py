@@ -9,10 +9,10 @@ from launcher.cluster.messages import Ended, Failed, Looked, Quiet, Reached, Rea
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import SECONDS_MAX
 from launcher.core.redact import printable, redact
+from launcher.core.shorten import fit, fit_all
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, UNMET, UNPROVEN
 from launcher.failure.reason import STALLED_STATUS
-from launcher.failure.transfer import fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,11 +107,10 @@ class Reporter:
 
     def tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
         """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
-        from launcher.evidence.recorders import fit_records
         from launcher.stacks.packing import pack
 
         reached = tuple(Reached(rank, value) for rank, value in progress if 0 <= value <= SECONDS_MAX)
-        records, attempt = fit_records(self._agent.evidence.records), self._view.attempt.number
+        records, attempt = fit_all(self._agent.evidence.records), self._view.attempt.number
         self.tell(Looked(pack(answers, threads=False), number, attempt, reached, records))
 
     def tell_health(self, attempt: int) -> None:

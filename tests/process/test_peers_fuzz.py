@@ -25,7 +25,7 @@ from launcher.cluster.messages import Ended
 from launcher.cluster.preemption import subscribe
 from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
-from launcher.failure import transfer
+from launcher.core.messages import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from tests.fuzz.frames import seal
 from tests.process.flooding import flood as flooded
@@ -182,7 +182,10 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller.say(make_join(1, 2))
         caller.hear("start")
         caller.say({**GOOD["failed"], "is": "failed", "pid": dead(1, 1).pid})
-        record = {**transfer.render(judge(dead(1, 1))), "exception": "\u00e9" * 30_000}
+        record = {
+            **render_message(judge(dead(1, 1))),
+            "exception": "\u00e9" * (FRAME_LIMIT_BYTES // 2 - 2000),
+        }
         say_raw(caller, render({"is": "ended", "status": 1, "record": record}))
         live.hear_own(Ended(0))
         over = caller.hear("over")
@@ -217,7 +220,7 @@ def test_what_no_node_can_say_of_itself_ends_the_connection(kind: str) -> None:
         assert live.hub.ending.arbiter.events == [] and live.faults == []
 
 
-def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
+def test_a_refusal_about_all_that_nodes_may_say_fits_into_a_frame() -> None:
     """Nodes that differ in all that they may say hear why."""
     count = 25
     with live_hub(count) as live:
@@ -228,7 +231,7 @@ def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
             caller.say(make_join(rank, count, host="h" + "x" * 198, **odd))
         for caller in callers:
             refusal = caller.hear("refuse")
-            assert refusal["code"] == "nodes-differ" and "lines more" in str(refusal["lines"])
+            assert refusal["code"] == "nodes-differ" and "the nodes differ in" in str(refusal["lines"])
             caller.socket.close()
         assert live.faults == []
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.shorten import shorten_lines
 from launcher.failure.model import ProcessExit
 from launcher.failure.stderr import (
     ERROR_FILE_BYTES,
@@ -26,7 +27,7 @@ from launcher.failure.stderr import (
     read_root_cause,
     read_uncaught,
 )
-from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
+from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable
 from launcher.guest.process import TEXT_LIMIT, write_error_file
 from tests.fuzz.redaction import find_left, make_key
 from tests.unit.platforms_model import deterministic

@@ -13,12 +13,11 @@ import pytest
 
 from launcher.channel import lines as wire
 from launcher.channel.listener import read_peer
-from launcher.core.messages import Garbled, pack, unpack
+from launcher.core.messages import Garbled, pack, render, unpack
 from launcher.core.messages import parse as parse_message
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.failure.transfer import render
 from launcher.mpi import session_folder
 from launcher.mpi.counting import describe_places
 from launcher.mpi.events import Event, explains

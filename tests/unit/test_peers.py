@@ -37,9 +37,9 @@ from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_mi
 from launcher.cluster.settings import Shape
 from launcher.core import messages as core_messages
 from launcher.core.errors import NotReady, UsageError
-from launcher.core.messages import FACTS_KEPT, Garbled, parse
+from launcher.core.messages import FACTS_KEPT, Garbled, parse, render
 from launcher.core.model import Allocation, Scope
-from launcher.failure import transfer
+from launcher.core.shorten import ROOM_BYTES, fit, fit_all
 from launcher.failure.arbiter import EVENTS_OF_NODE, LOST, RANK, SILENT_NS, Event, FailureArbiter
 from launcher.failure.model import Cause, Verdict
 from launcher.machine.host import Host
@@ -51,6 +51,7 @@ from launcher.planning.recorded import replay
 from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
+from launcher.recorder.facts import Collective, GroupRecord, RankRecord
 from tests.saying import keep
 from tests.unit.test_verdict import OOM, dead, judge
 
@@ -148,7 +149,7 @@ def test_frames_that_are_repeated_reordered_or_sent_back_end_a_connection() -> N
 def test_what_is_too_long_is_refused_before_it_has_come() -> None:
     """Four bytes are enough to know."""
     hub, caller = connect()
-    with pytest.raises(Garbled, match="expected 65536 at most"):
+    with pytest.raises(Garbled, match="expected 1048576 at most"):
         hear(hub, (FRAME_LIMIT_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(ValueError, match="a message of"):
         caller.pack({"n": "x" * FRAME_LIMIT_BYTES})
@@ -440,7 +441,7 @@ def test_a_node_that_has_ended_cannot_be_lost() -> None:
 def test_a_verdict_arrives_as_it_was_sent() -> None:
     """With how the other processes of its node ended."""
     verdict = judge(dead(2, 1, stderr=OOM_WORDS), others=[dead(3, -15)], causes=[OOM])
-    record = json.loads(json.dumps(transfer.render(verdict)))
+    record = json.loads(json.dumps(render(fit(verdict))))
     assert parse(Verdict, record) == verdict
 
 
@@ -448,11 +449,21 @@ def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
     """Lines of its end are kept."""
     noise = "".join(f"{index:06d} {chr(0x1F600) * 300}\n" for index in range(200))
     verdict = judge(dead(2, 1, stderr=noise), others=[dead(rank, -15) for rank in range(3, 500)])
-    record = transfer.render(verdict)
-    assert len(json.dumps(record)) <= transfer.ROOM_BYTES
+    record = render(fit(verdict))
+    assert len(json.dumps(record)) <= ROOM_BYTES
     parsed = parse(Verdict, json.loads(json.dumps(record)))
     assert parsed is not None and parsed.first == verdict.first
     assert parsed.stderr[-1].startswith("000199")
+
+
+def test_records_of_many_ranks_fit_together_and_keep_the_group_that_waits() -> None:
+    """Each rank keeps its share; the groups that wait are its last."""
+    done = [GroupRecord(str(index), recent=(Collective(1, "x" * 200, True),)) for index in range(63)]
+    records = [RankRecord(rank, "nccl", (*done, GroupRecord("63", enqueued=7))) for rank in range(256)]
+    kept = fit_all(records)
+    assert len(json.dumps([render(one) for one in kept])) <= 2 * ROOM_BYTES
+    assert [(one.rank, one.groups[-1].enqueued) for one in kept] == [(rank, 7) for rank in range(256)]
+    assert fit_all(records[:1]) == tuple(records[:1])
 
 
 # --- keys
