@@ -66,13 +66,13 @@ def _read_health_commands(
     Raises:
         LauncherError: A command is malformed or cannot be started, which is no fault of the node.
     """
-    from launcher.options.flag_values import parse_command
+    from launcher.options.flag_values import words as words_of
     from launcher.recovery.health import require_command
 
     commands = []
     for text in typed:
         try:
-            commands.append(parse_command(text))
+            commands.append(words_of("1")(text))
         except Malformed as error:
             what, fix = f"--health-command {shorten(text)}: expected {error}", "correct --health-command"
             raise UsageError(Problem("malformed-flag", what, "command line", fix)) from error

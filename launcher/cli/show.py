@@ -12,7 +12,7 @@ from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import Companion, Plan, Process, Scope
 from launcher.machine.host import Host
-from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
+from launcher.options.parser import add_command, add_flags, add_replay, make_parser, of_kind, strip_dashes
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
@@ -32,7 +32,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     parser = make_parser("env", "[options]", description)
     parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
     parser.add_argument(
-        "--local-rank", type=int, metavar="N", default=0, help="which process of this node (0)"
+        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="which process of this node (0)"
     )
     parser.add_argument(
         "--all",
