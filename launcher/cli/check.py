@@ -77,7 +77,7 @@ def _read_health_commands(
             what, fix = f"--health-command {shorten(text)}: expected {error}", "correct --health-command"
             raise UsageError(Problem("malformed-flag", what, "command line", fix)) from error
     if not typed:
-        commands += filter(None, [read_options({}, environ, host).words(HEALTH)])
+        commands += filter(None, [read_options({}, environ, host, ()).words(HEALTH)])
     for argv in () if host.is_recorded() else commands:
         require_command(argv, environ)
     return tuple(commands)
@@ -89,7 +89,7 @@ def _plan(
     """Return the plan and its findings; without a plan, None and the reasons. The checks run either way."""
     from launcher.planning.plan import plan_job
 
-    options = read_options(typed, environ, host)
+    options = read_options(typed, environ, host, command)
     try:
         job = plan_job(environ, host, options, command)
         return job, _judge_script(job)

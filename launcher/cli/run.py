@@ -56,7 +56,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         execute(command, environ)
     host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
-        options = read_options(typed, environ, host)
+        options = read_options(typed, environ, host, command)
         use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
         if options.switch("ssh"):
             from launcher.remote.ssh import run_on_all
@@ -73,7 +73,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     def replan(port: int, seats: Mapping[int, int] | None = None, hosts: tuple[str, ...] = ()) -> Plan:
         from launcher.planning.plan import plan_job
 
-        changed = read_options(_name_port(typed, options, port), environ, host)
+        changed = read_options(_name_port(typed, options, port), environ, host, command)
         return plan_job(environ, host, changed, command, met=hosts or met, seats=seats)
 
     if plan.peers is not None:
