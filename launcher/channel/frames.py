@@ -44,7 +44,7 @@ _HEADER = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")
 
 
-class Intruder(Garbled):
+class HandshakeFailed(Garbled):
     """The peer does not have the key of this job."""
 
 
@@ -128,7 +128,7 @@ class Answering:
         if self._nonces is None:
             begins = self._buffer[: len(PREAMBLE)]
             if begins != PREAMBLE[: len(begins)]:
-                raise Intruder("does not speak the launchers' protocol")
+                raise HandshakeFailed("does not speak the launchers' protocol")
             if len(self._buffer) < CALL_BYTES:
                 return b""
             theirs, self._buffer = self._buffer[len(PREAMBLE) : CALL_BYTES], self._buffer[CALL_BYTES:]
@@ -138,7 +138,7 @@ class Answering:
             proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
             self._buffer = b""
             if not hmac.compare_digest(proof, _prove(self._key, b"caller", self._nonces)):
-                raise Intruder(f"has {OTHER_KEY}, or is of another job")
+                raise HandshakeFailed(f"has {OTHER_KEY}, or is of another job")
             to_hub, to_caller = _make_keys(self._key, self._nonces)
             self.sealed = Sealed(to_caller, to_hub)
             reply += _prove(self._key, b"coordinator", self._nonces)
@@ -185,7 +185,7 @@ class Calling:
             proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
             self._buffer = b""
             if not hmac.compare_digest(proof, _prove(self._key, b"coordinator", self._nonces)):
-                raise Intruder(OTHER_LAUNCHER)
+                raise HandshakeFailed(OTHER_LAUNCHER)
             to_hub, to_caller = _make_keys(self._key, self._nonces)
             self.sealed = Sealed(to_hub, to_caller)
         return reply

@@ -80,7 +80,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         return _run_together(plan, plan.peers, command, replan, environ, checks)
     named = plan
     if listens_here(plan):
-        from launcher.process.ports import settle_rendezvous
+        from launcher.process.port_checks import settle_rendezvous
 
         plan = settle_rendezvous(plan, environ, replan, host)
     hold_ports(plan)
@@ -217,7 +217,7 @@ def hold_ports(plan: Plan) -> None:
         NotReady: A port is taken.
     """
     if plan.ports:
-        from launcher.process.ports import check_ports
+        from launcher.process.port_checks import check_ports
 
         check_ports(plan.ports, Host())
 

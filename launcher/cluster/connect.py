@@ -10,7 +10,7 @@ import socket
 import time
 from errno import EINPROGRESS
 
-from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, Intruder
+from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, HandshakeFailed
 from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
@@ -153,7 +153,7 @@ class ConnectAttempt:
                 os.write(connected.fileno(), reply)
         except (BlockingIOError, InterruptedError):
             return
-        except Intruder as intruder:
+        except HandshakeFailed as intruder:
             self._fail(f"{intruder} listens there")
             return
         except OSError as error:

@@ -24,7 +24,7 @@ from launcher.core.redact import printable
 from launcher.machine.host import Host
 from launcher.machine.ports import find_free_port
 from launcher.process.limits import raise_limit
-from launcher.process.ports import OTHERS, find_taken, port_taken
+from launcher.process.port_checks import OTHERS, find_taken, port_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

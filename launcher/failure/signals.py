@@ -6,7 +6,7 @@ from launcher.core.errors import say_size
 from launcher.core.signal import signal
 from launcher.failure.model import Cause
 from launcher.failure.starters import is_own_error, read_told_signal
-from launcher.failure.stderr import TERMINATE, LastWords, find_user_frame
+from launcher.failure.stderr import TERMINATE, LastOutput, find_user_frame
 from launcher.failure.symptoms import read_symptoms
 from launcher.failure.text import quote
 
@@ -20,7 +20,7 @@ SHM_DEFAULT_BYTES = 64 << 20
 """Docker's default size of a container's /dev/shm."""
 
 
-def fix_exception(words: LastWords) -> str:
+def fix_exception(words: LastOutput) -> str:
     """Return where an exception was raised in the user's code."""
     frame = find_user_frame(words.traceback)
     return f"see {quote(frame)}" if frame else "the traceback says where"
@@ -42,7 +42,7 @@ def explain_bus_error(after: Counters) -> Cause:
     )
 
 
-def explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
+def explain_signal(number: int, before: Counters, after: Counters, words: LastOutput) -> Iterator[Cause]:
     """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
     if number == signal.SIGKILL:
         seen = "cannot tell whether memory ran out"
@@ -80,7 +80,7 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastWo
         yield SIGNALS[number]
 
 
-def explain_told(code: int, before: Counters, after: Counters, words: LastWords) -> list[Cause]:
+def explain_told(code: int, before: Counters, after: Counters, words: LastOutput) -> list[Cause]:
     """Return the meaning of a signal that ended a child of the process, as the process says."""
     own = not words.exception or is_own_error(words.exception)
     told = read_told_signal(words.lines if own else [words.exception])
@@ -130,7 +130,7 @@ SIGNALS: dict[int, Cause] = {
 }
 
 
-def _explain_abort(words: LastWords) -> str:
+def _explain_abort(words: LastOutput) -> str:
     """Return the message of C++ or glibc before it aborted."""
     for index in range(len(words.lines) - 1, -1, -1):
         if words.lines[index].startswith(TERMINATE):

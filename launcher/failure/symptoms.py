@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from launcher.failure.stderr import LastWords
+    from launcher.failure.stderr import LastOutput
 
 TABLE = "failure/symptoms.txt"
 LOUD, AS = "!", "as "
@@ -63,7 +63,7 @@ def read_symptoms() -> dict[str, Symptom]:
     return _rows
 
 
-def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
+def find_symptoms(words: LastOutput, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
     """Yield the symptoms in the last output, each with the line that shows it, in the table's order.
 
     If there is a traceback of an exception, only its messages count, and rows that are ``loud``: a line about

@@ -8,7 +8,7 @@ import select
 import stat
 import time
 
-from launcher.core.files import FOLDER_FLAGS, open_own
+from launcher.core.files import open_own
 
 STEP_BYTES = 1 << 16
 PIPE_S = 5.0
@@ -58,7 +58,7 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
         OSError: It is not such a file, or cannot be read.
     """
     folder, name = os.path.split(path)
-    place = os.open(folder or ".", FOLDER_FLAGS)
+    place = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=place)
         try:
@@ -78,7 +78,7 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
 
 
 def _refuse_shared(found: os.stat_result, what: str) -> None:
-    """Refuse a file or a folder that somebody other than root and our user can write."""
+    """Refuse a file or a folder that another user than root and ours can write."""
     own_group = os.getegid() if os.getegid() == os.geteuid() else 0
     if found.st_mode & stat.S_IWOTH:
         raise OSError(errno.EPERM, f"all users can write {what}")

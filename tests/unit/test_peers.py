@@ -20,7 +20,7 @@ from launcher.channel.frames import (
     SEAL_BYTES,
     Answering,
     Calling,
-    Intruder,
+    HandshakeFailed,
     Sealed,
 )
 from launcher.channel.keys import make_key, name_job, read_token
@@ -88,12 +88,12 @@ def test_who_has_another_key_notices_it_and_is_noticed() -> None:
     """Each by the proof of the other."""
     answering, calling = Answering(KEY), Calling(OTHER)
     proof = calling.feed(answering.feed(calling.call))
-    with pytest.raises(Intruder, match="another token"):
+    with pytest.raises(HandshakeFailed, match="another token"):
         answering.feed(proof)
     impostor = Answering(OTHER)
     calling = Calling(KEY)
     calling.feed(impostor.feed(calling.call))
-    with pytest.raises(Intruder, match="another token"):
+    with pytest.raises(HandshakeFailed, match="another token"):
         calling.feed(bytes(32))
 
 
@@ -103,7 +103,7 @@ def test_a_caller_without_the_key_hears_nothing_that_is_made_of_it() -> None:
     assert len(nonces) == 3 and {len(nonce) for nonce in nonces} == {32}
     for call in (PREAMBLE + bytes(32), PREAMBLE + bytes(32 + 31)):
         assert len(Answering(KEY).feed(call)) == 32
-    with pytest.raises(Intruder, match="another token"):
+    with pytest.raises(HandshakeFailed, match="another token"):
         Answering(KEY).feed(PREAMBLE + bytes(32 + 32))
 
 
@@ -112,7 +112,7 @@ def test_a_proof_is_good_for_one_connection() -> None:
     first, second, calling = Answering(KEY), Answering(KEY), Calling(KEY)
     proof = calling.feed(first.feed(calling.call))
     second.feed(calling.call)
-    with pytest.raises(Intruder):
+    with pytest.raises(HandshakeFailed):
         second.feed(proof)
 
 
@@ -122,11 +122,11 @@ def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
     nonce = first.feed(calling.call)
     reflected = second.feed(PREAMBLE + nonce)
     proof = first.feed(calling.feed(nonce))
-    with pytest.raises(Intruder):
+    with pytest.raises(HandshakeFailed):
         second.feed(proof)
     fresh, caller = Answering(KEY), Calling(KEY)
     fresh.feed(caller.call)
-    with pytest.raises(Intruder):
+    with pytest.raises(HandshakeFailed):
         fresh.feed(proof)
     assert reflected != nonce
 
