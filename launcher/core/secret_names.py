@@ -7,6 +7,7 @@ repetitions are bounded, or their end is remembered.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from launcher.core import mpi
 from launcher.core.blocks import read_blocks
@@ -33,11 +34,12 @@ _HARMLESS_PART = "PRIVATE_IPV4_ADDRESS"
 _HARMLESS_WORD = "PKEY"
 
 
-def compile_row(pattern: str) -> re.Pattern[str]:
+@cache
+def compile_row(pattern: str, flags: int = 0) -> re.Pattern[str]:
     """Return a pattern of the table, compiled; ``(?&X)`` is the fragment X."""
     while "(?&" in pattern:
         pattern = _FRAGMENT.sub(lambda match: f"(?:{_FRAGMENTS[match[1]]})", pattern)
-    return re.compile(pattern, re.VERBOSE)
+    return re.compile(pattern, re.VERBOSE | flags)
 
 
 def is_public_name(name: str) -> bool:
@@ -80,8 +82,15 @@ _PROSE, _METHOD, _COUNT, _HARMLESS = (
 )
 LOOK_BACK = 80
 _SEPARATORS = [
-    (kind, compile_row(pattern))
-    for kind, _, pattern in (row.partition(" ") for row in TABLE["separators"].items)
+    (
+        row.fields["kind"],
+        row.words("of"),
+        row.fields.get("name", ""),
+        compile_row(row.fields["then"]),
+        row.fields.get("value", ""),
+    )
+    for row in TABLE.values()
+    if "then" in row.fields
 ]
 _ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,-]""")
 
@@ -110,28 +119,11 @@ _BARE = {
     "blob": re.compile(r"[\w+/=-]+"),
     "signature": re.compile(r"[\w%+/=-]+"),
 }
-_PORT = re.compile(r"""\d{1,5}(?:[\s,;"'\])]|\Z)""")
 _HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
 _COMMA = re.compile(r",(?=.)")
 _ITEM = re.compile(r"[\w+/=-]{20,}")
 _STATEMENTS = ("pass", "continue", "break", "return")
 _LINES_MAX = 100
-_LAST_OF_TWO = re.compile(r"""b?(\\{0,8}["'])[^"'\n]{1,400}\1[ \t\r\n]{0,8}[\])]""")
-_CONFIGURES = re.compile(
-    r"\b(?:configure|config)(?:[ \t]{1,4}(?:set|--[\w-]{1,20})){1,3}[ \t]{1,4}\Z"
-    r"|\b(?:rclone|dvc|npm|yarn|conda|git|pulumi|nmcli|poetry)\b[^\n|;&]{0,60}\b(?:config|connect|create|modify)\b"
-    r"[^\n|;&]{0,60}(?:[ \t]|//[^\s/]{0,40}/:)\Z"
-)
-_SETS = re.compile(
-    r"\b(?:setenv|setx|set(?:-environment)?|g?env)(?:[ \t]{1,4}-{1,2}\w{1,10}){0,3}[ \t]{1,4}\Z"
-)
-_COMMON_WORD = re.compile(r"[a-z]{1,6}[.,;:]?(?!\S)")
-_LONE = ("requirepass", "masterauth")
-_LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")
-_VALUE_BELOW = re.compile(
-    r"(?![a-z]+[.,;:]?[ \t]*(?:[\r\n]|\Z))[^\s:=<>()\[\]{}|#`]\S{2,}[^\s:][ \t]*(?=[\r\n]|\Z)"
-)
-"""One word on a line of its own, as `_LONE_VALUE`; a word of a help text is none."""
 _WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
 
 
@@ -233,30 +225,33 @@ def _names_class(seen: _Text, match: re.Match[str]) -> bool:
 
 def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
     """Return the kind and the match of the separator after a name; None if there is none."""
-    for kind, pattern in _SEPARATORS:
-        found = pattern.match(seen.lower, match.end())
-        if found is None:
+    start = match.start()
+    named = f"{seen.text[start - len(before) : start]}\0{seen.text[start : match.end()]}"
+    for kind, groups, name, then, value in _SEPARATORS:
+        found = then.match(seen.lower, match.end())
+        if found is None or (groups and match.lastgroup not in groups):
             continue
-        own = _name_start(before)
-        ahead = before[: len(before) - len(own)]
-        if kind == "next" and not _takes_next(seen, match, own, ahead, found):
+        if not compile_row(name, re.ASCII).search(named):
             continue
-        if kind == "call" and not (
-            match[0].startswith(("passw", "api", "secret")) or _names_class(seen, match)
-        ):
+        if not compile_row(value).match(seen.text, found.end()):
             continue
-        if kind == "tag" and not _takes_tag(before, found[0]):
-            continue
-        if kind == "colon" and not _takes_colon(seen, match, before, found.end()):
-            continue
-        if kind in ("lines", "section") and not _takes_lines(seen, kind, match, ahead, found):
-            continue
-        if kind == "below":
-            if not _takes_below(seen, match, own, ahead, found):
-                continue
-            kind = "next"
-        return kind, found
+        if kind not in ("lines", "below") or _is_below(seen, kind, before, start, found):
+            return "next" if kind == "below" else kind, found
     return None
+
+
+def _is_below(seen: _Text, kind: str, before: str, start: int, separator: re.Match[str]) -> bool:
+    """Return whether lines below a name are its values: further in, items of a list, or alone."""
+    ahead = before[: len(before) - len(_name_start(before))]
+    line = ahead.rpartition("\n")[2].rstrip("\"'")
+    begin = line.lstrip(" \t")
+    if kind == "lines":
+        is_item = seen.text.startswith("- ", separator.end())
+        return len(separator["indent"]) + is_item > len(line) - len(begin)
+    if separator["item"]:
+        return begin.rstrip(" \t") == "-"
+    is_whole = "\n" in ahead or start <= LOOK_BACK
+    return not begin or len(separator["indent"]) > (len(line) - len(begin) if is_whole else 0)
 
 
 def _name_start(before: str) -> str:
@@ -265,80 +260,6 @@ def _name_start(before: str) -> str:
     while at and (before[at - 1].isalnum() or before[at - 1] in "_.-"):
         at -= 1
     return before[at:]
-
-
-_BEFORE_FLAGS = ("", " ", "\t", "\n", "\r", '"', "'", "=", "[", "(", ",", "`", "|")
-
-
-def _takes_next(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
-    """Return whether the word after a name is its value: ``--token X``, ``login u password X``."""
-    if own.startswith("-"):
-        return ahead[-1:] in _BEFORE_FLAGS
-    if separator[0].lstrip("\\")[:1] in ("'", '"'):  # ("password", "X"), ["Authorization", "X"]
-        opening = re.search(r"([\[(])[ \t]{0,4}b?\\{0,8}[\"']\Z", ahead)
-        return opening is not None and (
-            opening[1] == "("
-            or (
-                own + match[0] not in ("secret", "token")
-                and _LAST_OF_TWO.match(seen.text, separator.end()) is not None
-            )
-        )
-    name = seen.text[match.start() - len(own) : match.end()]
-    if _CONFIGURES.search(ahead) or (_SETS.search(ahead) and (name.isupper() or "setenv" in ahead)):
-        return _COMMON_WORD.match(seen.text, separator.end()) is None
-    if ("_" in name or "." in name or name in _LONE) and (not ahead or ahead[-1] == "\n"):
-        return _LONE_VALUE.match(seen.text, separator.end()) is not None
-    return match[0].startswith(("passw", "api")) and (
-        seen.text[separator.end() : separator.end() + 1] in ("'", '"')
-        or re.search(
-            r"\b(?:login|machine|default)\s{1,8}\S{1,64}\s{1,8}(?:account\s{1,8}\S{1,64}\s{1,8})?\Z", ahead
-        )
-        is not None
-    )
-
-
-def _takes_below(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
-    """Return whether the word on the line below a flag is its value: further in, an item, or alone."""
-    if not own.startswith("-") or ahead[-1:] not in _BEFORE_FLAGS:
-        return False
-    if _VALUE_BELOW.match(seen.text, separator.end()) is None:
-        return False
-    line = ahead.rpartition("\n")[2].rstrip("\"'")
-    begin = line.lstrip(" \t")
-    if separator["item"]:
-        return begin.rstrip(" \t") == "-"
-    is_whole = "\n" in ahead or match.start() <= LOOK_BACK
-    return not begin or len(separator["indent"]) > (len(line) - len(begin) if is_whole else 0)
-
-
-def _takes_tag(before: str, separator: str) -> bool:
-    """Return whether a name is the one of an element, its content, or an attribute's value."""
-    if separator[0] == "<":
-        return re.search(r"<(?:\w{1,16}:)?(?:name|key)>\s{0,32}[\w.:-]{0,64}\Z", before) is not None
-    return re.search(r"<[\w:.-]{0,64}(?:[ \t][^<>\n]{0,64}=[\"'][\w.:-]{0,64})?\Z", before) is not None
-
-
-def _takes_lines(seen: _Text, kind: str, match: re.Match[str], ahead: str, separator: re.Match[str]) -> bool:
-    """Return whether the lines after a name are its values: in YAML, or in a section of an INI file."""
-    if kind == "section":
-        return re.search(r"(?:\A|\n)\[{1,2}\Z", ahead) is not None and match[0] != "auth"
-    line = ahead.rpartition("\n")[2]
-    if line.strip(" \t\"'-"):
-        return False
-    is_list = seen.text.startswith("- ", separator.end())
-    return len(separator["indent"]) + is_list > len(line) - len(line.lstrip(" \t"))
-
-
-def _takes_colon(seen: _Text, match: re.Match[str], before: str, at: int) -> bool:
-    """Return whether a colon without a blank ends a name; it does not before a port, as in "secret:2222"."""
-    if _PORT.match(seen.text, at):
-        return False
-    own = _name_start(before)
-    edge = before[: len(before) - len(own)][-1:]
-    if match["strong"]:
-        return edge in ("", " ", "\t", "\n", "\r", "{", ",", "(", "[", '"', "'", "+", "/")
-    is_openssl = re.search(r"-pass(?:in|out)?[ \t]{1,8}\Z", before) is not None
-    return edge in ("{", ",") or (is_openssl and match[0] == "pass")
 
 
 def _find_value(

@@ -11,7 +11,6 @@ results of another one, such as a quote that was opened before and stays open. T
 from __future__ import annotations
 
 import re
-from functools import cache
 
 from launcher.core.secret_names import MARKER, TABLE, compile_row, find_named
 
@@ -116,7 +115,6 @@ _LAST_WORD = re.compile(rf"""(?<![A-Za-z0-9+/]){_LAST}[ \t"',|]{{0,8}}\Z""")
 KEY_MAX = 1 << 14
 """Number of characters before the end of a private key that may belong to it."""
 
-_compile = cache(compile_row)
 _SHAPES = [row.split(" ", 1) for row in TABLE["shapes"].items]
 _SHAPES += [
     [prefix, rf"(?&START){re.escape(prefix)}[\w.-]{{20,}}"] for prefix in TABLE["shapes"].words("prefixes")
@@ -129,7 +127,7 @@ def _find_formed(text: str) -> Iterator[Span]:
     lower = text.lower()
     for part, pattern in _SHAPES:
         if part in text or part in lower:
-            yield from (match.span(match.lastindex or 0) for match in _compile(pattern).finditer(text))
+            yield from (match.span(match.lastindex or 0) for match in compile_row(pattern).finditer(text))
     if "-----" in text:
         yield from (match.span() for match in _KEY.finditer(text))
         yield from _find_rest_of_keys(text)
