@@ -11,11 +11,11 @@ from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import OWN_LIMIT, Cause
 from launcher.failure.signals import (
-    SIGNALS,
     base_name,
     explain_bus_error,
     explain_signal,
     explain_told,
+    find_signal,
     fix_exception,
     say_shm,
 )
@@ -433,9 +433,9 @@ def find_own_cause(
 
 
 def _own_cause(death: ProcessExit) -> Cause | None:
-    number = ended_by(death.code)
-    if number is not None and death.asked is None and number in SIGNALS:
-        return SIGNALS[number]
+    ended = None if death.asked is not None else find_signal(ended_by(death.code))
+    if ended is not None:
+        return ended
     words = read_words_of(death)
     symptoms = list(find_symptoms(words))
     for symptom, line in symptoms:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
 from launcher.core.frozen import frozen
+from launcher.core.signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ TABLE = "failure/symptoms.txt"
 LOUD, AS = "!", "as "
 RETRY = {"yes": True, "no": False, "unknown": None}
 _rows: dict[str, Symptom] = {}
+_signals: dict[int, Symptom] = {}
 
 
 @frozen
@@ -47,10 +49,10 @@ class Symptom:
 
 
 def read_symptoms() -> dict[str, Symptom]:
-    """Return the rows of the table by their codes, in its order; it is read once."""
+    """Return the rows of the table with patterns by their codes, in its order; it is read once."""
     for row in () if _rows else read_blocks(TABLE):
         fix, kinds = row.fields["fix"], row.words("is")
-        _rows[row.name] = Symptom(
+        symptom = Symptom(
             row.name,
             row.items,
             row.fields["meaning"],
@@ -60,7 +62,17 @@ def read_symptoms() -> dict[str, Symptom]:
             "loud" in kinds,
             "network" in kinds,
         )
+        if "signal" in row.fields:
+            _signals[getattr(signal, f"SIG{row.fields['signal']}")] = symptom
+        else:
+            _rows[row.name] = symptom
     return _rows
+
+
+def read_signals() -> dict[int, Symptom]:
+    """Return the rows that a signal shows, by its number."""
+    read_symptoms()
+    return _signals
 
 
 def find_symptoms(words: LastOutput, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
