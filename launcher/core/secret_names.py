@@ -265,44 +265,57 @@ def _name_start(before: str) -> str:
 def _find_value(
     seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
 ) -> Iterator[Span]:
+    """Yield what is secret after a name and its separator: lines, items, or a single value."""
     start, text = separator.end(), seen.text
     if kind == "call" and _names_class(seen, match):
         if start > seen.listed[1]:
             items, seen.listed[1], _ = _find_items(seen, start - 1, match[0] == "auth", is_call=True)
             yield from items
-        return
-    if kind == "block" and group != "plural":
+    elif kind == "block" and group != "plural":
         yield start, seen.end_of_block(start, len(separator["indent"]))
-        return
-    if kind in ("lines", "section"):
+    elif kind in ("lines", "section"):
         if group in ("strong", "plural") or match[0].startswith("cred"):
             yield from _find_lines(seen, start, len(separator["indent"]), kind)
-        return
-    if match[0] == "authorization" and _PARAMETERS.match(text, start):
+    elif match[0] == "authorization" and _PARAMETERS.match(text, start):
         quote = text[match.start() - 1] if match.start() else ""  # Authorization: Digest a="b", c="X"
         end = text.find(quote, start) if quote in ("'", '"') else -1
         line = seen.end("line", start)
         yield start, end if start < end < line else line
-        return
-    scheme = (_ANY_SCHEME if match[0] == "authorization" else _SCHEME).match(text, start)
-    if scheme and group in ("strong", "word"):
-        if kind == "colon" and not _SCHEME.match(text, start):
-            yield start, scheme.end() - 1  # Authorization:X
-        start = scheme.end()
-    opening = _OPENING.match(text, start) if kind != "tag" else None
-    if opening is not None and group in ("strong", "plural", "word"):
-        is_call = len(opening[0]) > 1
-        is_pair = match[0] == "auth" and opening[0][-1] in "(["
-        if group != "word" or is_pair or match[0].startswith("cred") or match[0].endswith("pwd"):
-            at = opening.end() - 1
-            closed = True
-            if at >= max(seen.listed[: 1 + is_call]):  # else it is a part of the last one
-                items, seen.listed[is_call], closed = _find_items(seen, at, is_pair, is_call)
-                yield from items
-            if closed and not is_call:
-                return
-    if group in ("plural", "several") and (separator[0] != "=" or opening is not None):
-        return
+    else:
+        scheme = (_ANY_SCHEME if match[0] == "authorization" else _SCHEME).match(text, start)
+        if scheme and group in ("strong", "word"):
+            if kind == "colon" and not _SCHEME.match(text, start):
+                yield start, scheme.end() - 1  # Authorization:X
+            start = scheme.end()
+        opening = _OPENING.match(text, start) if kind != "tag" else None
+        items, is_all = _find_opened(seen, match, group, opening)
+        yield from items
+        is_counted = group in ("plural", "several") and (separator[0] != "=" or opening is not None)
+        if not is_all and not is_counted:
+            yield from _find_single(seen, match, group, kind, separator, start)
+
+
+def _find_opened(
+    seen: _Text, match: re.Match[str], group: str, opening: re.Match[str] | None
+) -> tuple[list[Span], bool]:
+    """Return the secret items of a list, a table or a call that begins here, and whether that is all."""
+    if opening is None or group not in ("strong", "plural", "word"):
+        return [], False
+    is_call = len(opening[0]) > 1
+    is_pair = match[0] == "auth" and opening[0][-1] in "(["
+    if group == "word" and not (is_pair or match[0].startswith("cred") or match[0].endswith("pwd")):
+        return [], False
+    if opening.end() - 1 < max(seen.listed[: 1 + is_call]):
+        return [], not is_call  # it is a part of the last one
+    items, seen.listed[is_call], closed = _find_items(seen, opening.end() - 1, is_pair, is_call)
+    return items, closed and not is_call
+
+
+def _find_single(
+    seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str], start: int
+) -> Iterator[Span]:
+    """Yield a value that is one text, quoted or not, unless it cannot be a secret."""
+    text = seen.text
     quote_found = _QUOTE.match(text, start) if kind != "tag" else None
     if quote_found is not None:
         start = quote_found.end()
