@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from launcher.core.redact import shorten
 from launcher.failure.model import ProcessExit
-from launcher.failure.signals import SIGNALS
 from launcher.failure.stderr import read_root_cause, read_words_of
-from launcher.failure.symptoms import find_symptoms, read_symptoms
+from launcher.failure.symptoms import find_symptoms, read_signals, read_symptoms
 from launcher.process.signals import name_signal
 from tests.corpus.corpus import read_cases
 
@@ -51,7 +50,7 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     for symptom in sorted(read_symptoms().values(), key=lambda one: one.code):
         message = OTHERS.get(symptom.code) or found[symptom.code]
         yield _row(symptom.code, f"`{_plain(message)}`", symptom.fix, symptom.retryable)
-    for number, cause in SIGNALS.items():
+    for number, cause in read_signals().items():
         yield _row(cause.code, name_signal(number), cause.fix, cause.retryable)
 
 

@@ -28,6 +28,8 @@ def variable_rows() -> list[tuple[str, str, str]]:
     flags = {flag.variable: flag.name for flag in FLAGS}
     told = {row.name: set(quoted(CODE / "sources" / f"{row.name}.py")) for row in TABLE}
     names = {name for path in CODE.rglob("*.py") for name in quoted(path)} | set(flags)
+    data = [path for path in CODE.rglob("*.txt") if path.name != "symptoms.txt"]
+    names |= {word for path in data for word in read_words(path) if VARIABLE.fullmatch(word)}
     rows = []
     for name in sorted(names):
         what = [f"flag [`{flags[name]}`](flags.md)"] if name in flags else []
@@ -44,6 +46,11 @@ def variable_rows() -> list[tuple[str, str, str]]:
             links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in also)
             rows.append((f"`{name}`", "; ".join(what), links))
     return rows
+
+
+def read_words(path: Path) -> list[str]:
+    """Return the words of a data file, which also end at an equals sign."""
+    return re.split(r"[\s=]+", path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Agent, Companion, Plan, Process
+    from launcher.core.model import Companion, NodeCommand, Plan, Process
 
 NO_RANK = -1
 
@@ -49,7 +49,7 @@ def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
     return [*companions, *ranks]
 
 
-def make_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> Child:
+def make_agent(plan: Plan, agent: NodeCommand, environ: Mapping[str, str]) -> Child:
     """Return the plan's agent as our child; print a line if it is torchrun's."""
     from launcher.agent.starter import prepare, say_agent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from launcher.core.log import say
-from launcher.core.model import Agent, Plan
+from launcher.core.model import NodeCommand, Plan
 from launcher.engines.choice import TORCHRUN
 from launcher.planning.settings import apply_settings
 from launcher.process.memory_files import name_files, write_file
@@ -23,7 +23,7 @@ ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
 
 def run_agent(
     plan: Plan,
-    agent: Agent,
+    agent: NodeCommand,
     environ: Mapping[str, str],
     checks: Checks | None = None,
     serve: Serve | None = None,
@@ -34,7 +34,7 @@ def run_agent(
         plan: The plan with this agent.
         agent: The agent.
         environ: The environment that the launcher was started with.
-        checks: Checks to run beside the agent; see `launcher.agent.agent.Agent`.
+        checks: Checks to run beside the agent; see `launcher.agent.agent.NodeCommand`.
         serve: Makes the server that answers questions about the job.
 
     Raises:
@@ -67,14 +67,14 @@ def read_status(status: int) -> int:
     return 128 + number
 
 
-def say_agent(plan: Plan, agent: Agent) -> None:
+def say_agent(plan: Plan, agent: NodeCommand) -> None:
     """Print that torchrun's agent starts the processes, and why."""
     if agent.engine == TORCHRUN:
         note = next((note for note in plan.notes if note.startswith("engine ")), "")
         say(f"torchrun's agent starts the processes ({note.partition(': ')[2]})", "starter")
 
 
-def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def prepare(agent: NodeCommand, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the agent's command line and whole environment; write the files that it reads to memory.
 
     Each file is named by its descriptor: no file is left behind, and no folder has to be writable.

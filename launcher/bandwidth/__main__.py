@@ -6,7 +6,7 @@ import os
 import sys
 
 from launcher.bandwidth.expect import is_telling, judge, plan_expectation
-from launcher.bandwidth.job import START, Job, load_torch, read_identity
+from launcher.bandwidth.job import START, BandwidthJob, load_torch, read_identity
 from launcher.bandwidth.measure import measure_pairs, sweep
 from launcher.bandwidth.members import choose_backend, describe_process, list_units, read_members
 from launcher.bandwidth.options import SLOW_BELOW, TIMEOUT_S, parse_options
@@ -43,7 +43,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def run(options: Options, environ: Mapping[str, str]) -> int:
     """Find the other processes, measure, and leave them. Return the exit status."""
     identity = read_identity(environ)
-    job = Job(load_torch(), identity, TIMEOUT_S)
+    job = BandwidthJob(load_torch(), identity, TIMEOUT_S)
     facts = job.gather("facts", describe_process(job.torch, identity.local_rank, environ))
     members = read_members(facts)
     try:
@@ -56,7 +56,7 @@ def run(options: Options, environ: Mapping[str, str]) -> int:
         job.leave()
 
 
-def _measure_all(job: Job, setup: Setup, options: Options) -> int:
+def _measure_all(job: BandwidthJob, setup: Setup, options: Options) -> int:
     with job.group("all", setup.backend, range(setup.process_count)) as group:
         samples, ended = sweep(group, options)
     ways = [member.ways for member in setup.members]
@@ -72,7 +72,7 @@ def _measure_all(job: Job, setup: Setup, options: Options) -> int:
     return 0 if all(sample.is_right for sample in samples) else WRONG_SUMS
 
 
-def _measure_pairs(job: Job, setup: Setup, options: Options) -> int:
+def _measure_pairs(job: BandwidthJob, setup: Setup, options: Options) -> int:
     units = list_units(setup.members)
     if len(units) < 2:
         problem = Problem("usage", "--pairs: expected two processes or more, found one", "this job", START)

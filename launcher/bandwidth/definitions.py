@@ -57,21 +57,6 @@ def list_sizes(min_bytes: int, max_bytes: int, factor: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def parse_size(text: str) -> int:
-    """Return the bytes in e.g. ``1048576``, ``1M``, ``1MiB``; units are powers of 1024, as in nccl-tests.
-
-    Raises:
-        ValueError: The text is not a size.
-    """
-    digits = text.strip().upper().removesuffix("B").removesuffix("I")
-    unit = digits[-1:] if digits[-1:] in UNITS[1:] else ""
-    number = digits.removesuffix(unit) if unit else digits
-    if not (number.isascii() and number.isdecimal() and len(number) <= 15):
-        raise ValueError("expected a size such as 1048576, 64K or 1G")
-    factor: int = 1024 ** UNITS.index(unit)
-    return int(number) * factor
-
-
 def render_size(size_bytes: int) -> str:
     """Return e.g. ``64 KiB``, in up to four digits; bytes below 1 KiB."""
     value, unit = float(size_bytes), 0

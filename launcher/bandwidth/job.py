@@ -82,7 +82,7 @@ def _no_torch(what: str) -> Problem:
     return Problem("torch-missing", what, "this process", fix)
 
 
-class Job:
+class BandwidthJob:
     """This process, and its connection to the others."""
 
     def __init__(self, torch: Any, identity: Identity, timeout_s: float) -> None:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.bandwidth.job import Group, Job
+    from launcher.bandwidth.job import BandwidthJob, Group
     from launcher.bandwidth.options import Options
     from launcher.bandwidth.pairs import Link
 
@@ -54,7 +54,7 @@ def _measure(group: Group, size_bytes: int, options: Options) -> Sample:
 
 
 def measure_pairs(
-    job: Job, backend: str, units: Sequence[Sequence[int]], options: Options
+    job: BandwidthJob, backend: str, units: Sequence[Sequence[int]], options: Options
 ) -> tuple[Pair, ...]:
     """Measure every two units, then those that look slow again, alone; all processes get the same result.
 
@@ -71,7 +71,7 @@ def measure_pairs(
 
 
 def _measure_rounds(
-    job: Job,
+    job: BandwidthJob,
     backend: str,
     units: Sequence[Sequence[int]],
     options: Options,
@@ -93,7 +93,7 @@ def _measure_rounds(
 
 
 def _measure_pair(
-    job: Job, backend: str, label: str, units: Sequence[Sequence[int]], link: Link, options: Options
+    job: BandwidthJob, backend: str, label: str, units: Sequence[Sequence[int]], link: Link, options: Options
 ) -> dict[str, object]:
     """Return latency and bandwidth of a pair that this process belongs to, or why the measurement failed."""
     ranks = sorted((*units[link[0]], *units[link[1]]))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-
-from launcher.bandwidth.definitions import list_sizes, parse_size
+from launcher.bandwidth.definitions import list_sizes
 from launcher.core.frozen import frozen
-from launcher.options.parser import make_parser
+from launcher.options.parser import make_parser, of_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +48,9 @@ def parse_options(argv: Sequence[str]) -> Options:
         "given there, or as variables: LAUNCHER_NPROC_PER_NODE=2 launcher bandwidth."
     )
     add = parser.add_argument
-    add("--max-bytes", type=_size, metavar="SIZE", help="largest size (1GiB; with --pairs 64MiB)")
+    add(
+        "--max-bytes", type=of_kind("size 1K"), metavar="SIZE", help="largest size (1GiB; with --pairs 64MiB)"
+    )
     text = "measure each pair of nodes (on one node: each pair of processes) to find a slow node or link"
     add("--pairs", action="store_true", help=text)
     add("--format", choices=("text", "json"), default="text", help="output format (text)")
@@ -61,14 +61,3 @@ def parse_options(argv: Sequence[str]) -> Options:
     sizes = list_sizes(smallest, words.max_bytes or largest, factor)
     limit_s = PAIRS_LIMIT_S if words.pairs else LIMIT_S
     return Options(sizes, limit_s, words.pairs, words.format, words.output)
-
-
-def _size(text: str) -> int:
-    """Return the bytes of a size: of one that is too small, or none, argparse prints our own message."""
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
-    if size < SWEEP[0]:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected 1K or more")
-    return size

@@ -12,7 +12,7 @@ import os
 import time
 
 from launcher.channel.connection import Connection
-from launcher.channel.frames import Answering, Intruder
+from launcher.channel.frames import Answering, HandshakeFailed
 from launcher.channel.listener import Listener
 from launcher.channel.turned_away import TurnedAway
 from launcher.core.budget import Bucket, find_busiest, network_of
@@ -143,8 +143,8 @@ class Acceptor:
                 os.write(arrival.number, reply)  # 32 bytes into an empty buffer: they fit
         except (BlockingIOError, InterruptedError):
             return
-        except Intruder as intruder:
-            self._turn_away(arrival, str(intruder))
+        except HandshakeFailed as failed:
+            self._turn_away(arrival, str(failed))
             return
         except OSError as error:
             self._turn_away(arrival, error.strerror or "broken")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 READ_BYTES = 1 << 16
-UNSENT_LIMIT_BYTES = 1 << 18
+UNSENT_LIMIT_BYTES = 1 << 22
 """Four frames of maximum size: a peer that leaves more unread is gone or malicious."""
 CLOSED, NO_MESSAGE = "closed by the other side", "sent an invalid message"
 KEEP_ALIVE = (

@@ -31,8 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FRAME_LIMIT_BYTES = 1 << 16
-"""Maximum size of the JSON of one frame; a verdict is shortened until it fits."""
+FRAME_LIMIT_BYTES = 1 << 20
+"""Maximum size of the JSON of one frame, after the handshake; `launcher.core.shorten` makes messages fit."""
 SEAL_BYTES = 16
 NONCE_BYTES = PROOF_BYTES = 32
 PREAMBLE = b"launcher/peers/2"
@@ -42,7 +42,7 @@ _HEADER = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")
 
 
-class Intruder(Garbled):
+class HandshakeFailed(Garbled):
     """The peer does not have the key of this job."""
 
 
@@ -119,14 +119,14 @@ class Answering:
         """Take data, and return what to send: a nonce, then the proof for a caller with the key.
 
         Raises:
-            Intruder: The caller does not speak this protocol, or does not have the key; it gets no reason.
+            HandshakeFailed: The caller does not speak this protocol, or does not have the key; it gets no reason.
         """
         self._buffer += data
         reply = b""
         if self._nonces is None:
             begins = self._buffer[: len(PREAMBLE)]
             if begins != PREAMBLE[: len(begins)]:
-                raise Intruder("does not speak the launchers' protocol")
+                raise HandshakeFailed("does not speak the launchers' protocol")
             if len(self._buffer) < CALL_BYTES:
                 return b""
             theirs, self._buffer = self._buffer[len(PREAMBLE) : CALL_BYTES], self._buffer[CALL_BYTES:]
@@ -136,7 +136,7 @@ class Answering:
             proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
             self._buffer = b""
             if not hmac.compare_digest(proof, _prove(self._key, b"caller", self._nonces)):
-                raise Intruder(f"has {OTHER_KEY}, or is of another job")
+                raise HandshakeFailed(f"has {OTHER_KEY}, or is of another job")
             to_hub, to_caller = _make_keys(self._key, self._nonces)
             self.sealed = Sealed(to_caller, to_hub)
             reply += _prove(self._key, b"coordinator", self._nonces)
@@ -169,7 +169,7 @@ class Calling:
         """Take data, and return what to send.
 
         Raises:
-            Intruder: The coordinator does not have the key.
+            HandshakeFailed: The coordinator does not have the key.
         """
         self._buffer += data
         reply = b""
@@ -183,7 +183,7 @@ class Calling:
             proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
             self._buffer = b""
             if not hmac.compare_digest(proof, _prove(self._key, b"coordinator", self._nonces)):
-                raise Intruder(OTHER_LAUNCHER)
+                raise HandshakeFailed(OTHER_LAUNCHER)
             to_hub, to_caller = _make_keys(self._key, self._nonces)
             self.sealed = Sealed(to_hub, to_caller)
         return reply

@@ -49,7 +49,7 @@ def setup() -> Topology:
 
         arm()
         host, words = Host(), read_own_command()
-        options = read_options({}, os.environ, host)
+        options = read_options({}, os.environ, host, words)
         plan = plan_job(os.environ, host, options, words)
         if plan.meeting is not None:
             from launcher.cluster.address_exchange import meet
@@ -86,7 +86,7 @@ def plan(
     if answers is None and root != "/":
         answers = {}
     host = Host(root, port=DEFAULT_PORT, answers=answers)
-    return plan_job(environ, host, read_options(typed, environ, host), command)
+    return plan_job(environ, host, read_options(typed, environ, host, command), command)
 
 
 def _read_slowly(

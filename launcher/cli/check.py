@@ -66,18 +66,18 @@ def _read_health_commands(
     Raises:
         LauncherError: A command is malformed or cannot be started, which is no fault of the node.
     """
-    from launcher.options.flag_values import parse_command
+    from launcher.options.flag_values import words as words_of
     from launcher.recovery.health import require_command
 
     commands = []
     for text in typed:
         try:
-            commands.append(parse_command(text))
+            commands.append(words_of("1")(text))
         except Malformed as error:
             what, fix = f"--health-command {shorten(text)}: expected {error}", "correct --health-command"
             raise UsageError(Problem("malformed-flag", what, "command line", fix)) from error
     if not typed:
-        commands += filter(None, [read_options({}, environ, host).words(HEALTH)])
+        commands += filter(None, [read_options({}, environ, host, ()).words(HEALTH)])
     for argv in () if host.is_recorded() else commands:
         require_command(argv, environ)
     return tuple(commands)
@@ -89,7 +89,7 @@ def _plan(
     """Return the plan and its findings; without a plan, None and the reasons. The checks run either way."""
     from launcher.planning.plan import plan_job
 
-    options = read_options(typed, environ, host)
+    options = read_options(typed, environ, host, command)
     try:
         job = plan_job(environ, host, options, command)
         return job, _judge_script(job)

@@ -127,7 +127,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = make_parser("serve", "[options]", DESCRIPTION["serve"])
     add_flags(parser, SERVE_FLAGS)
     words = parser.parse_args(argv)
-    return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ, Host()), environ)
+    return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ, Host(), ()), environ)
 
 
 def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:

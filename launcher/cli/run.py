@@ -56,7 +56,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         execute(command, environ)
     host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
-        options = read_options(typed, environ, host)
+        options = read_options(typed, environ, host, command)
         use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
         if options.switch("ssh"):
             from launcher.remote.ssh import run_on_all
@@ -73,14 +73,14 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     def replan(port: int, seats: Mapping[int, int] | None = None, hosts: tuple[str, ...] = ()) -> Plan:
         from launcher.planning.plan import plan_job
 
-        changed = read_options(_name_port(typed, options, port), environ, host)
+        changed = read_options(_name_port(typed, options, port), environ, host, command)
         return plan_job(environ, host, changed, command, met=hosts or met, seats=seats)
 
     if plan.peers is not None:
         return _run_together(plan, plan.peers, command, replan, environ, checks)
     named = plan
     if listens_here(plan):
-        from launcher.process.ports import settle_rendezvous
+        from launcher.process.port_checks import settle_rendezvous
 
         plan = settle_rendezvous(plan, environ, replan, host)
     hold_ports(plan)
@@ -217,7 +217,7 @@ def hold_ports(plan: Plan) -> None:
         NotReady: A port is taken.
     """
     if plan.ports:
-        from launcher.process.ports import check_ports
+        from launcher.process.port_checks import check_ports
 
         check_ports(plan.ports, Host())
 

@@ -12,7 +12,7 @@ from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import Companion, Plan, Process, Scope
 from launcher.machine.host import Host
-from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
+from launcher.options.parser import add_command, add_flags, add_replay, make_parser, of_kind, strip_dashes
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
@@ -32,7 +32,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     parser = make_parser("env", "[options]", description)
     parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
     parser.add_argument(
-        "--local-rank", type=int, metavar="N", default=0, help="which process of this node (0)"
+        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="which process of this node (0)"
     )
     parser.add_argument(
         "--all",
@@ -48,7 +48,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     if plan.takes_free_port and not words.replay:
         if plan.topology.world_size == 1:
             host = Host()
-            plan = plan_job(environ, host, read_options(vars(words), environ, host), ())
+            plan = plan_job(environ, host, read_options(vars(words), environ, host, ()), ())
         else:  # each process of the job runs this command, and all must get the same port
             what = f"launcher run takes a port that is free; here MASTER_PORT is {plan.topology.master_port}"
             say(f"note: {what} (another one: --master-port N)", "note")
@@ -168,7 +168,8 @@ def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 
     host, environ = _find_host(vars(words), environ)
     _write_to(
-        words.output, render(take_view(host, environ, read_options(vars(words), environ, host)), words.format)
+        words.output,
+        render(take_view(host, environ, read_options(vars(words), environ, host, ())), words.format),
     )
     return 0
 
@@ -201,7 +202,7 @@ def plan_here(
 ) -> tuple[Plan, Mapping[str, str]]:
     """Return the plan and the environment that it starts from: ours or the recorded one."""
     host, environ = _find_host(typed, environ)
-    return plan_job(environ, host, read_options(typed, environ, host), command), environ
+    return plan_job(environ, host, read_options(typed, environ, host, command), command), environ
 
 
 def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> tuple[Host, Mapping[str, str]]:

@@ -25,7 +25,7 @@ from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, Problem, Un
 from launcher.core.log import say
 from launcher.machine.process import read_link
 from launcher.machine.pythons import isolate
-from launcher.options.parser import Parser, make_parser
+from launcher.options.parser import Parser, make_parser, of_kind
 from launcher.output.progress import duration
 from launcher.output.tables import find_paper
 from launcher.process.descendants import find_descendants
@@ -35,7 +35,6 @@ REMOTE_PDB = (3, 14)
 """The first Python to which pdb attaches (PEP 768)."""
 VERSION_S = 10.0
 WATCH_S = 2.0
-LEAST_S, MOST_S = 0.5, 3600.0
 CPU_S = 0.5
 """Seconds between two queries: the difference of their CPU times is the CPU use shown."""
 Write = Callable[[str], None]
@@ -49,7 +48,7 @@ def status(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
         "--watch",
         metavar="S",
         nargs="?",
-        type=_seconds,
+        type=of_kind("duration 0.5 3600"),
         const=WATCH_S,
         help="show it again every S seconds (2), until the job has ended",
     )
@@ -91,7 +90,9 @@ def debug(argv: Sequence[str], environ: Mapping[str, str], description: str, wri
     """Run ``launcher debug``: become the debugger of one rank."""
     parser = make_parser("debug", "[options]", description)
     _add_job(parser)
-    parser.add_argument("--rank", metavar="N", type=int, required=True, help="the rank to debug")
+    parser.add_argument(
+        "--rank", metavar="N", type=of_kind("number"), required=True, help="the rank to debug"
+    )
     options = parser.parse_args(argv)
     launcher = _find(options.job, environ, write)
     pid = _find_rank(launcher, options.rank)
@@ -156,16 +157,6 @@ def _add_job(parser: Parser) -> None:
 def _add_common(parser: Parser) -> None:
     _add_job(parser)
     parser.add_argument("--json", action="store_true", help="for tools")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not LEAST_S <= seconds <= MOST_S:
-        raise argparse.ArgumentTypeError(f"expected seconds in {LEAST_S:g}..{MOST_S:g}")
-    return seconds
 
 
 def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:

@@ -7,7 +7,7 @@ from launcher.core.messages import Garbled
 from launcher.identity.seats import find_rank
 from launcher.machine.host import Host
 from launcher.machine.ports import find_free_port
-from launcher.process.ports import OTHERS, find_taken, port_taken
+from launcher.process.port_checks import OTHERS, find_taken, port_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import socket
 import time
 from errno import EINPROGRESS
 
-from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, Intruder
+from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, HandshakeFailed
 from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
@@ -153,8 +153,8 @@ class ConnectAttempt:
                 os.write(connected.fileno(), reply)
         except (BlockingIOError, InterruptedError):
             return
-        except Intruder as intruder:
-            self._fail(f"{intruder} listens there")
+        except HandshakeFailed as failed:
+            self._fail(f"{failed} listens there")
             return
         except OSError as error:
             self._fail(error.strerror or "broken")

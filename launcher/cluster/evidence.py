@@ -116,11 +116,12 @@ class JobEvidence:
         """Tell all nodes what the ranks did: the attempt is over, and each writes its record."""
         answers = self._join()
         if answers:
-            from launcher.evidence.groups import fit_groups, make_groups
+            from launcher.core.shorten import fit
+            from launcher.evidence.groups import make_groups
             from launcher.evidence.recorders import group_records
 
             recorded = group_records(self._join_records(), self._shape.world_size)
-            self._tell_all(Seen(fit_groups((*recorded, *make_groups(answers))), self._attempt))
+            self._tell_all(fit(Seen((*recorded, *make_groups(answers)), self._attempt)))
 
     # --- a job that hangs
 

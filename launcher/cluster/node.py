@@ -25,10 +25,10 @@ from launcher.core.frozen import replace
 from launcher.core.messages import SECONDS_MAX
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
+from launcher.core.shorten import fit, fit_all
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
 from launcher.failure.reason import STALLED_STATUS
-from launcher.failure.transfer import fit
 from launcher.job import commands, events, node
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
@@ -496,11 +496,10 @@ class ClusterNode(Coordination):
 
     def _tell_look(self, number: int, answers: Sequence[Answer], progress: Numbers = ()) -> None:
         """Report what this node's ranks do; ``number``: that of the `Look`, 0 before they are stopped."""
-        from launcher.evidence.recorders import fit_records
         from launcher.stacks.packing import pack
 
         reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
-        records = fit_records(self.agent.evidence.records)
+        records = fit_all(self.agent.evidence.records)
         packed = pack(answers, threads=False)
         self.tell(messages.Looked(packed, number, self.state.attempt, reached, records))
 

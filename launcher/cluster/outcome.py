@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from launcher.cluster.messages import First, Over, Refuse
@@ -11,6 +10,7 @@ from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
+from launcher.core.shorten import fit
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
@@ -26,23 +26,18 @@ from launcher.failure.arbiter import (
 )
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import LEFT_FIX, NEVER_MET_FIX
-from launcher.failure.transfer import fit
 from launcher.failure.verdict import make_verdict
 from launcher.job.settings import CUT_OFF_FIX, LOST_FIX
 from launcher.preemption.events import FIX, STATUS_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from launcher.cluster.settings import Shape
     from launcher.job import commands
     from launcher.job.events import Failed
 
 NUMBERS = ("rank", "local_rank", "pid", "code")
 """What a node reports of a process."""
-TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
-"""Limits of each text of a refusal and of the table, as JSON: four and one fit into a frame of 64 KiB."""
 CAUSES = {
     STALLED: Cause(
         "stalled",
@@ -93,28 +88,8 @@ def make_over(over: commands.Over, why: str = "", known: First | None = None) ->
 
 def make_refusal(refusal: commands.Refusal) -> Refuse:
     """Return why a job does not start as a message."""
-    code, what, where, fix = (fit_text(printable(redact(text))) for text in vars(refusal.problem).values())
-    return Refuse(refusal.status, tuple(fit_table(refusal.lines)), code, what, where, fix)
-
-
-def fit_text(text: str) -> str:
-    """Return a text, shortened to fit into `TEXT_BYTES`."""
-    kept = text
-    while len(json.dumps(kept)) > TEXT_BYTES:
-        kept = kept[: len(kept) // 2]
-    return kept if kept == text else f"{kept}..."
-
-
-def fit_table(lines: Sequence[str]) -> list[str]:
-    """Return the first lines of a table that fit into `TABLE_BYTES`, and a line that counts the rest."""
-    kept: list[str] = []
-    used = 0
-    for line in lines:
-        used += len(json.dumps(line)) + 1
-        if used > TABLE_BYTES:
-            return [*kept, f"  and {len(lines) - len(kept)} lines more"]
-        kept.append(line)
-    return kept
+    code, what, where, fix = (printable(redact(text)) for text in vars(refusal.problem).values())
+    return fit(Refuse(refusal.status, refusal.lines, code, what, where, fix))
 
 
 def read_refusal(refuse: Refuse) -> LauncherError:

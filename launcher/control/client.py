@@ -34,7 +34,7 @@ LISTENS = 1 << 16
 """__SO_ACCEPTCON among the flags of a socket, include/linux/net.h."""
 PATH = re.compile(rf"/launcher_[0-9a-f]{{16}}/{NAME}\Z")
 FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - searched if the kernel has no list
-LINE_LIMIT_BYTES = 1 << 17
+LINE_LIMIT_BYTES = 1 << 21
 ANSWER_LIMIT_BYTES = 1 << 28
 """Limit for all nodes together; the status of 16,000 nodes with 8 ranks each has 30 MB."""
 NAMED_MAX = 8

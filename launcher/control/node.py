@@ -5,7 +5,6 @@ The values are read on demand: from /proc in one pass, from NVML, and from the l
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     Message = dict[str, object]
 
 VERSION = 1
-ANSWER_LIMIT_BYTES = 48_000
-"""Limit of an answer as JSON; with what the channel adds it fits into one frame."""
+RANKS_MAX = 1024
+"""So many ranks of a node fit into one frame of the channel."""
 COMMAND_LENGTH = 200
 EVENT_LENGTH = 300
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -91,18 +90,16 @@ def read_node(agent: Agent) -> Message:
             for at, what in agent.said
         ],
     }  # fmt: skip
-    return shorten(answer)
+    return limit_ranks(answer)
 
 
-def shorten(answer: Message) -> Message:
-    """Return an answer within the size limit: without its last ranks, but with their number."""
+def limit_ranks(answer: Message) -> Message:
+    """Return an answer with at most `RANKS_MAX` ranks, and the number of those that are left out."""
     ranks = answer["ranks"]
     assert isinstance(ranks, list)  # noqa: S101 - see `read_node`
-    kept = len(ranks)
-    while kept and len(json.dumps(answer)) > ANSWER_LIMIT_BYTES:
-        kept = kept * 3 // 4
-        answer = {**answer, "ranks": ranks[:kept], "left_out": len(ranks) - kept}
-    return answer
+    if len(ranks) <= RANKS_MAX:
+        return answer
+    return {**answer, "ranks": ranks[:RANKS_MAX], "left_out": len(ranks) - RANKS_MAX}
 
 
 def name_others(agent: Agent) -> list[str]:

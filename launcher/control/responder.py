@@ -54,7 +54,7 @@ ASK_S = 5.0
 """Seconds in which a client must ask."""
 TAKE_S = 10.0
 """Seconds for which a client may leave its answer unread."""
-UNSENT_LIMIT_BYTES = 1 << 23
+UNSENT_LIMIT_BYTES = 1 << 26
 FRESH_S = 0.2
 """Age in seconds up to which facts are sent again: constant questions cost at most five readings a second."""
 STEP_S = 0.02

@@ -19,7 +19,7 @@ An annotation is ``int``, ``bool``, ``str``, one of the names in `RULES`, a mess
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, quote, redact
+from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ NODES_MAX = 1 << 20
 RANKS_MAX = 1 << 24
 SECONDS_MAX = 1e9
 ITEMS_MAX = 1 << 16
-LINE_LENGTH = 800
+TEXT_LENGTH, LINE_LENGTH = 1 << 14, 800
 FACT_LENGTH, FACTS_MAX, WORD_LENGTH = 200, 64, 32
 DEPTH_MAX = 32
 """Limit of nested lists and objects. Near Python's own limit they could be read but not passed on."""
@@ -172,8 +172,8 @@ def whole(low: int, high: int) -> Rule:
 
 
 def safe_text(value: object) -> str:
-    """Return a text without secrets and without terminal control characters."""
-    return printable(redact(_text(value)))
+    """Return a text without secrets and terminal control characters, cut to `TEXT_LENGTH`."""
+    return quote(_text(value), TEXT_LENGTH)
 
 
 def short_text(value: object) -> str:

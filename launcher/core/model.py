@@ -400,7 +400,7 @@ class Fleet:
 
 
 @frozen
-class Agent:
+class NodeCommand:
     """One command, run once per node, that starts the processes of the node itself.
 
     Attributes:
@@ -752,7 +752,7 @@ class Plan:
     processes: tuple[Process, ...]
     settings: tuple[Setting, ...]
     engine: str = "process"
-    agent: Agent | None = None
+    agent: NodeCommand | None = None
     unset: tuple[str, ...] = ()
     widen_cpus: bool = False
     bind: str = "none"

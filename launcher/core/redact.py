@@ -1,100 +1,18 @@
 """Redaction: decides which names and which parts of values may leave a node in a snapshot, plan or log.
 
-It has two independent filters. Names: an allow-list, so that an unexpected variable never leaves the node.
-Values: patterns of secrets, because a variable with a harmless name can contain a connection string or
-a signed address (AZ_BATCHAI_HOST_TOOLS_URL does). In doubt a pattern hides too much.
+It has two independent filters, and one table for both: ``secrets.txt``. Names: an allow-list, so that an
+unexpected variable never leaves the node (`launcher.core.secret_names`). Values: patterns of secrets, because
+a variable with a harmless name can contain a connection string or a signed address
+(AZ_BATCHAI_HOST_TOOLS_URL does). In doubt a pattern hides too much (`launcher.core.secret_shapes`).
 """
 
 from __future__ import annotations
-
-from launcher.core import mpi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MARKER = "<redacted>"
-
-PUBLIC_PREFIXES = (
-    # platforms and other starters
-    *("AMLARC_", "AZUREML_CR_", "AZ_BATCHAI_", "AZ_BATCH_", "DLTS_", "FC_", "LSB_", "PET_", "POD_"),
-    *("SKYPILOT_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "VC_", "VK_", *mpi.PREFIXES),
-    *("AWS_BATCH_JOB_", "DMLC_", "LSF_PM_", "MA_", "MLP_", "PBS_"),
-    # read by frameworks and fabrics
-    *("CUDA_", "FI_", "GLOO_", "GOMP_", "HCOLL_", "HOROVOD_", "KMP_", "MASTER_", "NCCL_"),
-    *("NVIDIA_", "OMP_", "SHARP_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "UCX_"),
-    "LAUNCHER_",
-)
-PUBLIC_ENDS = (
-    *("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE"),
-    *("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK"),
-)
-"""Endings of node counts and indices, which `launcher.sources.signs` uses; also names without a prefix."""
-PUBLIC_NAMES = frozenset(
-    (
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_ADDR"),
-        *(
-            "CROSS_RANK",
-            "CROSS_SIZE",
-            "GROUP_RANK",
-            "GROUP_WORLD_SIZE",
-            "ROLE_NAME",
-            "ROLE_RANK",
-            "ROLE_WORLD_SIZE",
-        ),
-        *("NNODES", "NODE_COUNT", "NUM_NODES", "NPROC_PER_NODE", "NUM_PROCESSES", "PROCESS_ID"),
-        *(
-            "GPU_NUM_PER_NODE",
-            "HOST_NUM",
-            "NODE_IP_LIST",
-            "NODE_LIST",
-            "NODE_NUM",
-            "NUM_HOSTS",
-            "NUM_TRAINERS",
-        ),
-        *("ARNOLD_ID", "ARNOLD_WORKER_NUM", "DSTACK_GPUS_PER_NODE", "MEGASCALE_NUM_SLICES"),
-        *("MEGASCALE_SLICE_ID", "MF_PARALLEL_MAIN_IP", "MF_PARALLEL_NODE_INDEX", "MF_PARALLEL_NUM_NODES"),
-        *("LEPTON_JOB_TOTAL_WORKERS", "LEPTON_JOB_WORKER_INDEX", "LEPTON_JOB_WORKER_PREFIX"),
-        *("LEPTON_RESOURCE_ACCELERATOR_NUM", "LEPTON_SUBDOMAIN", "TRAINING_JOB_NAME"),
-        *("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "JAX_COORDINATOR_ADDRESS"),
-        *("JAX_COORDINATOR_PORT", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
-        *("AML_JOB_ID", "AZUREML_COMMUNICATOR", "AZUREML_COMPUTE_USE_COMMON_RUNTIME"),
-        *("AZUREML_EXPERIMENT_ID", "AZUREML_FRAMEWORK", "AZUREML_NODE_COUNT"),
-        *("AZUREML_PROCESS_COUNT", "AZUREML_ROOT_RUN_ID", "AZUREML_RUN_ID"),
-        *("AZUREML_TARGET_TYPE", "_AZUREML_CR_START_RAY", "CCP_NODES", "CLUSTER_SPEC"),
-        *("HOSTNAME", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"),
-        *("KUBERNETES_SERVICE_PORT", "K_MPI_JOB_ROLE", "MPI_HOST", "RUNAI_NUM_OF_GPUS", "TF_CONFIG"),
-        *("ALPS_APP_PE", "BEAKER_LEADER_REPLICA_HOSTNAME", "DSTACK_MASTER_NODE_IP"),
-        *("BEAKER_REPLICA_COUNT", "BEAKER_REPLICA_RANK", "COBALT_JOBSIZE"),
-        *("COBALT_NODEFILE", "DSTACK_NODES_NUM", "DSTACK_NODE_RANK", "LOADL_PROCESSOR_LIST"),
-        *("LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX", "MPIRUN_NPROCS", "MPIRUN_RANK"),
-        *("MS_NODE_ID", "MS_WORKER_NUM", "NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NHOSTS", "OAR_NODEFILE"),
-        *("PADDLE_NNODES", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "PE_HOSTFILE", "PJM_NODE"),
-        *("RANK_ID", "RANK_SIZE", "TORCHX_RANK0_HOST", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"),
-        *("_CONDOR_NPROCS", "_CONDOR_PROCNO", "DSTACK_NODES_IPS", "NOMAD_ALLOC_INDEX"),
-        *("BATCH_HOSTS_FILE", "BATCH_TASK_COUNT", "BATCH_TASK_INDEX"),
-        *("BATCH_TASK_INSTANCE_INDEX", "BATCH_TASK_INSTANCE_NUM", "GROVE_HEADLESS_SERVICE"),
-        *("GROVE_PCLQ_POD_INDEX", "GROVE_PCSG_NAME", "GROVE_PCSG_TEMPLATE_NUM_PODS"),
-        *("SM_CURRENT_INSTANCE_GROUP_HOSTS", "SM_DISTRIBUTION_INSTANCE_GROUPS", "SM_IS_HETERO"),
-        *("DET_CHIEF_IP", "DET_KUBERNETES_JOB_PARALLELISM", "DET_SLOT_IDS", "INITIAL_CLUSTER_SIZE"),
-        *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "SM_HOSTS"),
-        *("SM_NETWORK_INTERFACE_NAME", "SM_NUM_CPUS", "SM_NUM_GPUS", "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV"),
-        *("GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-        *("ZE_AFFINITY_MASK", "LD_LIBRARY_PATH", "PATH"),
-    )
-)
-
-_HARMLESS_PART = "PRIVATE_IPV4_ADDRESS"
-"""From AWS Batch: an address inside a private network."""
-# In capitals; a name that contains one of them anywhere is never public.
-_SECRET_PARTS = (
-    *("AUTH", "BEARER", "CONNECTIONSTRING", "CONNECTION_STRING", "COOKIE", "CREDENTIAL", "JWT"),
-    *("PASSPHRASE", "PASSWD", "PASSWORD", "PRIVATE", "SAS", "SECRET", "SIGNATURE", "TOKEN"),
-)
-# These only as a whole word between underscores, dots or hyphens.
-_SECRET_WORDS = frozenset(("CRED", "CREDS", "HEADERS", "KEYS", "PASS", "PAT", "PSW", "PW", "PWD", "SIG"))
-# A partition key is an InfiniBand port's partition; users put it in bug reports.
-_HARMLESS_KEYS = frozenset(("PKEY",))
 
 _NO_PUNCTUATION = dict.fromkeys(map(ord, "-_."))
 _HARMLESS_VALUES = ("true", "false", "none", "null")
@@ -107,29 +25,18 @@ _HALF_MAX = 1 << 10
 """Number of characters that may be needed to recognize a secret."""
 
 
-def is_public_name(name: str) -> bool:
-    """Return whether a variable of this name may appear in a snapshot (its value redacted).
-
-    Args:
-        name: Name of an environment variable; case matters, as it does to the system.
-
-    Returns:
-        True for a name that the launcher or a reader of a bug report needs, unless the name
-        looks like a secret's: ``OMPI_COMM_WORLD_RANK`` but neither ``HOME`` nor ``SLURM_JWT``.
-    """
-    if not name.isascii() or _sounds_secret(name.upper()):
-        return False
-    return name in PUBLIC_NAMES or name.startswith(PUBLIC_PREFIXES) or f"_{name}".endswith(PUBLIC_ENDS)
-
-
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable's name looks like a secret's, or its value contains a secret."""
-    return _sounds_secret(name.upper()) or redact(value) != value
+    from launcher.core.secret_names import sounds_secret
+
+    return sounds_secret(name) or redact(value) != value
 
 
 def redact_variable(name: str, value: str) -> str:
     """Return a variable's value for display: nothing of it if its name looks like a secret's."""
-    return MARKER if value and _sounds_secret(name.upper()) else redact(value)
+    from launcher.core.secret_names import sounds_secret
+
+    return MARKER if value and sounds_secret(name) else redact(value)
 
 
 def redact(text: str) -> str:
@@ -189,7 +96,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
         The same number of arguments: ``["train", "--token", "<redacted>",
         "--api-key=<redacted>"]``. `redact` is applied to all others.
     """
-    from launcher.core.secret_arguments import PROGRAMS, find_words
+    from launcher.core.secret_shapes import PROGRAMS, find_words
 
     shown = _redact_joined(argv)
     shown = [_redact_argument(*pair) for pair in zip(["", *argv], shown, strict=False)]
@@ -274,16 +181,6 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
-    )
-
-
-def _sounds_secret(upper_name: str) -> bool:
-    upper_name = upper_name.replace(_HARMLESS_PART, "ADDRESS")
-    words = upper_name.replace(".", "_").replace("-", "_").split("_")
-    return (
-        any(part in upper_name for part in _SECRET_PARTS)
-        or not _SECRET_WORDS.isdisjoint(words)
-        or any(word.endswith("KEY") and word not in _HARMLESS_KEYS for word in words)
     )
 
 

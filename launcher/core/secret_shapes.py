@@ -1,184 +1,24 @@
 """Detector of secrets in a text: finds their positions by their shape.
 
 `find_secrets` looks for three kinds of shapes. Each kind searches the whole text and does not depend on the
-results of another one, such as a quote that was opened before and stays open.
+results of another one, such as a quote that was opened before and stays open. The table is ``secrets.txt``.
 
 - values after a secret's name: ``password=X``, ``"DB_PASS": "X"``, ``--auth X``, ``<token>X</token>``;
 - values with a known form: private keys, addresses with a password, ``ghp_...``, ``eyJ...``;
 - arguments of programs: ``sshpass -p X``, ``curl -u me:X``.
-
-Logs are long, so each search takes linear time: repetitions are bounded, or their end is remembered.
 """
 
 from __future__ import annotations
 
 import re
 
-from launcher.core.secret_arguments import find_arguments
-from launcher.core.secret_values import find_values
+from launcher.core.secret_names import MARKER, TABLE, compile_row, find_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Span = tuple[int, int]
-
-MARKER = "<redacted>"
-
-# A name that ends in one of these has a secret value, regardless of the value. Only the end
-# counts: "tokenizer=gpt2", "max_tokens=8" and "SharedAccessKeyName=reader" are not secret.
-_KEYS = (
-    "access|account|admin|api|app|application|auth|client|consumer|deploy|encryption|functions?|hmac"
-    "|instrumentation|license|master|preshared|private|root|secret|service|shared|signing|storage|subscription"
-    "|anthropic|comet|kaggle|ngc|openai|wandb"
-)
-# Only lists and tables after one of these are secret: "tokens: 512", "Cookies: 3"
-_PLURALS = rf"(?:{_KEYS})[-_]?keys|(?:access|api|auth|bearer|refresh|session)[-_]?tokens|cookies|stringdata"
-_STRONG = (
-    rf"(?:{_KEYS})[-_. ]?key(?:[-_]?id)?|shared[-_ ]?access[-_ ]?signature|secret[-_]?id"
-    r"|pass(?:word|wd|[-_ ]?phrase|[-_]?code|key|wort|w)s?|pswd|pword|kennwort|secrets?|token|jwt"
-    r"|authorization|azure\.account\.key\.[\w-]{1,64}\.[\w.]{1,64}"
-)
-# The same, but only as a whole word of the name: "DB_PASS" and "dbPass", not "compass"; "PAT", not "path".
-_WORDS = (
-    r"(?:admin|db|ftp|key|login|mail|my|pg|redis|require|root|smtp|ssh|store|user)?(?:pass|pwd)|psw|pw|auth|pat"
-    r"|credentials?|creds?|psk|bearer|masterauth|(?<=_)headers"
-)
-# After one of these a value is secret if it looks like one: "sort_key=name" does not.
-_WEAK = r"code|cookie|key[12]?|session(?:[-_]?id)?|sas"
-_ENDING = (
-    r"(?:[_.-]?(?:value|string|base64|b64|plaintext|hash|data)"
-    r"|[_.-](?:basic|default|dev|new|old|prod|production|staging|test))?(?:[_.-]?\d{1,3}|\[\d{1,3}(?=\]))?(?![a-z0-9])"
-)
-_NAME = re.compile(
-    rf"(?:(?P<plural>{_PLURALS})|(?P<several>(?<=_)(?:tokens|keys)))(?![a-z0-9])|(?:(?P<strong>{_STRONG})|(?P<word>{_WORDS})){_ENDING}"
-    rf"|(?:(?P<weak>{_WEAK})|(?P<sig>sig(?:nature)?))(?![a-z0-9])"
-)
-_TEXT_TOKEN = re.compile(
-    r"(?:action|begin|bos|chat|cls|cond|ctx|cur|current|each|end|eos|first|forced|image|img|last|latent|mask"
-    r"|next|pad|per|prefix|prev|previous|query|sep|special|start|stop|suffix|think|tool|unk|video|vision"
-    r"|audio|ms)[-_/ ]?\Z"
-)
-"""Words before "token" that make it a piece of text and not a secret."""
-_COUNTED_TOKENS = re.compile(
-    r"(?:added|additional|all|batch|completion|context|eval|extra|generated|input|max|min|new|num|output|prompt"
-    r"|seq|total|train|used|vocab)_\Z"
-)
-"""The same of "TOKENS", which other variables list or count."""
-_OPEN_KEY = re.compile(r"(?:cache|foreign|public|sort)[-_ ]?\Z")
-LOOK_BACK = 80
-
-# Separators between a name and its value, in lower-case text. JSON may be quoted inside other JSON.
-_CLOSE = r"""(?P<close>\\{0,8}["'`])?\]{0,2}"""
-_B = r"[ \t]{0,8}"
-_GAP = r"[ \t\r\n]{0,32}"
-_Q = r"""\\{0,8}["']"""
-_VALUE = rf"(?:{_Q})?(?:parameter_?|_|string_?|secret_?)?value(?:{_Q})?{_B}[:=]{_B}"
-_TAGGED = r"(?:(?:![\w!/.:,<>-]{0,64}|&[\w-]{1,64})[ \t]{1,8}){0,2}"  # YAML: !!str, &anchor
-_ELEMENT = rf"<(?:\w{{1,16}}:)?(?:value|string|data)(?:[ \t][^<>\n]{{0,80}})?>{_GAP}(?:<!\[cdata\[)?"
-_NEW_LINE = rf"{_B}(?:#[^\r\n]{{0,120}})?\r?\n"
-_SEPARATORS = (
-    (
-        "named",
-        rf"{_CLOSE}(?:(?:,[ \t\r\n]{{0,32}}|[ \t\r\n]{{1,32}}){_VALUE}"
-        rf"|{_B}:{_B}\{{[ \t\r\n]{{0,32}}{_VALUE})",
-    ),
-    ("named", rf"[ \t]{{0,8}}\n[ \t]{{1,16}}description:[^\n]{{0,120}}\n[ \t]{{1,16}}{_VALUE}"),
-    (
-        "equals",
-        rf"{_B}:{_B}(?:str|bytes|string|secretstr|optional\[str\])(?:{_B}\|{_B}none)?{_B}={_B}",
-    ),
-    (
-        "block",
-        rf"{_CLOSE}{_B}:[ \t]{{1,8}}{_TAGGED}[|>][+\d-]{{0,2}}{_NEW_LINE}(?P<indent>[ \t]{{1,32}})",
-    ),
-    (
-        "lines",
-        rf"{_CLOSE}{_B}:{_B}{_TAGGED}{_NEW_LINE}(?:{_B}\r?\n)?(?P<indent>[ \t]{{0,32}})(?=\S)",
-    ),
-    ("section", r"\]{1,2}[ \t]{0,8}\r?\n(?P<indent>)(?=\S)"),
-    ("equals", rf"{_CLOSE}(?:{_B}(?::=|=>|->|[=!]==?|=){_B}|[ \t]{{1,8}}(?:is|was):?[ \t]{{1,8}}(?={_Q}))"),
-    ("json", rf"(?P<close>{_Q})\]{{0,2}}{_B}:{_GAP}{_TAGGED}"),
-    ("equals", rf"{_B}:[ \t]{{1,8}}{_TAGGED}"),
-    ("tag", rf"(?:{_Q})?(?:[ \t][^<>\n]{{0,80}})?>{_GAP}(?:<!\[cdata\[|{_ELEMENT})?"),
-    ("tag", rf"</[\w:]{{1,32}}>{_GAP}(?:<description>[^<]{{0,200}}</description>{_GAP})?{_ELEMENT}"),
-    ("colon", r":(?![:\s]|//)"),
-    ("next", rf"(?:[ \t]{{1,8}}(?:\\\r?\n[ \t]{{0,32}})?(?!-|<<<|\|)|{_Q},{_GAP}(?=b?{_Q}(?!-)))"),
-    (
-        "below",
-        rf"(?:{_Q})?{_B}\r?\n(?P<indent>[ \t]{{0,32}})(?P<item>-[ \t]{{1,4}})?(?=[^\s-])",
-    ),
-    ("call", rf"\((?={_Q})"),
-)
-_SEPARATORS_OF = tuple((kind, re.compile(pattern)) for kind, pattern in _SEPARATORS)
-_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,-]""")
-
-_QUOTE = re.compile(r"""[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|\'\'\'|["'`])""")
-# The beginning of a list, a table or a call; what is in it
-_OPENING = re.compile(r"[A-Za-z_][\w.]{0,48}[(\[{]|[(\[{]")
-_PIECE = re.compile(
-    r"""(?P<open>[(\[{])|(?P<close>[)\]}])|[bBfFrRuU]{0,2}(?P<slashes>\\{0,8})(?P<quote>\"\"\"|\'\'\'|["'`])"""
-    r"""|(?P<bare>[^\s"'`,:=;()\[\]{}]+)|(?P<key>[:=])|[\s,;]+"""
-)
-_PIECES_MAX = 400
-_VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z0-9]+)+\Z")
-_OPEN_FIELD = re.compile(
-    r"(?i:[\w.-]*(?:name|type|kind|user|path|file|mode|items|host|url|optional|key)|(?:[\w.-]*[_.-])?id|expir\w*"
-    r"|\$\w*|required|\w*properties|description)\Z"
-)
-"""Fields of a secret that are not secret."""
-_LINE = re.compile(
-    r"""(- {1,4})?(?:["']?([\w.-]{1,64})["']?[ \t]*(?::|=)[ \t]+|["']?([\w.-]{1,64})["']?=)?([^\r\n]*)"""
-)
-_SCHEME = re.compile(r"(?i:basic|bearer|digest|negotiate|token)[ \t]{1,8}(?=[^\s])")
-_ANY_SCHEME = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[^\s\"'])")
-_PARAMETERS = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[\w-]{1,40}=[^\s=])")
-# A backslash belongs to a value unless it escapes the closing quote; a quote belongs to it inside a word.
-_BARE = {
-    "equals": re.compile(r"""(?:[^\s"'&;\\]|[&;](?![\w .%-]{1,40}=|\s|\Z)|["'](?=\w)|\\(?!\\{0,8}["']))+"""),
-    "json": re.compile(r"""[^\s"',{}\[\]\\]+"""),
-    "colon": re.compile(r"""[^\s"',;}]+"""),
-    "tag": re.compile(r"[^<>]+(?=</|(?<=\]\])>)"),
-    "line": re.compile(r"[^\r\n]+"),
-    "blob": re.compile(r"[\w+/=-]+"),
-    "signature": re.compile(r"[\w%+/=-]+"),
-}
-_PORT = re.compile(r"""\d{1,5}(?:[\s,;"'\])]|\Z)""")
-_HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
-_COMMA = re.compile(r",(?=.)")
-_ITEM = re.compile(r"[\w+/=-]{20,}")
-_STATEMENTS = ("pass", "continue", "break", "return")
-_LINES_MAX = 100
-_LAST_OF_TWO = re.compile(r"""b?(\\{0,8}["'])[^"'\n]{1,400}\1[ \t\r\n]{0,8}[\])]""")
-_CONFIGURES = re.compile(
-    r"\b(?:configure|config)(?:[ \t]{1,4}(?:set|--[\w-]{1,20})){1,3}[ \t]{1,4}\Z"
-    r"|\b(?:rclone|dvc|npm|yarn|conda|git|pulumi|nmcli|poetry)\b[^\n|;&]{0,60}\b(?:config|connect|create|modify)\b"
-    r"[^\n|;&]{0,60}(?:[ \t]|//[^\s/]{0,40}/:)\Z"
-)
-_SETS = re.compile(
-    r"\b(?:setenv|setx|set(?:-environment)?|g?env)(?:[ \t]{1,4}-{1,2}\w{1,10}){0,3}[ \t]{1,4}\Z"
-)
-_COMMON_WORD = re.compile(r"[a-z]{1,6}[.,;:]?(?!\S)")
-_LONE = ("requirepass", "masterauth")
-_LONE_VALUE = re.compile(r"[^\s:=]{4,}[ \t]*(?=[\r\n]|\Z)")
-_VALUE_BELOW = re.compile(
-    r"(?![a-z]+[.,;:]?[ \t]*(?:[\r\n]|\Z))[^\s:=<>()\[\]{}|#`]\S{2,}[^\s:][ \t]*(?=[\r\n]|\Z)"
-)
-"""One word on a line of its own, as `_LONE_VALUE`; a word of a help text is none."""
-_PROSE = re.compile(
-    r"(?:after|all|also|an?|and|as|at|before|behind|between|by|each|every|for|from|if|in|inside|into|it|its|like"
-    r"|no|not|of|on|only|or|over|see|such|that|the|they|this|to|under|what|when|where|which|with|without)"
-    r"[ \t]{1,4}[a-z]"
-)
-"""Words that go on with a sentence after "secret:"."""
-_HARMLESS = re.compile(r"(?i:true|false|none|null|nil|undefined|yes|no)\Z")
-_METHOD = re.compile(
-    r"(?i:anonymous|auto|basic|bearer|cert|default|digest|disabled|enabled|failed|gssapi|iam|kerberos|krb5|ldap|local"
-    r"|md5|munge|no|ntlm|oauth2?|off|ok|on|pam|password|peer|plain|required|saml|ssh|sys|tls|token|trust|yes)[,;.]?\Z"
-)
-_COUNT = re.compile(r"(?:\d{1,3}|\d+\.\d+|\d+/\d+|\d+(?:\.\d+)?(?:[mun]?s|%))[,;)]?\Z")
-_WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
-
 
 _LEVELS_MAX = 3
 """So often a text may be encoded: an address inside an address inside JSON."""
@@ -205,69 +45,12 @@ _CHARACTERS = {
 }
 
 
-class _Text:
-    """A text that is searched once; caches the ends of values, quotes and blocks."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.lower = text.encode("ascii", "replace").lower().decode()  # unlike lower(), keeps the length
-        self._ends: dict[str, Span] = {}
-        self.listed = [0, 0]
-        """Where the last list or table ends, and the last call."""
-        self.keyed = 0
-        """How far values were searched for keys."""
-
-    def end(self, kind: str, start: int) -> int:
-        """Return the end of a value of this kind that begins at ``start``."""
-        first, last = self._ends.get(kind, (0, -1))
-        if not first <= start < last:
-            match = _BARE[kind].match(self.text, start)
-            last = match.end() if match else start
-            self._ends[kind] = (start, last)
-        return last
-
-    def end_of_quote(self, quote: str, level: int, start: int) -> int:
-        """Return the end of a quoted text whose quote has ``level`` backslashes, or the end of the text."""
-        kind = f"{level}{quote}"
-        first, last = self._ends.get(kind, (0, -1))
-        if not first <= start <= last:
-            last = self._find_quote(quote, level, start)
-            self._ends[kind] = (start, last)
-        return last
-
-    def end_of_block(self, start: int, indent: int) -> int:
-        """Return the end of the lines with at least the first line's indentation (YAML)."""
-        kind = f"block {indent}"
-        first, last = self._ends.get(kind, (0, -1))
-        if not first <= start <= last:
-            margin = re.escape(self.text[start - indent : start])
-            match = re.compile(rf"[^\n]*(?:\n{margin}[^\n]*|\n[ \t]*(?=\n{margin}))*").match(self.text, start)
-            last = match.end() if match else start
-            self._ends[kind] = (start, last)
-        return last
-
-    def _find_quote(self, quote: str, level: int, start: int) -> int:
-        at = self.text.find(quote, start)
-        while at >= 0:
-            slashes = at
-            while slashes > start and self.text[slashes - 1] == "\\":
-                slashes -= 1
-            count = at - slashes
-            # Each level of quoting doubles backslashes and adds one: 0, 1, 3, 7
-            if count <= level if level else count % 2 == 0:
-                return max(at - count, start) if level else at
-            if level and ((count + 1) // (level + 1)) % 2:
-                return at - level
-            at = self.text.find(quote, at + 1)
-        return len(self.text)
-
-
 def find_secrets(text: str) -> list[Span]:
     """Return the (start, end) of all secrets in a text, sorted and not overlapping."""
-    spans = {*_find_named(_Text(text)), *find_values(text), *find_arguments(text)}
+    spans = {*find_named(text), *_find_formed(text), *_find_arguments(text)}
     if _ODD.search(text):
         plain, starts, ends = _decode(text)
-        found = (*_find_named(_Text(plain)), *find_values(plain), *find_arguments(plain))
+        found = (*find_named(plain), *_find_formed(plain), *_find_arguments(plain))
         spans |= {(starts[start], ends[end - 1]) for start, end in found}
     merged: list[Span] = []
     for start, end in sorted(spans):
@@ -308,350 +91,184 @@ def _decode_one(match: re.Match[str]) -> str:
     return _CHARACTERS.get(match["named"] or "", " ")
 
 
-def _find_named(seen: _Text) -> Iterator[Span]:
-    """Yield the values after names of secrets."""
-    for match in _NAME.finditer(seen.lower):
-        if not _ANY_SEPARATOR.match(seen.lower, match.end()):
+# With BEGIN and END lines, even if the end is cut off
+_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
+    r"[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
+)
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
+# Two or more lines of pure base64: the middle of a key without its beginning. Each line may have the prefix
+# of a rank or a quotation; its end may be written as \n, or as the next item of a list.
+_EDGE = r"(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))"
+_KEY_LINE = _EDGE + r"[A-Za-z0-9+/]{60,76}={0,2}(?![A-Za-z0-9+/=])"
+_LINE_END = r"""[ \t"',|]{0,8}(?:(?:\\{1,8}r)?\\{1,8}n|\r?\n|\r|(?<=["']),[ \t]{0,8}(?=["']))"""
+_TO_NEXT = rf"{_LINE_END}(?:[^\r\n]{{0,80}}?(?<![A-Za-z0-9+/]))??"
+_LAST = r"(?:[A-Za-z0-9+/]{4}){0,18}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)"
+_LINES = re.compile(
+    rf"{_KEY_LINE}(?:{_TO_NEXT}{_KEY_LINE})+"
+    rf"""(?:{_LINE_END}[ \t|>"']{{0,32}}(?:\[[^\]\n]{{1,40}}\][: ]{{1,4}})?{_LAST}"""
+    r"""(?=[ \t"',|]{0,8}(?:[\\\r\n"']|\Z)))?"""
+)
+_ROW = re.compile(_KEY_LINE)
+_LINE_ENDS = re.compile(r"""\r?\n|(?:\\{1,8}r)?\\{1,8}n""")
+_LAST_WORD = re.compile(rf"""(?<![A-Za-z0-9+/]){_LAST}[ \t"',|]{{0,8}}\Z""")
+KEY_MAX = 1 << 14
+"""Number of characters before the end of a private key that may belong to it."""
+
+_SHAPES = [row.split(" ", 1) for row in TABLE["shapes"].items]
+_SHAPES += [
+    [prefix, rf"(?&START){re.escape(prefix)}[\w.-]{{20,}}"] for prefix in TABLE["shapes"].words("prefixes")
+]
+_SHAPES += [[key, rf"{_EDGE}{key}[\w+/=-]{{60,}}"] for key in TABLE["shapes"].words("keys")]
+
+
+def _find_formed(text: str) -> Iterator[Span]:
+    """Yield the secrets that are recognized without a name."""
+    lower = text.lower()
+    for part, pattern in _SHAPES:
+        if part in text or part in lower:
+            yield from (match.span(match.lastindex or 0) for match in compile_row(pattern).finditer(text))
+    if "-----" in text:
+        yield from (match.span() for match in _KEY.finditer(text))
+        yield from _find_rest_of_keys(text)
+    yield from (match.span() for match in _LINES.finditer(text) if _is_base64(match[0]))
+
+
+def _is_base64(lines: str) -> bool:
+    """Return whether lines are base64 and not hexadecimal checksums or paths, which also match."""
+    rows = _ROW.findall(lines)
+    words = "".join(rows)
+    mixed = all(re.search(part, words) for part in ("[0-9]", "[a-z]", "[A-Z]"))
+    return mixed and not all(row[0] == "/" and row.count("/") > 2 for row in rows)
+
+
+def _find_rest_of_keys(text: str) -> Iterator[Span]:
+    """Yield the base64 lines directly before the end of a private key, from the last to the first."""
+    first = 0
+    for match in _KEY_ENDS.finditer(text):
+        start = max(first, match.start() - KEY_MAX)
+        first = match.end()
+        places = [
+            start,
+            *(place for end in _LINE_ENDS.finditer(text, start, match.start()) for place in end.span()),
+        ]
+        lines = list(zip(places[::2], [*places[1::2], match.start()], strict=True))
+        if len(lines) < 2:
             continue
-        group = match.lastgroup or ""
-        start = match.start()
-        if group in ("word", "sig") and match[0] != "signature" and not _begins_word(seen.text, start):
-            continue
-        before = seen.lower[max(0, start - LOOK_BACK) : start]
-        if match[0].startswith("token") and _TEXT_TOKEN.search(before):
-            group = "weak"
-        if group == "several":
-            name = seen.text[start - len(_name_start(before)) : match.end()]
-            if not name.isupper() or _TEXT_TOKEN.search(before) or _COUNTED_TOKENS.search(before):
-                continue
-        if match[0] == "key" and _OPEN_KEY.search(before):
-            continue
-        found = _find_separator(seen, match, before)
-        if found is not None:
-            yield from _find_value(seen, match, group, *found)
+        for begin, end in reversed(lines[:-1]):
+            word = _LAST_WORD.search(text[max(begin, end - 90) : end])
+            if word is None:
+                break
+            yield max(begin, end - 90) + word.start(), end
 
 
-def _begins_word(text: str, start: int) -> bool:
-    """Return whether a word begins here: not after a letter, or with a capital after a lower-case letter."""
-    if start == 0:
-        return True
-    before = text[start - 1]
-    if not before.isalnum():
-        return True
-    return text[start].isupper() and (before.islower() or before.isdigit())
-
-
-def _names_class(seen: _Text, match: re.Match[str]) -> bool:
-    """Return whether this is a class that is made of secrets: ``AzureKeyCredential("X")``."""
-    return match[0] in ("auth", "credential", "credentials") and seen.text[match.start()].isupper()
-
-
-def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
-    """Return the kind and the match of the separator after a name; None if there is none."""
-    for kind, pattern in _SEPARATORS_OF:
-        found = pattern.match(seen.lower, match.end())
-        if found is None:
-            continue
-        own = _name_start(before)
-        ahead = before[: len(before) - len(own)]
-        if kind == "next" and not _takes_next(seen, match, own, ahead, found):
-            continue
-        if kind == "call" and not (
-            match[0].startswith(("passw", "api", "secret")) or _names_class(seen, match)
-        ):
-            continue
-        if kind == "tag" and not _takes_tag(before, found[0]):
-            continue
-        if kind == "colon" and not _takes_colon(seen, match, before, found.end()):
-            continue
-        if kind in ("lines", "section") and not _takes_lines(seen, kind, match, ahead, found):
-            continue
-        if kind == "below":
-            if not _takes_below(seen, match, own, ahead, found):
-                continue
-            kind = "next"
-        return kind, found
-    return None
-
-
-def _name_start(before: str) -> str:
-    """Return the part of the text before a match that belongs to the same name."""
-    at = len(before)
-    while at and (before[at - 1].isalnum() or before[at - 1] in "_.-"):
-        at -= 1
-    return before[at:]
-
-
-_BEFORE_FLAGS = ("", " ", "\t", "\n", "\r", '"', "'", "=", "[", "(", ",", "`", "|")
-
-
-def _takes_next(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
-    """Return whether the word after a name is its value: ``--token X``, ``login u password X``."""
-    if own.startswith("-"):
-        return ahead[-1:] in _BEFORE_FLAGS
-    if separator[0].lstrip("\\")[:1] in ("'", '"'):  # ("password", "X"), ["Authorization", "X"]
-        opening = re.search(r"([\[(])[ \t]{0,4}b?\\{0,8}[\"']\Z", ahead)
-        return opening is not None and (
-            opening[1] == "("
-            or (
-                own + match[0] not in ("secret", "token")
-                and _LAST_OF_TWO.match(seen.text, separator.end()) is not None
-            )
-        )
-    name = seen.text[match.start() - len(own) : match.end()]
-    if _CONFIGURES.search(ahead) or (_SETS.search(ahead) and (name.isupper() or "setenv" in ahead)):
-        return _COMMON_WORD.match(seen.text, separator.end()) is None
-    if ("_" in name or "." in name or name in _LONE) and (not ahead or ahead[-1] == "\n"):
-        return _LONE_VALUE.match(seen.text, separator.end()) is not None
-    return match[0].startswith(("passw", "api")) and (
-        seen.text[separator.end() : separator.end() + 1] in ("'", '"')
-        or re.search(
-            r"\b(?:login|machine|default)\s{1,8}\S{1,64}\s{1,8}(?:account\s{1,8}\S{1,64}\s{1,8})?\Z", ahead
-        )
-        is not None
-    )
-
-
-def _takes_below(seen: _Text, match: re.Match[str], own: str, ahead: str, separator: re.Match[str]) -> bool:
-    """Return whether the word on the line below a flag is its value: further in, an item, or alone."""
-    if not own.startswith("-") or ahead[-1:] not in _BEFORE_FLAGS:
-        return False
-    if _VALUE_BELOW.match(seen.text, separator.end()) is None:
-        return False
-    line = ahead.rpartition("\n")[2].rstrip("\"'")
-    begin = line.lstrip(" \t")
-    if separator["item"]:
-        return begin.rstrip(" \t") == "-"
-    is_whole = "\n" in ahead or match.start() <= LOOK_BACK
-    return not begin or len(separator["indent"]) > (len(line) - len(begin) if is_whole else 0)
-
-
-def _takes_tag(before: str, separator: str) -> bool:
-    """Return whether a name is the one of an element, its content, or an attribute's value."""
-    if separator[0] == "<":
-        return re.search(r"<(?:\w{1,16}:)?(?:name|key)>\s{0,32}[\w.:-]{0,64}\Z", before) is not None
-    return re.search(r"<[\w:.-]{0,64}(?:[ \t][^<>\n]{0,64}=[\"'][\w.:-]{0,64})?\Z", before) is not None
-
-
-def _takes_lines(seen: _Text, kind: str, match: re.Match[str], ahead: str, separator: re.Match[str]) -> bool:
-    """Return whether the lines after a name are its values: in YAML, or in a section of an INI file."""
-    if kind == "section":
-        return re.search(r"(?:\A|\n)\[{1,2}\Z", ahead) is not None and match[0] != "auth"
-    line = ahead.rpartition("\n")[2]
-    if line.strip(" \t\"'-"):
-        return False
-    is_list = seen.text.startswith("- ", separator.end())
-    return len(separator["indent"]) + is_list > len(line) - len(line.lstrip(" \t"))
-
-
-def _takes_colon(seen: _Text, match: re.Match[str], before: str, at: int) -> bool:
-    """Return whether a colon without a blank ends a name; it does not before a port, as in "secret:2222"."""
-    if _PORT.match(seen.text, at):
-        return False
-    own = _name_start(before)
-    edge = before[: len(before) - len(own)][-1:]
-    if match["strong"]:
-        return edge in ("", " ", "\t", "\n", "\r", "{", ",", "(", "[", '"', "'", "+", "/")
-    is_openssl = re.search(r"-pass(?:in|out)?[ \t]{1,8}\Z", before) is not None
-    return edge in ("{", ",") or (is_openssl and match[0] == "pass")
-
-
-def _find_value(
-    seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
-) -> Iterator[Span]:
-    start, text = separator.end(), seen.text
-    if kind == "call" and _names_class(seen, match):
-        if start > seen.listed[1]:
-            items, seen.listed[1], _ = _find_items(seen, start - 1, match[0] == "auth", is_call=True)
-            yield from items
-        return
-    if kind == "block" and group != "plural":
-        yield start, seen.end_of_block(start, len(separator["indent"]))
-        return
-    if kind in ("lines", "section"):
-        if group in ("strong", "plural") or match[0].startswith("cred"):
-            yield from _find_lines(seen, start, len(separator["indent"]), kind)
-        return
-    if match[0] == "authorization" and _PARAMETERS.match(text, start):
-        quote = text[match.start() - 1] if match.start() else ""  # Authorization: Digest a="b", c="X"
-        end = text.find(quote, start) if quote in ("'", '"') else -1
-        line = seen.end("line", start)
-        yield start, end if start < end < line else line
-        return
-    scheme = (_ANY_SCHEME if match[0] == "authorization" else _SCHEME).match(text, start)
-    if scheme and group in ("strong", "word"):
-        if kind == "colon" and not _SCHEME.match(text, start):
-            yield start, scheme.end() - 1  # Authorization:X
-        start = scheme.end()
-    opening = _OPENING.match(text, start) if kind != "tag" else None
-    if opening is not None and group in ("strong", "plural", "word"):
-        is_call = len(opening[0]) > 1
-        is_pair = match[0] == "auth" and opening[0][-1] in "(["
-        if group != "word" or is_pair or match[0].startswith("cred") or match[0].endswith("pwd"):
-            at = opening.end() - 1
-            closed = True
-            if at >= max(seen.listed[: 1 + is_call]):  # else it is a part of the last one
-                items, seen.listed[is_call], closed = _find_items(seen, at, is_pair, is_call)
-                yield from items
-            if closed and not is_call:
-                return
-    if group in ("plural", "several") and (separator[0] != "=" or opening is not None):
-        return
-    quote_found = _QUOTE.match(text, start) if kind != "tag" else None
-    if quote_found is not None:
-        start = quote_found.end()
-    if text.startswith(MARKER, start):
-        return
-    if group == "weak":
-        yield from _find_blob(seen, start)
-        return
-    if match[0] == "keys":
-        yield from _find_keys(seen, start)
-        return
-    if group == "sig":
-        is_in_address = separator[0] == "=" and _begins_parameter(seen, match)
-        end = seen.end("equals" if is_in_address else "signature", start)
-        if start < end and (is_in_address or end - start >= 16 or _is_short_key(text[start:end])):
-            yield start, end
-        return
-    if quote_found is None and separator[0].strip() == ":" and _PROSE.match(text, start):
-        return
-    if quote_found is not None:
-        end = seen.end_of_quote(quote_found[2], len(quote_found[1]), start)
+_WORDS_OF: dict[str, list[list[str]]] = {}
+_OPTIONS: dict[str, list[str]] = {}
+for _row in TABLE["arguments"].items:
+    _names, _bar, _options = _row.partition(" | ")
+    if _bar:
+        _OPTIONS |= dict.fromkeys(_names.split(), _options.split())
     else:
-        shape = {"named": "equals", "next": "equals"}.get(kind, kind)
-        end = seen.end(shape, start)
-        if start < end and kind == "equals" and text[start] in "\"'":
-            end = start
-    value = text[start : min(end, start + 400)]
-    if group in ("plural", "several"):
-        is_variable = text[match.start() : match.end()].isupper()
-        if all(map(_HARMLESS_ITEM.match, value.split(","))) or not (is_variable or _COMMA.search(value)):
-            return
-    if end > start and not _is_harmless(seen, match, kind, value):
-        yield start, end
+        _WORDS_OF.setdefault(_row.split()[0], []).append(_row.split()[1:])
+PROGRAMS = frozenset((*_OPTIONS, *_WORDS_OF))
+_PROGRAM = re.compile(
+    rf"(?<![\w.-])(?:{'|'.join(sorted(PROGRAMS, key=lambda name: (-len(name), name)))})(?![\w.=:@-])"
+)
+_WORD = re.compile(r""""((?:[^"\\\n]|\\.)*)"|'([^'\n]*)'|((?:[^\s"',\[\]`()]|,(?=[^\s"',]))+)""")
+_GAP = re.compile(r"""(?:[ \t,\[\]]|\\\r?\n[ \t]{0,32})+""")
+SWITCHES = ("--relogin", "--verify", "--cloud", "-no-print")
+WORDS_MAX = 40
+_USER = re.compile(r"[^:%,=]{0,64}[:%,=](?!\d+\Z)(?=.)")
 
 
-def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], int, bool]:
-    """Return the values in a list, table or call that opens here, without keys.
-
-    Of a pair (user, password), only the last one is secret; of a call, only strings. Also return how far all
-    values were found, and whether it is closed.
-    """
-    found: list[Span] = []
-    last: Span | None = None
-    depth, open_depth, at, open_at, is_open = 0, _PIECES_MAX, start, 0, False
-    for _ in range(_PIECES_MAX):
-        piece = _PIECE.match(seen.text, at)
-        if piece is None:
-            break
-        at = piece.end()
-        if piece["open"]:
-            depth += 1
-            if is_open and open_depth == _PIECES_MAX:
-                open_depth, open_at = depth, open_at or at
-            last, is_open = None, False
-        elif piece["close"]:
-            depth -= 1
-            open_depth = open_depth if depth >= open_depth else _PIECES_MAX
-            if depth == 0:
-                return (found[-1:] if is_pair and len(found) == 2 else found), open_at or at, True
-        elif piece["key"]:
-            if last is not None:
-                is_open = _OPEN_FIELD.match(seen.text[last[0] : last[1]]) is not None
-                found = found[:-1] if found and found[-1] == last else found
-            last = None
-        elif piece["quote"] or piece["bare"]:
-            last = piece.span()
-            if piece["quote"]:
-                last = at, seen.end_of_quote(piece["quote"], len(piece["slashes"]), at)
-                at = last[1] + len(piece["slashes"]) + len(piece["quote"])
-            value = seen.text[last[0] : min(last[1], last[0] + 99)]
-            is_name = is_call and (piece["bare"] or _VARIABLE.match(value))
-            if not is_open and not is_name and depth < open_depth and not _HARMLESS_ITEM.match(value):
-                found.append(last)
-            is_open = False
-    return found, open_at or at, False
+def _find_arguments(text: str) -> Iterator[Span]:
+    """Yield the (start, end) of arguments in a text that are secret by position."""
+    for match in _PROGRAM.finditer(text):
+        at = match.end() + (text[match.end() : match.end() + 1] in ("'", '"'))
+        words: list[str] = []
+        places: list[list[int]] = []
+        while len(words) < WORDS_MAX:
+            gap = _GAP.match(text, at)
+            word = _WORD.match(text, gap.end() if gap else at)
+            if word is None or word[0] in ("|", "||", "&&", ";", "&"):
+                break
+            at = word.end()
+            if gap is None and words:
+                if not word[0].startswith(("'", '"')):
+                    break
+                words[-1] += word[0]  # -p'X'
+                places[-1][1] = at
+            else:
+                words.append(word[word.lastindex or 0])
+                places.append(list(word.span(word.lastindex or 0)))
+            if word[0].endswith(";"):
+                break
+        for index, offset in find_words(match[0], words):
+            start, end = places[index]
+            start += offset
+            if text[start] in "'\"" and text[start] == text[end - 1] and end - start > 2:
+                start, end = start + 1, end - 1
+            yield start, end
 
 
-def _find_lines(seen: _Text, start: int, indent: int, kind: str) -> Iterator[Span]:
-    """Yield the values in lines of the same indentation: of a list, of a table, or a single one."""
-    margin = seen.text[start - indent : start]
-    for _ in range(_LINES_MAX):
-        line = _LINE.match(seen.text, start)
-        if line is None or not line[0] or line[0][0] in "[#":
-            return
-        key = line[2] or line[3]
-        is_value = line[1] or key or (kind == "lines" and " " not in line[4].strip() and "(" not in line[4])
-        value = line[4].strip().strip("\"'")
-        if not is_value:
-            return
-        open_field = key and _OPEN_FIELD.match(key)
-        if (
-            value
-            and not open_field
-            and not _HARMLESS_ITEM.match(value)
-            and value not in (MARKER, *_STATEMENTS)
-        ):
-            begin = line.start(4) + line[4].index(value)
-            yield begin, begin + len(value)
-        if not (line[1] or key):
-            return
-        start = line.end() + 1 + indent
-        if seen.text[line.end() : start] != f"\n{margin}":
-            return
+def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield (index, offset) of each secret argument of a program: it is secret from that character on."""
+    options = _OPTIONS.get(program, [])
+    if options and options[-1][0] == "+" and {*options[-1][1:].split("|")}.isdisjoint(words):
+        options = []
+    users = [option[:-1] for option in options if option[0] != "[" and option[-1] == ":"]
+    for index, (before, word) in enumerate(zip(("", *words), words, strict=False)):
+        attached = next((o.lstrip("[") for o in options if word.startswith(o.lstrip("["))), "")
+        name, equals, _ = word.partition("=")
+        short = re.match(r"-[a-zA-Z]{0,8}(?=.)", word) if word[:2] != "--" else None
+        if before in options or f"{before}]" in options:
+            yield index, 0
+        elif attached[:2] != "--" and 0 < len(attached) < len(word):
+            yield index, len(attached)
+        elif equals and word[:2] == "--" and name in options:
+            yield index, len(name) + 1
+        elif before in users or (re.fullmatch(r"-[a-zA-Z]{1,8}", before) and f"-{before[-1]}" in users):
+            yield from _find_user(index, word, 0)
+        elif equals and name in users:
+            yield from _find_user(index, word, len(name) + 1)
+        elif short is not None and word[:2] in users:
+            yield from _find_user(index, word, 2)
+        elif program == "kubectl" and "--from-literal" in (before, name):
+            yield index, word.find("=", len(name) + 1 if name == "--from-literal" else 0) + 1
+    for place in _WORDS_OF.get(program, ()):
+        yield from _find_place(place, words)
 
 
-def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
-    """Yield a value that looks like a key: long, and with digits, lower and upper case, or hexadecimal."""
-    end = seen.end("blob", start)
-    head = seen.text[start : min(end, start + 200)]
-    if end - start < 20:
+def _find_user(index: int, word: str, start: int) -> Iterator[tuple[int, int]]:
+    user = _USER.match(word, start)
+    if user:
+        yield index, user.end()
+
+
+def _find_place(place: list[str], words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the secret words of a row of words."""
+    named = [
+        (index, word)
+        for index, (before, word) in enumerate(zip(("", *words), words, strict=False))
+        if not word.startswith("-") and _ends_options(before)
+    ]
+    fixed = next((count for count, part in enumerate(place) if part[-1] in "_X"), len(place))
+    for first in range(len(named)):
+        if [word for _, word in named[first : first + fixed]] != place[:fixed]:
+            continue
+        rest = zip(place[fixed:], named[first + fixed :], strict=False)
+        for part, (index, word) in rest:
+            if part == "X":
+                yield index, 0
+            elif part == "u/X" and "/" in word:
+                yield index, word.index("/") + 1
+        if place[-1] == "k=X":
+            yield from (
+                (index, word.index("=") + 1) for index, word in named[first + len(place) - 1 :] if "=" in word
+            )
         return
-    if (head[0] != "/" and _is_mixed(head)) or re.match(r"[0-9a-fA-F]{32}", head):
-        yield start, end
 
 
-def _find_keys(seen: _Text, start: int) -> Iterator[Span]:
-    """Yield the values in a list without brackets that look like keys."""
-    end = seen.end("equals", start)
-    start, seen.keyed = max(start, seen.keyed), max(end, seen.keyed)
-    for item in _ITEM.finditer(seen.text, start, end):
-        yield from _find_blob(seen, item.start())
-
-
-def _begins_parameter(seen: _Text, match: re.Match[str]) -> bool:
-    """Return whether a name is one in the query of an address."""
-    before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
-    return before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
-
-
-def _is_short_key(value: str) -> bool:
-    return len(value) >= 8 and _is_mixed(value)
-
-
-def _is_mixed(value: str) -> bool:
-    return all(re.search(part, value) for part in ("[0-9]", "[a-z]", "[A-Z]"))
-
-
-def _is_harmless(seen: _Text, match: re.Match[str], kind: str, value: str) -> bool:
-    """Return whether a value cannot be a secret although its name says so."""
-    if _HARMLESS.match(value.rstrip(",;)}]")):
-        return True
-    if kind == "next" and _NAME.fullmatch(value.lower().rstrip("])\"',")):
-        return True  # --token TOKEN, in a usage text; ["password", "token"]
-    name = match["word"]
-    if name is None:
-        return False
-    if value[0] in "{[(":
-        return True
-    if name == "headers":
-        return re.search(r"[\w-]{1,64}(?:=|:|%3[adAD])", value) is None
-    if name in ("auth", "bearer"):
-        return _METHOD.match(value) is not None
-    if name in ("pass", "pw", "pat") and kind != "next":
-        return _COUNT.match(value) is not None and not seen.text[match.start()].isupper()
-    if name == "pwd":
-        whole = seen.text[max(0, match.start() - 1) : match.end()].strip(" \t\r\n'\"=")
-        return whole == "PWD" and value[0] == "/"  # the shell's variable
-    return name.startswith("cred") and _WORKING_FOLDER.match(value) is not None
+def _ends_options(word: str) -> bool:
+    """Return whether the next word cannot be an option's argument."""
+    return not word.startswith("-") or "=" in word or word in SWITCHES

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.command.launchers import Command
-    from launcher.core.model import Agent, Allocation, Binding, Machine, Topology
-    from launcher.engines.wrapped import Job
+    from launcher.core.model import Allocation, Binding, Machine, NodeCommand, Topology
+    from launcher.engines.wrapped import KnownJob
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
@@ -197,7 +197,7 @@ def plan_engine(
     environ: Mapping[str, str],
     host: Host,
     binding: Binding,
-) -> tuple[Choice, Agent | None]:
+) -> tuple[Choice, NodeCommand | None]:
     """Return the engine, and its agent unless the launcher itself starts the processes.
 
     Raises:
@@ -205,9 +205,9 @@ def plan_engine(
         Unavailable: torchrun is needed and torch is not installed, or mpirun is needed and missing.
     """
     if request.own is not None:
-        from launcher.engines.wrapped import Job
+        from launcher.engines.wrapped import KnownJob
 
-        job = Job(request.own, allocation, topology, request.options, machine, environ, host)
+        job = KnownJob(request.own, allocation, topology, request.options, machine, environ, host)
         return _plan_own(request, job)
     choice = choose(behind_front(request.argv, environ), request.options, allocation, environ, host)
     if choice.engine == MPIRUN:
@@ -224,7 +224,7 @@ def plan_engine(
     return choice, torchrun.plan_agent(choice.python, request.argv, *parts)
 
 
-def _plan_own(request: Request, job: Job) -> tuple[Choice, Agent]:
+def _plan_own(request: Request, job: KnownJob) -> tuple[Choice, NodeCommand]:
     """Return the launcher that the command is, and how to run it."""
     name = job.command.launcher.name
     if request.tunes:

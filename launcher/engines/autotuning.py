@@ -14,14 +14,14 @@ from launcher.engines.mpirun import FOLDER, plan_fleet, plan_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.model import Agent
+    from launcher.core.model import NodeCommand
 
 HOSTFILE = f"{FOLDER}/hostfile"
 WHO = "the autotuner"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
+def plan_agent(job: wrapped.KnownJob, argv: tuple[str, ...]) -> NodeCommand:
     """Return the autotuner for node 0, and for every other node the program that starts its experiments.
 
     A single node needs no hostfile.
@@ -48,14 +48,14 @@ def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
     )
 
 
-def plan_flags(job: wrapped.Job) -> tuple[str, ...]:
+def plan_flags(job: wrapped.KnownJob) -> tuple[str, ...]:
     """Return the flags for DeepSpeed; a hostfile that the command names takes precedence."""
     hostfile = () if job.command.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
     master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
     return (*hostfile, *master)
 
 
-def check_gpus(job: wrapped.Job) -> None:
+def check_gpus(job: wrapped.KnownJob) -> None:
     """Check that experiments will run on the job's GPUs: they get slots, counted from 0.
 
     Raises:
@@ -75,7 +75,7 @@ def check_gpus(job: wrapped.Job) -> None:
     )
 
 
-def _no_restarts(job: wrapped.Job) -> Problem:
+def _no_restarts(job: wrapped.KnownJob) -> Problem:
     return Problem(
         "engine-conflict",
         f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which starts its "

@@ -11,7 +11,7 @@ import sys
 
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
-from launcher.core.model import Agent, Allocation, Fleet, Setting, Topology
+from launcher.core.model import Allocation, Fleet, NodeCommand, Setting, Topology
 from launcher.engines.dialect_hydra import EVERYWHERE
 from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
@@ -62,7 +62,7 @@ def plan_agent(
     environ: Mapping[str, str],
     host: Host,
     bind: str = "none",
-) -> Agent:
+) -> NodeCommand:
     """Return mpirun's command line for node 0, or the server for another node.
 
     ``bind``: how the ranks of this node are bound to CPUs.
@@ -84,7 +84,7 @@ def plan_agent(
     rank_options = plan_rank_options(options, topology, bind)
     wrapper = (sys.executable, "-I", WRAPPER, JOB, *rank_options, "--", *argv) if argv else ()
     dropped = environ.keys() - plan_starter_environ(inherited, fleet.forward, variables).keys()
-    return Agent(
+    return NodeCommand(
         engine=MPIRUN,
         argv=(*plan_line(job), *wrapper),
         settings=tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables),
@@ -148,9 +148,9 @@ def plan_fleet(
     )
 
 
-def plan_server(fleet: Fleet) -> Agent:
+def plan_server(fleet: Fleet) -> NodeCommand:
     """Return the agent of a node other than the head: it joins, and mpirun starts processes through it."""
-    return Agent(engine=SERVE, argv=(SERVE,), fleet=fleet)
+    return NodeCommand(engine=SERVE, argv=(SERVE,), fleet=fleet)
 
 
 def plan_rsh() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.environ import is_loopback
-from launcher.core.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
+from launcher.core.model import Allocation, Binding, Machine, NodeCommand, Policy, Setting, Topology
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
@@ -71,7 +71,7 @@ def plan_agent(
     environ: Mapping[str, str],
     host: Host,
     binding: Binding,
-) -> Agent:
+) -> NodeCommand:
     """Return the agent of this node.
 
     Args:
@@ -104,7 +104,7 @@ def plan_agent(
         worker = _worker(argv, options, binding, own_threads=not environ.get("OMP_NUM_THREADS"))
         line += ["--no_python", *worker]
     unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not name), *_pets(environ)}
-    return Agent("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
+    return NodeCommand("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
 
 
 def starts_inside(options: Options) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.model import Agent, Allocation, Machine, Setting, Topology
+from launcher.core.model import Allocation, Machine, NodeCommand, Setting, Topology
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.frameworks import starters
@@ -45,7 +45,7 @@ class Told:
 
 
 @frozen
-class Job:
+class KnownJob:
     """The job, as far as it is known when a launcher is told about it."""
 
     command: Command
@@ -67,7 +67,7 @@ class Job:
         return self.topology.local_size or 1
 
 
-def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
+def plan_agent(job: KnownJob, argv: tuple[str, ...]) -> NodeCommand:
     """Return a launcher's command line and variables.
 
     Raises:
@@ -82,7 +82,7 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
     ]
     if name in TORCH_INSIDE:
         settings += plan_settings(job.topology, job.options, job.machine, job.environ)
-    return Agent(
+    return NodeCommand(
         engine=name,
         argv=(*argv[:head], *told.flags, *argv[head:]),
         settings=tuple(settings),
@@ -91,14 +91,14 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
     )
 
 
-def _tell_node(job: Job) -> dict[str, str]:
+def _tell_node(job: KnownJob) -> dict[str, str]:
     """Return this node's rank for its processes, unless the launcher may pass it on to other nodes."""
     known = job.allocation.node_rank is not None and not job.allocation.ranks_at_start
     is_here = known and not job.command.launcher.whole_job
     return {"NODE_RANK": str(job.allocation.node_rank)} if is_here else {}
 
 
-def _plan_unset(job: Job) -> set[str]:
+def _plan_unset(job: KnownJob) -> set[str]:
     name, environ = job.command.launcher.name, job.environ
     if job.command.launcher.whole_job and not any(starter in environ for starter in STARTED_BY_MPI):
         return {
@@ -108,7 +108,7 @@ def _plan_unset(job: Job) -> set[str]:
     return dropped if name == "torchrun" else {*dropped, *(v for v in environ if v.startswith(PET_PREFIX))}
 
 
-def _tell_torchrun(job: Job) -> Told:
+def _tell_torchrun(job: KnownJob) -> Told:
     """Return PET_*, torchrun's own variables for its flags; flags on its command line take precedence."""
     flags = plan_flags(job.allocation, job.topology, job.options, job.host)
     if job.nodes == 1 and not job.allocation.ranks_at_start:
@@ -123,7 +123,7 @@ def _as_pet(name: str, text: str) -> str:
     return "1" if name == "virtual_local_rank" else text
 
 
-def _tell_accelerate(job: Job) -> Told:
+def _tell_accelerate(job: KnownJob) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and job.command.has("cpu") and not job.command.has("mpirun_hostfile"):
         raise UsageError(_alone_on_cpus(total))
@@ -141,7 +141,7 @@ def _tell_accelerate(job: Job) -> Told:
     return Told(tuple(flags))
 
 
-def _tell_deepspeed(job: Job) -> Told:
+def _tell_deepspeed(job: KnownJob) -> Told:
     if job.nodes == 1:
         chooses = job.command.has(
             "include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators"
@@ -164,13 +164,13 @@ def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
     return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
-def _name_hosts(job: Job) -> tuple[str, ...]:
+def _name_hosts(job: KnownJob) -> tuple[str, ...]:
     """Return a name for each node; without ssh DeepSpeed only counts them."""
     hosts = job.allocation.hosts
     return hosts if len(hosts) == job.nodes else tuple(f"node{index}" for index in range(job.nodes or 1))
 
 
-def _tell_fabric(job: Job) -> Told:
+def _tell_fabric(job: KnownJob) -> Told:
     flags = [f"--num-nodes={job.nodes}", f"--node-rank={job.allocation.node_rank}", f"--devices={job.each}"]
     if job.nodes != 1:
         flags.append(f"--main-address={bracket(job.allocation.master_addr)}")
@@ -180,7 +180,7 @@ def _tell_fabric(job: Job) -> Told:
     return Told(tuple(f for f in flags if f[2:].partition("=")[0].replace("-", "_") in missing))
 
 
-def _tell_composer(job: Job) -> Told:
+def _tell_composer(job: KnownJob) -> Told:
     """Return only variables: its own flags take precedence over them."""
     world = job.each * (job.nodes or 1)
     total = job.command.value("world_size")
@@ -194,7 +194,7 @@ def _tell_composer(job: Job) -> Told:
     return Told(variables=tuple(variables))
 
 
-def _tell_mpirun(job: Job) -> Told:
+def _tell_mpirun(job: KnownJob) -> Told:
     if job.allocation.ranks_at_start:
         return Told()
     if job.nodes != 1:

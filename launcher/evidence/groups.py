@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-from launcher.core.frozen import replace
-from launcher.core.messages import render
 from launcher.core.ranks import name_ranks, render_ranges
 from launcher.core.redact import quote
 from launcher.failure.model import RankGroup
@@ -22,9 +18,6 @@ GROUPS_MAX, SUSPECTS_MAX = 56, 8
 """Maximum numbers of groups that wait, and of those for which they wait."""
 FRAMES_MAX = 64
 LINE_LENGTH = 400
-ROOM_BYTES = 48 << 10
-"""Bytes of all groups in a message, which has 64 KiB."""
-GROUPS_KEPT = 24
 
 
 def make_groups(answers: Sequence[Answer]) -> tuple[RankGroup, ...]:
@@ -58,13 +51,3 @@ def _line(text: str) -> str:
 def is_silent(item: Group) -> bool:
     """Whether it is a Python that has not answered, and nothing else is known: it may just be ending."""
     return item.spot is None and item.answers[0].is_python and not item.state
-
-
-def fit_groups(groups: Sequence[RankGroup], limit_bytes: int = ROOM_BYTES) -> tuple[RankGroup, ...]:
-    """Return groups that fit into a message: with fewer frames of each stack, or fewer groups, if need be."""
-    kept = tuple(groups)
-    for frames in (FRAMES_MAX, 24, 8, 2, 0):
-        kept = tuple(replace(one, stack=one.stack[:frames]) for one in kept)
-        if len(json.dumps([render(one) for one in kept])) <= limit_bytes:
-            return kept
-    return (*kept[:GROUPS_KEPT], *[one for one in kept[GROUPS_KEPT:] if one.differs][:GROUPS_KEPT])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from launcher.fabrics.facts import Facts, ethernet_ports, is_accelerated_networking, roce_ports
 from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count
-from launcher.fabrics.ports import choose_for_gpus, plan_ports
+from launcher.fabrics.rdma_ports import choose_for_gpus, plan_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

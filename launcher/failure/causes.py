@@ -11,17 +11,17 @@ from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import OWN_LIMIT, Cause
 from launcher.failure.signals import (
-    SIGNALS,
     base_name,
     explain_bus_error,
     explain_signal,
     explain_told,
+    find_signal,
     fix_exception,
     say_shm,
 )
 from launcher.failure.starters import is_own_error
 from launcher.failure.stderr import (
-    LastWords,
+    LastOutput,
     find_message,
     read_root_cause,
     read_words_of,
@@ -177,7 +177,7 @@ def _find(
 ) -> Iterator[Cause]:
     guard, none = faults.guard, list[Cause]()
     death = guard("torchrun's report", lambda: read_root_cause(death), None) or death
-    words = guard("last output", lambda: read_words_of(death), LastWords())
+    words = guard("last output", lambda: read_words_of(death), LastOutput())
     words = replace(words, lines=unbox(words.lines))
     number = ended_by(death.code)
     refused = guard("a refusal", lambda: _find_refusal(death.code, words), None)
@@ -223,7 +223,7 @@ def _find(
         yield from told or list(_explain_exit(death.code, words)) or message
 
 
-def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters, network: Explain) -> list[Cause]:
+def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, network: Explain) -> list[Cause]:
     """Return the causes that the last output of a process matches."""
     symptoms = [
         (_explain_network(symptom, line, network) if symptom.of_network else None)
@@ -265,7 +265,7 @@ def _explain_network(symptom: Symptom, line: str, network: Explain) -> Cause | N
     return Cause(symptom.code, what, fix or symptom.fix, symptom.retryable)
 
 
-def _find_by_frames(words: LastWords) -> list[Cause]:
+def _find_by_frames(words: LastOutput) -> list[Cause]:
     """Return the cause that the place of an exception tells."""
     for sign, code in FRAMES.items():
         if any(sign in line for line in words.traceback[-FRAMES_LINES:]):
@@ -275,7 +275,7 @@ def _find_by_frames(words: LastWords) -> list[Cause]:
     return []
 
 
-def _find_root(death: ProcessExit, after: Counters, network: Explain) -> tuple[LastWords, list[Cause]]:
+def _find_root(death: ProcessExit, after: Counters, network: Explain) -> tuple[LastOutput, list[Cause]]:
     """Return the newest words that are no consequence, if the output is of several processes."""
     last = read_words_of(death)
     for words in (last, *read_words_of_others(death.stderr)):
@@ -286,7 +286,7 @@ def _find_root(death: ProcessExit, after: Counters, network: Explain) -> tuple[L
     return last, _find_symptoms(death, last, after, network)
 
 
-def _find_refusal(code: int, words: LastWords) -> Cause | None:
+def _find_refusal(code: int, words: LastOutput) -> Cause | None:
     """Return the first error of ours that a process printed if it was a launcher, or a program of ours."""
     found = [index for index, line in enumerate(words.lines) if line.startswith(ERROR)]
     if not found or code <= 0 or words.exception:
@@ -300,7 +300,7 @@ def _find_refusal(code: int, words: LastWords) -> Cause | None:
     return Cause(name, quote(what), quote(fix), retryable)
 
 
-def _is_agent(death: ProcessExit, words: LastWords) -> bool:
+def _is_agent(death: ProcessExit, words: LastOutput) -> bool:
     """Whether a rank is a torchrun that its command started without our knowledge."""
     return not death.called and any("torch/distributed/run.py" in line for line in words.traceback)
 
@@ -371,7 +371,7 @@ def _find_xids(
     return found
 
 
-def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
+def _explain_exit(code: int, words: LastOutput) -> Iterator[Cause]:
     if code == 127:
         yield Cause(
             "command-not-found",
@@ -390,7 +390,7 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
         )
 
 
-def _explain_message(code: int, words: LastWords) -> Iterator[Cause]:
+def _explain_message(code: int, words: LastOutput) -> Iterator[Cause]:
     """Yield what a program says that ends without an exception."""
     found = None if words.exception else find_message(words.lines, code)
     if found is not None and found[1]:
@@ -433,9 +433,9 @@ def find_own_cause(
 
 
 def _own_cause(death: ProcessExit) -> Cause | None:
-    number = ended_by(death.code)
-    if number is not None and death.asked is None and number in SIGNALS:
-        return SIGNALS[number]
+    ended = None if death.asked is not None else find_signal(ended_by(death.code))
+    if ended is not None:
+        return ended
     words = read_words_of(death)
     symptoms = list(find_symptoms(words))
     for symptom, line in symptoms:

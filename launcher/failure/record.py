@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
 from launcher.core.files import remove_file, replace_file, write_in_place
+from launcher.core.shorten import shorten_json
 from launcher.core.version import __version__
-from launcher.failure.text import shorten_record
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -205,26 +205,3 @@ def _write(text: str, path: str) -> None:
             if error.errno not in IRREPLACEABLE or not is_file:
                 raise
     write_in_place(shorten_json(text, IN_PLACE_BYTES), path)
-
-
-def shorten_json(text: str, limit: int) -> str:
-    """Return a record of at most ``limit`` bytes of UTF-8 that is still valid JSON with the same keys.
-
-    See `shorten_record`; ``shortened`` becomes true.
-
-    Raises:
-        ValueError: It is not a JSON object, or cannot be shortened enough.
-    """
-    if len(text.encode()) <= limit:
-        return text
-    record = json.loads(text)
-    if not isinstance(record, dict):
-        raise ValueError("the record is not a JSON object")
-    less = shorten_record({**record, "shortened": True}, lambda less: len(_compact(less)) <= limit)
-    if len(_compact(less)) > limit:
-        raise ValueError(f"the record does not fit in {limit} bytes")
-    return _compact(less).decode()
-
-
-def _compact(record: Mapping[str, object]) -> bytes:
-    return (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from launcher.core.ranks import name_ranks
+from launcher.core.shorten import shorten_lines
 from launcher.core.signal import signal
 from launcher.failure.causes import ERROR, FIX
 from launcher.failure.stderr import find_user_frame
-from launcher.failure.text import shorten_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

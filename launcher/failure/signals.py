@@ -6,8 +6,8 @@ from launcher.core.errors import say_size
 from launcher.core.signal import signal
 from launcher.failure.model import Cause
 from launcher.failure.starters import is_own_error, read_told_signal
-from launcher.failure.stderr import TERMINATE, LastWords, find_user_frame
-from launcher.failure.symptoms import read_symptoms
+from launcher.failure.stderr import TERMINATE, LastOutput, find_user_frame
+from launcher.failure.symptoms import read_signals, read_symptoms
 from launcher.failure.text import quote
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ SHM_DEFAULT_BYTES = 64 << 20
 """Docker's default size of a container's /dev/shm."""
 
 
-def fix_exception(words: LastWords) -> str:
+def fix_exception(words: LastOutput) -> str:
     """Return where an exception was raised in the user's code."""
     frame = find_user_frame(words.traceback)
     return f"see {quote(frame)}" if frame else "the traceback says where"
@@ -42,7 +42,7 @@ def explain_bus_error(after: Counters) -> Cause:
     )
 
 
-def explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
+def explain_signal(number: int, before: Counters, after: Counters, words: LastOutput) -> Iterator[Cause]:
     """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
     if number == signal.SIGKILL:
         seen = "cannot tell whether memory ran out"
@@ -76,11 +76,11 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastWo
             what,
             "ask the platform (`sacct -j JOB`, `kubectl describe pod POD`); or was it a `kill` by hand?",
         )
-    elif number in SIGNALS:
-        yield SIGNALS[number]
+    else:
+        yield from filter(None, [find_signal(number)])
 
 
-def explain_told(code: int, before: Counters, after: Counters, words: LastWords) -> list[Cause]:
+def explain_told(code: int, before: Counters, after: Counters, words: LastOutput) -> list[Cause]:
     """Return the meaning of a signal that ended a child of the process, as the process says."""
     own = not words.exception or is_own_error(words.exception)
     told = read_told_signal(words.lines if own else [words.exception])
@@ -93,44 +93,13 @@ def explain_told(code: int, before: Counters, after: Counters, words: LastWords)
     return [Cause(cause.code, f"{cause.what}: {quote(line)}", cause.fix, cause.retryable) for cause in found]
 
 
-SIGNALS: dict[int, Cause] = {
-    signal.SIGSEGV: Cause(
-        "segmentation-fault",
-        "native code accessed invalid memory",
-        "the traceback shows the Python line; usual: extensions built for another version (`pip check`)",
-    ),
-    signal.SIGILL: Cause(
-        "illegal-instruction",
-        "native code was built for another CPU",
-        "use builds for this CPU (`lscpu` lists what it has: no AVX-512 here?), or nodes of one kind",
-        False,
-    ),
-    signal.SIGFPE: Cause(
-        "arithmetic-error",
-        "native code divided by zero",
-        "the traceback shows the line: `print` what it passes to native code",
-    ),
-    signal.SIGSYS: Cause(
-        "forbidden-system-call",
-        "the container's seccomp profile forbids a system call",
-        "a profile that allows it: `docker run --security-opt seccomp=profile.json`",
-        False,
-    ),
-    signal.SIGXCPU: Cause(
-        "cpu-time-limit", "the limit of CPU time was reached", "`ulimit -t unlimited`", False
-    ),
-    signal.SIGXFSZ: Cause(
-        "file-size-limit", "the limit of a file's size was reached", "`ulimit -f unlimited`", False
-    ),
-    signal.SIGPIPE: Cause(
-        "output-closed",
-        "the reader of its output has ended",
-        "keep the reader running, or write to a file: `> train.log`",
-    ),
-}
+def find_signal(number: int | None) -> Cause | None:
+    """Return the cause that a signal shows on its own."""
+    found = None if number is None else read_signals().get(number)
+    return None if found is None else Cause(found.code, found.meaning, found.fix, found.retryable)
 
 
-def _explain_abort(words: LastWords) -> str:
+def _explain_abort(words: LastOutput) -> str:
     """Return the message of C++ or glibc before it aborted."""
     for index in range(len(words.lines) - 1, -1, -1):
         if words.lines[index].startswith(TERMINATE):

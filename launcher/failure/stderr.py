@@ -88,7 +88,7 @@ _AGENT_SPEAKS = re.compile(
 
 
 @frozen
-class LastWords:
+class LastOutput:
     """The last output of a process, without secrets but not yet safe for a terminal.
 
     Attributes:
@@ -112,14 +112,14 @@ class LastWords:
     was_ending: bool = False
 
 
-def read_words_of(death: ProcessExit) -> LastWords:
+def read_words_of(death: ProcessExit) -> LastOutput:
     """Return the last output of a process, without that of other processes in its files."""
-    return read_last_words(death.stderr, death.error_file, death.pid, death.code)
+    return read_last_output(death.stderr, death.error_file, death.pid, death.code)
 
 
-def read_last_words(
+def read_last_output(
     stderr: bytes, error_file: str | None, pid: int = 0, code: int = OF_AN_EXCEPTION
-) -> LastWords:
+) -> LastOutput:
     """Return the last output of a process. Never raises, never waits.
 
     The error file may come from a child of this process. The child's exception explains the end of this
@@ -153,25 +153,25 @@ def read_last_words(
         follows = next((line for line in lines[place[1] :] if line), "") if place else ""
         was_ending = HEADER.match(block[0]) is not None if block else False
         was_ending = was_ending and (not follows or follows.startswith(TERMINATE))
-        return LastWords(tuple(block), source, exception, messages, _other_lines(rest), note, was_ending)
+        return LastOutput(tuple(block), source, exception, messages, _other_lines(rest), note, was_ending)
     theirs = clean_lines(recorded[1])
     if theirs:
         told, raised = read_messages(theirs)
         same = raised == exception
         others = _other_lines(rest if same else lines)
-        return LastWords(tuple(theirs), "error file", raised or recorded[0], told, others, was_ending=True)
+        return LastOutput(tuple(theirs), "error file", raised or recorded[0], told, others, was_ending=True)
     told = (recorded[0], *messages)
-    return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest), was_ending=True)
+    return LastOutput(tuple(block), "error file", recorded[0], told, _other_lines(rest), was_ending=True)
 
 
 def read_uncaught(tail: bytes) -> str:
     """Return the exception whose traceback ends an output, which nothing has caught; empty without one."""
-    words = read_last_words(tail, None) if b"Traceback (most recent call last)" in tail else LastWords()
+    words = read_last_output(tail, None) if b"Traceback (most recent call last)" in tail else LastOutput()
     aside = words.lines[-1:] and words.lines[-1].startswith(BY_THE_WAY)
     return words.exception if words.was_ending and not aside else ""
 
 
-def read_words_of_others(stderr: bytes) -> Iterator[LastWords]:
+def read_words_of_others(stderr: bytes) -> Iterator[LastOutput]:
     """Yield the tracebacks in a text of several processes: the last one of each, or all, newest first."""
     lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
     apart: dict[str, list[str]] = {}
@@ -190,10 +190,10 @@ def read_words_of_others(stderr: bytes) -> Iterator[LastWords]:
             lines = lines[: place[0]]
 
 
-def _read_block(lines: Sequence[str], place: tuple[int, int]) -> LastWords:
+def _read_block(lines: Sequence[str], place: tuple[int, int]) -> LastOutput:
     block = [bare(line) for line in lines[place[0] : place[1]]]
     messages, exception = read_messages(block)
-    return LastWords(tuple(block), "stderr", exception, messages, _other_lines(lines[: place[0]]))
+    return LastOutput(tuple(block), "stderr", exception, messages, _other_lines(lines[: place[0]]))
 
 
 def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -457,7 +457,7 @@ def add_fatal_stacks(stderr: bytes, path: str | None, code: int) -> bytes:
         path: The file for its stacks; it may not exist.
         code: Its exit code, negative for signals.
     """
-    if code == -signal.SIGABRT and read_last_words(stderr, None).was_ending:
+    if code == -signal.SIGABRT and read_last_output(stderr, None).was_ending:
         return stderr
     try:
         data = read_own(path, ERROR_FILE_BYTES) if path else None

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
 from launcher.core.frozen import frozen
+from launcher.core.signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from launcher.failure.stderr import LastWords
+    from launcher.failure.stderr import LastOutput
 
 TABLE = "failure/symptoms.txt"
 LOUD, AS = "!", "as "
 RETRY = {"yes": True, "no": False, "unknown": None}
 _rows: dict[str, Symptom] = {}
+_signals: dict[int, Symptom] = {}
 
 
 @frozen
@@ -47,10 +49,10 @@ class Symptom:
 
 
 def read_symptoms() -> dict[str, Symptom]:
-    """Return the rows of the table by their codes, in its order; it is read once."""
+    """Return the rows of the table with patterns by their codes, in its order; it is read once."""
     for row in () if _rows else read_blocks(TABLE):
         fix, kinds = row.fields["fix"], row.words("is")
-        _rows[row.name] = Symptom(
+        symptom = Symptom(
             row.name,
             row.items,
             row.fields["meaning"],
@@ -60,10 +62,20 @@ def read_symptoms() -> dict[str, Symptom]:
             "loud" in kinds,
             "network" in kinds,
         )
+        if "signal" in row.fields:
+            _signals[getattr(signal, f"SIG{row.fields['signal']}")] = symptom
+        else:
+            _rows[row.name] = symptom
     return _rows
 
 
-def find_symptoms(words: LastWords, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
+def read_signals() -> dict[int, Symptom]:
+    """Return the rows that a signal shows, by its number."""
+    read_symptoms()
+    return _signals
+
+
+def find_symptoms(words: LastOutput, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:
     """Yield the symptoms in the last output, each with the line that shows it, in the table's order.
 
     If there is a traceback of an exception, only its messages count, and rows that are ``loud``: a line about

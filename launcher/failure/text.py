@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from launcher.core.redact import drop_partial, printable, redact_ends, shorten
+from launcher.core.shorten import shorten_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
 RANK = re.compile(
     r"\[rank\d+\]:(?: |$)|\[default\d+\]:|\[\d+(?:,\d+)?\]<std(?:err|out)>: ?"
@@ -20,9 +21,6 @@ HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recen
 LINES_MAX = 120
 QUOTE_CHARS = 300
 LINE_CHARS = 1000
-SIZES = ((64, 400), (40, 300), (20, 200), (10, 150), (5, 100), (2, 100), (1, 40))
-"""Limits of (items of a list or lines of a text, characters), tried in order until a record fits."""
-LISTS_OF_LINES = ("traceback", "stderr", "leftovers")
 TEXT_CHARS = 1 << 16
 """Of a longer text only the beginning and the end are searched for secrets, and shown."""
 # Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
@@ -63,46 +61,6 @@ def _join_ends(head: list[str], tail: list[str], limit: int, count: int) -> list
     left_out = count - len(first) - len(last)
     said = f"... {left_out} lines left out ..." if left_out > 0 else "..."
     return [*first, said, *last][-limit:]
-
-
-def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
-    """Return at most ``limit`` lines: the first third, the number of lines left out, and the last ones."""
-    if len(lines) <= limit:
-        return list(lines)
-    if limit < 3:
-        return list(lines[len(lines) - limit :])
-    head = limit // 3
-    tail = limit - head - 1
-    left_out = f"... {len(lines) - head - tail} lines left out ..."
-    return [*lines[:head], left_out, *lines[len(lines) - tail :]]
-
-
-def shorten_record(
-    record: Mapping[str, object], fits: Callable[[dict[str, object]], bool]
-) -> dict[str, object]:
-    """Return a JSON object with the same keys, shortened until it fits, or as far as possible.
-
-    Texts lose lines in their middle. Lists of lines keep their last items, other lists their first.
-    """
-    less = dict(record)
-    for items, characters in SIZES:
-        less = {key: _less(key, value, items, characters) for key, value in record.items()}
-        if fits(less):
-            break
-    return less
-
-
-def _less(key: str, value: object, items: int, characters: int) -> object:
-    """Return a value with at most so many items or lines, each text of at most so many characters."""
-    if isinstance(value, str):
-        lines = shorten_lines(value.split("\n"), items) if "\n" in value else [value]
-        return "\n".join(f"{line[:characters]}..." if len(line) > characters else line for line in lines)
-    if isinstance(value, (list, tuple)):
-        kept = value[-items:] if key in LISTS_OF_LINES else value[:items]
-        return [_less("", item, items, characters) for item in kept]
-    if isinstance(value, dict):
-        return {name: _less(name, item, items, characters) for name, item in value.items()}
-    return value
 
 
 def clean_lines(text: str, *, cut: bool = False) -> list[str]:

@@ -15,7 +15,7 @@ from launcher.core.redact import printable, redact
 from launcher.failure.causes import Faults, ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
-from launcher.failure.stderr import LastWords, read_words_of
+from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.text import presentable
 from launcher.process.signals import name_signal
 
@@ -82,7 +82,7 @@ def make_verdict(
         leftovers=tuple(_safe(text) for text in leftovers),
         also=(),
         evidence=(),
-        **_quote(faults.guard("last output", lambda: read_words_of(first), LastWords()), faults),
+        **_quote(faults.guard("last output", lambda: read_words_of(first), LastOutput()), faults),
     )
 
 
@@ -121,7 +121,7 @@ def _not_met(found: str, others: Sequence[Cause]) -> Cause:
     return Cause("never-met", found, NEVER_MET_FIX, False, follows)
 
 
-def _quote(words: LastWords, faults: Faults) -> dict[str, Any]:
+def _quote(words: LastOutput, faults: Faults) -> dict[str, Any]:
     """Return the fields of a verdict that quote a process's output."""
     return {
         "exception": " ".join(presentable([words.exception])) if words.exception else "",

@@ -9,7 +9,7 @@ from launcher.core.errors import Problem, UsageError
 from launcher.core.log import say
 from launcher.hook import install as files
 from launcher.hook.line import CUSTOMIZE, PTH, enter_file, render_customize, render_pth
-from launcher.hook.place import Place, find_place, find_target
+from launcher.hook.place import HookPlace, find_place, find_target
 from launcher.hook.shell import PROFILE, render_shell
 from launcher.options.parser import make_parser
 
@@ -88,14 +88,14 @@ def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     return words
 
 
-def _describe_python(place: Place) -> tuple[str, str, str]:
+def _describe_python(place: HookPlace) -> tuple[str, str, str]:
     """Return the path of the hook's file, its text, and a description."""
     if place.kind == "target":
         return os.path.join(place.folder, CUSTOMIZE), render_customize(), "target"
     return os.path.join(place.folder, PTH), render_pth(), f"{place.kind}, Python {place.version}"
 
 
-def _refuse_managed(place: Place, admitted: bool) -> None:
+def _refuse_managed(place: HookPlace, admitted: bool) -> None:
     if place.managed and not admitted:
         raise UsageError(
             Problem(

@@ -31,7 +31,7 @@ print(json.dumps({
 
 
 @frozen
-class Place:
+class HookPlace:
     """A Python environment and the folder for the hook.
 
     Attributes:
@@ -51,7 +51,7 @@ class Place:
     managed: str = ""
 
 
-def find_place(prefix: str, *, user: bool = False) -> Place:
+def find_place(prefix: str, *, user: bool = False) -> HookPlace:
     """Return the place in an environment.
 
     Args:
@@ -79,10 +79,10 @@ def find_place(prefix: str, *, user: bool = False) -> Place:
         what = f"{facts['prefix']} is a virtual environment, which does not read the user's packages"
         raise UsageError(Problem("usage", what, "command line", "leave out --user"))
     managed = str(facts["managed"]) if _is_managed(facts) and not user else ""
-    return Place(_name_kind(facts), str(facts["prefix"]), python, version, folder, managed)
+    return HookPlace(_name_kind(facts), str(facts["prefix"]), python, version, folder, managed)
 
 
-def find_target(folder: str) -> Place:
+def find_target(folder: str) -> HookPlace:
     """Return the place for a folder of ``pip install --target``.
 
     Raises:
@@ -91,7 +91,7 @@ def find_target(folder: str) -> Place:
     if not os.path.isdir(folder):
         raise UsageError(_no_environment(folder, "no such folder", "make it, or correct --target"))
     path = os.path.abspath(folder)
-    return Place("target", path, "", "", path)
+    return HookPlace("target", path, "", "", path)
 
 
 def _find_python(prefix: str) -> str:

@@ -1,16 +1,15 @@
-"""Table of Azure's VM sizes with GPUs or an RDMA network: what every VM of a size has.
+"""Azure's VM sizes with GPUs or an RDMA network: what every VM of a size has.
 
-A size that is not in the table is not an error: its kind is None, and we conclude nothing from it.
-
-Source: Azure/azurehpc-health-checks conf/*.conf (devices, counts, rates), Microsoft Learn "HPC VM sizes" and
-the pages of the NC, ND, HB, HC and HX series, Azure/azhpc-images (contents of /etc/nccl.conf in its images,
-paths of their topology files, and the PCI layout in these), Azure's NCCL benchmark settings
-(graceblackwell.conf).
+The table is ``azure_sizes.txt``, which says what its rows mean. A size that is not in it is not an error: its
+kind is None, and we conclude nothing from it.
 """
 
 from __future__ import annotations
 
+from launcher.core.blocks import Block, read_blocks
 from launcher.core.frozen import frozen
+
+NO_VERBS = ("no", "verbs")
 
 
 @frozen
@@ -65,116 +64,42 @@ class VmKind:
     has_imex: bool = False
 
 
-_AFFINITY = ("NCCL_IGNORE_CPU_AFFINITY", "1")
-_ORDERING = ("NCCL_IB_PCI_RELAXED_ORDERING", "1")
-_UCX_ORDERING = ("UCX_IB_PCI_RELAXED_ORDERING", "on")
-_GRACE_BLACKWELL = (
-    ("NCCL_IB_SL", "1"),
-    ("NCCL_NET_GDR_LEVEL", "PHB"),
-    ("NCCL_NET_GDR_C2C", "1"),
-    ("NCCL_NVLS_ENABLE", "1"),
-)
-_ND_V4 = tuple(
-    Switch(node, gpus, ports, "16 GT/s")
-    for node, gpus, ports in (
-        (0, (0x3, 0x4), (0x103, 0x104)),
-        (1, (0x1, 0x2), (0x101, 0x102)),
-        (2, (0xD, 0xE), (0x107, 0x108)),
-        (3, (0xB, 0xC), (0x105, 0x106)),
+_kinds: list[VmKind] = []
+
+
+def read_kinds() -> list[VmKind]:
+    """Return the rows of the table in its order; it is read once."""
+    rows: dict[str, Block] = {}
+    for row in () if _kinds else read_blocks("machine/azure_sizes.txt"):
+        like = rows.get(row.fields.get("like", ""))
+        if like is not None:
+            row = Block(row.name, {**like.fields, **row.fields}, like.items)
+        rows[row.name] = row
+        _kinds.append(_read(row))
+    return _kinds
+
+
+def _read(row: Block) -> VmKind:
+    ports, family = row.words("ports"), (*row.words("family"), "")
+    count, rate = map(int, ports) if ports and ports != NO_VERBS else (0, None)
+    return VmKind(
+        tuple(row.name.split()),
+        row.fields.get("gpu"),
+        tuple(map(int, row.words("gpus"))) or (0,),
+        count,
+        rate,
+        ports != NO_VERBS,
+        family[0],
+        "+graph" in family,
+        tuple((name, value) for name, _, value in (one.partition("=") for one in row.words("settings"))),
+        tuple(_read_switch(*item.split(" | ")) for item in row.items),
+        "imex" in row.words("is"),
     )
-)
-"""Each switch has two GPUs and two ports; the first GPU is on NUMA node 1."""
-_ND_V5 = tuple(
-    Switch(place // 4, (gpu,), (0x101 + place,), "32.0 GT/s PCIe")
-    for place, gpu in enumerate((0x1, 0x2, 0x3, 0x8, 0x9, 0xA, 0xB, 0xC))
-)
-"""Each switch has one GPU and one port."""
-KINDS = (
-    VmKind(("nc6", "nc12", "nc24"), "K80", (1, 2, 4)),
-    VmKind(("nc24r",), "K80", (4,), has_verbs=False),
-    VmKind(("nc24rs_v2",), "P100", (4,), has_verbs=False),
-    VmKind(("nd24rs",), "P40", (4,), has_verbs=False),
-    VmKind(("nc6s_v3", "nc12s_v3", "nc24s_v3"), "V100 PCIe", (1, 2, 4)),
-    VmKind(("nc24rs_v3",), "V100 PCIe", (4,), 1, 56),
-    VmKind(("nd40rs_v2",), "V100 SXM2", (8,), 1, 100, family="ndv2", settings=(_AFFINITY,)),
-    VmKind(("nc24ads_a100_v4", "nc48ads_a100_v4"), "A100 PCIe", (1, 2)),
-    VmKind(("nc96ads_a100_v4",), "A100 PCIe", (4,), family="ncv4", graph=True, settings=(_AFFINITY,)),
-    VmKind(
-        ("nd96asr_v4", "nd96amsr_a100_v4", "nd96amsr_v4"),
-        "A100 SXM4",
-        (8,),
-        8,
-        200,
-        family="ndv4",
-        settings=(_ORDERING, _AFFINITY, _UCX_ORDERING),
-        switches=_ND_V4,
-    ),
-    VmKind(("nc40ads_h100_v5", "nc80adis_h100_v5"), "H100 NVL", (1, 2)),
-    VmKind(
-        ("nd96is_h100_v5",),
-        "H100 SXM5",
-        (8,),
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(
-        ("nd96isr_h100_v5",),
-        "H100 SXM5",
-        (8,),
-        8,
-        400,
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(
-        ("nd96is_h200_v5",),
-        "H200 SXM5",
-        (8,),
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(
-        ("nd96isr_h200_v5", "nd96isrf_h200_v5"),
-        "H200 SXM5",
-        (8,),
-        8,
-        400,
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(("nd96isr_mi300x_v5",), "MI300X", (8,), 8, 400),
-    VmKind(
-        ("nd128isr_ndr_gb200_v6",),
-        "GB200",
-        (4,),
-        4,
-        400,
-        family="gb-family",
-        settings=_GRACE_BLACKWELL,
-        has_imex=True,
-    ),
-    VmKind(
-        ("nd128isr_gb300_v6",),
-        "GB300",
-        (4,),
-        4,
-        800,
-        family="gb-family",
-        settings=_GRACE_BLACKWELL,
-        has_imex=True,
-    ),
-    VmKind(("nc*_rtxpro6000bse_v6",), "RTX PRO 6000", (1, 2), family="ncv6"),
-    VmKind(("hc44rs",), None, (0,), 1, 100),
-    VmKind(("hb60rs",), None, (0,), 1, 100),
-    VmKind(("hb120rs_v2", "hb120rs_v3"), None, (0,), 1, 200),
-    VmKind(("hb176rs_v4", "hx176rs"), None, (0,), 1, 400),
-    VmKind(("a8", "a9", "h16r", "h16mr"), None, has_verbs=False),
-)
-"""Sizes with GPUs or an RDMA network."""
+
+
+def _read_switch(node: str, gpus: str, ports: str, speed: str) -> Switch:
+    first, second = (tuple(int(domain, 16) for domain in words.split()) for words in (gpus, ports))
+    return Switch(int(node), first, second, speed)
 
 
 def find_kind(size: str) -> VmKind | None:
@@ -185,7 +110,7 @@ def find_kind(size: str) -> VmKind | None:
             (``Standard_HB120-16rs_v3``) is like the full size in all else.
     """
     bare = bare_size(size)
-    return next((kind for kind in KINDS if any(_fits(bare, name) for name in kind.sizes)), None)
+    return next((kind for kind in read_kinds() if any(_fits(bare, name) for name in kind.sizes)), None)
 
 
 def bare_size(size: str) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 
 from launcher.core.environ import shorten
-from launcher.core.frozen import frozen
-from launcher.machine.azure_sizes import KINDS, VmKind, bare_size, find_kind
+from launcher.core.frozen import frozen, replace
+from launcher.machine.azure_sizes import VmKind, bare_size, find_kind, read_kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class Vm:
 
 def read_vm(environ: Mapping[str, str]) -> Vm | None:
     """Return the VM that the environment names; None if it names none. Asks no service."""
-    size = _read_context(environ.get(CONTEXT, ""))
+    size = _as_size(read_context(environ, "vm_size"))
     if size:
         return Vm(size, find_kind(size), f"{CONTEXT}: vm_size {shorten(size)!r}")
     family = environ.get(FAMILY, "")
     if family:
         wanted = family.strip().lower()
-        kinds = [kind for kind in KINDS if kind.family == wanted]
+        kinds = [kind for kind in read_kinds() if kind.family == wanted]
         return Vm("", _in_common(kinds) if kinds else None, f"{FAMILY}={shorten(family)!r}")
     return None
 
@@ -83,29 +83,21 @@ def _in_common(kinds: list[VmKind]) -> VmKind:
     first = kinds[0]
     if len({(kind.port_count, kind.rate_gbps, kind.gpu) for kind in kinds}) == 1:
         return first
-    return VmKind(
-        (),
-        None,
-        (),
-        family=first.family,
-        graph=first.graph,
-        settings=first.settings,
-        switches=first.switches,
-        has_imex=first.has_imex,
-    )
+    return replace(first, sizes=(), gpu=None, gpu_counts=(), port_count=0, rate_gbps=None, has_verbs=True)
 
 
-def _read_context(text: str) -> str:
-    """Return ``vm_size`` of the common runtime's JSON; empty if it is null, missing or not a size's name."""
-    if "vm_size" not in text:
-        return ""
+def read_context(environ: Mapping[str, str], name: str) -> object:
+    """Return a field of the JSON of Azure ML's common runtime; None if it is null or missing."""
+    text = environ.get(CONTEXT, "")
+    if name not in text:
+        return None
     import json
 
     try:
         context = json.loads(text)
     except (ValueError, RecursionError):
-        return ""
-    return _as_size(context.get("vm_size") if isinstance(context, dict) else None)
+        return None
+    return context.get(name) if isinstance(context, dict) else None
 
 
 def _as_size(value: object) -> str:

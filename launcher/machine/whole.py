@@ -51,25 +51,41 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
     """Return the content of a regular file that not all users can write.
 
     At most one byte more than the limit is returned, which shows that the file is longer. With ``of_system``
-    the file must belong to root or to our user, and no group but root's may write it.
+    the file and its folder must belong to root or to our user, and only they may write them: no group but
+    root's, or the one that has our user's number and so no other member.
 
     Raises:
         OSError: It is not such a file, or cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    folder, name = os.path.split(path)
+    place = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        if found.st_mode & stat.S_IWOTH:
-            raise OSError(errno.EPERM, "all users can write it")
-        if of_system and found.st_mode & stat.S_IWGRP and found.st_gid:
-            raise OSError(errno.EPERM, f"group {found.st_gid} can write it")
-        if of_system and found.st_uid not in (0, os.geteuid()):
-            raise OSError(errno.EPERM, f"user {found.st_uid} owns it, neither root nor you")
-        return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=place)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            if of_system:
+                _refuse_shared(os.fstat(place), "its folder")
+                _refuse_shared(found, "it")
+            elif found.st_mode & stat.S_IWOTH:
+                raise OSError(errno.EPERM, "all users can write it")
+            return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
+        finally:
+            os.close(fd)
     finally:
-        os.close(fd)
+        os.close(place)
+
+
+def _refuse_shared(found: os.stat_result, what: str) -> None:
+    """Refuse a file or a folder that another user than root and ours can write."""
+    own_group = os.getegid() if os.getegid() == os.geteuid() else 0
+    if found.st_mode & stat.S_IWOTH:
+        raise OSError(errno.EPERM, f"all users can write {what}")
+    if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, own_group):
+        raise OSError(errno.EPERM, f"group {found.st_gid} can write {what}")
+    if found.st_uid not in (0, os.geteuid()):
+        raise OSError(errno.EPERM, f"user {found.st_uid} owns {what}, neither root nor you")
 
 
 def read_own(path: str, limit_bytes: int) -> bytes:

@@ -6,7 +6,7 @@ import time
 
 from launcher.core.errors import EXIT_UNTRUSTED
 from launcher.failure.model import Cause
-from launcher.mpi.events import MISCOUNTED, Event
+from launcher.mpi.events import MISCOUNTED, MpiEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Counting:
         )
         self._has_said = True
         fix = "check mpirun's host options (launcher plan) and its configuration files"
-        event = Event(
+        event = MpiEvent(
             None, time.time_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
         )
         self._head.begin_end(event, what)

@@ -26,7 +26,7 @@ The kernel closes the descriptors of mpirun before it reports the end to us: its
 
 
 @frozen
-class Event:
+class MpiEvent:
     """An event that ends a job: a failed rank, a lost node or MPI daemon, or a wrong number of ranks.
 
     Attributes:
@@ -75,14 +75,14 @@ class Event:
         return end.code == -signal.SIGKILL and end.verdict is None and not end.why
 
 
-def find_first(events: Sequence[Event]) -> Event | None:
+def find_first(events: Sequence[MpiEvent]) -> MpiEvent | None:
     """Return the first event that does not follow from another one; None without events.
 
     Ranks on the wrong nodes explain all other events, and a lost node explains killed ranks.
     """
     codes = {event.code for event in events}
 
-    def follows(event: Event) -> bool:
+    def follows(event: MpiEvent) -> bool:
         if MISCOUNTED in codes:
             return event.code != MISCOUNTED
         return event.only_follows or (event.may_follow and NODE_LOST in codes)
@@ -90,7 +90,7 @@ def find_first(events: Sequence[Event]) -> Event | None:
     return arbiter.find_first(events, follows)
 
 
-def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
+def explains(code: int, status: int, ended_ns: int, event: MpiEvent) -> bool:
     """Whether the end of mpirun explains an event, rather than follows from it.
 
     Args:

@@ -19,7 +19,7 @@ from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
 from launcher.mpi.counting import Counting
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import DAEMON_LOST, NODE_LOST, Event, explains, find_first
+from launcher.mpi.events import DAEMON_LOST, NODE_LOST, MpiEvent, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
@@ -47,7 +47,7 @@ EVENTS_MAX = 1024
 
 
 @frozen
-class Job:
+class MpiJob:
     """Facts that the head knows about the job before it starts.
 
     Attributes:
@@ -93,11 +93,11 @@ class Head(Lead):
 
     outcome: Outcome
 
-    def __init__(self, job: Job, private: str, gate: Gate) -> None:
+    def __init__(self, job: MpiJob, private: str, gate: Gate) -> None:
         super().__init__(private, job.timeout_s, gate)
         self.job = job
-        self.events: list[Event] = []
-        self.ends: dict[int, tuple[Event, int]] = {}
+        self.events: list[MpiEvent] = []
+        self.ends: dict[int, tuple[MpiEvent, int]] = {}
         """How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank."""
         self.stdin = find_stdin()
 
@@ -198,7 +198,7 @@ class Head(Lead):
         """Record the end of a rank; a failure begins the end of the job."""
         node.started.setdefault(end.pid, end.rank)
         node.ended.add(end.pid)
-        event = Event(node, time.time_ns(), end.status, end)
+        event = MpiEvent(node, time.time_ns(), end.status, end)
         self.ends[end.rank] = (event, end.code)
         if end.status == 128 + (end.asked or 0) and end.asked in self.ending.passed_on:
             self.agent.forwarder.told = self.agent.forwarder.told or end.asked  # see `Agent._note_told`
@@ -214,7 +214,7 @@ class Head(Lead):
     def on_abandoned(self, node: Node, pid: int) -> None:
         """End the job because mpirun has ended the placeholder of a rank; all ranks have their grace."""
         if not self.ending.released:
-            event = Event(node, time.time_ns(), 137, self.killed(node, pid))
+            event = MpiEvent(node, time.time_ns(), 137, self.killed(node, pid))
             what = f"mpirun ended rank {node.started[pid]} on {node.host}"
             self.begin_end(event, what)
 
@@ -223,7 +223,7 @@ class Head(Lead):
         what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
         fix = "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
-        self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
+        self.begin_end(MpiEvent(node, time.time_ns(), LOST, cause=cause), what)
 
     def on_lost(self, node: Node) -> None:
         """End the job because a node's session is gone; the ranks there count as ended."""
@@ -232,7 +232,7 @@ class Head(Lead):
         self.begin_end(event, what)
         self.ending.check()
 
-    def begin_end(self, event: Event, what: str) -> None:
+    def begin_end(self, event: MpiEvent, what: str) -> None:
         """Record a failure, and stop the ranks, which would otherwise wait for the failed one forever.
 
         Args:
@@ -313,7 +313,7 @@ class Head(Lead):
         limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
         self.wait_for(self.ranks_ended, limit_s)
 
-    def judge(self, event: Event) -> Outcome:
+    def judge(self, event: MpiEvent) -> Outcome:
         """Return the outcome for the whole job, in which this event came first."""
         agent, found = self.agent, list[Verdict]()
         told = name_signal(agent.forwarder.told) if agent.forwarder.told is not None else None
@@ -338,7 +338,7 @@ class Head(Lead):
         """
         self.agent.loop.turn_until(lambda: is_known() or not self.sessions.pids(), wait_s)
 
-    def mpirun_knows(self, event: Event) -> bool:
+    def mpirun_knows(self, event: MpiEvent) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
         mpirun = self.agent.group.processes[0]
         if mpirun.passed_on is not None:
@@ -346,10 +346,10 @@ class Head(Lead):
         return explains(mpirun.code or 0, mpirun.status, self.agent.at_ns(mpirun.ended_ns), event)
 
 
-def make_loss(node: Node, what: str) -> Event:
+def make_loss(node: Node, what: str) -> MpiEvent:
     """Return the event that a node is lost."""
     fix = "check the node, its network, and whether its container was stopped"
-    return Event(node, time.time_ns(), LOST, cause=Cause(NODE_LOST, what, fix, retryable=True))
+    return MpiEvent(node, time.time_ns(), LOST, cause=Cause(NODE_LOST, what, fix, retryable=True))
 
 
 def find_stdin() -> str | None:

@@ -14,13 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.mpi.events import Event
+    from launcher.mpi.events import MpiEvent
     from launcher.mpi.messages import RankEnded
 
 
 def judge(
-    event: Event,
-    ends: Mapping[int, tuple[Event, int]],
+    event: MpiEvent,
+    ends: Mapping[int, tuple[MpiEvent, int]],
     *,
     world_size: int,
     attempt: int,
@@ -46,7 +46,7 @@ def judge(
     return Verdict(**{**vars(verdict), "others": others, "started_ns": started_ns, "told": told})
 
 
-def read_reported(event: Event) -> Verdict | None:
+def read_reported(event: MpiEvent) -> Verdict | None:
     """Return the verdict that the rank's wrapper has reported, with the head's time; None without one."""
     verdict = None if event.end is None else event.end.verdict
     if event.node is None or verdict is None:
@@ -54,7 +54,7 @@ def read_reported(event: Event) -> Verdict | None:
     return replace(verdict, ended_ns=event.at_ns, node_rank=event.node.index)
 
 
-def make_own(event: Event, world_size: int, attempt: int, started_ns: int) -> Verdict:
+def make_own(event: MpiEvent, world_size: int, attempt: int, started_ns: int) -> Verdict:
     """Return the head's own verdict on an event for which no rank has reported one."""
     end, node = event.end, event.node
     called = "" if end is not None else (f"node {node.index}" if node else "mpirun")
@@ -83,14 +83,14 @@ def make_own(event: Event, world_size: int, attempt: int, started_ns: int) -> Ve
     return Verdict(**{**vars(verdict), "first": first})
 
 
-def _describe_loss(event: Event) -> str:
+def _describe_loss(event: MpiEvent) -> str:
     """Return what happened to a node or to mpirun, as the predicate of a sentence about it."""
     if event.node is None:
         return "did not start the requested ranks"
     return "is lost" if event.code == NODE_LOST else "cannot go on"
 
 
-def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
+def _end(event: MpiEvent, code: int, zero_ns: int, told: str | None) -> End:
     end = event.end
     words = printable(describe_end(code, None if end is None else end.asked, told, heard=False))
     rank, local_rank, pid = (0, 0, 0) if end is None else (end.rank, end.local_rank, end.pid)

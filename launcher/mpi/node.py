@@ -60,7 +60,7 @@ class Node:
         self.retry_at: float | None = 0.0
         self.connection: Connection | None = None
         self.errors = b""
-        self.last_words = self.name = ""
+        self.why_ending = self.name = ""
         self.stderr = -1
 
     def forget_ranks(self) -> None:

@@ -138,7 +138,7 @@ class RankSession(Coordination):
         code, asked = (status, None) if first is None else (first.code or 0, first.passed_on)
         verdict = None
         if self._verdict is not None:
-            from launcher.failure.transfer import fit
+            from launcher.core.shorten import fit
 
             verdict = fit(replace(self._verdict, others=()))
         place = self._place

@@ -144,7 +144,7 @@ class Sessions:
             return
         node.pid = process.pid
         self._opened.add(process.pid)
-        node.stderr, node.last_words = process.stderr, ""
+        node.stderr, node.why_ending = process.stderr, ""
         self._loop.add(node.stderr, lambda: self._read_errors(node))
         node.connection = Connection(
             (process.stdout, process.stdin),
@@ -180,7 +180,7 @@ class Sessions:
             case Taken():
                 self._note_taken(node, message.node)
             case Leaving():
-                node.last_words = message.why
+                node.why_ending = message.why
             case Cleared():
                 node.is_clear, node.reason = True, ""
             case _ if node.is_clear or isinstance(message, NodeTold):
@@ -188,7 +188,7 @@ class Sessions:
 
     def _note_taken(self, node: Node, name: str) -> None:
         """Note that the node has a session already: under another host name, or one that we have lost."""
-        node.last_words = "this node already has a session of this job"
+        node.why_ending = "this node already has a session of this job"
         for twin in self.nodes:
             if twin.is_ready and twin.name == name:
                 self.refused = self.refused or EnvironmentUntrusted(
@@ -234,7 +234,7 @@ class Sessions:
     def _note_failure(self, node: Node) -> None:
         """Record why a node is not ready, and schedule another try."""
         words = node.errors.decode("utf-8", "replace").replace(rsh.WHO, "")
-        reason = node.last_words or (
+        reason = node.why_ending or (
             printable(redact(words.strip().splitlines()[-1])) if words.strip() else "its session has ended"
         )
         node.reason = join_reasons(node.reason, reason)

@@ -11,8 +11,8 @@ from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
 from launcher.core.files import create_file, make_private_folder, remove_tree
-from launcher.core.model import Agent as Starter
 from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
+from launcher.core.model import NodeCommand as Starter
 from launcher.engines.mpirun import (
     FOLDER,
     MPIRUN,
@@ -29,7 +29,7 @@ from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.machine.pythons import own_program
 from launcher.mpi import session
-from launcher.mpi.head import Head, Job
+from launcher.mpi.head import Head, MpiJob
 from launcher.mpi.node import Line
 from launcher.mpi.refusals import same_node
 from launcher.mpi.serve import serve
@@ -230,7 +230,7 @@ def _lead(
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
     environment = apply_settings(inherited, agent.unset, told)
     environment[MARK] = mark_of(name, environ)
-    job = Job(
+    job = MpiJob(
         name=name,
         lines=lines,
         per_node=fleet.per_node,

@@ -30,8 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.core.model import Agent as Starter
     from launcher.core.model import Fleet, Plan
+    from launcher.core.model import NodeCommand as Starter
     from launcher.mpi.node import Line, Node
     from launcher.remote.hub import Gate
 
@@ -41,7 +41,7 @@ PDSH, MODULE = "pdsh", "deepspeed.launcher.runner"
 
 
 @frozen
-class Job:
+class TunerJob:
     """Facts known before the start: the job's name, its nodes, and the seconds they may take to answer."""
 
     name: str
@@ -57,7 +57,7 @@ class Tuner(Lead):
         lost: Whether a node is lost.
     """
 
-    def __init__(self, job: Job, private: str, gate: Gate) -> None:
+    def __init__(self, job: TunerJob, private: str, gate: Gate) -> None:
         super().__init__(private, job.timeout_s, gate)
         self.job = job
         self.lost = False
@@ -136,7 +136,7 @@ def run_tuner(
         write_own(commands, (path, *told[1:]), fleet)
         environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
         child = Child(0, 0, told, environment, called=agent.engine)
-        job = Job(name, tuple(lines), fleet.timeout_s)
+        job = TunerJob(name, tuple(lines), fleet.timeout_s)
         mark = shlex.quote(mark_of(name, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
         tuning = Agent(plan.supervision, Place(0), inherited, Tuner(job, folder, gate), run_id=name)

@@ -1,4 +1,4 @@
-"""Defaults for a fleet: ``/etc/launcher.conf``, and the file that LAUNCHER_CONFIG names.
+"""Defaults: the file that LAUNCHER_CONFIG names, ``launcher.toml`` near the script, ``/etc/launcher.conf``.
 
 Each line is ``name = value``, with the name of a flag and a value as in its variable; ``#`` begins a comment.
 A section head ``[launcher]`` and quotes around a value are ignored, so that a file can be INI or TOML too.
@@ -27,7 +27,7 @@ OF_ONE_JOB = (
     *("rdzv_endpoint", "rdzv_id", "ssh", "framework", *TENSORFLOW),
     *("module", "no_python", "run_path", "expand_args", "local_rank_arg"),
 )
-"""Flags that describe a single job, node or command, and so cannot be defaults of a fleet."""
+"""Flags that describe a single job, node or command, and so cannot be defaults."""
 HEAD = "[launcher]"
 SHAPE = "name = value, with the name of a flag"
 
@@ -75,16 +75,16 @@ class Reader:
             data = host.read_guarded(path, LIMIT_BYTES, of_system=not named)
         except FileNotFoundError as error:
             if named:
-                self._refuse_file(path, str(error.strerror))
+                self._refuse_file(path, str(error.strerror), named=True)
             return
         except OSError as error:
             if named:
-                self._refuse_file(path, str(error.strerror))
+                self._refuse_file(path, str(error.strerror), named=True)
             else:
                 self.warnings.append(f"{path} is not used: {error.strerror}")
             return
         if len(data) > LIMIT_BYTES:
-            self._refuse_file(path, f"it is longer than {LIMIT_BYTES >> 10} KiB")
+            self._refuse_file(path, f"it is longer than {LIMIT_BYTES >> 10} KiB", named=named)
             return
         taken: dict[str, str] = {}
         for line in self._parse(data.decode("utf-8", "surrogateescape"), path):
@@ -149,9 +149,9 @@ class Reader:
     def _refuse(self, place: str, what: str, fix: str) -> None:
         self.problems.append(Problem("malformed-config", f"{place}: {what}", place, fix))
 
-    def _refuse_file(self, path: str, why: str) -> None:
+    def _refuse_file(self, path: str, why: str, *, named: bool) -> None:
         what, fix = f"{CONFIG}={path!r}: {why}", "a regular file on this node that not all users can write"
-        if path == ETC:
+        if not named:
             what, fix = f"{path}: {why}", f"correct it; {SHAPE}, on each line"
         self.problems.append(Problem("malformed-config", what, path, fix))
 
@@ -170,11 +170,15 @@ def _as_variable(flag: Flag, text: str, value: object) -> str:
     return text if flag.parse else str(int(bool(value)))
 
 
-def read_files(environ: Mapping[str, str], host: Host) -> tuple[Files, list[Problem]]:
-    """Return the values in the files and their problems; LAUNCHER_CONFIG's file wins over the system's."""
+def read_files(environ: Mapping[str, str], host: Host, near: str = "") -> tuple[Files, list[Problem]]:
+    """Return the values in the files and their problems; the first file to set a flag wins.
+
+    ``near``: path of the ``launcher.toml`` near the script; empty for none.
+    """
     reader = Reader()
     named = environ.get(CONFIG)
     if named:
         reader.read(os.path.join(".", named) if named.startswith("-") else named, host, named=True)
-    reader.read(ETC, host, named=False)
+    for path in filter(None, (near, ETC)):
+        reader.read(path, host, named=False)
     return Files(reader.given, tuple(reader.notes), tuple(reader.warnings)), reader.problems

@@ -1,9 +1,13 @@
-"""Parsers of flag values, one function per kind of value; all raise `Malformed`."""
+"""Kinds of flag values: a row of ``flags.txt`` names one, with its range or its words.
+
+A kind returns a parser: ``number 1 65535`` is ``number("1", "65535")``. A parser returns the value of a text,
+or raises `Malformed` with the form that was expected.
+"""
 
 from __future__ import annotations
 
 from launcher.core.environ import (
-    PORT_LIMIT,
+    COUNT_LIMIT,
     Malformed,
     parse_host,
     parse_host_port,
@@ -11,17 +15,19 @@ from launcher.core.environ import (
     parse_int,
     parse_nodes,
 )
-from launcher.core.model import COUNT_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any, NoReturn
+
+    Parse = Callable[[str], Any]
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 """The roles of TensorFlow's tasks, in TensorFlow's order."""
-LOST_AFTER_LEAST_S = 5.0
-SIZE_MIN, SIZE_UNITS = 1 << 16, {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+SIZE_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 TIME_UNITS = {"s": 1, "m": 60, "h": 3600}
+DAY_S = 86400
 PROCESS_LIMIT = 4096
 """Limit of processes on one node: more than any node has GPUs or cores."""
 UNCATCHABLE = ("KILL", "STOP")
@@ -35,114 +41,146 @@ NOT_PASSED_ON = (
 """Signals that the launcher does not forward, so that they cannot be mapped to another signal."""
 
 
-def parse_port(text: str) -> int:
-    """Return a port, 1..65535."""
-    return parse_int(text, 1, PORT_LIMIT)
+def one_of(*words: str) -> Parse:
+    """Accept only these words."""
+    return lambda text: text if text in words else _refuse(_or(words))
 
 
-def parse_master_port(text: str) -> int:
-    """Return a port, or 0 for a free one, which only a single-node job can use."""
-    return parse_int(text, 0, PORT_LIMIT)
+def number(low: str = "0", high: str = str(COUNT_LIMIT - 1), *words: str) -> Parse:
+    """Accept a whole number from ``low`` to ``high``, or one of the words, which stays a text."""
 
-
-def parse_processes(text: str) -> int | str:
-    """Return the number of processes of a node, or one of the words in COUNT_WORDS."""
-    if text in COUNT_WORDS:
-        return text
-    try:
-        return parse_int(text, 1, PROCESS_LIMIT + 1)
-    except Malformed as error:
-        raise Malformed(f"{error}, or {', '.join(COUNT_WORDS[:-1])} or {COUNT_WORDS[-1]}") from None
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts only these words."""
-
-    def parse(text: str) -> str:
-        if text not in words:
-            raise Malformed(f"{', '.join(words[:-1])} or {words[-1]}")
-        return text
+    def parse(text: str) -> int | str:
+        try:
+            return text if text in words else parse_int(text, int(low), int(high) + 1)
+        except Malformed as error:
+            _refuse(f"{error}, or {_or(words)}" if words else str(error))
 
     return parse
 
 
-def parse_seconds(text: str) -> float:
-    """Return seconds, up to a day: ``90``, ``90s``, ``1.5m``, ``2h``."""
-    unit = text[-1:] if text[-1:] in TIME_UNITS else ""
-    try:
-        seconds = float(text.removesuffix(unit)) * TIME_UNITS.get(unit, 1)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise Malformed("seconds in 0..86400, or a duration such as 90s, 5m or 2h")
-    return seconds
+def duration(least: str = "0", most: str = str(DAY_S)) -> Parse:
+    """Accept seconds: ``90``, ``90s``, ``1.5m``, ``2h``."""
+
+    def parse(text: str) -> float:
+        unit = text[-1:] if text[-1:] in TIME_UNITS else ""
+        try:
+            seconds = float(text.removesuffix(unit)) * TIME_UNITS.get(unit, 1)
+        except ValueError:
+            seconds = -1.0
+        if not float(least) <= seconds <= float(most):
+            _refuse(f"seconds in {least}..{most}, or a duration such as 90s, 5m or 2h")
+        return seconds
+
+    return parse
 
 
-def parse_lost_after(text: str) -> float:
-    """Return seconds of silence, long enough for a heartbeat to arrive."""
-    seconds = parse_seconds(text)
-    if seconds < LOST_AFTER_LEAST_S:
-        raise Malformed(f"at least {LOST_AFTER_LEAST_S:g} seconds, more than two heartbeats")
-    return seconds
+def size(least: str) -> Parse:
+    """Accept at least so many bytes: ``65536``, ``100M``, ``4GiB``; units of 1024."""
+
+    def parse(text: str) -> int:
+        found = _bytes(text)
+        if not _bytes(least) <= found < 1 << 60:
+            _refuse(f"a size of at least {least}, such as 65536, 100M or 4GiB")
+        return found
+
+    return parse
 
 
-def parse_word(text: str) -> str:
-    """Return a name that is safe to pass on anywhere."""
-    if not text.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() or text[0] == "-":
-        raise Malformed("a name of letters, digits, dots and dashes")
-    return text
+def _bytes(text: str) -> int:
+    """Return the bytes of a size; 0 if it is none."""
+    digits = text.rstrip("KMGiBkmgb")
+    unit = text[len(digits) :].upper().removesuffix("B").removesuffix("I")
+    if (
+        digits.isascii()
+        and digits.isdecimal()
+        and len(digits) < 16
+        and (unit or digits == text)
+        and unit in SIZE_UNITS
+    ):
+        return int(digits) << SIZE_UNITS[unit]
+    return 0
 
 
-def parse_endpoint(text: str) -> str:
-    """Return ``HOST[:PORT]`` as it was given."""
-    parse_host_port(text, 0)
-    return text.strip()
+def list_of(kind: str, *more: str) -> Parse:
+    """Accept one or more values of a kind with commas between them."""
+    parse = KINDS[kind](*more)
+    return lambda text: tuple(parse(item.strip()) for item in text.split(","))
 
 
-def parse_key_values(text: str) -> tuple[tuple[str, str], ...]:
-    """Return (key, value) pairs, by the rules of torch.distributed.elastic.rendezvous.utils."""
-    pairs = tuple(
-        (key.strip(), value.strip()) for key, _, value in (i.partition("=") for i in text.split(","))
-    )
-    if not all(key and value for key, value in pairs):
-        raise Malformed("KEY=VALUE,KEY=VALUE,... such as timeout=600")
-    return pairs
+def words(least: str = "0") -> Parse:
+    """Accept at least so many words, which may be quoted as in a shell."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        import shlex
+
+        try:
+            found = tuple(shlex.split(text))
+        except ValueError as error:
+            _refuse(f"words quoted as in a shell ({error})")
+        if int(least) and not (found and found[0].strip()):
+            _refuse("a command, with its program as the first word")
+        return found
+
+    return parse
 
 
-def parse_gpus_per_process(text: str) -> int:
-    """Return the number of GPUs of a process, 1..1023."""
-    return parse_int(text, 1, 1024)
-
-
-def parse_restarts(text: str) -> int:
-    """Return the maximum number of restarts, 0..999."""
-    return parse_int(text, 0, 1000)
-
-
-def parse_spares(text: str) -> int:
-    """Return the number of spare nodes, 0..4096."""
-    return parse_int(text, 0, PROCESS_LIMIT + 1)
-
-
-def parse_statuses(text: str) -> tuple[int, ...]:
-    """Return exit statuses, each 1..255."""
-    try:
-        return tuple(parse_int(item.strip(), 1, 256) for item in text.split(","))
-    except Malformed:
-        raise Malformed("exit statuses in 1..255, such as 93 or 93,94") from None
-
-
-def parse_regex(text: str) -> str:
+def regex(text: str) -> str:
     """Return a regular expression as it was given."""
     import re
 
     try:
         re.compile(text.encode("utf-8", "surrogateescape"))
     except (re.error, OverflowError, RecursionError) as error:
-        raise Malformed(f"a regular expression ({error})") from None
-    if not text:
-        raise Malformed("a regular expression that is not empty")
-    return text
+        _refuse(f"a regular expression ({error})")
+    return text or _refuse("a regular expression that is not empty")
+
+
+def name(text: str) -> str:
+    """Return a name that is safe to pass on anywhere."""
+    safe = text.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() and text[0] != "-"
+    return text if safe else _refuse("a name of letters, digits, dots and dashes")
+
+
+def variable(text: str) -> str:
+    """Return the name of a variable, which may end with ``*``."""
+    safe = text.removesuffix("*").replace("_", "a").isalnum()
+    return text if safe else _refuse("names of variables, such as DATA_DIR or HF_*")
+
+
+def modules(text: str) -> tuple[str, ...]:
+    """Return names of Python modules, or ``auto`` alone."""
+    names = tuple(item.strip() for item in text.split(","))
+    are_names = all(part.isidentifier() for one in names for part in one.split("."))
+    if not are_names or ("auto" in names and len(names) > 1):
+        _refuse("names of modules, or auto: torch,transformers")
+    return names
+
+
+def endpoint(text: str) -> str:
+    """Return ``HOST[:PORT]`` as it was given."""
+    parse_host_port(text, 0)
+    return text.strip()
+
+
+def key_values(text: str) -> tuple[tuple[str, str], ...]:
+    """Return (key, value) pairs, by the rules of torch.distributed.elastic.rendezvous.utils."""
+    pairs = [item.partition("=") for item in text.split(",")]
+    found = tuple((key.strip(), value.strip()) for key, _, value in pairs)
+    return found if all(map(all, found)) else _refuse("KEY=VALUE,KEY=VALUE,... such as timeout=600")
+
+
+def streams(text: str) -> tuple[tuple[int | None, int], ...]:
+    """Return pairs (local rank or None for all, streams) in torchrun's notation.
+
+    Streams: 0 none, 1 stdout, 2 stderr, 3 both.
+    """
+    try:
+        if ":" not in text:
+            return ((None, parse_int(text, 0, 4)),)
+        pairs = [item.strip().partition(":")[::2] for item in text.split(",")]
+        return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
+    except Malformed:
+        _refuse("0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2")
 
 
 def parse_signal(text: str) -> int:
@@ -153,24 +191,24 @@ def parse_signal(text: str) -> int:
     """
     import signal
 
-    name = text.strip().upper().removeprefix("SIG")
-    number = parse_int(name) if name.isdecimal() else getattr(signal, f"SIG{name}", None)
+    word = text.strip().upper().removeprefix("SIG")
+    found = parse_int(word) if word.isdecimal() else getattr(signal, f"SIG{word}", None)
     never = {getattr(signal, f"SIG{one}") for one in UNCATCHABLE}
-    if not isinstance(number, int) or number not in signal.valid_signals() - never:
-        raise Malformed(f"the name or number of a signal, but {' and '.join(UNCATCHABLE)}")
-    return int(number)
+    if not isinstance(found, int) or found not in signal.valid_signals() - never:
+        _refuse(f"the name or number of a signal, but {' and '.join(UNCATCHABLE)}")
+    return int(found)
 
 
-def parse_signal_map(text: str) -> tuple[tuple[int, int], ...]:
+def signal_map(text: str) -> tuple[tuple[int, int], ...]:
     """Return pairs of signal numbers: (arriving, sent instead)."""
     pairs = [item.partition("=")[::2] for item in text.split(",")]
     try:
         numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
     except Malformed:
         what = f"ARRIVING=SENT by name or number, but no {' or '.join(UNCATCHABLE)}, which nothing can catch"
-        raise Malformed(f"{what}; such as TERM=USR1 or TERM=USR1,INT=USR1") from None
+        _refuse(f"{what}; such as TERM=USR1 or TERM=USR1,INT=USR1")
     if len({arriving for arriving, _ in numbers}) < len(numbers):
-        raise Malformed("each arriving signal once")
+        _refuse("each arriving signal once")
     _require_passed_on(arriving for arriving, _ in numbers)
     return numbers
 
@@ -179,90 +217,22 @@ def _require_passed_on(arriving: Iterable[int]) -> None:
     """Refuse arriving signals that the launcher does not forward: their pair would have no effect."""
     import signal
 
-    kept = {getattr(signal, f"SIG{name}") for name in NOT_PASSED_ON}
-    if kept.isdisjoint(arriving):
-        return
-    names = ", ".join(one.name.removeprefix("SIG") for one in sorted(signal.Signals) if one not in kept)
-    raise Malformed(
-        f"an arriving signal that the launcher passes on: {names}, or a number between the last two"
-    )
+    kept = {getattr(signal, f"SIG{one}") for one in NOT_PASSED_ON}
+    if not kept.isdisjoint(arriving):
+        names = ", ".join(one.name.removeprefix("SIG") for one in sorted(signal.Signals) if one not in kept)
+        _refuse(f"an arriving signal that the launcher passes on: {names}, or a number between the last two")
 
 
-def parse_streams(text: str) -> tuple[tuple[int | None, int], ...]:
-    """Return pairs (local rank or None for all, streams) in torchrun's notation.
-
-    Streams: 0 none, 1 stdout, 2 stderr, 3 both.
-    """
-    shape = "0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2"
-    try:
-        if ":" not in text:
-            return ((None, parse_int(text, 0, 4)),)
-        pairs = [item.strip().partition(":")[::2] for item in text.split(",")]
-        return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
-    except Malformed:
-        raise Malformed(shape) from None
-
-
-def parse_readers(text: str) -> int | str:
-    """Return which rank reads standard input: a rank, ``all`` or ``none``."""
-    return text if text in ("all", "none") else parse_int(text)
-
-
-def parse_size(text: str) -> int:
-    """Return a number of bytes: ``65536``, ``100M``, ``4GiB``; units of 1024."""
-    text = text[:-2] if text.endswith(("KiB", "MiB", "GiB")) else text
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    try:
-        found = parse_int(number, 1, 1 << 60) * SIZE_UNITS[unit]
-    except (Malformed, KeyError):
-        found = 0
-    if not SIZE_MIN <= found < 1 << 60:
-        raise Malformed("a size of at least 64K, such as 65536, 100M or 4GiB")
-    return found
-
-
-def parse_words(text: str) -> tuple[str, ...]:
-    """Return words, which may be quoted as in a shell."""
-    import shlex
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise Malformed(f"words quoted as in a shell ({error})") from None
-
-
-def parse_modules(text: str) -> tuple[str, ...]:
-    """Return names of Python modules, or ``auto`` alone."""
-    names = tuple(item.strip() for item in text.split(","))
-    are_names = all(part.isidentifier() for name in names for part in name.split("."))
-    if not are_names or ("auto" in names and len(names) > 1):
-        raise Malformed("names of modules, or auto: torch,transformers")
-    return names
-
-
-def parse_patterns(text: str) -> tuple[str, ...]:
-    """Return names of variables; a name may end with ``*``."""
-    names = tuple(item.strip() for item in text.split(","))
-    if not all(name.removesuffix("*").replace("_", "a").isalnum() for name in names):
-        raise Malformed("names of variables, such as DATA_DIR or HF_*")
-    return names
-
-
-def parse_tasks(text: str) -> int:
-    """Return the number of tasks of a role, 0..4096."""
-    return parse_int(text, 0, PROCESS_LIMIT + 1)
-
-
-def parse_roles(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def roles(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return each role with the nodes of its tasks, in order: ``chief=0 ps=1-2 worker=3,3``."""
     found: dict[str, tuple[int, ...]] = {}
     for word in text.split():
         role, equals, nodes = word.partition("=")
         if not equals or role not in ROLES or role in found:
-            raise Malformed(f"ROLE=NODES ..., each of {', '.join(ROLES)} at most once")
+            _refuse(f"ROLE=NODES ..., each of {', '.join(ROLES)} at most once")
         found[role] = tuple(node for item in nodes.split(",") for node in _node_range(item))
     if not found or any(len(nodes) > PROCESS_LIMIT for nodes in found.values()):
-        raise Malformed(f"ROLE=NODES ..., {PROCESS_LIMIT} tasks of a role at most")
+        _refuse(f"ROLE=NODES ..., {PROCESS_LIMIT} tasks of a role at most")
     return tuple(found.items())
 
 
@@ -272,55 +242,55 @@ def _node_range(text: str) -> range:
         low = parse_int(first, 0, PROCESS_LIMIT)
         return range(low, (parse_int(last, low, PROCESS_LIMIT) if dash else low) + 1)
     except Malformed:
-        raise Malformed("indices of nodes, such as 0, 1-3 or 2,2 (two tasks on node 2)") from None
+        _refuse("indices of nodes, such as 0, 1-3 or 2,2 (two tasks on node 2)")
 
 
-def parse_local_ranks(text: str) -> tuple[int, ...]:
-    """Return local ranks in the given order."""
-    try:
-        return tuple(parse_int(item.strip()) for item in text.split(","))
-    except Malformed:
-        raise Malformed("local ranks, such as 0 or 0,3") from None
+def _or(found: tuple[str, ...]) -> str:
+    return f"{', '.join(found[:-1])} or {found[-1]}"
 
 
-def parse_command(text: str) -> tuple[str, ...]:
-    """Return the words of a command, which has at least its program."""
-    words = parse_words(text)
-    if not words or not words[0].strip():
-        raise Malformed("a command, with its program as the first word")
-    return words
+def _refuse(expected: str) -> NoReturn:
+    raise Malformed(expected) from None
 
 
-KINDS: dict[str, Callable[[str], object] | None] = {
-    "": None,
-    "text": str,
-    "int": parse_int,
-    "host": parse_host,
-    "hosts": parse_hosts,
-    "nodes": parse_nodes,
-    "command": parse_command,
-    "endpoint": parse_endpoint,
-    "gpus_per_process": parse_gpus_per_process,
-    "key_values": parse_key_values,
-    "local_ranks": parse_local_ranks,
-    "lost_after": parse_lost_after,
-    "master_port": parse_master_port,
-    "modules": parse_modules,
-    "patterns": parse_patterns,
-    "port": parse_port,
-    "processes": parse_processes,
-    "readers": parse_readers,
-    "regex": parse_regex,
-    "restarts": parse_restarts,
-    "roles": parse_roles,
-    "seconds": parse_seconds,
-    "signal_map": parse_signal_map,
-    "size": parse_size,
-    "spares": parse_spares,
-    "statuses": parse_statuses,
-    "streams": parse_streams,
-    "tasks": parse_tasks,
-    "word": parse_word,
-    "words": parse_words,
+def _just(parse: Parse) -> Callable[[], Parse]:
+    return lambda: parse
+
+
+KINDS: dict[str, Callable[..., Parse]] = {
+    "number": number,
+    "duration": duration,
+    "size": size,
+    "list": list_of,
+    "words": words,
+    "text": _just(str),
+    "name": _just(name),
+    "regex": _just(regex),
+    "host": _just(parse_host),
+    "hosts": _just(parse_hosts),
+    "nodes": _just(parse_nodes),
+    "endpoint": _just(endpoint),
+    "modules": _just(modules),
+    "variable": _just(variable),
+    "key_values": _just(key_values),
+    "signal_map": _just(signal_map),
+    "streams": _just(streams),
+    "roles": _just(roles),
 }
-"""Kinds of values by their names in the table of flags; none for a switch."""
+"""Kinds by their names in the table of flags; "choice" is `one_of` the words of a row's value."""
+
+
+def parser_of(kind: str, form: str = "") -> Parse:
+    """Return the parser of a row; ``form`` is what a bad value is told, if not what its kind says."""
+    name, *more = kind.split()
+    parse = KINDS[name](*more)
+    if not form:
+        return parse
+
+    def parse_formed(text: str) -> object:
+        try:
+            return parse(text)
+        except Malformed:
+            _refuse(form)
+
+    return parse_formed

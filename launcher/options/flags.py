@@ -11,11 +11,11 @@ from launcher.core.blocks import read_blocks
 from launcher.core.environ import SERVICE
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact
-from launcher.options.flag_values import KINDS, one_of
+from launcher.options.flag_values import one_of, parser_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from launcher.core.blocks import Block
 
@@ -99,12 +99,11 @@ GROUPS = {
 
 def _read(row: Block) -> Flag:
     fields, kinds, metavar = row.fields, row.words("is"), row.fields.get("value", "")
-    kind = fields.get("kind", "")
     return Flag(
         row.name,
         metavar,
         fields["help"],
-        one_of(*metavar.split("|")) if kind == "choice" else KINDS[kind],
+        _parser(fields, metavar),
         Fact(fields["fact"]) if "fact" in fields else None,
         fields.get("short"),
         "negatable" in kinds,
@@ -116,6 +115,13 @@ def _read(row: Block) -> Flag:
         row.words("excludes"),
         row.words("works"),
     )
+
+
+def _parser(fields: Mapping[str, str], metavar: str) -> Callable[[str], object] | None:
+    kind = fields.get("kind")
+    if kind == "choice":
+        return one_of(*metavar.split("|"))
+    return parser_of(kind, fields.get("form", "")) if kind else None
 
 
 def _list(kind: str) -> tuple[str, ...]:

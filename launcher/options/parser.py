@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from launcher.core.environ import Malformed
 from launcher.core.errors import Problem, UsageError
+from launcher.options.flag_values import parser_of
 from launcher.options.flags import FLAGS, GROUPS, Flag
 from launcher.options.quick import ABOUT_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 HELP_WIDTH = 100
 RUN_USAGE = "[options] [--] COMMAND ..."
@@ -66,6 +68,19 @@ def make_parser(name: str, usage: str, description: str, *, add_help: bool = Tru
 def _formatter(prog: str) -> argparse.HelpFormatter:
     """Return a formatter with a fixed width; to find one, argparse loads shutil and three compressors."""
     return argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH)
+
+
+def of_kind(kind: str) -> Callable[[str], object]:
+    """Return a parser of values for argparse, by a kind of the table of flags: ``number 1 200``."""
+    parse = parser_of(kind)
+
+    def check(text: str) -> object:
+        try:
+            return parse(text)
+        except Malformed as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {error}") from error
+
+    return check
 
 
 def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:

@@ -6,6 +6,8 @@ has a lower priority than any variable. The table of flags is `launcher.options.
 
 from __future__ import annotations
 
+import os
+
 from launcher.core.environ import (
     MEETS_AT_MASTER,
     Malformed,
@@ -32,13 +34,14 @@ from launcher.options.flags import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 PET_PREFIX = "PET_"
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
-ETC, CONFIG = "/etc/launcher.conf", "LAUNCHER_CONFIG"
+ETC, CONFIG, NEAR = "/etc/launcher.conf", "LAUNCHER_CONFIG", "launcher.toml"
+SCRIPTS = (".py", ".sh")
 DEFAULTS = "config"
 """Name of the source of facts from files of defaults."""
 
@@ -230,7 +233,10 @@ def _claim_endpoint(reader: Reader, given: Given | None, default_port: int | Non
 
 
 def read_options(
-    typed: Mapping[str, str | bool], environ: Mapping[str, str], host: Host | None = None
+    typed: Mapping[str, str | bool],
+    environ: Mapping[str, str],
+    host: Host | None = None,
+    command: Sequence[str] | None = None,
 ) -> Options:
     """Combine typed flags (dest to text, or True for a switch) with variables and files.
 
@@ -238,13 +244,15 @@ def read_options(
         typed: The flags on the command line.
         environ: The environment.
         host: The machine with the files of defaults; None for no files.
+        command: The command, whose script may have a ``launcher.toml`` beside it or above it; empty for one
+            in the working directory or above, None for none.
 
     Raises:
         UsageError: Values are malformed or conflict; lists all of them.
     """
     given: dict[str, Given] = {}
     environ = leave_out_services(environ)
-    files, problems = _read_files(environ, host)
+    files, problems = _read_files(environ, host, command)
     pets = _honours_pet(typed, environ)
     for flag in FLAGS:
         text, name = _look_up(flag, typed, environ, pets)
@@ -272,15 +280,35 @@ def read_options(
     return _add_defaults(given, files) if files else Options(given)
 
 
-def _read_files(environ: Mapping[str, str], host: Host | None) -> tuple[Files | None, list[Problem]]:
+def _read_files(
+    environ: Mapping[str, str], host: Host | None, command: Sequence[str] | None
+) -> tuple[Files | None, list[Problem]]:
     """Return the content of the files of defaults (None if there is no file) and their problems."""
     if host is None or any(environ.get(name) for name in AGENTS):
         return None, []
-    if not environ.get(CONFIG) and not host.has_file(ETC):
+    near = "" if command is None else find_beside(command, host)
+    if not environ.get(CONFIG) and not near and not host.has_file(ETC):
         return None, []
     from launcher.options.config import read_files
 
-    return read_files(environ, host)
+    return read_files(environ, host, near)
+
+
+def find_beside(command: Sequence[str], host: Host) -> str:
+    """Return the ``launcher.toml`` beside a command's script or in the nearest folder above; empty if none.
+
+    A command without a script that can be seen has that of the working directory.
+    """
+    script = next((word for word in command if word.endswith(SCRIPTS)), "")
+    try:
+        folder = os.path.abspath(os.path.dirname(script))
+    except OSError:  # the working directory was removed
+        return ""
+    while not host.has_file(os.path.join(folder, NEAR)):
+        if folder == os.path.dirname(folder):
+            return ""
+        folder = os.path.dirname(folder)
+    return os.path.join(folder, NEAR)
 
 
 def _add_defaults(given: dict[str, Given], files: Files) -> Options:

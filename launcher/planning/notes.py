@@ -14,7 +14,7 @@ from launcher.command.line import (
     read_flags,
 )
 from launcher.core.environ import shorten
-from launcher.core.model import Agent, Fact
+from launcher.core.model import Fact, NodeCommand
 from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice
 from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
@@ -87,7 +87,7 @@ def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
     return describe_marker(environ)
 
 
-def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host) -> tuple[str, ...]:
+def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host: Host) -> tuple[str, ...]:
     """Return the warnings that are also printed at the start: the job may not be what the user meant.
 
     Args:
@@ -211,7 +211,7 @@ def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
     return (f"mpirun starts processes on this node only: no other nodes are named ({hosts})",)
 
 
-def note_unheard(options: Options, agent: Agent | None) -> list[str]:
+def note_unheard(options: Options, agent: NodeCommand | None) -> list[str]:
     """Return a warning if NCCL's log is not read: we read that of our own processes and of our mpirun's."""
     if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
         return []
@@ -240,7 +240,7 @@ NOTHING = (False, 0, "", (), "none")
 
 
 def note_idle(
-    case: Case, agent: Agent | None, *, stays: bool, has_channel: bool, meets: bool, unseen: str
+    case: Case, agent: NodeCommand | None, *, stays: bool, has_channel: bool, meets: bool, unseen: str
 ) -> tuple[str, ...]:
     """Return a sentence about the given flags that have no effect in this job, for each reason.
 

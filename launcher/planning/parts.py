@@ -10,11 +10,11 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.model import (
     NODE,
     RANK,
-    Agent,
     Allocation,
     Binding,
     Companion,
     Machine,
+    NodeCommand,
     Peers,
     Policy,
     Preemption,
@@ -80,7 +80,7 @@ class Parts:
 
     case: Case
     choice: Choice
-    agent: Agent | None
+    agent: NodeCommand | None
     argv: tuple[str, ...]
     beside: tuple[Companion, ...]
     binding: Binding
@@ -193,7 +193,7 @@ def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str
     return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
 
 
-def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
+def plan_channel(case: Case, agent: NodeCommand | None) -> Peers | None:
     """Return the control channel between the launchers of the job; None if it has or needs none."""
     allocation = case.allocation
     if allocation.scope is Scope.NODE:
@@ -209,7 +209,7 @@ def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
 
 
 def plan_preempted(
-    options: Options, environ: Mapping[str, str], agent: Agent | None, forks: bool
+    options: Options, environ: Mapping[str, str], agent: NodeCommand | None, forks: bool
 ) -> Preemption | None:
     """Return the service that reports preemption of this machine; loaded only if there may be one.
 
@@ -236,7 +236,7 @@ def plan_preempted(
 def plan_peers(
     options: Options,
     allocation: Allocation,
-    agent: Agent | None,
+    agent: NodeCommand | None,
     environ: Mapping[str, str],
     used: frozenset[int] = frozenset(),
     member: str = NODE,

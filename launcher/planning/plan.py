@@ -14,10 +14,10 @@ from launcher.core.frozen import replace
 from launcher.core.model import (
     HOSTS_AT_ONCE,
     NODE,
-    Agent,
     Allocation,
     Fact,
     Mode,
+    NodeCommand,
     Place,
     Plan,
     Proof,
@@ -165,7 +165,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
 
 
 def _plan_preload(
-    case: Case, agent: Agent | None, host: Host, *, stays: bool
+    case: Case, agent: NodeCommand | None, host: Host, *, stays: bool
 ) -> tuple[Preload | None, tuple[str, ...]]:
     """Return what is imported once before the processes are forked, and a warning if that is impossible."""
     if not case.options.get("preload"):
@@ -296,13 +296,13 @@ def spans_nodes(allocation: Allocation) -> bool:
     return allocation.node_count != 1 or allocation.node_range is not None
 
 
-def _count_writers(topology: Topology, agent: Agent | None) -> int:
+def _count_writers(topology: Topology, agent: NodeCommand | None) -> int:
     """Return the number of processes whose output we relay; those of all nodes if mpirun starts them."""
     fleet = agent and agent.fleet
     return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 
 
-def _finish_agent(agent: Agent, environ: Mapping[str, str], case: Case) -> Agent:
+def _finish_agent(agent: NodeCommand, environ: Mapping[str, str], case: Case) -> NodeCommand:
     """Return the agent without our own variables in its environment, but with the user's single node.
 
     A launcher in its workers sees the platform's nodes, too.

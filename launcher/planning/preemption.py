@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.environ import shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.model import Preemption
-from launcher.machine.azure_vm import CONTEXT
+from launcher.machine.azure_vm import CONTEXT, read_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,21 +49,10 @@ def find_evidence(environ: Mapping[str, str]) -> Preemption | None:
     dedicated = environ.get(BATCH_DEDICATED, "")
     if dedicated.strip().lower() == "false":
         return Preemption(AZURE, f"{BATCH_DEDICATED}={shorten(dedicated)!r}")
-    priority = _read_priority(environ.get(CONTEXT, ""))
-    if priority.lower().replace("_", "").replace("-", "").replace(" ", "") in CHEAP:
+    priority = read_context(environ, "vm_priority")
+    if (
+        isinstance(priority, str)
+        and priority.lower().replace("_", "").replace("-", "").replace(" ", "") in CHEAP
+    ):
         return Preemption(AZURE, f"{CONTEXT}: vm_priority {shorten(priority)!r}")
     return None
-
-
-def _read_priority(text: str) -> str:
-    """Return ``vm_priority`` of Azure ML's common runtime; empty if it is null or missing."""
-    if "vm_priority" not in text:
-        return ""
-    import json
-
-    try:
-        context = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
-    value = context.get("vm_priority") if isinstance(context, dict) else None
-    return value if isinstance(value, str) else ""

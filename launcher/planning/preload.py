@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.core.model import Agent
+    from launcher.core.model import NodeCommand
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
 
@@ -21,7 +21,9 @@ APART = "EIS"
 """Python's flags with which it ignores PYTHONPATH, by which the template is reached."""
 
 
-def plan_preload(case: Case, agent: Agent | None, host: Host, *, stays: bool) -> tuple[Preload | None, str]:
+def plan_preload(
+    case: Case, agent: NodeCommand | None, host: Host, *, stays: bool
+) -> tuple[Preload | None, str]:
     """Return what is imported once; None, and why, if the ranks cannot be forks of one process.
 
     Args:
@@ -47,7 +49,7 @@ def plan_preload(case: Case, agent: Agent | None, host: Host, *, stays: bool) ->
     return Preload(modules, skips=True, folders=case.script.folders), ""
 
 
-def _refuse(case: Case, agent: Agent | None, *, stays: bool) -> str:
+def _refuse(case: Case, agent: NodeCommand | None, *, stays: bool) -> str:
     """Return why the processes cannot be forks of one process; empty if they can."""
     if agent is not None:
         return f"{agent.engine} starts the processes"

@@ -34,7 +34,8 @@ from copy import copy
 
 from launcher.core.environ import is_host, leave_out_services
 from launcher.core.errors import LauncherError, Unavailable
-from launcher.core.redact import is_public_name, redact, redact_argv
+from launcher.core.redact import redact, redact_argv
+from launcher.core.secret_names import is_public_name
 from launcher.core.version import __version__
 from launcher.fabrics.facts import IMEX_CHANNELS
 from launcher.fabrics.reading import TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
@@ -52,7 +53,7 @@ from launcher.machine.libraries import CACHE, NCCL_PLUGINS
 from launcher.machine.network import prefix_length
 from launcher.machine.numa import read_gpu_paths
 from launcher.options.config import LIMIT_BYTES
-from launcher.options.reading import CONFIG, ETC, read_options
+from launcher.options.reading import CONFIG, ETC, find_beside, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import VERSION
 from launcher.sources.hydra import PROXY_NAMES
@@ -190,7 +191,7 @@ def _describe_names(host: Host, environ: Mapping[str, str]) -> dict[str, object]
     asked = copy(host)
     asked.answered = Answered()
     with contextlib.suppress(LauncherError):  # without a plan, the lookups before the error are recorded
-        plan_job(environ, asked, read_options({}, environ, asked), ())
+        plan_job(environ, asked, read_options({}, environ, asked, ()), ())
     return {
         "towards": {redact(name): address for name, address in sorted(asked.answered.towards.items())},
         "resolved": {redact(name): sorted(found) for name, found in sorted(asked.answered.resolved.items())},
@@ -212,9 +213,10 @@ def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get(INDEX):
         lines = (host.read_text(HOSTS_FILE) or "").splitlines()
         found[HOSTS_FILE] = "\n".join(line for line in lines if host.hostname() in line.split())
-    for path in filter(None, (ETC, environ.get(CONFIG))):
+    named = environ.get(CONFIG)
+    for path in filter(None, (ETC, named, find_beside((), host))):
         with contextlib.suppress(OSError):
-            data = host.read_guarded(path, LIMIT_BYTES, of_system=path == ETC)
+            data = host.read_guarded(path, LIMIT_BYTES, of_system=path != named)
             found[path] = data.decode("utf-8", "surrogateescape")
     text = host.read_text(FILE) if environ.get(JOB) else None
     return {**found, FILE: text} if text is not None else found

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Agent
+    from launcher.core.model import NodeCommand
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
@@ -257,7 +257,7 @@ def _restarts_of_others(asked: str, topology: Topology) -> Problem:
     return Problem("restarts-need-one-launcher", f"{asked}: {what}", "command line", fix)
 
 
-def list_idle(agent: Agent) -> tuple[str, ...]:
+def list_idle(agent: NodeCommand) -> tuple[str, ...]:
     """Return the flags (``dest``) about restarts that do nothing if this agent starts the processes.
 
     torchrun restarts them itself, and knows only their number. mpirun is started again by the launcher, which
@@ -266,7 +266,7 @@ def list_idle(agent: Agent) -> tuple[str, ...]:
     return RESTART_RULES if agent.fleet is None else ("health_command",)
 
 
-def refuse_rules(options: Options, agent: Agent) -> None:
+def refuse_rules(options: Options, agent: NodeCommand) -> None:
     """Refuse typed rules of restarts that do nothing if another program starts the processes.
 
     Raises:

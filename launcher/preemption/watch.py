@@ -104,7 +104,7 @@ class Watch:
             if found is None and self._steps < STEPS_MAX:
                 self._ask()
             elif found is not None:
-                self._praise()
+                self._clear_complaint()
                 self._take(found)
         self._set_due()
 
@@ -121,7 +121,7 @@ class Watch:
                 "preemption-unclear",
             )
 
-    def _praise(self) -> None:
+    def _clear_complaint(self) -> None:
         if self._complaint:
             self._complaint = ""
             self._say(f"preemption: {self._service.title}'s metadata service answers now", "preemption-clear")

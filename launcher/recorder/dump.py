@@ -111,6 +111,8 @@ def read_rank(rank: int, data: bytes, now_ns: int | None = None) -> RankRecord:
         _read_group(key, items, statuses, configs, now_ns)
         for key, items in list(by_group.items())[:GROUPS_MAX]
     ]
+    # Those that wait come last: `launcher.core.shorten` keeps the last ones
+    groups.sort(key=lambda group: any(not one.is_done for one in group.recent))
     first = next((entry for entry in entries if isinstance(entry, dict)), {})
     backend = _text(first, "profiling_name").partition(":")[0] if first else ""
     return RankRecord(rank, backend[:32], tuple(groups), "" if groups else "it has recorded nothing")

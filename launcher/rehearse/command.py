@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 
 from launcher.command.line import plan_argv
-from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import CommandNotFound, Problem, UsageError
 from launcher.frameworks.script import describe_missing, find_missing
-from launcher.options.parser import Parser, make_parser, strip_dashes
+from launcher.options.parser import Parser, make_parser, of_kind, strip_dashes
 from launcher.options.reading import Options
 from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.platforms import PLATFORMS
@@ -47,9 +46,11 @@ def _make_parser(description: str) -> Parser:
     parser.add_argument(
         "--like", choices=tuple(PLATFORMS), default="plain", help="the platform to imitate (plain: none)"
     )
-    parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
     parser.add_argument(
-        "--processes", type=_at_least_one, default=1, metavar="P", help="processes per node (1)"
+        "--nodes", type=of_kind("number 1 200"), default=2, metavar="N", help="simulated nodes (2)"
+    )
+    parser.add_argument(
+        "--processes", type=of_kind("number 1 200"), default=1, metavar="P", help="processes per node (1)"
     )
     parser.add_argument(
         "--scope",
@@ -84,10 +85,3 @@ def _read_pairs(items: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
             raise UsageError(Problem("usage", what, "command line", "launcher rehearse --help"))
         pairs[name] = value if equals else environ.get(name, "")
     return pairs
-
-
-def _at_least_one(text: str) -> int:
-    try:
-        return parse_int(text, 1, 201)
-    except Malformed as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {error}") from error

@@ -15,7 +15,7 @@ from launcher.machine.pythons import own_program
 from launcher.rehearse.caller import describe_taken, keep_own
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
-from launcher.rehearse.platforms import Job, Start, find_platform
+from launcher.rehearse.platforms import RehearsedJob, Start, find_platform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run_rehearsal(
     mpirun = find_mpirun(base) if platform.uses == "mpirun" else None
     argv = tuple(command if bare else with_launcher(command))
     with Cluster(node_count, loopback=loopback) as cluster:
-        job = Job(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
+        job = RehearsedJob(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
         starts = platform.starts(job)
         _announce(like, job, cluster)
         _say_taken(os.environ, env or {})
@@ -272,7 +272,7 @@ def _signals_as_bytes() -> Iterator[int]:
         os.close(write)
 
 
-def _announce(like: str, job: Job, cluster: Cluster) -> None:
+def _announce(like: str, job: RehearsedJob, cluster: Cluster) -> None:
     """Print on standard error what is about to run, and why nodes are not namespaces, with the fix."""
     nodes, processes = len(job.nodes), job.processes
     how = [str(job.mpirun)] if job.mpirun else []

@@ -1,7 +1,7 @@
 """The processes that each platform starts on each node, with exactly the environment that it gives.
 
-There is one function per platform. It turns a `Job` into the processes that the platform itself would start.
-If the platform uses mpirun or torchrun, these processes are the real programs.
+There is one function per platform. It turns a `RehearsedJob` into the processes that the platform itself
+would start. If the platform uses mpirun or torchrun, these processes are the real programs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REHEARSED = "LAUNCHER_REHEARSED"
 
 
 @dataclass(frozen=True)
-class Job:
+class RehearsedJob:
     """The job of a rehearsal.
 
     Attributes:
@@ -87,27 +87,27 @@ class Platform:
         uses: ``"mpirun"`` if the platform needs it.
     """
 
-    starts: Callable[[Job], list[Start]]
+    starts: Callable[[RehearsedJob], list[Start]]
     scopes: tuple[str, ...]
     uses: str = ""
 
 
-def azureml_pytorch(job: Job) -> list[Start]:
+def azureml_pytorch(job: RehearsedJob) -> list[Start]:
     """Return the processes of Azure ML's PyTorch distribution; its default is one per node."""
     return _each(job, lambda node, local: azure.pytorch(job.nodes, node, local, job.per_node))
 
 
-def azureml_tensorflow(job: Job) -> list[Start]:
+def azureml_tensorflow(job: RehearsedJob) -> list[Start]:
     """Return the processes of Azure ML's TensorFlow distribution: TF_CONFIG, one worker per node."""
     return _each(job, lambda node, local: azure.tensorflow(job.nodes, node))
 
 
-def azureml_mpi(job: Job) -> list[Start]:
+def azureml_mpi(job: RehearsedJob) -> list[Start]:
     """Return the mpirun of Azure ML's MPI distribution, on the first node, with Azure ML's variables."""
     return _by_mpirun(job, azure.machine_learning(job.nodes))
 
 
-def azure_batch(job: Job) -> list[Start]:
+def azure_batch(job: RehearsedJob) -> list[Start]:
     """Return the processes of an Azure Batch multi-instance task with the same command on all nodes.
 
     Its coordination command and its application command are the same.
@@ -115,7 +115,7 @@ def azure_batch(job: Job) -> list[Start]:
     return _each(job, lambda node, local: azure.batch(job.nodes, node))
 
 
-def openmpi(job: Job) -> list[Start]:
+def openmpi(job: RehearsedJob) -> list[Start]:
     """Return the mpirun that a person types on the first node.
 
     With loopback addresses mpirun takes no node for its own, so that nothing tells where rank 0 runs. The
@@ -125,12 +125,12 @@ def openmpi(job: Job) -> list[Start]:
     return _by_mpirun(job, {} if isolated else {"MASTER_ADDR": job.nodes[0].address})
 
 
-def slurm_step(job: Job) -> list[Start]:
+def slurm_step(job: RehearsedJob) -> list[Start]:
     """Return the tasks of an srun, which are simulated: see `launcher.rehearse.slurm`."""
     return _each(job, lambda node, local: slurm.task(job.nodes, node, local, job.per_node))
 
 
-def torchrun(job: Job) -> list[Start]:
+def torchrun(job: RehearsedJob) -> list[Start]:
     """Return one real torchrun per node, with static rendezvous; it starts the command once per process.
 
     Raises:
@@ -141,7 +141,7 @@ def torchrun(job: Job) -> list[Start]:
     return [_torchrun(job, node) for node in job.nodes]
 
 
-def plain(job: Job) -> list[Start]:
+def plain(job: RehearsedJob) -> list[Start]:
     """Return the commands that a person types on each node, with the launcher's flags as LAUNCHER_*."""
     return _each(job, lambda node, local: _flags(job, node))
 
@@ -181,7 +181,7 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
     return platform, scope or platform.scopes[0]
 
 
-def _each(job: Job, variables: Callable[[Node, int], Mapping[str, str]]) -> list[Start]:
+def _each(job: RehearsedJob, variables: Callable[[Node, int], Mapping[str, str]]) -> list[Start]:
     """Return the processes that the platform itself starts, in rank order."""
     return [
         Start(node, job.command, job.environ({REHEARSED: str(node.index), **variables(node, local)}))
@@ -190,7 +190,7 @@ def _each(job: Job, variables: Callable[[Node, int], Mapping[str, str]]) -> list
     ]
 
 
-def _by_mpirun(job: Job, platform: Mapping[str, str]) -> list[Start]:
+def _by_mpirun(job: RehearsedJob, platform: Mapping[str, str]) -> list[Start]:
     if job.mpirun is None:
         raise ValueError("this platform needs an mpirun, see Platform.uses")
     environ = job.environ(platform)
@@ -198,7 +198,7 @@ def _by_mpirun(job: Job, platform: Mapping[str, str]) -> list[Start]:
     return [Start(job.nodes[0], (*line, *job.command), environ)]
 
 
-def _torchrun(job: Job, node: Node) -> Start:
+def _torchrun(job: RehearsedJob, node: Node) -> Start:
     flags = {
         "--nnodes": str(len(job.nodes)),
         "--nproc-per-node": str(job.processes),
@@ -211,7 +211,7 @@ def _torchrun(job: Job, node: Node) -> Start:
     return Start(node, (*line, "--no-python", *job.command), job.environ({}))
 
 
-def _flags(job: Job, node: Node) -> Mapping[str, str]:
+def _flags(job: RehearsedJob, node: Node) -> Mapping[str, str]:
     return {
         "LAUNCHER_NNODES": str(len(job.nodes)),
         "LAUNCHER_NODE_RANK": str(node.index),

@@ -22,7 +22,7 @@ import socket
 import time
 
 from launcher.channel.connection import READ_BYTES, Connection
-from launcher.channel.frames import OTHER_LAUNCHER, Calling, Intruder, Sealed
+from launcher.channel.frames import OTHER_LAUNCHER, Calling, HandshakeFailed, Sealed
 from launcher.core.frozen import frozen
 from launcher.core.log import say
 from launcher.core.messages import pack, unpack
@@ -322,10 +322,10 @@ class Member:
         for port in config.ports if address else ():
             try:
                 connected, calling = dial(address, port, bytes.fromhex(config.key))
-            except (OSError, Intruder) as error:
+            except (OSError, HandshakeFailed) as error:
                 text = getattr(error, "strerror", None) or str(error)
                 why = why if is_refused else f"node 0 ({config.host}), port {port}: {text}"
-                is_refused = is_refused or isinstance(error, Intruder)
+                is_refused = is_refused or isinstance(error, HandshakeFailed)
                 continue
             assert calling.sealed is not None  # noqa: S101 - see `dial`
             self._programs = Programs(connected, calling.sealed, self._loop, self._lose)
@@ -366,7 +366,7 @@ def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
 
     Raises:
         OSError: Nothing answers there.
-        Intruder: What answers does not have the key.
+        HandshakeFailed: What answers does not have the key.
     """
     connected = socket.create_connection((host, port), CONNECT_S)
     try:
@@ -375,7 +375,9 @@ def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
         while calling.sealed is None:
             data = connected.recv(READ_BYTES)
             if not data:
-                raise Intruder(OTHER_LAUNCHER if calling.has_proved else "closed the connection at once")
+                raise HandshakeFailed(
+                    OTHER_LAUNCHER if calling.has_proved else "closed the connection at once"
+                )
             connected.sendall(calling.feed(data))
         connected.setblocking(False)
     except BaseException:

@@ -52,7 +52,7 @@ def read(reader: Reader) -> None:
         return  # an impossible place, which the checks report
     nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1, Trust.DERIVED)
     daemon, origin = _read_daemon(reader)
-    place = Place(rank, local_rank, size, local_size)
+    place = MpiPlace(rank, local_rank, size, local_size)
     if size != local_size:
         reader.forwards = _list_forwarded(reader)
     daemons = reader.most_nodes = _count_daemons(reader)
@@ -112,7 +112,7 @@ def _is_number(text: str) -> bool:
 
 
 @frozen
-class Place:
+class MpiPlace:
     """The place of a process: the four numbers that mpirun states."""
 
     rank: int
@@ -160,7 +160,7 @@ class Place:
         return divmod(self.rank, self.size // self.local_size) == (self.local_rank, node)
 
 
-def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place: Place) -> int | None:
+def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place: MpiPlace) -> int | None:
     """Return the index of this node among those with ranks; None if there are two possible answers.
 
     Args:
@@ -182,14 +182,14 @@ def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place
     return possible[0] if is_known else None
 
 
-def _has_larger_nodes(daemon: int | None, nodes: int | None, place: Place) -> bool:
+def _has_larger_nodes(daemon: int | None, nodes: int | None, place: MpiPlace) -> bool:
     """Whether other nodes certainly run more processes than this one, which runs one."""
     if nodes is not None:
         return nodes != place.size
     return bool(daemon) and place.rank not in (daemon, (daemon or 0) - 1)
 
 
-def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None, place: Place) -> bool:
+def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None, place: MpiPlace) -> bool:
     """Whether rank 0 runs, or as far as we can see may run, on another node than mpirun."""
     if daemon is None:
         return False

@@ -112,7 +112,7 @@ class Inquiry:
             self._start_py_spy(now)
             for run, answer in [one for one in self._runs if one[0].is_over(now)]:
                 self._runs.remove((run, answer))
-                self._take([read_spy(run, answer)])
+                self._take([read_py_spy(run, answer)])
 
     def close(self) -> None:
         """Stop asking."""
@@ -164,11 +164,11 @@ class Inquiry:
             elif now > self._py_spy_until:
                 self._take([answer.without_threads("no time was left for py-spy")])
             else:
-                self._start_spy(program, answer, now)
+                self._run_py_spy(program, answer, now)
 
-    def _start_spy(self, program: str, answer: Answer, now: float) -> None:
+    def _run_py_spy(self, program: str, answer: Answer, now: float) -> None:
         try:
-            run = start_spy(program, answer, now + PY_SPY_S, native=self._native)
+            run = start_py_spy(program, answer, now + PY_SPY_S, native=self._native)
             self._runs.append((run, answer))
         except OSError as error:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
@@ -333,7 +333,7 @@ def read_from(path: str, start: int) -> bytes:
         os.close(fd)
 
 
-def start_spy(program: str, answer: Answer, until: float, *, native: bool) -> Tool:
+def start_py_spy(program: str, answer: Answer, until: float, *, native: bool) -> Tool:
     """Start py-spy on a process. With ``--nonblocking`` it stops no thread while it reads.
 
     For C functions it must stop the process, which it does not do with one that is stopped or waits in the
@@ -346,7 +346,7 @@ def start_spy(program: str, answer: Answer, until: float, *, native: bool) -> To
     return Tool((program, "dump", how, "--json", "--pid", str(answer.pid)), until)
 
 
-def read_spy(run: Tool, answer: Answer) -> Answer:
+def read_py_spy(run: Tool, answer: Answer) -> Answer:
     """Return what a run of py-spy that is over says about a process."""
     out, err = run.finish()
     if run.was_killed:

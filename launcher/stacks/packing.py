@@ -1,7 +1,7 @@
 """Packs the stacks of a node's ranks into an answer that fits the channel, and unpacks it without trust.
 
-A stack that several processes share is sent once. An answer that is too long loses the other threads first,
-then the processes below the ranks, then the outer frames, and then the last ranks.
+A stack that several processes share is sent once. An answer that is too long loses the other threads and the
+processes below the ranks, then outer frames and the ends of texts.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 
 from launcher.core.redact import shorten
+from launcher.core.shorten import SIZES
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.report import find_speakers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     Message = dict[str, object]
 
-FRAMES = (100, 24, 8)
-"""Number of frames kept of a stack: all that faulthandler gives, then fewer if the answer is too long."""
+FRAMES_MAX = 100
+"""Number of frames kept of a stack: all that faulthandler gives."""
 TEXT_LENGTH = 400
-LIMIT_BYTES = 44_000
-"""Limit of packed stacks as JSON; with what stands around them they fit into one frame."""
+RANKS_MAX = 1024
+LIMIT_BYTES = 1 << 19
+"""Limit of packed stacks as JSON: half of a frame of the channel."""
 ITEMS_MAX = 1 << 16
 THREADS_MAX = 101
 """Maximum number of threads of a process; faulthandler gives 100."""
@@ -31,36 +33,26 @@ TEXTS = ("command", "state", "call", "kernel", "folder", "means", "why")
 
 def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = LIMIT_BYTES) -> Message:
     """Return processes with their stacks, within the size limit; ``cut`` tells that some are left out."""
-    packed: Message = {}
     shown: dict[str, str] = {}  # a text occurs in many stacks, and is redacted only once
-    for index, (kept, all_threads, depth) in enumerate(_levels(answers, threads)):
-        packed = {**_pack(kept, all_threads, depth, shown), "cut": index > 0}
+    packed = {**_pack(answers, threads, FRAMES_MAX, TEXT_LENGTH, shown), "cut": False}
+    speakers = find_speakers(answers)[:RANKS_MAX]
+    for frames, characters in SIZES:
         if len(json.dumps(packed)) <= limit_bytes:
-            return packed
-    kept = list(find_speakers(answers))
-    while kept and len(json.dumps(packed)) > limit_bytes:
-        kept = kept[: len(kept) * 3 // 4]
-        packed = {**_pack(kept, False, FRAMES[-1], shown), "cut": True}
+            break
+        packed = {**_pack(speakers, False, frames, characters, shown), "cut": True}
     return packed
 
 
-def _levels(answers: Sequence[Answer], threads: bool) -> Iterator[tuple[Sequence[Answer], bool, int]]:
-    if threads:
-        yield answers, True, FRAMES[0]
-    yield answers, False, FRAMES[0]
-    speakers = find_speakers(answers)
-    for depth in FRAMES:
-        yield speakers, False, depth
-
-
-def _pack(answers: Sequence[Answer], threads: bool, depth: int, shown: dict[str, str]) -> Message:
+def _pack(
+    answers: Sequence[Answer], threads: bool, depth: int, characters: int, shown: dict[str, str]
+) -> Message:
     words: dict[str, int] = {}
     stacks: dict[tuple[tuple[int, int, int], ...], int] = {}
 
     def word(text: str) -> int:
         if text not in shown:
             shown[text] = shorten(text, TEXT_LENGTH)
-        return words.setdefault(shown[text], len(words))
+        return words.setdefault(shown[text][:characters], len(words))
 
     def stack(frames: Sequence[Frame]) -> int:
         key = tuple((word(one.file), one.line, word(one.function)) for one in frames[:depth])
@@ -88,7 +80,7 @@ def unpack(message: Mapping[str, object]) -> list[Answer]:
     words = [text[:TEXT_LENGTH] for text in _list(message, "words") if isinstance(text, str)]
     try:
         stacks = [
-            tuple(_frame(item, words) for item in stack[: FRAMES[0]])
+            tuple(_frame(item, words) for item in stack[:FRAMES_MAX])
             for stack in _list(message, "stacks")
             if isinstance(stack, list)
         ]

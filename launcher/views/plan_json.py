@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 from launcher.core.model import (
-    Agent,
     Companion,
     Finding,
     Fleet,
     LogStyle,
     Mode,
     Network,
+    NodeCommand,
     Peers,
     Plan,
     Policy,
@@ -82,7 +82,7 @@ def _network(network: Network) -> dict[str, object]:
     }
 
 
-def _agent(agent: Agent, environ: Mapping[str, str]) -> dict[str, object]:
+def _agent(agent: NodeCommand, environ: Mapping[str, str]) -> dict[str, object]:
     return {
         "argv": redact_argv(agent.argv),
         "settings": [describe_setting(setting, environ) for setting in agent.settings],

@@ -13,7 +13,7 @@ from launcher.machine.mpi import Mpi
 from launcher.rehearse.job import base_environ, run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
-from launcher.rehearse.platforms import PLATFORMS, Job, Start, find_platform
+from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform
 from launcher.sources import TABLE
 
 from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
@@ -33,7 +33,7 @@ def starts(like: str, processes: int, scope: str | None = None, **extra: str) ->
     platform, chosen = find_platform(like, processes, scope)
     mpirun = OPEN_MPI if platform.uses == "mpirun" else None
     base = {"PATH": "/usr/bin:/bin"}
-    job = Job(NODES, "/agent", processes, chosen, ("train",), base, extra, mpirun)
+    job = RehearsedJob(NODES, "/agent", processes, chosen, ("train",), base, extra, mpirun)
     return platform.starts(job)
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.failure.signals import SIGNALS
-from launcher.failure.symptoms import read_symptoms
+from launcher.failure.symptoms import read_signals, read_symptoms
 from tests.corpus.corpus import HERE, NONE, read_cases, render, score
 from tests.corpus.provoke import read_programs
 
@@ -66,4 +65,4 @@ def test_each_fix_has_something_to_type(code: str) -> None:
 
 def test_each_fix_of_a_signal_has_something_to_type() -> None:
     """The same for the causes that the kernel tells."""
-    assert [cause.code for cause in SIGNALS.values() if not TYPED.search(cause.fix)] == []
+    assert [cause.code for cause in read_signals().values() if not TYPED.search(cause.fix)] == []

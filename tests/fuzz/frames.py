@@ -21,7 +21,7 @@ from unittest.mock import patch
 from launcher.channel import frames, lines
 from launcher.channel.acceptor import READ_BYTES, Acceptor
 from launcher.channel.connection import Connection
-from launcher.channel.frames import Calling, Intruder, Sealed
+from launcher.channel.frames import Calling, HandshakeFailed, Sealed
 from launcher.channel.keys import make_key
 from launcher.control.responder import QUESTION_LIMIT_BYTES, Asking
 from launcher.process.loop import Loop
@@ -147,7 +147,7 @@ def _read_opened(name: bytes, pieces: Sequence[bytes], loop: Loop, recorder: Rec
             piece, *pieces = pieces
             try:
                 calling.feed(piece)
-            except Intruder as intruder:
+            except HandshakeFailed as intruder:
                 recorder.lose(str(intruder))
                 return
             assert len(calling._buffer) < frames.NONCE_BYTES + frames.PROOF_BYTES

@@ -17,8 +17,8 @@ from launcher.channel import lines
 from launcher.cluster.consistency import compare
 from launcher.cluster.join import Join
 from launcher.core import messages
-from launcher.core.messages import Garbled, name_of, pack, unpack
-from launcher.failure import transfer
+from launcher.core.messages import Garbled, name_of, pack, render, unpack
+from launcher.core.shorten import ROOM_BYTES, fit
 from launcher.failure.model import Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
@@ -151,5 +151,5 @@ def try_one(case: bytes) -> str:
     if isinstance(found, Verdict):
         for text in (render_text(found), render_json(found)):
             assert all(line.isprintable() for line in text.split("\n")), text
-        assert len(json.dumps(transfer.render(found))) <= transfer.ROOM_BYTES
+        assert len(json.dumps(render(fit(found)))) <= ROOM_BYTES
     return name_of(type(found))

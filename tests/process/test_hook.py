@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.failure.stderr import read_last_words
+from launcher.failure.stderr import read_last_output
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from tests.process.starting import ROOT, clean_environ
 from tests.pythons import find_python
@@ -145,10 +145,10 @@ def test_a_helper_that_failed_is_not_why_its_parent_was_ended(tmp_path: Path) ->
     helper = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {ARM + FAILING!r}])\n"
     done = run(ARM + helper + "print(os.getpid(), flush=True); os.kill(os.getpid(), 11)", tmp_path)
     written, pid = str(tmp_path / "error.json"), int(done.stdout)
-    words = read_last_words(done.stderr.encode(), written, pid, done.returncode)
+    words = read_last_output(done.stderr.encode(), written, pid, done.returncode)
     assert (done.returncode, words.exception, words.traceback) == (-signal.SIGSEGV, "", ())
     assert "written by its child process" in words.note and ": ValueError: loss is n" in words.note
-    assert read_last_words(done.stderr.encode(), written, pid, 1).exception.startswith("ValueError")
+    assert read_last_output(done.stderr.encode(), written, pid, 1).exception.startswith("ValueError")
 
 
 def test_the_excepthook_before_ours_is_called(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.failure.stderr import read_last_words
+from launcher.failure.stderr import read_last_output
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, open_launcher
 
@@ -218,7 +218,7 @@ def test_a_flood_of_tracebacks_is_read_in_no_time() -> None:
         b"Exception ignored in: x\n" + b"\n" * 15000 + b"Original Traceback (most recent call last):\n" * 400
     )
     started = time.monotonic()
-    assert read_last_words(flood, None).traceback
+    assert read_last_output(flood, None).traceback
     assert time.monotonic() - started < 3
 
 

@@ -22,7 +22,7 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
-from launcher.failure import transfer
+from launcher.core.messages import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from tests.fuzz.frames import seal
 from tests.process.flooding import flood as flooded
@@ -206,7 +206,10 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller.hear("start")
         event = {**EVENT, "facts": {"rank": 1, "pid": dead(1, 1).pid}}
         caller.say({**GOOD["failed"], "is": "failed", "event": event})
-        record = {**transfer.render(judge(dead(1, 1))), "exception": "\u00e9" * 30_000}
+        record = {
+            **render_message(judge(dead(1, 1))),
+            "exception": "\u00e9" * (FRAME_LIMIT_BYTES // 2 - 2000),
+        }
         say_raw(caller, render({"is": "exited", "node": 1, "status": 1, "attempt": 0, "record": record}))
         live.hear_own(exited(0))
         over = caller.hear("over")
@@ -243,7 +246,7 @@ def test_what_no_node_can_say_of_itself_ends_the_connection(kind: str) -> None:
         assert attempt is not None and not attempt.events and live.faults == []
 
 
-def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
+def test_a_refusal_about_all_that_nodes_may_say_fits_into_a_frame() -> None:
     """Nodes that differ in all that they may say hear why."""
     count = 25
     with live_hub(count) as live:
@@ -254,7 +257,7 @@ def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
             caller.say(make_join(rank, count, host="h" + "x" * 198, **odd))
         for caller in callers:
             refusal = caller.hear("refuse")
-            assert refusal["code"] == "nodes-differ" and "lines more" in str(refusal["lines"])
+            assert refusal["code"] == "nodes-differ" and "the nodes differ in" in str(refusal["lines"])
             caller.socket.close()
         assert live.faults == []
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.environ import Malformed
-from launcher.options.flag_values import parse_regex
+from launcher.options.flag_values import regex
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import ROOT, launch, open_launcher
 
@@ -378,7 +378,7 @@ def test_progress_is_unknown_if_the_search_needs_too_long(tmp_path: Path) -> Non
 @pytest.mark.parametrize("text", ["a{99999999999999}", "(" * 3000 + ")" * 3000, "("])
 def test_an_expression_that_cannot_be_compiled_is_a_wrong_flag(text: str) -> None:
     with pytest.raises(Malformed):
-        parse_regex(text)
+        regex(text)
 
 
 def test_an_expression_may_have_any_bytes() -> None:

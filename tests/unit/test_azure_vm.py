@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.machine import azure_vm
-from launcher.machine.azure_sizes import KINDS, find_kind
+from launcher.machine.azure_sizes import find_kind, read_kinds
 from launcher.machine.azure_vm import ASSET_TAG, SIZE_LIMIT, Vm, ask_size, ask_vm, is_azure, read_vm
 from launcher.machine.host import Host
 from launcher.planning.recorded import replay
@@ -62,7 +62,7 @@ class Answer(BaseHTTPRequestHandler):
 
 def test_every_size_is_in_the_table_once() -> None:
     """Two rows for one size would be two truths."""
-    sizes = [size for kind in KINDS for size in kind.sizes]
+    sizes = [size for kind in read_kinds() for size in kind.sizes]
     assert len(set(sizes)) == len(sizes)
     assert all(size == size.lower() and find_kind(f"Standard_{size}") is not None for size in sizes)
 

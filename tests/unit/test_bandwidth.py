@@ -15,7 +15,6 @@ from launcher.bandwidth import __main__ as program
 from launcher.bandwidth.definitions import (
     Sample,
     list_sizes,
-    parse_size,
     render_gbps,
     render_size,
     render_time,
@@ -51,6 +50,7 @@ from launcher.core.errors import UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.host import Host
 from launcher.machine.network import Interface
+from launcher.options.flag_values import parser_of
 from launcher.planning.recorded import replay
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
 from tests.golden.topologies import read_topology
@@ -98,14 +98,14 @@ def test_sizes_go_by_a_factor_and_hold_whole_elements() -> None:
 )
 def test_sizes_are_written_as_in_nccl_tests(text: str, size: int) -> None:
     """Units are powers of 1024, with or without iB or B."""
-    assert parse_size(text) == size
+    assert parser_of("size 1")(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "K", "1.5G", "-1", "1X", "1e9", "1 2", "٤", "9" * 16])
 def test_what_is_no_size(text: str) -> None:
     """Refused with an example of one."""
-    with pytest.raises(ValueError, match="64K"):
-        parse_size(text)
+    with pytest.raises(ValueError, match="100M"):
+        parser_of("size 1")(text)
 
 
 def test_what_a_larger_size_will_take_is_not_foreseen_from_latency() -> None:

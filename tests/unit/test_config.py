@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+import launcher
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
 from launcher.machine.host import Host
 from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
-from launcher.options.reading import CONFIG, ETC, Options, read_options
+from launcher.options.reading import CONFIG, ETC, NEAR, Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
@@ -238,6 +239,59 @@ def test_a_file_of_the_system_that_others_can_write_is_not_used(tmp_path: Path) 
         os.chown(file, 65534, 0)
         warned = read_options({}, {}, host).files.warnings
         assert warned == (f"{ETC} is not used: user 65534 owns it, neither root nor you",)
+
+
+def test_a_file_beside_the_script_or_above_it_counts_before_the_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest one, of a script wherever it is, else of the working directory; a plan has its lines."""
+    code = tmp_path / "project" / "code"
+    code.mkdir(parents=True)
+    (code / "train.py").touch()
+    (tmp_path / NEAR).write_text("grace = 1")
+    (tmp_path / "project" / NEAR).write_text('[launcher]\ngrace = 2\nrole = "a"  # a comment\n')
+
+    def read_near(*command: str, **environ: str) -> Options:
+        return read_options({}, environ, Host(), command)
+
+    monkeypatch.chdir(tmp_path)
+    assert read_near("python", "-u", "project/code/train.py").grace_s == 2
+    assert read_near(str(code / "train.py")).text("role") == "a"
+    assert read_near("python", "-m", "train").grace_s == 1
+    (code / NEAR).write_text("grace = 3")
+    assert read_near("python", "project/code/train.py").grace_s == 3
+    assert read_near("project/code/train.py", LAUNCHER_GRACE="4").grace_s == 4
+    (tmp_path / "team.conf").write_text("grace = 5")
+    assert read_near("project/code/train.py", LAUNCHER_CONFIG=str(tmp_path / "team.conf")).grace_s == 5
+    assert read_options({}, {}, Host()).grace_s == 25 and read_near(LAUNCHER_LAUNCHED="1").grace_s == 25
+    planned = launcher.plan(["--", "python", "project/code/train.py"], environ={})
+    assert f"{code / NEAR}:1: grace = 3" in planned.notes
+    taken = replay(take_snapshot(Host(), {}))
+    assert read_options({}, {}, taken, ()).grace_s == 1
+
+
+def test_a_file_in_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+    """Not even if the file is ours: a warning says so, and no file above it is looked for."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (tmp_path / NEAR).write_text("grace = 1")
+    (folder / NEAR).write_text("grace = 2")
+    command = (str(folder / "train.py"),)
+    for mode, who in ((0o777, "all users"), (0o1777, "all users"), (0o775, "group 4711")):
+        if os.geteuid() == 0:
+            os.chown(folder, 0, 4711)
+        elif mode == 0o775:
+            continue
+        folder.chmod(mode)
+        options = read_options({}, {}, Host(), command)
+        said = f"{folder / NEAR} is not used: {who} can write its folder"
+        assert (options.grace_s, options.files.warnings) == (25, (said,))
+    folder.chmod(0o755)
+    assert read_options({}, {}, Host(), command).grace_s == 2
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 0)
+        (warned,) = read_options({}, {}, Host(), command).files.warnings
+        assert warned.endswith("user 65534 owns its folder, neither root nor you")
 
 
 def test_a_file_of_the_system_that_is_none_is_not_used(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.messages import Look, Looked, Quiet, Seen
 from launcher.core.messages import render
-from launcher.evidence.groups import ROOM_BYTES, fit_groups, make_groups
+from launcher.core.shorten import ROOM_BYTES, fit
+from launcher.evidence.groups import make_groups
 from launcher.evidence.hang import LINES_MAX, describe_hang
 from launcher.failure.model import Cause, RankGroup, Verdict
 from launcher.failure.report import SCREEN_LINES_OF_MANY, render_text
-from launcher.failure.transfer import fit
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.packing import pack
 from tests.unit.test_verdict import PYTHON, TRACEBACK, dead, judge
@@ -64,7 +64,7 @@ def test_eight_thousand_ranks_are_joined_at_once_and_fit_into_a_message() -> Non
     began = time.process_time()
     groups = make_groups([*answers, answer(4711, *deep, state="T")])
     assert time.process_time() - began < 30  # it is linear: a quadratic one needs minutes
-    kept = fit_groups(groups)
+    kept = fit(Seen(groups)).groups
     assert len(json.dumps([render(one) for one in kept])) <= ROOM_BYTES
     assert next(one.ranks for one in kept if one.differs) == "4711"
 
@@ -98,7 +98,7 @@ def test_a_record_with_stacks_fits_into_a_frame() -> None:
         [answer(rank, *[script(n, "f" * 300) for n in range(rank, rank + 60)]) for rank in range(60)]
     )
     verdict = fit(with_evidence(judge(dead(0, 1), [], [PYTHON]), groups))
-    assert verdict.evidence and len(json.dumps(render(verdict))) < 60_000
+    assert verdict.evidence and len(json.dumps(render(verdict))) <= ROOM_BYTES
 
 
 def test_the_first_sentence_of_a_hang_names_rank_node_and_line() -> None:

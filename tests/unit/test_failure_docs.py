@@ -14,7 +14,7 @@ from launcher.core.model import Fact
 from launcher.failure.causes import find_causes
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.failure.symptoms import read_symptoms
+from launcher.failure.symptoms import read_signals, read_symptoms
 from launcher.machine.xids import XIDS
 from launcher.mpi import events
 from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, death
@@ -57,9 +57,8 @@ def _retry(call: ast.Call) -> str:
 def test_every_cause_is_documented_with_its_retry() -> None:
     """Each code has one row, each row is a code, and the page says what the code says."""
     table = [(row[0].strip("`"), row[2]) for row in rows("Causes") if row[0].startswith("`")]
-    expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in read_symptoms().values()} | set(
-        causes_in_code()
-    )
+    rows_of_file = (*read_symptoms().values(), *read_signals().values())
+    expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in rows_of_file} | set(causes_in_code())
     assert sorted(table) == sorted(expected)
 
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.shorten import shorten_json
 from launcher.failure.model import Cause
 from launcher.failure.record import (
     IN_PLACE_BYTES,
     default_failure_file,
     render_json,
-    shorten_json,
     write_verdict,
 )
 from launcher.machine.host import Host

@@ -19,7 +19,7 @@ TYPES_ONLY = "TYPE_CHECKING"
 
 
 def read_layers() -> dict[str, int]:
-    """Return the row of each package (``"agent/"``) and module (``"process/ports"``), rows counted from 0."""
+    """Return the row, from 0, of each package (``"agent/"``) and module (``"process/port_checks"``)."""
     table = PAGE.read_text().partition("| layer |")[2].partition("\n\n")[0]
     rows = [line.split("|")[3] for line in table.splitlines() if line.startswith("| ")]
     return {name: place for place, row in enumerate(rows) for name in row.split("`")[1::2]}

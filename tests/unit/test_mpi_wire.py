@@ -13,15 +13,14 @@ import pytest
 
 from launcher.channel import lines as wire
 from launcher.channel.listener import read_peer
-from launcher.core.messages import Garbled, pack, unpack
+from launcher.core.messages import Garbled, pack, render, unpack
 from launcher.core.messages import parse as parse_message
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.failure.transfer import render
 from launcher.mpi import session_folder
 from launcher.mpi.counting import describe_places
-from launcher.mpi.events import Event, explains
+from launcher.mpi.events import MpiEvent, explains
 from launcher.mpi.messages import FROM_HEAD, FROM_RANK, FROM_SESSION, Briefing, RankEnded, Started
 from launcher.mpi.node import NAMED_MAX, Line, Node, describe_nodes
 from launcher.mpi.refusals import not_ready
@@ -391,5 +390,5 @@ def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
 ) -> None:
     """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
     ended_ns = 1_700_000_000_000_000_000
-    event = Event(None, ended_ns + int(after_s * 1e9), 137, end)
+    event = MpiEvent(None, ended_ns + int(after_s * 1e9), 137, end)
     assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
-from launcher.core.model import Agent, Fleet, Plan
+from launcher.core.model import Fleet, NodeCommand, Plan
 from launcher.engines.mpirun import FOLDER, JOB, WRAPPER
 from launcher.frameworks.python import UNBUFFERED
 from launcher.machine.host import Host
@@ -84,7 +84,7 @@ def plan(host: Host, *command: str, **flags: str) -> Plan:
     return plan_job(host.environ, host, read_options(typed, host.environ), command or ("python", "train.py"))
 
 
-def agent_of(found: Plan) -> tuple[Agent, Fleet]:
+def agent_of(found: Plan) -> tuple[NodeCommand, Fleet]:
     """Return who starts the processes, and the nodes."""
     assert found.agent is not None and found.agent.fleet is not None
     return found.agent, found.agent.fleet

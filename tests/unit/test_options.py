@@ -332,6 +332,23 @@ def test_what_is_no_size_is_refused_with_the_form(text: str) -> None:
         read_options({"log_rotate": text}, {})
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["env", "--local-rank", "one"], "'one': expected an integer in 0..16777215"),
+        (["rehearse", "--nodes", "0"], "'0': expected an integer in 1..200"),
+        (["status", "--watch", "0.1"], "'0.1': expected seconds in 0.5..3600, or a duration such as 90s"),
+        (["run", "--stdin", "some", "true"], "expected an integer in 0..16777215, or all or none"),
+    ],
+)
+def test_a_bad_value_of_any_command_is_told_the_form(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The kinds are those of the table of flags."""
+    assert main(words) == EXIT_USAGE
+    assert said in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("word", ["auto", "gpu"])
 def test_words_for_the_number_of_processes_count_the_gpus(word: str) -> None:
     """Both are the visible GPUs."""

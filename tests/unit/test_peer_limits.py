@@ -30,7 +30,7 @@ from launcher.failure.arbiter import RANK
 from launcher.job.events import Silent
 from launcher.job.state import Phase
 from launcher.mpi.counting import Counting
-from launcher.mpi.head import EVENTS_MAX, Head, Job
+from launcher.mpi.head import EVENTS_MAX, Head, MpiJob
 from launcher.mpi.messages import NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.node import Line as Way
 from launcher.mpi.node import Node
@@ -375,7 +375,7 @@ def test_a_session_that_talks_without_end_fills_neither_memory_nor_log(tmp_path:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
     ways = (Way("node0", ()), Way("node1", ()))
-    head = Head(Job("job", ways, 1, ADDRESS, 1, {}, 9.0), str(tmp_path), Gate((), (), (), "", b""))
+    head = Head(MpiJob("job", ways, 1, ADDRESS, 1, {}, 9.0), str(tmp_path), Gate((), (), (), "", b""))
     node = Node(1, ways[1])
     told: list[int] = []
     head.agent = SimpleNamespace(  # type: ignore[assignment]

@@ -20,7 +20,7 @@ from launcher.channel.frames import (
     SEAL_BYTES,
     Answering,
     Calling,
-    Intruder,
+    HandshakeFailed,
     Sealed,
 )
 from launcher.channel.keys import make_key, name_job, read_token
@@ -35,9 +35,9 @@ from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import messages as core_messages
 from launcher.core.errors import NotReady, UsageError
-from launcher.core.messages import FACTS_KEPT, Garbled, parse
+from launcher.core.messages import FACTS_KEPT, Garbled, parse, render
 from launcher.core.model import Allocation, Scope
-from launcher.failure import transfer
+from launcher.core.shorten import ROOM_BYTES, fit, fit_all
 from launcher.failure.arbiter import (
     EVENTS_OF_NODE,
     LOST,
@@ -60,6 +60,7 @@ from launcher.planning.recorded import replay
 from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
+from launcher.recorder.facts import Collective, GroupRecord, RankRecord
 from tests.saying import keep
 from tests.unit.test_verdict import OOM, dead, judge
 
@@ -96,12 +97,12 @@ def test_who_has_another_key_notices_it_and_is_noticed() -> None:
     """Each by the proof of the other."""
     answering, calling = Answering(KEY), Calling(OTHER)
     proof = calling.feed(answering.feed(calling.call))
-    with pytest.raises(Intruder, match="another token"):
+    with pytest.raises(HandshakeFailed, match="another token"):
         answering.feed(proof)
     impostor = Answering(OTHER)
     calling = Calling(KEY)
     calling.feed(impostor.feed(calling.call))
-    with pytest.raises(Intruder, match="another token"):
+    with pytest.raises(HandshakeFailed, match="another token"):
         calling.feed(bytes(32))
 
 
@@ -111,7 +112,7 @@ def test_a_caller_without_the_key_hears_nothing_that_is_made_of_it() -> None:
     assert len(nonces) == 3 and {len(nonce) for nonce in nonces} == {32}
     for call in (PREAMBLE + bytes(32), PREAMBLE + bytes(32 + 31)):
         assert len(Answering(KEY).feed(call)) == 32
-    with pytest.raises(Intruder, match="another token"):
+    with pytest.raises(HandshakeFailed, match="another token"):
         Answering(KEY).feed(PREAMBLE + bytes(32 + 32))
 
 
@@ -120,7 +121,7 @@ def test_a_proof_is_good_for_one_connection() -> None:
     first, second, calling = Answering(KEY), Answering(KEY), Calling(KEY)
     proof = calling.feed(first.feed(calling.call))
     second.feed(calling.call)
-    with pytest.raises(Intruder):
+    with pytest.raises(HandshakeFailed):
         second.feed(proof)
 
 
@@ -130,11 +131,11 @@ def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
     nonce = first.feed(calling.call)
     reflected = second.feed(PREAMBLE + nonce)
     proof = first.feed(calling.feed(nonce))
-    with pytest.raises(Intruder):
+    with pytest.raises(HandshakeFailed):
         second.feed(proof)
     fresh, caller = Answering(KEY), Calling(KEY)
     fresh.feed(caller.call)
-    with pytest.raises(Intruder):
+    with pytest.raises(HandshakeFailed):
         fresh.feed(proof)
     assert reflected != nonce
 
@@ -157,7 +158,7 @@ def test_frames_that_are_repeated_reordered_or_sent_back_end_a_connection() -> N
 def test_what_is_too_long_is_refused_before_it_has_come() -> None:
     """Four bytes are enough to know."""
     hub, caller = connect()
-    with pytest.raises(Garbled, match="expected 65536 at most"):
+    with pytest.raises(Garbled, match="expected 1048576 at most"):
         hear(hub, (FRAME_LIMIT_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(ValueError, match="a message of"):
         caller.pack({"n": "x" * FRAME_LIMIT_BYTES})
@@ -417,7 +418,7 @@ def test_what_only_follows_by_its_last_words_is_no_first() -> None:
 def test_a_verdict_arrives_as_it_was_sent() -> None:
     """With how the other processes of its node ended."""
     verdict = judge(dead(2, 1, stderr=OOM_WORDS), others=[dead(3, -15)], causes=[OOM])
-    record = json.loads(json.dumps(transfer.render(verdict)))
+    record = json.loads(json.dumps(render(fit(verdict))))
     assert parse(Verdict, record) == verdict
 
 
@@ -425,11 +426,21 @@ def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
     """Lines of its end are kept."""
     noise = "".join(f"{index:06d} {chr(0x1F600) * 300}\n" for index in range(200))
     verdict = judge(dead(2, 1, stderr=noise), others=[dead(rank, -15) for rank in range(3, 500)])
-    record = transfer.render(verdict)
-    assert len(json.dumps(record)) <= transfer.ROOM_BYTES
+    record = render(fit(verdict))
+    assert len(json.dumps(record)) <= ROOM_BYTES
     parsed = parse(Verdict, json.loads(json.dumps(record)))
     assert parsed is not None and parsed.first == verdict.first
     assert parsed.stderr[-1].startswith("000199")
+
+
+def test_records_of_many_ranks_fit_together_and_keep_the_group_that_waits() -> None:
+    """Each rank keeps its share; the groups that wait are its last."""
+    done = [GroupRecord(str(index), recent=(Collective(1, "x" * 200, True),)) for index in range(63)]
+    records = [RankRecord(rank, "nccl", (*done, GroupRecord("63", enqueued=7))) for rank in range(256)]
+    kept = fit_all(records)
+    assert len(json.dumps([render(one) for one in kept])) <= 2 * ROOM_BYTES
+    assert [(one.rank, one.groups[-1].enqueued) for one in kept] == [(rank, 7) for rank in range(256)]
+    assert fit_all(records[:1]) == tuple(records[:1])
 
 
 # --- keys

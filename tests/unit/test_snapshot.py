@@ -16,7 +16,7 @@ from launcher.checks.finding import WARNING, Finding
 from launcher.cli.entry import main
 from launcher.cli.show import write_file
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
-from launcher.core.redact import is_public_name
+from launcher.core.secret_names import is_public_name
 from launcher.machine.host import DEVICE_LIMIT, Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job

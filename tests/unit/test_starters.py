@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.failure.causes import find_causes
-from launcher.failure.stderr import read_last_words
+from launcher.failure.stderr import read_last_output
 from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, codes, death, raised
 
 TOLD = {
@@ -82,7 +82,7 @@ def test_an_exception_whose_traceback_is_lost_is_read(prefix: str) -> None:
     last = "RuntimeError: shape '[3, 4]' is invalid for input of size 10"
     text = f"wandb: Connection refused, retrying\n{prefix}{last}\n"
     assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["shape-mismatch"]
-    assert read_last_words(text.encode(), None).exception == last
+    assert read_last_output(text.encode(), None).exception == last
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_exception_whose_traceback_is_lost_is_read(prefix: str) -> None:
 )
 def test_a_line_about_an_exception_is_none(line: str) -> None:
     """Only a line that is one counts."""
-    assert read_last_words(f"{line}\nepoch 4\n".encode(), None).exception == ""
+    assert read_last_output(f"{line}\nepoch 4\n".encode(), None).exception == ""
 
 
 def test_an_exception_of_a_starter_does_not_hide_the_childs() -> None:

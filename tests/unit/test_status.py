@@ -16,7 +16,7 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.members import Members
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
-from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
+from launcher.control.node import RANKS_MAX, limit_ranks
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
     Order,
@@ -203,12 +203,12 @@ def test_control_characters_and_secrets_of_a_node_reach_no_terminal() -> None:
 
 def test_a_node_of_many_ranks_says_how_many_it_leaves_out() -> None:
     """An answer goes into one frame of the channel, whatever a node runs."""
-    short = shorten({**NODE, "ranks": [RANK] * 4096})
-    assert len(json.dumps(short)) <= ANSWER_LIMIT_BYTES
+    short = limit_ranks({**NODE, "ranks": [RANK] * 4096})
+    assert len(json.dumps(short)) <= FRAME_LIMIT_BYTES - 1000
     ranks = short["ranks"]
-    assert isinstance(ranks, list) and short["left_out"] == 4096 - len(ranks) > 0
+    assert isinstance(ranks, list) and short["left_out"] == 4096 - RANKS_MAX == 4096 - len(ranks)
     assert "more" in render_text(make_view([{"node": 0, "answer": short}]))
-    assert shorten(NODE) == NODE
+    assert limit_ranks(NODE) == NODE
 
 
 def make_answer(rank: int, *, threads: int = 1, depth: int = 3, width: int = 10) -> Answer:

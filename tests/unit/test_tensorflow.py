@@ -28,7 +28,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
-from launcher.process.ports import check_ports
+from launcher.process.port_checks import check_ports
 from launcher.servers import tf_server
 from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
 

@@ -16,17 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.shorten import shorten_lines
 from launcher.failure.model import ProcessExit
 from launcher.failure.stderr import (
     ERROR_FILE_BYTES,
     STDERR_BYTES,
-    LastWords,
+    LastOutput,
     find_user_frame,
-    read_last_words,
+    read_last_output,
     read_root_cause,
     read_uncaught,
 )
-from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
+from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable
 from launcher.guest.process import TEXT_LIMIT, write_error_file
 from tests.fuzz.redaction import find_left, make_key
 from tests.unit.platforms_model import deterministic
@@ -40,15 +41,15 @@ BAR = "\r".join(
 )
 
 
-def say(text: str) -> LastWords:
+def say(text: str) -> LastOutput:
     """Return the last words of a process that has written this."""
-    return read_last_words(text.encode("utf-8", "surrogateescape"), None)
+    return read_last_output(text.encode("utf-8", "surrogateescape"), None)
 
 
-def run(code: str, *flags: str) -> LastWords:
+def run(code: str, *flags: str) -> LastOutput:
     """Return the last words of a real Python that runs this code."""
     done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, check=False, timeout=60)
-    return read_last_words(done.stderr, None)
+    return read_last_output(done.stderr, None)
 
 
 def record(folder: Path, content: object) -> str:
@@ -243,7 +244,7 @@ def test_long_message_is_cut_between_words_in_the_process(tmp_path: Path, edge: 
     place = TEXT_LIMIT + distance if distance < 0 else len(text) - distance
     text = text[:place] + edge + SECRET + edge + text[place:]
     write_error_file(path, ValueError, ValueError(text), None)
-    assert SECRET[6:20] not in str(read_last_words(b"", path))
+    assert SECRET[6:20] not in str(read_last_output(b"", path))
 
 
 def test_words_of_an_agents_process_lose_their_first_line_too() -> None:
@@ -260,9 +261,9 @@ def test_words_of_an_agents_process_lose_their_first_line_too() -> None:
 def test_half_a_secret_at_the_edge_is_left_out() -> None:
     """The end of a stream may begin in the middle of anything."""
     tail = (SECRET[5:] + " x\n" + "y\n" * STDERR_BYTES).encode()[:STDERR_BYTES]
-    assert set(read_last_words(tail, None).lines) == {"y"}
-    assert read_last_words(b"a" * STDERR_BYTES, None).lines == ()
-    assert read_last_words(b"a" * (STDERR_BYTES - 10) + b" the rest ", None).lines == ("the rest",)
+    assert set(read_last_output(tail, None).lines) == {"y"}
+    assert read_last_output(b"a" * STDERR_BYTES, None).lines == ()
+    assert read_last_output(b"a" * (STDERR_BYTES - 10) + b" the rest ", None).lines == ("the rest",)
     (line,) = presentable(["word " * (LINE_CHARS // 5 - 2) + SECRET + " more" * 9])
     assert SECRET[:10] not in line and line.endswith("characters)")
 
@@ -292,27 +293,27 @@ def test_the_error_file_of_record(tmp_path: Path) -> None:
             "errorCode": 1,
         }
     }
-    words = read_last_words(b"before\n" + TRACEBACK.encode(), record(tmp_path, content))
+    words = read_last_output(b"before\n" + TRACEBACK.encode(), record(tmp_path, content))
     assert words.traceback == tuple(TRACEBACK.split("\n"))
     assert (words.source, words.exception, words.lines) == ("error file", "ValueError: no", ("before",))
-    other = read_last_words(f"{TRACEBACK} other".encode(), record(tmp_path, content))
+    other = read_last_output(f"{TRACEBACK} other".encode(), record(tmp_path, content))
     assert other.lines[-1] == "ValueError: no other"
 
 
 def test_the_error_file_with_a_plain_message(tmp_path: Path) -> None:
     """The other shape: a text. The traceback is that of stderr then, if there is one."""
     path = record(tmp_path, {"message": "it broke", "timestamp": 1})
-    assert read_last_words(b"x", path) == LastWords(
+    assert read_last_output(b"x", path) == LastOutput(
         (), "error file", "it broke", ("it broke",), ("x",), was_ending=True
     )
-    both = read_last_words(TRACEBACK.encode(), path)
+    both = read_last_output(TRACEBACK.encode(), path)
     assert both.exception == "it broke" and both.traceback == tuple(TRACEBACK.split("\n"))
-    whole = read_last_words(b"", record(tmp_path, {"message": TRACEBACK}))
+    whole = read_last_output(b"", record(tmp_path, {"message": TRACEBACK}))
     assert whole.exception == "ValueError: no" and whole.source == "error file"
     bare = {"message": {"message": "E: no", "extraInfo": {}}}
-    assert read_last_words(b"", record(tmp_path, bare)).exception == "E: no"
+    assert read_last_output(b"", record(tmp_path, bare)).exception == "E: no"
     stack = {"message": {"extraInfo": {"py_callstack": TRACEBACK}}}
-    assert read_last_words(b"", record(tmp_path, stack)).exception == "ValueError: no"
+    assert read_last_output(b"", record(tmp_path, stack)).exception == "ValueError: no"
 
 
 @pytest.mark.parametrize(
@@ -334,14 +335,14 @@ def test_the_error_file_with_a_plain_message(tmp_path: Path) -> None:
 )
 def test_a_broken_error_file_is_a_note(content: bytes, tmp_path: Path) -> None:
     """stderr is used instead, and the note says why."""
-    words = read_last_words(TRACEBACK.encode(), record(tmp_path, content))
+    words = read_last_output(TRACEBACK.encode(), record(tmp_path, content))
     assert words.exception == "ValueError: no"
     assert words.note.startswith("its error file is not what torch writes")
 
 
 def test_a_surrogate_in_the_error_file_is_an_escape(tmp_path: Path) -> None:
     """JSON can hold what no file can: it must not reach one."""
-    words = read_last_words(b"", record(tmp_path, b'{"message": "half \\ud800 \\u001b[31m pair"}'))
+    words = read_last_output(b"", record(tmp_path, b'{"message": "half \\ud800 \\u001b[31m pair"}'))
     assert presentable([words.exception]) == ("half \\ud800  pair",)
 
 
@@ -350,18 +351,18 @@ def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     begin = time.monotonic()
     for path in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero", "a\0b", str(tmp_path / ("x" * 300))):
-        words = read_last_words(b"x", path)
+        words = read_last_output(b"x", path)
         assert words.note.startswith("its error file cannot be read: "), path
         assert words.lines == ("x",)
     assert time.monotonic() - begin < 5
-    assert read_last_words(b"x", str(tmp_path / "none")).note == ""
+    assert read_last_output(b"x", str(tmp_path / "none")).note == ""
 
 
 def test_a_huge_error_file_is_not_read(tmp_path: Path) -> None:
     """1 GiB of it (sparse) costs neither memory nor time."""
     with open(tmp_path / "error.json", "wb") as file:
         file.truncate(1 << 30)
-    words = read_last_words(b"", str(tmp_path / "error.json"))
+    words = read_last_output(b"", str(tmp_path / "error.json"))
     assert words.note == "its error file cannot be read: it is larger than 1 MiB"
 
 
@@ -371,7 +372,7 @@ def test_anything_can_be_read_and_shown(
     stderr: bytes, content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Whatever a process writes, what is shown is printable, and nothing raises."""
-    words = read_last_words(stderr, record(tmp_path_factory.mktemp("any"), content))
+    words = read_last_output(stderr, record(tmp_path_factory.mktemp("any"), content))
     for line in (*presentable(words.traceback), *presentable(words.lines), *presentable([words.exception])):
         assert line.isprintable()
 
@@ -431,7 +432,7 @@ def test_reading_stays_quick_on_hostile_streams() -> None:
         "\r" * 32000,
         CAUSE + "\n",
     ):
-        words = read_last_words((text * (32000 // len(text))).encode(), None)
+        words = read_last_output((text * (32000 // len(text))).encode(), None)
         presentable(words.lines)
         presentable(words.traceback)
     assert time.monotonic() - begin < 10

@@ -1,0 +1,476 @@
+"""Names of secrets: which variables a snapshot may hold, and values after a name in a text.
+
+The table of all that counts as a secret is ``secrets.txt``. A search takes linear time: logs are long. So
+repetitions are bounded, or their end is remembered.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from launcher.core import mpi
+from launcher.core.blocks import read_blocks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Span = tuple[int, int]
+
+MARKER = "<redacted>"
+
+TABLE = {block.name: block for block in read_blocks("core/secrets.txt")}
+_FRAGMENT = re.compile(r"\(\?&(\w+)\)")
+_FRAGMENTS = TABLE["fragments"].fields
+
+_PUBLIC_PREFIXES = (*TABLE["public"].words("prefixes"), *mpi.PREFIXES)
+_PUBLIC_ENDS = TABLE["public"].words("ends")
+_PUBLIC_NAMES = frozenset(TABLE["public"].words("names"))
+_PRIVATE_PARTS = TABLE["private"].words("parts")
+_PRIVATE_WORDS = frozenset(TABLE["private"].words("words"))
+_HARMLESS_PART = "PRIVATE_IPV4_ADDRESS"
+"""From AWS Batch: an address inside a private network."""
+_HARMLESS_WORD = "PKEY"
+
+
+@cache
+def compile_row(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern of the table, compiled; ``(?&X)`` is the fragment X."""
+    while "(?&" in pattern:
+        pattern = _FRAGMENT.sub(lambda match: f"(?:{_FRAGMENTS[match[1]]})", pattern)
+    return re.compile(pattern, re.VERBOSE | flags)
+
+
+def is_public_name(name: str) -> bool:
+    """Return whether a variable of this name may appear in a snapshot (its value redacted).
+
+    Args:
+        name: Name of an environment variable; case matters, as it does to the system.
+
+    Returns:
+        True for a name that the launcher or a reader of a bug report needs, unless the name
+        looks like a secret's: ``OMPI_COMM_WORLD_RANK`` but neither ``HOME`` nor ``SLURM_JWT``.
+    """
+    if not name.isascii() or sounds_secret(name):
+        return False
+    return name in _PUBLIC_NAMES or name.startswith(_PUBLIC_PREFIXES) or f"_{name}".endswith(_PUBLIC_ENDS)
+
+
+def sounds_secret(name: str) -> bool:
+    """Return whether a variable of this name has a secret value."""
+    name = name.upper().replace(_HARMLESS_PART, "ADDRESS")
+    words = name.replace(".", "_").replace("-", "_").split("_")
+    return (
+        any(part in name for part in _PRIVATE_PARTS)
+        or not _PRIVATE_WORDS.isdisjoint(words)
+        or any(word.endswith("KEY") and word != _HARMLESS_WORD for word in words)
+    )
+
+
+_NAMES = TABLE["names"].fields
+_NAME = compile_row(
+    "(?:(?P<plural>{plural})|(?P<several>(?<=_)(?:tokens|keys)))(?![a-z0-9])"
+    "|(?:(?P<strong>{strong})|(?P<word>{word}))(?:{ending})"
+    "|(?:(?P<weak>{weak})|(?P<sig>sig(?:nature)?))(?![a-z0-9])".format_map(_NAMES)
+)
+_TEXT_TOKEN, _COUNTED_TOKENS, _OPEN_KEY, _OPEN_FIELD = (
+    compile_row(_NAMES[row]) for row in ("text", "counted", "open", "fields")
+)
+_PROSE, _METHOD, _COUNT, _HARMLESS = (
+    compile_row(_NAMES[row]) for row in ("prose", "method", "count", "harmless")
+)
+LOOK_BACK = 80
+_SEPARATORS = [
+    (
+        row.fields["kind"],
+        row.words("of"),
+        row.fields.get("name", ""),
+        compile_row(row.fields["then"]),
+        row.fields.get("value", ""),
+    )
+    for row in TABLE.values()
+    if "then" in row.fields
+]
+_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,-]""")
+
+_QUOTE = re.compile(r"""[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|\'\'\'|["'`])""")
+# The beginning of a list, a table or a call; what is in it
+_OPENING = re.compile(r"[A-Za-z_][\w.]{0,48}[(\[{]|[(\[{]")
+_PIECE = re.compile(
+    r"""(?P<open>[(\[{])|(?P<close>[)\]}])|[bBfFrRuU]{0,2}(?P<slashes>\\{0,8})(?P<quote>\"\"\"|\'\'\'|["'`])"""
+    r"""|(?P<bare>[^\s"'`,:=;()\[\]{}]+)|(?P<key>[:=])|[\s,;]+"""
+)
+_PIECES_MAX = 400
+_VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z0-9]+)+\Z")
+_LINE = re.compile(
+    r"""(- {1,4})?(?:["']?([\w.-]{1,64})["']?[ \t]*(?::|=)[ \t]+|["']?([\w.-]{1,64})["']?=)?([^\r\n]*)"""
+)
+_SCHEME = re.compile(r"(?i:basic|bearer|digest|negotiate|token)[ \t]{1,8}(?=[^\s])")
+_ANY_SCHEME = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[^\s\"'])")
+_PARAMETERS = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[\w-]{1,40}=[^\s=])")
+# A backslash belongs to a value unless it escapes the closing quote; a quote belongs to it inside a word.
+_BARE = {
+    "equals": re.compile(r"""(?:[^\s"'&;\\]|[&;](?![\w .%-]{1,40}=|\s|\Z)|["'](?=\w)|\\(?!\\{0,8}["']))+"""),
+    "json": re.compile(r"""[^\s"',{}\[\]\\]+"""),
+    "colon": re.compile(r"""[^\s"',;}]+"""),
+    "tag": re.compile(r"[^<>]+(?=</|(?<=\]\])>)"),
+    "line": re.compile(r"[^\r\n]+"),
+    "blob": re.compile(r"[\w+/=-]+"),
+    "signature": re.compile(r"[\w%+/=-]+"),
+}
+_HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
+_COMMA = re.compile(r",(?=.)")
+_ITEM = re.compile(r"[\w+/=-]{20,}")
+_STATEMENTS = ("pass", "continue", "break", "return")
+_LINES_MAX = 100
+_WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
+
+
+class _Text:
+    """A text that is searched once; caches the ends of values, quotes and blocks."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lower = text.encode("ascii", "replace").lower().decode()  # unlike lower(), keeps the length
+        self._ends: dict[str, Span] = {}
+        self.listed = [0, 0]
+        """Where the last list or table ends, and the last call."""
+        self.keyed = 0
+        """How far values were searched for keys."""
+
+    def end(self, kind: str, start: int) -> int:
+        """Return the end of a value of this kind that begins at ``start``."""
+        first, last = self._ends.get(kind, (0, -1))
+        if not first <= start < last:
+            match = _BARE[kind].match(self.text, start)
+            last = match.end() if match else start
+            self._ends[kind] = (start, last)
+        return last
+
+    def end_of_quote(self, quote: str, level: int, start: int) -> int:
+        """Return the end of a quoted text whose quote has ``level`` backslashes, or the end of the text."""
+        kind = f"{level}{quote}"
+        first, last = self._ends.get(kind, (0, -1))
+        if not first <= start <= last:
+            last = self._find_quote(quote, level, start)
+            self._ends[kind] = (start, last)
+        return last
+
+    def end_of_block(self, start: int, indent: int) -> int:
+        """Return the end of the lines with at least the first line's indentation (YAML)."""
+        kind = f"block {indent}"
+        first, last = self._ends.get(kind, (0, -1))
+        if not first <= start <= last:
+            margin = re.escape(self.text[start - indent : start])
+            match = re.compile(rf"[^\n]*(?:\n{margin}[^\n]*|\n[ \t]*(?=\n{margin}))*").match(self.text, start)
+            last = match.end() if match else start
+            self._ends[kind] = (start, last)
+        return last
+
+    def _find_quote(self, quote: str, level: int, start: int) -> int:
+        at = self.text.find(quote, start)
+        while at >= 0:
+            slashes = at
+            while slashes > start and self.text[slashes - 1] == "\\":
+                slashes -= 1
+            count = at - slashes
+            # Each level of quoting doubles backslashes and adds one: 0, 1, 3, 7
+            if count <= level if level else count % 2 == 0:
+                return max(at - count, start) if level else at
+            if level and ((count + 1) // (level + 1)) % 2:
+                return at - level
+            at = self.text.find(quote, at + 1)
+        return len(self.text)
+
+
+def find_named(text: str) -> Iterator[Span]:
+    """Yield the (start, end) of the values after names of secrets."""
+    seen = _Text(text)
+    for match in _NAME.finditer(seen.lower):
+        if not _ANY_SEPARATOR.match(seen.lower, match.end()):
+            continue
+        group = match.lastgroup or ""
+        start = match.start()
+        if group in ("word", "sig") and match[0] != "signature" and not _begins_word(seen.text, start):
+            continue
+        before = seen.lower[max(0, start - LOOK_BACK) : start]
+        if match[0].startswith("token") and _TEXT_TOKEN.search(before):
+            group = "weak"
+        if group == "several":
+            name = seen.text[start - len(_name_start(before)) : match.end()]
+            if not name.isupper() or _TEXT_TOKEN.search(before) or _COUNTED_TOKENS.search(before):
+                continue
+        if match[0] == "key" and _OPEN_KEY.search(before):
+            continue
+        found = _find_separator(seen, match, before)
+        if found is not None:
+            yield from _find_value(seen, match, group, *found)
+
+
+def _begins_word(text: str, start: int) -> bool:
+    """Return whether a word begins here: not after a letter, or with a capital after a lower-case letter."""
+    if start == 0:
+        return True
+    before = text[start - 1]
+    if not before.isalnum():
+        return True
+    return text[start].isupper() and (before.islower() or before.isdigit())
+
+
+def _names_class(seen: _Text, match: re.Match[str]) -> bool:
+    """Return whether this is a class that is made of secrets: ``AzureKeyCredential("X")``."""
+    return match[0] in ("auth", "credential", "credentials") and seen.text[match.start()].isupper()
+
+
+def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
+    """Return the kind and the match of the separator after a name; None if there is none."""
+    start = match.start()
+    named = f"{seen.text[start - len(before) : start]}\0{seen.text[start : match.end()]}"
+    for kind, groups, name, then, value in _SEPARATORS:
+        found = then.match(seen.lower, match.end())
+        if found is None or (groups and match.lastgroup not in groups):
+            continue
+        if not compile_row(name, re.ASCII).search(named):
+            continue
+        if not compile_row(value).match(seen.text, found.end()):
+            continue
+        if kind not in ("lines", "below") or _is_below(seen, kind, before, start, found):
+            return "next" if kind == "below" else kind, found
+    return None
+
+
+def _is_below(seen: _Text, kind: str, before: str, start: int, separator: re.Match[str]) -> bool:
+    """Return whether lines below a name are its values: further in, items of a list, or alone."""
+    ahead = before[: len(before) - len(_name_start(before))]
+    line = ahead.rpartition("\n")[2].rstrip("\"'")
+    begin = line.lstrip(" \t")
+    if kind == "lines":
+        is_item = seen.text.startswith("- ", separator.end())
+        return len(separator["indent"]) + is_item > len(line) - len(begin)
+    if separator["item"]:
+        return begin.rstrip(" \t") == "-"
+    is_whole = "\n" in ahead or start <= LOOK_BACK
+    return not begin or len(separator["indent"]) > (len(line) - len(begin) if is_whole else 0)
+
+
+def _name_start(before: str) -> str:
+    """Return the part of the text before a match that belongs to the same name."""
+    at = len(before)
+    while at and (before[at - 1].isalnum() or before[at - 1] in "_.-"):
+        at -= 1
+    return before[at:]
+
+
+def _find_value(
+    seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
+) -> Iterator[Span]:
+    """Yield what is secret after a name and its separator: lines, items, or a single value."""
+    start, text = separator.end(), seen.text
+    if kind == "call" and _names_class(seen, match):
+        if start > seen.listed[1]:
+            items, seen.listed[1], _ = _find_items(seen, start - 1, match[0] == "auth", is_call=True)
+            yield from items
+    elif kind == "block" and group != "plural":
+        yield start, seen.end_of_block(start, len(separator["indent"]))
+    elif kind in ("lines", "section"):
+        if group in ("strong", "plural") or match[0].startswith("cred"):
+            yield from _find_lines(seen, start, len(separator["indent"]), kind)
+    elif match[0] == "authorization" and _PARAMETERS.match(text, start):
+        quote = text[match.start() - 1] if match.start() else ""  # Authorization: Digest a="b", c="X"
+        end = text.find(quote, start) if quote in ("'", '"') else -1
+        line = seen.end("line", start)
+        yield start, end if start < end < line else line
+    else:
+        scheme = (_ANY_SCHEME if match[0] == "authorization" else _SCHEME).match(text, start)
+        if scheme and group in ("strong", "word"):
+            if kind == "colon" and not _SCHEME.match(text, start):
+                yield start, scheme.end() - 1  # Authorization:X
+            start = scheme.end()
+        opening = _OPENING.match(text, start) if kind != "tag" else None
+        items, is_all = _find_opened(seen, match, group, opening)
+        yield from items
+        is_counted = group in ("plural", "several") and (separator[0] != "=" or opening is not None)
+        if not is_all and not is_counted:
+            yield from _find_single(seen, match, group, kind, separator, start)
+
+
+def _find_opened(
+    seen: _Text, match: re.Match[str], group: str, opening: re.Match[str] | None
+) -> tuple[list[Span], bool]:
+    """Return the secret items of a list, a table or a call that begins here, and whether that is all."""
+    if opening is None or group not in ("strong", "plural", "word"):
+        return [], False
+    is_call = len(opening[0]) > 1
+    is_pair = match[0] == "auth" and opening[0][-1] in "(["
+    if group == "word" and not (is_pair or match[0].startswith("cred") or match[0].endswith("pwd")):
+        return [], False
+    if opening.end() - 1 < max(seen.listed[: 1 + is_call]):
+        return [], not is_call  # it is a part of the last one
+    items, seen.listed[is_call], closed = _find_items(seen, opening.end() - 1, is_pair, is_call)
+    return items, closed and not is_call
+
+
+def _find_single(
+    seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str], start: int
+) -> Iterator[Span]:
+    """Yield a value that is one text, quoted or not, unless it cannot be a secret."""
+    text = seen.text
+    quote_found = _QUOTE.match(text, start) if kind != "tag" else None
+    if quote_found is not None:
+        start = quote_found.end()
+    if text.startswith(MARKER, start):
+        return
+    if group == "weak":
+        yield from _find_blob(seen, start)
+        return
+    if match[0] == "keys":
+        yield from _find_keys(seen, start)
+        return
+    if group == "sig":
+        is_in_address = separator[0] == "=" and _begins_parameter(seen, match)
+        end = seen.end("equals" if is_in_address else "signature", start)
+        if start < end and (is_in_address or end - start >= 16 or _is_short_key(text[start:end])):
+            yield start, end
+        return
+    if quote_found is None and separator[0].strip() == ":" and _PROSE.match(text, start):
+        return
+    if quote_found is not None:
+        end = seen.end_of_quote(quote_found[2], len(quote_found[1]), start)
+    else:
+        shape = {"named": "equals", "next": "equals"}.get(kind, kind)
+        end = seen.end(shape, start)
+        if start < end and kind == "equals" and text[start] in "\"'":
+            end = start
+    value = text[start : min(end, start + 400)]
+    if group in ("plural", "several"):
+        is_variable = text[match.start() : match.end()].isupper()
+        if all(map(_HARMLESS_ITEM.match, value.split(","))) or not (is_variable or _COMMA.search(value)):
+            return
+    if end > start and not _is_harmless(seen, match, kind, value):
+        yield start, end
+
+
+def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], int, bool]:
+    """Return the values in a list, table or call that opens here, without keys.
+
+    Of a pair (user, password), only the last one is secret; of a call, only strings. Also return how far all
+    values were found, and whether it is closed.
+    """
+    found: list[Span] = []
+    last: Span | None = None
+    depth, open_depth, at, open_at, is_open = 0, _PIECES_MAX, start, 0, False
+    for _ in range(_PIECES_MAX):
+        piece = _PIECE.match(seen.text, at)
+        if piece is None:
+            break
+        at = piece.end()
+        if piece["open"]:
+            depth += 1
+            if is_open and open_depth == _PIECES_MAX:
+                open_depth, open_at = depth, open_at or at
+            last, is_open = None, False
+        elif piece["close"]:
+            depth -= 1
+            open_depth = open_depth if depth >= open_depth else _PIECES_MAX
+            if depth == 0:
+                return (found[-1:] if is_pair and len(found) == 2 else found), open_at or at, True
+        elif piece["key"]:
+            if last is not None:
+                is_open = _OPEN_FIELD.match(seen.text[last[0] : last[1]]) is not None
+                found = found[:-1] if found and found[-1] == last else found
+            last = None
+        elif piece["quote"] or piece["bare"]:
+            last = piece.span()
+            if piece["quote"]:
+                last = at, seen.end_of_quote(piece["quote"], len(piece["slashes"]), at)
+                at = last[1] + len(piece["slashes"]) + len(piece["quote"])
+            value = seen.text[last[0] : min(last[1], last[0] + 99)]
+            is_name = is_call and (piece["bare"] or _VARIABLE.match(value))
+            if not is_open and not is_name and depth < open_depth and not _HARMLESS_ITEM.match(value):
+                found.append(last)
+            is_open = False
+    return found, open_at or at, False
+
+
+def _find_lines(seen: _Text, start: int, indent: int, kind: str) -> Iterator[Span]:
+    """Yield the values in lines of the same indentation: of a list, of a table, or a single one."""
+    margin = seen.text[start - indent : start]
+    for _ in range(_LINES_MAX):
+        line = _LINE.match(seen.text, start)
+        if line is None or not line[0] or line[0][0] in "[#":
+            return
+        key = line[2] or line[3]
+        is_value = line[1] or key or (kind == "lines" and " " not in line[4].strip() and "(" not in line[4])
+        value = line[4].strip().strip("\"'")
+        if not is_value:
+            return
+        open_field = key and _OPEN_FIELD.match(key)
+        if (
+            value
+            and not open_field
+            and not _HARMLESS_ITEM.match(value)
+            and value not in (MARKER, *_STATEMENTS)
+        ):
+            begin = line.start(4) + line[4].index(value)
+            yield begin, begin + len(value)
+        if not (line[1] or key):
+            return
+        start = line.end() + 1 + indent
+        if seen.text[line.end() : start] != f"\n{margin}":
+            return
+
+
+def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
+    """Yield a value that looks like a key: long, and with digits, lower and upper case, or hexadecimal."""
+    end = seen.end("blob", start)
+    head = seen.text[start : min(end, start + 200)]
+    if end - start < 20:
+        return
+    if (head[0] != "/" and _is_mixed(head)) or re.match(r"[0-9a-fA-F]{32}", head):
+        yield start, end
+
+
+def _find_keys(seen: _Text, start: int) -> Iterator[Span]:
+    """Yield the values in a list without brackets that look like keys."""
+    end = seen.end("equals", start)
+    start, seen.keyed = max(start, seen.keyed), max(end, seen.keyed)
+    for item in _ITEM.finditer(seen.text, start, end):
+        yield from _find_blob(seen, item.start())
+
+
+def _begins_parameter(seen: _Text, match: re.Match[str]) -> bool:
+    """Return whether a name is one in the query of an address."""
+    before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
+    return before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
+
+
+def _is_short_key(value: str) -> bool:
+    return len(value) >= 8 and _is_mixed(value)
+
+
+def _is_mixed(value: str) -> bool:
+    return all(re.search(part, value) for part in ("[0-9]", "[a-z]", "[A-Z]"))
+
+
+def _is_harmless(seen: _Text, match: re.Match[str], kind: str, value: str) -> bool:
+    """Return whether a value cannot be a secret although its name says so."""
+    if _HARMLESS.match(value.rstrip(",;)}]")):
+        return True
+    if kind == "next" and _NAME.fullmatch(value.lower().rstrip("])\"',")):
+        return True  # --token TOKEN, in a usage text; ["password", "token"]
+    name = match["word"]
+    if name is None:
+        return False
+    if value[0] in "{[(":
+        return True
+    if name == "headers":
+        return re.search(r"[\w-]{1,64}(?:=|:|%3[adAD])", value) is None
+    if name in ("auth", "bearer"):
+        return _METHOD.match(value) is not None
+    if name in ("pass", "pw", "pat") and kind != "next":
+        return _COUNT.match(value) is not None and not seen.text[match.start()].isupper()
+    if name == "pwd":
+        whole = seen.text[max(0, match.start() - 1) : match.end()].strip(" \t\r\n'\"=")
+        return whole == "PWD" and value[0] == "/"  # the shell's variable
+    return name.startswith("cred") and _WORKING_FOLDER.match(value) is not None
