@@ -11,7 +11,6 @@ from launcher.core.messages import SECONDS_MAX
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, UNMET, UNPROVEN
-from launcher.failure.reason import STALLED_STATUS
 from launcher.failure.transfer import fit
 
 TYPE_CHECKING = False
@@ -69,8 +68,7 @@ class Reporter:
     def tell_reason(self, reason: Reason) -> None:
         """Report that this node ends the job for a reason of its own."""
         before = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
-        status = STALLED_STATUS if reason.status is None else reason.status
-        self.tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
+        self.tell_event(reason.kind, reason.status, before.get(reason.kind, "") + reason.what)
 
     def tell_lost(self) -> None:
         """Report that we gave up node 0, which was silent for too long; it may still hear us."""

@@ -11,6 +11,7 @@ from launcher.core.environ import (
     parse_int,
     parse_nodes,
 )
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.model import COUNT_WORDS
 
 TYPE_CHECKING = False
@@ -130,6 +131,14 @@ def parse_statuses(text: str) -> tuple[int, ...]:
         return tuple(parse_int(item.strip(), 1, 256) for item in text.split(","))
     except Malformed:
         raise Malformed("exit statuses in 1..255, such as 93 or 93,94") from None
+
+
+def parse_fatal_status(text: str) -> int:
+    """Return an exit code that no platform takes for a signal (128+n) or for "retry" (75)."""
+    status = parse_int(text, 1, 126)
+    if status == EXIT_NOT_READY:
+        raise Malformed(f"an exit code in 1..125 other than {EXIT_NOT_READY}, which means that a retry helps")
+    return status
 
 
 def parse_regex(text: str) -> str:
@@ -300,6 +309,7 @@ KINDS: dict[str, Callable[[str], object] | None] = {
     "nodes": parse_nodes,
     "command": parse_command,
     "endpoint": parse_endpoint,
+    "fatal": parse_fatal_status,
     "gpus_per_process": parse_gpus_per_process,
     "key_values": parse_key_values,
     "local_ranks": parse_local_ranks,
