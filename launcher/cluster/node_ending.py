@@ -80,8 +80,10 @@ class NodeEnding:
         self._reported = over.first
         agent, shape = self._agent, self._view.shape
         verdict = read_verdict(over, own, shape, agent.started_ns, agent.attempt)
+        # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
+        stands_in = self._channel.is_lost and agent.environ.get("LAUNCHER_REHEARSED") == "1"
         if verdict is not None:
-            agent.restarter.publish(verdict, shown=shape.speaks)
+            agent.restarter.publish(verdict, shown=shape.speaks or stands_in)
 
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
