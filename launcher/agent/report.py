@@ -228,8 +228,11 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
     )
 
 
-def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None:
-    """Print the verdict at the end of the log, and write the failure record; return its path if written."""
+def publish(agent: Agent, verdict: Verdict, *, shown: bool = True, known: str | None = None) -> str | None:
+    """Print the verdict at the end of the log, and write the failure record; return its path if written.
+
+    ``known``: the path that was printed for an earlier attempt.
+    """
     output = agent.output
     if shown:
         text = render_text(verdict, output.has_colour, above=stands_above(agent, verdict))
@@ -239,7 +242,7 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     path, complaint = record(agent, verdict)
     if complaint is not None:
         output.say(f"no failure record: {complaint}", "no-failure-record")
-    elif path is not None:
+    elif path is not None and path != known:
         output.say(f"the failure record: {path}", "failure-record", path=path)
     return path
 

@@ -190,7 +190,8 @@ class Restarter:
         self.cause = verdict.causes[0].code if verdict.causes else None
 
         def write() -> None:
-            self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
+            known = self._failure_file
+            self._failure_file = publish(self._agent, verdict, shown=shown, known=known) or known
 
         self._agent.loop.guard(write)
 
@@ -377,8 +378,9 @@ class Restarter:
         agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
         self.status = status
         if count:
+            instead = "with --restarts N the launcher restarts only what a retry can fix, and names bad nodes"
             agent.say(
-                f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}",
+                f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}; {instead}",
                 "torchrun-restarts",
             )
         recovery = self._note_gpu_faults() or recovery

@@ -381,6 +381,7 @@ ABBREVIATED: list[tuple[list[str], dict[str, str | bool]]] = [
     (["--rdzv-e", "a:1", "--master-a", "b"], {"rdzv_endpoint": "a:1", "master_addr": "b"}),
     (["--standal", "--role", "a"], {"standalone": True, "role": "a"}),
     (["--stall", "9", "--no-prog"], {"stall_timeout": "9", "progress": False}),  # ours alone
+    (["--restart", "2"], {"restarts": "2"}),  # not one of the flags that begin so
 ]
 
 
