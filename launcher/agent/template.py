@@ -98,7 +98,7 @@ class Template:
     # --- start
 
     def start(self, children: Sequence[Child], path: str, settings: Mapping[str, str]) -> None:
-        """Start it, and have it import; what comes of that is an event.
+        """Start the template and its imports; the result arrives as an event.
 
         Args:
             children: The processes of this node.

@@ -257,7 +257,7 @@ def describe_place(shape: Shape, address: str, port: int, *, is_safe: bool) -> s
 
 
 def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
-    """Return the job as its channel sees it; ``shares_log``: another node reports what concerns all."""
+    """Return the job as its channel sees it; ``shares_log``: another node prints job-wide messages."""
     allocation = plan.allocation
     if peers.member == RANK:
         rank, count = allocation.rank, plan.topology.world_size
@@ -301,7 +301,7 @@ def adopt(plan: Plan, agreed: Mapping[str, object], seats: Mapping[int, int], re
 
     Args:
         plan: The plan of this node.
-        agreed: The values of the start signal; a port that is none changes nothing.
+        agreed: The values of the start signal; an invalid port is ignored.
         seats: The ranks of nodes that took the place of others, by index.
         replan: Plans again with another port, the ranks of nodes that took the place of others, and the
             addresses of all nodes, unless they are listed.

@@ -166,7 +166,7 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
         ledger.problems.append(
             Problem(
                 "no-identity",
-                f"{origin} but no source knows which node or rank this is",
+                f"can't tell which node or rank this is (found: {origin})",
                 "command line" if origin.startswith("--") else "environment",
                 fix,
             )
@@ -329,8 +329,9 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         left = [claim.origin.partition("=")[0] for claim in known if claim.source == DEFAULTS]
         if left:
             fix += f"; or unset {', '.join(sorted(set(left)))} for a single node"
+        name = "number of nodes" if fact is Fact.NODE_COUNT else fact.value.replace("_", " ")
         ledger.missing(
-            f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
+            f"{', '.join(others) or 'the job'} need{'' if len(others) > 1 else 's'} a {name}",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",
             fact,
         )

@@ -66,7 +66,7 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job() -> None:
     line = (*TWO, "--restarts", "3", "--", sys.executable, "-c", FAILS.format("__import__('no_such')"))
     done = launch(*line)
     assert (done.returncode, attempts(done.stderr)) == (1, 1), done.stderr
-    assert "no restart: a restart does not help against import-error" in done.stderr
+    assert "no restart: import-error is not retryable" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "pattern"])

@@ -432,19 +432,19 @@ def test_every_beginning_that_torchrun_takes_means_the_same_flag_here() -> None:
         (
             ("python", "SCRIPT", "--nproc-per-node", "2"),
             {},
-            "--nproc-per-node stands behind the command, which",
+            "--nproc-per-node comes after the script, so the script",
         ),
         (
             ("SCRIPT", "--nnodes=2", "--node_rank", "0"),
             {},
-            "--nnodes, --node_rank stand behind the command, which",
+            "--nnodes, --node_rank come after the script, so the script",
         ),
         (
             ("python3", "-u", "-m", "train", "--standalone"),
             {},
-            "--standalone stands behind the command, which",
+            "--standalone comes after the script, so the script",
         ),
-        (("python", "SCRIPT", "--nproc", "2"), {}, "--nproc stands behind the command, which"),
+        (("python", "SCRIPT", "--nproc", "2"), {}, "--nproc comes after the script, so the script"),
         (("python", "SCRIPT", "--n", "2"), {}, ""),  # any script may have that
         (("python", "SCRIPT", "--nnodes", "2"), {"nnodes": "1"}, ""),  # in front as well
         (("python", "TAKES", "--nnodes", "2"), {}, ""),  # its text has a flag of that name
@@ -467,7 +467,7 @@ def test_a_flag_behind_the_command_gets_a_hint(
     scripts["TAKES"].write_text("parser.add_argument('--nnodes')\n")
     command = tuple(str(scripts.get(word, word)) for word in words)
     plan = plan_job({}, Host(), read_options(typed, {}), command)
-    hints = [warning for warning in plan.warnings if "behind the command" in warning]
+    hints = [warning for warning in plan.warnings if "after the script" in warning]
     assert [hint[: len(said)] for hint in hints] == ([said] if said else [])
     assert all(hint in plan.notes for hint in hints)
     if plan.processes and hints:
