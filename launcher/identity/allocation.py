@@ -16,6 +16,8 @@ from launcher.identity.ledger import (
     STARTED,
     Ledger,
     is_typed,
+    name_fact,
+    say_needs,
     sift_node,
     sift_sizes,
 )
@@ -329,9 +331,8 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         left = [claim.origin.partition("=")[0] for claim in known if claim.source == DEFAULTS]
         if left:
             fix += f"; or unset {', '.join(sorted(set(left)))} for a single node"
-        name = "number of nodes" if fact is Fact.NODE_COUNT else fact.value.replace("_", " ")
         ledger.missing(
-            f"{', '.join(others) or 'the job'} need{'' if len(others) > 1 else 's'} a {name}",
+            f"{say_needs(others)} {name_fact(fact)}",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",
             fact,
         )
