@@ -81,7 +81,10 @@ MISTAKES = (
         "a port that is taken", (*TWO, "--master-port", "PORT", "train.py"), 75, ("port-taken", "python")
     ),
     Mistake(
-        "a wrong number of nodes", ("--nnodes", "2", *TWO, "train.py"), 78, ("master address", "--node-rank R")
+        "a wrong number of nodes",
+        ("--nnodes", "2", *TWO, "train.py"),
+        78,
+        ("master address", "--node-rank R"),
     ),
     Mistake(
         "a flag behind the script",
