@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.failure.symptoms import read_symptoms
+from tests.cluster.test_hangs import HANGS
 from tests.process.starting import ROOT, clean_environ
+from tools import platform_table
 
 README = Path(ROOT, "README.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -85,6 +88,14 @@ def test_the_report_of_the_broken_script(tmp_path: Path) -> None:
     (report,) = [block for block in BLOCKS if "failed first" in block]
     status, out = run("launcher run --nproc-per-node 2 train.py", tmp_path)
     assert status == 1 and re.search(pattern(report), out), out
+
+
+def test_the_numbers_of_the_first_screen_are_those_of_the_program() -> None:
+    """Platforms, causes and kinds of hangs, by their tables."""
+    found = (len(platform_table.ROWS), len(read_symptoms()), len(HANGS))
+    named = r"variables of (\d+)\s+platforms.*one of (\d+)\).*: (\d+) kinds of hangs"
+    (shown,) = re.findall(named, README, re.DOTALL)
+    assert tuple(map(int, shown)) == found
 
 
 def test_the_lines_of_the_table_work(tmp_path: Path) -> None:
