@@ -96,6 +96,10 @@ def test_the_numbers_of_the_first_screen_are_those_of_the_program() -> None:
     named = r"variables of (\d+)\s+platforms.*one of (\d+)\).*: (\d+) kinds of hangs"
     (shown,) = re.findall(named, README, re.DOTALL)
     assert tuple(map(int, shown)) == found
+    page = Path(ROOT, "docs", "mistakes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| [^|]*, (\d+) lines \| [^|]*, (\d+) lines \|$", page, re.MULTILINE)
+    ours, theirs = ([int(row[index]) for row in rows] for index in (0, 1))
+    assert f"take {min(ours)} to {max(ours)} lines where torchrun prints up to {max(theirs)}" in README
 
 
 def test_the_lines_of_the_table_work(tmp_path: Path) -> None:
