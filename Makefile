@@ -26,10 +26,11 @@ lock:
 bases:
 	bash tools/bases.sh
 
-# The others use the environment that demo or test have made.
+# On a fresh clone, too.
 dist:
 	bash tools/dist.sh
 
+# These use the environment that demo or test have made.
 lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

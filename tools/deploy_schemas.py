@@ -28,6 +28,7 @@ CRDS = {
         "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
     ],
     "mpi-operator-0.8.0": ["manifests/base/kubeflow.org_mpijobs.yaml"],
+    "training-operator-1.9.0": ["manifests/base/crds/kubeflow.org_pytorchjobs.yaml"],
 }
 """Each schema that comes from CRDs, and their files in the repository of the project."""
 CORE = ("batch.v1.Job", "core.v1.Service", "core.v1.ServiceAccount", "rbac.v1.Role", "rbac.v1.RoleBinding")

@@ -3,7 +3,8 @@
 # folder, the umask and the time zone. Nothing contains code of others but the wheelhouse and the file for Pythons
 # without pip, whose SBOMs and licences are beside them.
 #
-#   bash tools/dist.sh [DIR]      DIR: dist of this checkout unless given; PYTHON has the package build
+#   bash tools/dist.sh [DIR]      DIR: dist of this checkout unless given; PYTHON has the package build, or a fresh
+#                                 environment gets it
 #
 #   NAME.tar.gz, NAME.whl         the source archive, and the wheel; with the SBOM and the licences of the packages that
 #                                 pip installs with it and its extra observe
@@ -17,13 +18,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1
 python=$(command -v "${PYTHON:-.venv/bin/python}") || python=
-if [[ -z $python ]] || ! "$python" -c 'import build.__main__' 2>/dev/null; then
-  echo "dist.sh: ${PYTHON:-.venv/bin/python} with the package build is needed: bash tools/demo.sh makes one" >&2
-  exit 1
-fi
-
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+if [[ -z $python ]] || ! "$python" -c 'import build.__main__' 2>/dev/null; then # a fresh clone
+  python3 -m venv "$work/venv"
+  python=$work/venv/bin/python
+  "$python" -m pip install --quiet build==1.6.1 packaging==26.4 pyproject_hooks==1.3.3
+fi
+
 source=$work/source
 if [[ -n $(ls -A "$dir" 2>/dev/null) ]]; then
   [[ -e $dir/SHA256SUMS ]] || { echo "dist.sh: $dir has other files than a release: empty it, or name another folder" >&2; exit 1; }

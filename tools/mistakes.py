@@ -73,7 +73,7 @@ MISTAKES = (
     Mistake(
         "a rank that hangs",
         (*TWO, "hangs.py"),
-        143,
+        75,
         ("no output for 2 s", "rank 1 waits in sleep (hangs.py:3)"),
         ("--stall-timeout", "2", "--on-stall", "stop"),
     ),
@@ -81,13 +81,16 @@ MISTAKES = (
         "a port that is taken", (*TWO, "--master-port", "PORT", "train.py"), 75, ("port-taken", "python")
     ),
     Mistake(
-        "a wrong number of nodes", ("--nnodes", "2", *TWO, "train.py"), 78, ("master_addr", "--node-rank R")
+        "a wrong number of nodes",
+        ("--nnodes", "2", *TWO, "train.py"),
+        78,
+        ("master address", "--node-rank R"),
     ),
     Mistake(
         "a flag behind the script",
         ("waits.py", "--nproc-per-node", "2"),
         143,
-        ("before the command",),
+        ("before the script",),
         sends=15,
     ),
     Mistake("a misspelt flag", ("--nproc-per-nodes", "2", "train.py"), 64, ("--nproc-per-node",)),

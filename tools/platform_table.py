@@ -83,7 +83,7 @@ ROWS = (
     Started("Alibaba PAI, Baidu AIHC, TI-ONE", ("alibaba_pai",), ("alibaba_pai_*", "baidu_aihc_*")),
     Started("Volcengine", ("volcengine",), ("volcengine_*",)),
     Started("AWS Batch, multi-node", ("aws_batch",), ("aws_batch_*",)),
-    Started("Indexed Job, JobSet ³", ("indexed_job",), ("indexed_job_*", "jobset_*")),
+    Started("Indexed Job, JobSet ³", ("indexed_job",), ("indexed_job_*", "jobset_*"), like=("kubernetes",)),
     Started("`horovodrun` over gloo ¹", ("horovod",), ("horovodrun_*",)),
     Started("LSF (`blaunch`, `jsrun`)", ("lsf",), ("lsf_*",)),
     Started("MVAPICH2 (`mpirun_rsh`) ¹", ("mvapich",), ("mvapich_*",)),

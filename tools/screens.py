@@ -61,6 +61,7 @@ class Screen(NamedTuple):
 SCREENS = (
     Screen("run", "launcher run --nproc-per-node 2 train.py"),
     Screen("report", "launcher run --nproc-per-node 2 train.py", is_broken=True),
+    Screen("torchrun", "torchrun --nproc-per-node 2 train.py", is_broken=True),
     Screen("rehearse", "launcher rehearse --like slurm --nodes 2 --processes 2 -- python train.py"),
     Screen("plan", "launcher plan --nproc-per-node 8 -- python train.py"),
     Screen("watch", "launcher status --watch", beside="launcher run --nproc-per-node 4 train.py"),

@@ -5,6 +5,8 @@
 //
 // Each node runs `launcher check` in the image before it takes tasks. If the check finds a problem, the node takes none (its
 // state is "start task failed"), and startup/stdout.txt on it has a JSON object that says why.
+//
+// Before 2025-06-01 the API had targetNodeCommunicationMode, to be set to 'Simplified'. This version has only that mode.
 param account string
 param image string
 @description('A user-assigned identity that may pull from the registry.')

@@ -275,7 +275,7 @@ class Agent:
         try:
             self.coordination.gather()
             if self.forwarder.told is not None:
-                return 128 + self.forwarder.told
+                return self.restarter.exit_status(128 + self.forwarder.told)
             if not self.coordination.has_work:
                 return self._finish()
             if self.coordination.has_others:
@@ -594,6 +594,7 @@ class Agent:
         if not status:
             self.loop.guard(self.restarter.withdraw)
             self.loop.guard(self.observers.record_doubts)
+        status = self.restarter.exit_status(status)
         self.loop.guard(lambda: self.restarter.summarize(status))
         if self.watch.timings and self.timings.attempts:
             self.loop.guard(lambda: self.say("\n".join(self.timings.describe()), "timings"))

@@ -15,7 +15,6 @@ from launcher.failure.arbiter import RANK, Event
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause, ProcessExit, Verdict
-from launcher.failure.reason import STALLED_STATUS
 from launcher.failure.record import default_failure_file, render_json, summarize, write_verdict
 from launcher.failure.report import render_text
 from launcher.failure.stderr import add_fatal_stacks, read_root_cause, read_uncaught, read_words_of
@@ -60,7 +59,7 @@ def find_outcome(agent: Agent) -> Outcome:
     found: list[Verdict | None] = []
     agent.loop.guard(lambda: found.append(judge(agent, first, survivors)))
     verdict = found[0] if found else None
-    status = first.status if reason is None else reason.status or first.status or STALLED_STATUS
+    status = first.status if reason is None else reason.status
     # A process that shares our terminal has printed the reason right above.
     typed = agent.shares_terminal and not first.child.called and (first.code or 0) > 0
     return Outcome(status, verdict, shown=not typed)
@@ -229,8 +228,11 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
     )
 
 
-def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None:
-    """Print the verdict at the end of the log, and write the failure record; return its path if written."""
+def publish(agent: Agent, verdict: Verdict, *, shown: bool = True, known: str | None = None) -> str | None:
+    """Print the verdict at the end of the log, and write the failure record; return its path if written.
+
+    ``known``: the path that was printed for an earlier attempt.
+    """
     output = agent.output
     if shown:
         text = render_text(verdict, output.has_colour, above=stands_above(agent, verdict))
@@ -240,7 +242,7 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> str | None
     path, complaint = record(agent, verdict)
     if complaint is not None:
         output.say(f"no failure record: {complaint}", "no-failure-record")
-    elif path is not None:
+    elif path is not None and path != known:
         output.say(f"the failure record: {path}", "failure-record", path=path)
     return path
 

@@ -55,6 +55,7 @@ class Restarter:
         self._agent = agent
         self._outcome: Outcome | None = None
         self._has_reported = False
+        self._verdict: Verdict | None = None
         self._recovery: Recovery | None = None
         self._decision: Decision | None = None
         self._life: Life | None = None
@@ -185,12 +186,27 @@ class Restarter:
         from launcher.agent.report import publish
 
         verdict = replace(verdict, evidence=self._agent.evidence.groups or verdict.evidence)
+        self._verdict = verdict
         self.cause = verdict.causes[0].code if verdict.causes else None
 
         def write() -> None:
-            self._failure_file = publish(self._agent, verdict, shown=shown) or self._failure_file
+            known = self._failure_file
+            self._failure_file = publish(self._agent, verdict, shown=shown, known=known) or known
 
         self._agent.loop.guard(write)
+
+    def exit_status(self, status: int, verdict: Verdict | None = None) -> int:
+        """Return the exit code for the job's status: ``--stopped-status``, ``--fatal-status``, or the same.
+
+        ``verdict``: why the job failed, if it is not published yet.
+        """
+        watch, verdict = self._agent.watch, verdict or (self._verdict if status else None)
+        told = self._agent.forwarder.told if verdict is None else verdict.told
+        if told is not None and watch.stopped_status is not None:
+            return watch.stopped_status
+        if verdict is not None and verdict.retryable is False and watch.fatal_status is not None:
+            return watch.fatal_status
+        return status
 
     def record_early(self) -> None:
         """Write the failure record of an attempt whose last processes are about to be killed."""
@@ -362,8 +378,9 @@ class Restarter:
         agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
         self.status = status
         if count:
+            instead = "with --restarts N the launcher restarts only what a retry can fix, and names bad nodes"
             agent.say(
-                f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}",
+                f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}; {instead}",
                 "torchrun-restarts",
             )
         recovery = self._note_gpu_faults() or recovery

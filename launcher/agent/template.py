@@ -19,7 +19,7 @@ import time
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.output.folder import FILES, PYTHONPATH, put_first
-from launcher.planning.preload import describe
+from launcher.planning.preload import describe_times
 from launcher.process.kernel import become_subreaper
 from launcher.process.spawn import Child, ExecErrors, Inherited, Streams, change_environ, start
 
@@ -99,7 +99,7 @@ class Template:
     # --- start
 
     def start(self, children: Sequence[Child], path: str, settings: Mapping[str, str]) -> None:
-        """Start it, and have it import; what comes of that is an event.
+        """Start the template and its imports; the result arrives as an event.
 
         Args:
             children: The processes of this node.
@@ -172,18 +172,20 @@ class Template:
             return
         package = str(answer.get("package") or "")
         if "ready" in answer:
-            self._note_ready(int(str(answer.get("bytes") or 0)) >> 20)
+            took = answer.get("took")
+            seconds = [one for one in took if isinstance(one, float)] if isinstance(took, list) else []
+            self._note_ready(int(str(answer.get("bytes") or 0)) >> 20, seconds)
         elif self._preload.skips and package:
             self._leave_out(package, str(answer["refused"]))
         else:
             self._give_up(str(answer.get("refused") or "its Python has ended before everything was imported"))
 
-    def _note_ready(self, size_mib: int) -> None:
+    def _note_ready(self, size_mib: int, seconds: Sequence[float]) -> None:
         if self._channel is not None:
             self._loop.remove(self._channel.fileno())
         self.is_settled = self._is_ready = True
-        took_s = time.monotonic() - self._began_s
-        self._say(f"preload: {describe(self._preload)}: {took_s:.1f} s, {size_mib} MiB", "preloaded")
+        names = describe_times(self._preload.modules, seconds)
+        self._say(f"preload: {names} imported once, {size_mib} MiB", "preloaded")
 
     def _leave_out(self, package: str, why: str) -> None:
         """Begin again without a package that cannot be imported for all ranks."""
@@ -268,9 +270,7 @@ class Template:
 
     def _give_up(self, why: str) -> None:
         """Say why the ranks start as ever."""
-        self._say(
-            f"preload: not used, the processes start as without it: {printable(redact(why))}", "no-preload"
-        )
+        self._say(f"preload skipped: {printable(redact(why))}; ranks start normally", "no-preload")
         self.close()
 
     # --- the channel

@@ -119,7 +119,7 @@ class Answering:
         """Take data, and return what to send: a nonce, then the proof for a caller with the key.
 
         Raises:
-            HandshakeFailed: The caller does not speak this protocol, or does not have the key; it gets no reason.
+            HandshakeFailed: The caller has another protocol or no key; it gets no reason.
         """
         self._buffer += data
         reply = b""

@@ -32,13 +32,13 @@ def look(case: Case) -> list[Finding]:
 
 
 def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
-    what = f"the name of this node, {name!r}"
+    what = f"hostname {name!r}"
     usable = sorted(address for address in found or () if address in ours and not is_loopback(address))
     if usable:
         return ok("names", what, ", ".join(usable))
     told = "no answer" if found is None else ", ".join(sorted(found)) or "nothing: the name is not known"
     if not case.spans_nodes:
-        return ok("names", what, f"{told}, which one node can do without")
+        return ok("names", what, f"{told} (fine for one node)")
     if case.gloo_interface:
         return ok("names", what, f"{told}, and gloo is told {GLOO_INTERFACE}={case.gloo_interface}")
     level = WARNING if case.environ.get(GLOO_INTERFACE) else PROBLEM

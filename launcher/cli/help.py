@@ -13,6 +13,7 @@ GROUPS = {
         "run": "launcher run train.py",
         "serve": "launcher serve --hosts node0,node1",
         "rehearse": "launcher rehearse --nodes 2 -- launcher run train.py",
+        "requeue": "launcher requeue --limit 3",
     },
     "look at a plan or a job": {
         "plan": "launcher plan -- python train.py",

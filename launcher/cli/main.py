@@ -28,6 +28,7 @@ DESCRIPTION = {
     "serve": "accept the processes that the job's head starts on this node (--engine mpirun)",
     "bandwidth": "measure the bandwidth between the processes of a job and compare it with its hardware",
     "tf-server": "run TensorFlow's standard server for one task until the job ends",
+    "requeue": "queue this Slurm job again, without the nodes that its log calls bad",
     "hook": "install or remove the hook that makes plain python and torchrun work in a job",
     "rehearse": "run COMMAND on simulated nodes of this machine, started as a platform starts it",
 }
@@ -179,6 +180,13 @@ def debug(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return command.debug(argv, environ, DESCRIPTION["debug"], write)
 
 
+def requeue(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher requeue``: another run of this Slurm job."""
+    from launcher.cli import requeue as command
+
+    return command.requeue(argv, environ, DESCRIPTION["requeue"])
+
+
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
     from launcher.rehearse import command
@@ -199,6 +207,7 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "serve": serve,
     "bandwidth": bandwidth,
     "tf-server": tf_server,
+    "requeue": requeue,
     "hook": hook,
     "rehearse": rehearse,
 }

@@ -28,7 +28,6 @@ from launcher.core.redact import printable, redact
 from launcher.core.shorten import fit, fit_all
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
-from launcher.failure.reason import STALLED_STATUS
 from launcher.job import commands, events, node
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
@@ -550,8 +549,7 @@ class ClusterNode(Coordination):
     def on_reason(self, reason: Reason) -> None:
         """Report that this node ends the job for a reason of its own."""
         before = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
-        status = STALLED_STATUS if reason.status is None else reason.status
-        self._tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
+        self._tell_event(reason.kind, reason.status, before.get(reason.kind, "") + reason.what)
 
     def on_quiet(self, what: str | None) -> bool:
         """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
@@ -665,8 +663,10 @@ class ClusterNode(Coordination):
         self._reported = over.first
         agent, shape = self.agent, self.shape
         verdict = read_verdict(over, own, shape, agent.started_ns, agent.attempt)
+        # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
+        stands_in = self.state.gave_up and agent.environ.get("LAUNCHER_REHEARSED") == "1"
         if verdict is not None:
-            agent.restarter.publish(verdict, shown=shape.speaks)
+            agent.restarter.publish(verdict, shown=shape.speaks or stands_in)
 
     def finish(self) -> int:
         """Report how the job ended, and return its status."""

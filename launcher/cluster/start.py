@@ -155,8 +155,8 @@ def make_coordinator(
     """
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape.ports)
-    node.agent.say(describe_place(shape, address, port, has_token=has_token), "control-channel")
-
+    is_safe = has_token or is_loopback(address) or "LAUNCHER_REHEARSED" in node.agent.environ
+    node.agent.say(describe_place(shape, address, port, is_safe=is_safe), "control-channel")
     rule = plan.supervision.restarts
     return Coordinator(
         listener,
@@ -195,21 +195,21 @@ def is_own(name: str) -> bool:
     return is_loopback(name) or host.address_of(name) in host.own_addresses()
 
 
-def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) -> str:
-    """Return where node 0 listens, with remarks about loopback and authentication."""
+def describe_place(shape: Shape, address: str, port: int, *, is_safe: bool) -> str:
+    """Return where node 0 listens, with a remark about loopback, or on authentication unless ``is_safe``."""
     place = f"control channel: {address} port {port}"
     if is_loopback(address):
         why = f"{printable(shape.address)} means that here, and there is no other address"
         if is_loopback(shape.address):
             why = f"{printable(shape.address)} is this machine, so all of this job runs here"
         place += f", which only launchers on this machine reach: {why}"
-    if not has_token:
+    if not is_safe:
         place += "; not authenticated: set LAUNCHER_TOKEN, or --token-file, on all nodes"
     return place
 
 
 def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
-    """Return the job as its channel sees it; ``shares_log``: another node reports what concerns all."""
+    """Return the job as its channel sees it; ``shares_log``: another node prints job-wide messages."""
     allocation = plan.allocation
     if peers.member == RANK:
         rank, count = allocation.rank, plan.topology.world_size

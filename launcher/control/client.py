@@ -266,7 +266,8 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
         Unavailable: There is no launcher, or none that matches.
         UsageError: Several launchers match.
     """
-    where = f"sockets of this machine: {len(launchers)} launchers that answer, {others} of others or silent"
+    where = f"{len(launchers)} job{'' if len(launchers) == 1 else 's'} found on this machine"
+    where += f"; {others} of other users or not responding" if others else ""
     meant = [one for one in launchers if one.is_meant(job)]
     meant = [one for one in meant if one.is_ours] or meant
     if len(meant) == 1:

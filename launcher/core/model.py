@@ -585,6 +585,8 @@ class Supervision:
         idle_timeout_s: Seconds without output, CPU time, GPU work and network traffic until a report, which
             has no other effect; 0 for never.
         restarts: When all processes start again after a failure.
+        stopped_status: Exit code of a job that a signal told to stop; None for that of its processes.
+        fatal_status: Exit code after a failure that no retry fixes; None for that of the process.
         failure_file: Path of the failure record; None for the platform's default.
         evidence_dir: Folder for evidence of a hang; None for the folder of the failure record.
         proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
@@ -612,6 +614,8 @@ class Supervision:
     on_stall: str = "report"
     idle_timeout_s: float = 0.0
     restarts: Restarts = Restarts()
+    stopped_status: int | None = None
+    fatal_status: int | None = None
     failure_file: str | None = None
     evidence_dir: str | None = None
     proof: Proof | None = None

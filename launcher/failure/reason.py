@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
+from launcher.core.errors import EXIT_HARDWARE, EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.frozen import frozen, replace
 from launcher.failure.model import Cause
 
@@ -12,8 +12,8 @@ has ended at once, and what it had put into the background was still running."""
 LEFT_WITHIN_S = 5.0
 """A shell that ends with 0 within this time has not waited for a training."""
 LEFT_FIX = "have the script wait: `python train.py & wait $!`, or without `&`, `nohup` and `setsid`"
-STALLED_STATUS = 1
-"""Our exit status if we ended a stalled job and all of its processes exited with 0."""
+STALLED_STATUS = EXIT_NOT_READY
+"""Exit code of a job that we ended because it hung: 137 or 143 would look like an OOM kill, or a stop."""
 NEVER_MET_FIX = (
     "have the program join its processes (torch.distributed.init_process_group, its framework's own way, "
     "--engine mpirun for mpi4py); if the command starts processes itself (torchrun in a file, mp.spawn), "
@@ -37,9 +37,9 @@ class Reason:
     fix: str = ""
 
     @property
-    def status(self) -> int | None:
-        """The job's exit status whatever that of the processes; None to use theirs."""
-        return {UNPROVEN: EXIT_HARDWARE, UNMET: EXIT_UNTRUSTED}.get(self.kind)
+    def status(self) -> int:
+        """The job's exit status, whatever that of the processes."""
+        return {UNPROVEN: EXIT_HARDWARE, UNMET: EXIT_UNTRUSTED, STALLED: STALLED_STATUS}.get(self.kind, 1)
 
     @property
     def cause(self) -> Cause:

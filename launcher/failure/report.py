@@ -104,7 +104,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
     was_stopped = verdict.told is not None or any(cause.code in ENDED_BY_US for cause in verdict.causes[:1])
     what = "ended first" if was_stopped else "failed first"
     who = first.called or f"rank {first.rank}{of_all}"
-    yield f"{who} {what}: it {first.status}"
+    yield f"{who} {what}: {_say_end('it', first.status)}"
     node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
     seconds = _seconds(verdict.lasted_ns)
@@ -124,7 +124,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
         yield "  cause: not known"
     yield {
         True: "  retry: can help",
-        False: "  retry: does not help",
+        False: "  retry: won't help",
         None: "  retry: unknown",
     }[verdict.retryable]
     if verdict.note:
@@ -139,10 +139,9 @@ def _tail(verdict: Verdict) -> Iterator[str]:
         groups.setdefault(end.status, []).append(end)
     for status, ends in list(groups.items())[:GROUPS_SHOWN]:
         ranks = name_ends(ends)
-        status = status.removeprefix("was ") if len(ends) > 1 else status
-        verb = "were " if len(ends) > 1 and not status.startswith("exited") else ""
-        comma = "," if "," in status else ""
-        yield f"  then:  {ranks} {verb}{status}{comma} {_when(ends)}"
+        many = len(ends) > 1 and status.startswith("was ")
+        what = _say_end(ranks, f"were {status.removeprefix('was ')}" if many else status)
+        yield f"  then:  {what}{',' if ',' in status else ''} {_when(ends)}"
     if len(groups) > GROUPS_SHOWN:
         more = [end for ends in list(groups.values())[GROUPS_SHOWN:] for end in ends]
         yield f"  then:  {name_ends(more)} in {len(groups) - GROUPS_SHOWN} other ways"
@@ -172,6 +171,12 @@ def _say_stacks(groups: Sequence[RankGroup]) -> Iterator[str]:
     more = len(waited[STACKS_SHOWN:]) + len(differing[STACKS_SHOWN:])
     if more:
         yield f"  stacks: ranks in {more} other places"
+
+
+def _say_end(who: str, status: str) -> str:
+    """Return how processes ended, with the launcher as the subject if it stopped them."""
+    verb, by_us, rest = status.partition(" by the launcher ")
+    return f"the launcher {verb.split()[-1]} {who} {rest}" if by_us else f"{who} {status}"
 
 
 def name_ends(ends: Sequence[End]) -> str:

@@ -23,7 +23,7 @@ SHM_DEFAULT_BYTES = 64 << 20
 def fix_exception(words: LastOutput) -> str:
     """Return where an exception was raised in the user's code."""
     frame = find_user_frame(words.traceback)
-    return f"see {quote(frame)}" if frame else "the traceback says where"
+    return f"see {quote(frame)}" if frame else "see the traceback"
 
 
 def explain_bus_error(after: Counters) -> Cause:

@@ -153,23 +153,33 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
             own yet to stop processes.
     """
     number = ended_by(code)
-    why = "" if asked is None else _who_sent(asked, told, heard=heard)
     if code >= 0:
         words = f"exited with status {code}"
         if number is not None and code > 0:
             words += f" (as a shell does when {name_signal(number)} has ended its command)"
         # A signal to write a checkpoint may be hours old; a signal to stop is why the process ended.
-        return f"{words} after {name_signal(asked)}, {why}" if asked and (told or asked in TO_END) else words
+        if asked and (told or asked in TO_END):
+            words += f" after the launcher {_say_sent(asked, told, heard=heard)}"
+        return words
     name = name_signal(-code)
     meaning = next((f" ({text})" for known, text in WITH_WORDS.items() if known == -code), "")
-    verb = "killed" if -code == signal.SIGKILL else "ended"
-    return f"was {verb} by {name}{meaning}" + (f", {why}" if asked == -code else "")
+    if asked != -code:
+        return f"was {'killed' if -code == signal.SIGKILL else 'ended'} by {name}{meaning}"
+    if asked == signal.SIGKILL:  # a second Ctrl-C does not wait for the end of the grace period
+        return f"was killed by the launcher (SIGKILL){'' if told == 'SIGINT' else ' after the grace period'}"
+    if _is_passed_on(asked, told, heard=heard):
+        return f"was ended by {name}{meaning}, which the launcher forwarded"
+    return f"was stopped by the launcher ({name}){f' after it received {told}' if told else ''}"
 
 
-def _who_sent(asked: int, told: str | None, *, heard: bool) -> str:
-    """Return why the launcher sent a signal, as a relative clause."""
-    if asked == signal.SIGKILL:
-        return "which the launcher sent to kill it"
-    if told == name_signal(asked) or (told is None and heard):
-        return "which the launcher was told to pass on"
-    return f"which the launcher sent because it received {told}" if told else "which the launcher sent"
+def _is_passed_on(asked: int, told: str | None, *, heard: bool) -> bool:
+    """Whether the launcher only forwarded the signal."""
+    return told == name_signal(asked) or (told is None and heard)
+
+
+def _say_sent(asked: int, told: str | None, *, heard: bool) -> str:
+    """Return that the launcher sent a signal, and why."""
+    name = name_signal(asked)
+    if _is_passed_on(asked, told, heard=heard):
+        return f"forwarded {name}"
+    return f"sent {name}{f' because it received {told}' if told else ''}"

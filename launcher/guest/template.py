@@ -21,6 +21,7 @@ import os
 import socket
 import stat
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ def serve(path: Sequence[str]) -> None:
         try:
             if "modules" in request:
                 environ = request["environ"]
-                _prepare(request, reads, start, path)
-                answer: dict[str, object] = {"ready": True, "bytes": _read_size()}
+                took = _prepare(request, reads, start, path)
+                answer: dict[str, object] = {"ready": True, "bytes": _read_size(), "took": took}
             else:
                 _compare(request["ranks"], reads.places, environ)
                 pids = _fork_ranks(channel, request["ranks"], fds, environ, start)
@@ -220,8 +221,8 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
 # --- import and check
 
 
-def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Sequence[str]) -> None:
-    """Import the modules; refuse if a fork would differ from a new process.
+def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Sequence[str]) -> list[float]:
+    """Import the modules, and return the seconds of each; refuse if a fork would differ from a new process.
 
     Raises:
         Refused: It would.
@@ -231,9 +232,12 @@ def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Seque
     _require_same()
     front = list(sys.path)
     reads.begin()
+    took = []
     try:
         for name in request["modules"]:
+            began_s = time.monotonic()
             _import(name, skips=request["skips"])
+            took.append(time.monotonic() - began_s)
             for read in request["varying"]:
                 if read in reads.places:
                     raise _read_too_early(read, reads.places[read], name)
@@ -246,6 +250,7 @@ def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Seque
     if not is_behind:
         raise Refused("the import has changed sys.path, and the script's folder comes before it")
     _check(start)
+    return took
 
 
 def _require_same() -> None:

@@ -16,6 +16,8 @@ from launcher.identity.ledger import (
     STARTED,
     Ledger,
     is_typed,
+    name_fact,
+    say_needs,
     sift_node,
     sift_sizes,
 )
@@ -166,7 +168,7 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
         ledger.problems.append(
             Problem(
                 "no-identity",
-                f"{origin} but no source knows which node or rank this is",
+                f"can't tell which node or rank this is (found: {origin})",
                 "command line" if origin.startswith("--") else "environment",
                 fix,
             )
@@ -330,7 +332,7 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         if left:
             fix += f"; or unset {', '.join(sorted(set(left)))} for a single node"
         ledger.missing(
-            f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
+            f"{say_needs(others)} {name_fact(fact)}",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",
             fact,
         )

@@ -145,10 +145,10 @@ class Ledger:
         """Report several missing facts as one problem: its cause, and the one line to type."""
         if len(self.missed) < 2:
             return
-        *facts, last = (fact.value for fact in self.missed)
+        *facts, last = map(name_fact, self.missed)
         counts = [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]
-        found = ", ".join(dict.fromkeys(claim.origin for claim in counts)) or "none"
-        what = f"nothing states {', '.join(facts)} and {last} (found: {found})"
+        found = list(dict.fromkeys(claim.origin for claim in counts))
+        what = f"{say_needs(found)} {', '.join(facts)} and {last}"
         left = sorted({_name_only(claim.origin) for claim in counts if claim.fact in STARTED})
         alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
         count = "--nnodes N " if left or Fact.NODE_COUNT in self.missed else ""
@@ -376,3 +376,14 @@ def _states(ledger: Ledger, fact: Fact) -> object:
 
 def _inherited(ledger: Ledger, fact: Fact) -> Iterator[Claim]:
     return (claim for claim in ledger.about(fact) if ledger.is_inherited(claim))
+
+
+def name_fact(fact: Fact) -> str:
+    """Return a fact with its article, as people call it: ``a node rank``."""
+    names = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
+    return f"a {names.get(fact) or fact.value.replace('_', ' ')}"
+
+
+def say_needs(origins: Sequence[str]) -> str:
+    """Return the start of a sentence about what a job lacks: ``--nnodes 2 needs``."""
+    return f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"

@@ -197,7 +197,7 @@ def _miss_address(ledger: Ledger) -> None:
     if sizes and not ledger.is_broken():
         there, more = ("are", "") if _spans_nodes(ledger) else ("may be", ALL_HERE)
         ledger.missing(
-            f"master_addr is not stated by any variable, and there {there} several nodes ({sizes})",
+            f"there {there} several nodes ({sizes}), which need a master address",
             f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
             Fact.MASTER_ADDR,
         )

@@ -280,7 +280,7 @@ class Head(Lead):
 
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
-        self.status = self.outcome.status
+        self.status = self.agent.restarter.exit_status(self.outcome.status, self.outcome.verdict)
         self._quota.say_dropped()
         if self.status:
             self.sessions.close(self.status, CLOSE_S)

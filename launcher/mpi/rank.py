@@ -255,7 +255,9 @@ def prepare(
     log_id = channel.job if plan.supervision.log_dir else ""
     session = RankSession(channel, put, briefing.grace_s)
     # The head makes the lines; a variable that it has forwarded to us asks for them, too
-    watch = replace(plan.supervision, log=LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes))
+    log = LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes)
+    # The head maps the job's status: mpirun and the head need the ranks' own.
+    watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None)
     agent = Agent(watch, place, told, session, log_id=log_id)
     agent.attempt = briefing.attempt
     agent.take([child], [path])

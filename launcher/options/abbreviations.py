@@ -1,4 +1,4 @@
-"""Abbreviated flags, by argparse's rule: a prefix of exactly one flag stands for that flag.
+"""Abbreviated flags, by argparse's rule: a prefix of exactly one flag, or a flag without its last s.
 
 torchrun accepts them. So a prefix that is unique among torchrun's flags means torchrun's flag, even if other
 flags of ours begin so: ``--no-p`` is ``--no-python``. Loaded only with argparse.
@@ -58,6 +58,8 @@ def find_full(name: str, known: Mapping[str, Action]) -> str:
     theirs = [spelling for (dest, _), spelling in found.items() if dest in TORCHRUNS]
     if len(theirs) == 1:
         return theirs[0]
+    if f"{name}s" in known:
+        return f"{name}s"  # --restart 2
     if not found or name in OTHERS:  # --gpus is another launcher's name of --nproc-per-node
         return name
     if len(found) > 1:

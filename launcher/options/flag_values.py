@@ -15,6 +15,7 @@ from launcher.core.environ import (
     parse_int,
     parse_nodes,
 )
+from launcher.core.errors import EXIT_NOT_READY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,6 +224,14 @@ def _require_passed_on(arriving: Iterable[int]) -> None:
         _refuse(f"an arriving signal that the launcher passes on: {names}, or a number between the last two")
 
 
+def fatal(text: str) -> int:
+    """Return an exit code that no platform takes for a signal (128+n) or for "retry" (75)."""
+    status = parse_int(text, 1, 126)
+    if status == EXIT_NOT_READY:
+        _refuse(f"an exit code in 1..125 other than {EXIT_NOT_READY}, which means that a retry helps")
+    return status
+
+
 def roles(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return each role with the nodes of its tasks, in order: ``chief=0 ps=1-2 worker=3,3``."""
     found: dict[str, tuple[int, ...]] = {}
@@ -276,6 +285,7 @@ KINDS: dict[str, Callable[..., Parse]] = {
     "signal_map": _just(signal_map),
     "streams": _just(streams),
     "roles": _just(roles),
+    "fatal": _just(fatal),
 }
 """Kinds by their names in the table of flags; "choice" is `one_of` the words of a row's value."""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Typed = dict[str, str | bool]
-ABOUT_RUN = "start COMMAND on this node, once per GPU, with the variables of a distributed job"
+ABOUT_RUN = "run COMMAND as part of a distributed job, one process per GPU"
 """Description of ``launcher run`` in every help text."""
 
 SLOWLY = ("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")

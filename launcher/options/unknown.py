@@ -58,8 +58,8 @@ def mend_command(name: str, known: Sequence[str]) -> str:
 
     near = [OTHER_COMMANDS[name]] if name in OTHER_COMMANDS else []
     near = near or difflib.get_close_matches(name, known, 1, NEAR_COMMAND)
-    meant = f"launcher {near[0]} in place of launcher {name}" if near else f"launcher run -- {name} ..."
-    return f"{meant}; launcher --help lists the commands"
+    meant = f"did you mean launcher {near[0]}?" if near else f"launcher run -- {name} ..."
+    return f"{meant}; launcher --help lists the commands".replace("?; ", "? ")
 
 
 def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
@@ -77,8 +77,8 @@ def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
     fixes = [_mend(flag, known, parser.prog) for flag in dict.fromkeys(flags)]
     fixes = [text for text in fixes if text] or [fix]
     if takes_command:
-        fixes.append(f"what belongs to your command comes after it: {parser.prog} [options] -- COMMAND ...")
-    return "; ".join(fixes)
+        fixes.append(f"flags of your command come after it: {parser.prog} [options] -- COMMAND ...")
+    return "; ".join(fixes).replace("?; ", "? ")
 
 
 def _mend(flag: str, known: Sequence[str], prog: str) -> str:
@@ -90,7 +90,7 @@ def _mend(flag: str, known: Sequence[str], prog: str) -> str:
     if prog == "launcher rehearse" and ours in REHEARSED:
         near = [REHEARSED[ours]]
     if near:
-        return f"{near[0]} in place of {flag}"
+        return f"did you mean {near[0]}?"
     if ours not in run:
         return ""
     if prog == "launcher rehearse":

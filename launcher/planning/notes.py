@@ -128,9 +128,9 @@ def _note_behind(case: Case) -> tuple[str, ...]:
     ]
     if not behind:
         return ()
-    stand, them = ("stands", "it") if len(behind) == 1 else ("stand", "them")
-    said = f"{', '.join(behind)} {stand} behind the command, which gets {them}"
-    return (f"{said}: for the launcher put {them} before the command: launcher run {behind[0]} ...",)
+    come, them = ("comes", "it") if len(behind) == 1 else ("come", "them")
+    said = f"{', '.join(behind)} {come} after the script, so the script receives {them}"
+    return (f"{said}. Move {them} before the script: launcher run {behind[0]} ...",)
 
 
 def _about_the_job(word: str) -> str:

@@ -173,7 +173,7 @@ def _plan_preload(
     from launcher.planning.preload import plan_preload
 
     preload, why = plan_preload(case, agent, host, stays=stays)
-    return preload, (f"preload: not used, the processes start as without it: {why}",) if why else ()
+    return preload, (f"preload skipped: {why}; ranks start normally",) if why else ()
 
 
 def _plan_meeting(parts: Parts, watch: Supervision) -> Meeting | None:

@@ -21,6 +21,10 @@ APART = "EIS"
 """Python's flags with which it ignores PYTHONPATH, by which the template is reached."""
 
 
+SLOW_SHOWN = 2
+"""Number of packages whose import time is shown: the slowest ones."""
+
+
 def plan_preload(
     case: Case, agent: NodeCommand | None, host: Host, *, stays: bool
 ) -> tuple[Preload | None, str]:
@@ -82,6 +86,20 @@ def describe(preload: Preload) -> str:
     rest = f" and {len(shown) - 4} more" if len(shown) > 5 else ""
     names = shown[:4] if rest else shown
     return f"{', '.join(names)}{rest} imported once, before the processes are forked"
+
+
+def describe_times(modules: Sequence[str], seconds: Sequence[float]) -> str:
+    """Return the packages whose imports took longest, with the seconds, and the number of the others."""
+    took: dict[str, float] = {}
+    for name, one in zip(modules, seconds, strict=False):
+        package = name.partition(".")[0]
+        took[package] = took.get(package, 0.0) + one
+    first, *others = sorted(took, key=lambda package: -took[package]) or list(modules[:1])
+    shown = [first, *others[: SLOW_SHOWN - 1]]
+    rest = len(took) - len(shown)
+    times = {package: f" ({one:.1f} s)" for package, one in took.items() if one >= 0.05}
+    names = ", ".join(f"{package}{times.get(package, '')}" for package in shown)
+    return f"{names} and {rest} more" if rest > 0 else names
 
 
 def _name_packages(modules: Sequence[str]) -> list[str]:

@@ -85,6 +85,8 @@ def plan_supervision(
         on_stall=options.text("on_stall", "report") if stall_timeout_s else "report",
         idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
+        stopped_status=int(stopped) if (stopped := options.text("stopped_status", "own")) != "own" else None,
+        fatal_status=int(options.number("fatal_status", 0)) or None,
         failure_file=options.text("failure_file") or None,
         evidence_dir=options.text("evidence_dir") or None,
         events=options.text("events") or None,

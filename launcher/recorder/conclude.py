@@ -162,8 +162,8 @@ def describe_missing(records: Sequence[RankRecord]) -> str:
     for record in records:
         if record.missing:
             reasons.setdefault(record.missing, []).append(record.rank)
-    parts = [f"{name_ranks(ranks)}: {why}" for why, ranks in reasons.items()]
-    return f"no flight recorder of {'; '.join(parts)}" if parts else ""
+    parts = [f"({name_ranks(ranks)}): {why}" for why, ranks in reasons.items()]
+    return f"no flight recorder {'; '.join(parts)}" if parts else ""
 
 
 def _find_groups(records: Sequence[RankRecord], world_size: int | None) -> list[_Group]:

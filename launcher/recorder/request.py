@@ -39,7 +39,7 @@ FILE_BYTES, ALL_BYTES = 64 << 20, 256 << 20
 RANKS_MAX = 256
 RUNS_MAX = 4
 """Maximum number of readers at a time."""
-NO_PIPE = "only NCCL's process group can be asked, once it is made"
+NO_PIPE = "available only with NCCL, after init_process_group"
 OUTPUT_BYTES = 8 << 20
 READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader.py")
 

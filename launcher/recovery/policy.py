@@ -111,7 +111,7 @@ def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.
     if last.status in rule.never_status:
         return Decision(False, f"status {last.status} is not restarted (--no-restart-status)")
     if last.retryable is False and not rule.on_any:
-        why = f"a restart does not help against {last.kind} (--restart-on any restarts all the same)"
+        why = f"{last.kind} is not retryable; pass --restart-on any to restart anyway"
         return Decision(False, why)
     counted = count_from(rule, attempts)
     if len(counted) > rule.most:
@@ -120,7 +120,7 @@ def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.
     full = [one.rank for one in counted if one.detail.startswith(OWN_LIMIT) and not one.progressed]
     if last.detail.startswith(OWN_LIMIT) and full.count(last.rank) > 1 and not rule.on_any:
         why = f"{last.rank} needs more than {OWN_LIMIT}, {full.count(last.rank)} times"
-        return Decision(False, f"{why} (--restart-on any restarts all the same)")
+        return Decision(False, f"{why}; pass --restart-on any to restart anyway")
     same = sum(one.kind == last.kind for one in counted)
     if rule.per_cause is not None and same > rule.per_cause:
         by = f"by the cause {last.cause}" if last.cause else f"with {last.kind}"

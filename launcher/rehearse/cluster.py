@@ -46,8 +46,16 @@ class Cluster:
         fallback_reason: Why they cannot be namespaces, and the fix; empty if they can, or with ``loopback``.
     """
 
-    def __init__(self, node_count: int, *, loopback: bool = False) -> None:
+    def __init__(
+        self, node_count: int, *, loopback: bool = False, stem: str = "node", domain: str = ""
+    ) -> None:
         """Create a cluster without starting it.
+
+        Args:
+            node_count: Number of nodes.
+            loopback: Whether to use loopback addresses even if namespaces are possible.
+            stem: Beginning of the nodes' names, before the index.
+            domain: What follows the name in the full name of a node; empty for no full name.
 
         Raises:
             UsageError: The number of nodes is not in 1..200.
@@ -57,7 +65,7 @@ class Cluster:
         self.fallback_reason = "" if loopback else namespaces.find_fallback_reason()
         self.isolated = not loopback and not self.fallback_reason
         kind = Namespaces if self.isolated else Loopback
-        self._backend: Backend = kind(node_count)
+        self._backend: Backend = kind(node_count, stem, domain)
         self.nodes: tuple[Node, ...] = self._backend.nodes
 
     @property

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
 """Path of the launcher's main file: ``-m launcher`` could run a launcher.py in the working directory."""
-GRACE_S = 10.0
+GRACE_S = 30.0
+"""Seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm: enough for a report after `--grace`."""
+REPORT_S = 60.0
+"""Seconds for the launchers of the other nodes to find that one is lost, stop their processes and report."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -65,12 +68,15 @@ def run_rehearsal(
         base.setdefault("LAUNCHER_STAY", "1")  # for one report of the whole job
     mpirun = find_mpirun(base) if platform.uses == "mpirun" else None
     argv = tuple(command if bare else with_launcher(command))
-    with Cluster(node_count, loopback=loopback) as cluster:
+    stem, domain = platform.names
+    with Cluster(node_count, loopback=loopback, stem=stem, domain=domain) as cluster:
         job = RehearsedJob(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
         starts = platform.starts(job)
         _announce(like, job, cluster)
         _say_taken(os.environ, env or {})
-        return run_all(cluster, starts, is_decided_inside=not bare and may_restart(argv, env or {}))
+        reports = not bare and not platform.uses
+        restarts = not bare and may_restart(argv, env or {})
+        return run_all(cluster, starts, is_decided_inside=restarts, reports=reports)
 
 
 def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +122,12 @@ def may_restart(argv: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def run_all(
-    cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S, *, is_decided_inside: bool = False
+    cluster: Cluster,
+    starts: Sequence[Start],
+    grace_s: float = GRACE_S,
+    *,
+    is_decided_inside: bool = False,
+    reports: bool = False,
 ) -> int:
     """Start processes on a cluster, wait for all, and return the first failing status or 0.
 
@@ -125,6 +136,9 @@ def run_all(
 
     At the first failure, and at SIGINT, SIGTERM or SIGHUP, the remaining ones get SIGTERM, and SIGKILL at the
     end of the grace. Such a signal during the grace ends it.
+
+    If a launcher on each node ``reports`` how the job ends, we do not. A process that was killed is a lost
+    node: the others get `REPORT_S` to find that, and the status is theirs.
     """
     with _signals_as_bytes() as wakeup:
         children: list[subprocess.Popen[bytes]] = []
@@ -133,8 +147,9 @@ def run_all(
                 children.append(_start(cluster, start))
             names = [start.node.name for start in starts]
             return _Watch(
-                cluster, children, names, wakeup, grace_s, is_decided_inside=is_decided_inside
-            ).run()
+                cluster, children, names, wakeup, grace_s,
+                is_decided_inside=is_decided_inside, reports=reports,
+            ).run()  # fmt: skip
         finally:
             for child in children:
                 if child.returncode is None:
@@ -154,6 +169,7 @@ class _Watch:
         grace_s: float,
         *,
         is_decided_inside: bool,
+        reports: bool,
     ) -> None:
         self._cluster = cluster
         self._wakeup = wakeup
@@ -161,8 +177,9 @@ class _Watch:
         self._running = {os.pidfd_open(child.pid): child for child in children}
         self._names = {child.pid: name for child, name in zip(children, names, strict=True)}
         self._deadline: float | None = None
+        self._patience: float | None = None
         self._status = 0
-        self._is_decided_inside, self._first = is_decided_inside, children[0]
+        self._is_decided_inside, self._reports, self._first = is_decided_inside, reports, children[0]
 
     def run(self) -> int:
         """Wait until no process is left, or until the grace is over; return the job's status."""
@@ -170,6 +187,9 @@ class _Watch:
         for descriptor in (self._wakeup, *self._running):
             poll.register(descriptor, select.POLLIN)
         while self._running and not self._expired():
+            if self._patience is not None and time.monotonic() >= self._patience:
+                self._patience = None
+                self._stop(self._status)
             for descriptor, _ in poll.poll(self._timeout_ms()):
                 if descriptor == self._wakeup:
                     self._signalled(os.read(self._wakeup, 64))
@@ -188,12 +208,22 @@ class _Watch:
         if self._is_decided_inside and self._deadline is None:
             self._note_end(child, status)
             return
-        if status and self._deadline is None:
+        if code == -signal.SIGKILL and self._reports and self._running and self._deadline is None:
+            self._note_lost(child, status)
+            return
+        if status and self._deadline is None and not self._reports:
             others = f"; stopping the other {len(self._running)}" if self._running else ""
             what = f"the process on {self._names[child.pid]} ended first, with status {status}"
             say(f"rehearsal: {what}{others}", "rehearsal")
         if status:
             self._stop(status)
+
+    def _note_lost(self, child: subprocess.Popen[bytes], status: int) -> None:
+        """Give the others time to report the loss of a node."""
+        self._status = self._status or status
+        self._patience = self._patience or time.monotonic() + REPORT_S
+        what = f"{self._names[child.pid]} is lost (SIGKILL); waiting for the other nodes to report it"
+        say(f"rehearsal: {what}", "rehearsal")
 
     def _note_end(self, child: subprocess.Popen[bytes], status: int) -> None:
         if child is self._first:
@@ -226,9 +256,8 @@ class _Watch:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _timeout_ms(self) -> float | None:
-        if self._deadline is None:
-            return None
-        return max(0.0, self._deadline - time.monotonic()) * 1000
+        due = self._deadline if self._deadline is not None else self._patience
+        return None if due is None else max(0.0, due - time.monotonic()) * 1000
 
 
 def _start(cluster: Cluster, start: Start) -> subprocess.Popen[bytes]:

@@ -43,8 +43,8 @@ class Loopback:
     See `launcher.rehearse.nodes.Backend`.
     """
 
-    def __init__(self, node_count: int) -> None:
-        self.nodes = tuple(_node(index) for index in range(node_count))
+    def __init__(self, node_count: int, stem: str, domain: str) -> None:
+        self.nodes = tuple(_node(index, stem) for index in range(node_count))
         self._folder = ""
         self.agent = ""
 
@@ -85,9 +85,9 @@ class Loopback:
             remove_tree(self._folder)
 
 
-def _node(index: int) -> Node:
+def _node(index: int, stem: str) -> Node:
     address = ADDRESS.format(FIRST + index)
-    return Node(index, f"node{index}", address, address)
+    return Node(index, f"{stem}{index}", address, address)
 
 
 def _needs_namespaces(what: str) -> Problem:

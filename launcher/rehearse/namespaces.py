@@ -161,8 +161,9 @@ class Holder:
 class Namespaces:
     """The backend of namespaces, see `launcher.rehearse.nodes.Backend`."""
 
-    def __init__(self, node_count: int) -> None:
-        self.nodes = tuple(_node(index) for index in range(node_count))
+    def __init__(self, node_count: int, stem: str, domain: str) -> None:
+        self.nodes = tuple(_node(index, stem) for index in range(node_count))
+        self._domain = domain
         self.agent = f"{FOLDER}/agent"
         self._switch: Holder | None = None
         self._holders: list[Holder] = []
@@ -170,7 +171,7 @@ class Namespaces:
     def start(self) -> None:
         """Start the switch, then all nodes at once, and connect them."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        self._switch = _start_switch(self.nodes)
+        self._switch = _start_switch(self.nodes, self._domain)
         self._switch.await_ready(deadline)
         for node in self.nodes:
             self._holders.append(_start_node(node, self._switch.pid))
@@ -222,8 +223,10 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def _start_switch(nodes: Sequence[Node]) -> Holder:
-    lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in nodes)]
+def _start_switch(nodes: Sequence[Node], domain: str) -> Holder:
+    # The full name comes first, as the kubelet writes a pod's own.
+    names = {node: f"{node.name}.{domain} {node.name}" if domain else node.name for node in nodes}
+    lines = ["127.0.0.1 localhost", *(f"{node.address} {names[node]}" for node in nodes)]
     # torch looks up the clients of its IPv6 socket, and warns if one has no name. The name differs from the
     # node's, so that node0 still has one address only.
     lines += [f"::ffff:{node.address} {node.name}.mapped" for node in nodes]
@@ -251,8 +254,8 @@ def _ip(pid: int, commands: Sequence[str]) -> None:
         raise NotReady(_no_namespaces(done.stderr.decode()))
 
 
-def _node(index: int) -> Node:
-    name = f"node{index}"
+def _node(index: int, stem: str) -> Node:
+    name = f"{stem}{index}"
     return Node(index, name, ADDRESS.format(FIRST + index), name)
 
 

@@ -84,12 +84,14 @@ class Platform:
     Attributes:
         starts: Returns the processes that the platform starts for a job.
         scopes: Possible scopes, the default first.
-        uses: ``"mpirun"`` if the platform needs it.
+        uses: The program that starts the command on all nodes, if the platform needs one.
+        names: Beginning of the nodes' names, and the domain of their full names.
     """
 
     starts: Callable[[RehearsedJob], list[Start]]
     scopes: tuple[str, ...]
     uses: str = ""
+    names: tuple[str, str] = ("node", "")
 
 
 def azureml_pytorch(job: RehearsedJob) -> list[Start]:
@@ -130,6 +132,24 @@ def slurm_step(job: RehearsedJob) -> list[Start]:
     return _each(job, lambda node, local: slurm.task(job.nodes, node, local, job.per_node))
 
 
+def indexed_job(job: RehearsedJob) -> list[Start]:
+    """Return the containers of a Kubernetes Indexed Job with a headless Service.
+
+    A pod knows its index, but not the number of pods, which the user types (``--nnodes``). The master follows
+    from the pod's full name; with loopback addresses there is none.
+    """
+    master = job.nodes[0]
+    typed = {"LAUNCHER_NNODES": str(len(job.nodes))}
+    typed |= {} if master.hostname == master.name else {"LAUNCHER_MASTER_ADDR": master.address}
+    service = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    return _each(
+        job,
+        lambda node, local: {
+            **typed, **service, "HOSTNAME": node.name, "JOB_COMPLETION_INDEX": str(node.index)
+        },
+    )  # fmt: skip
+
+
 def torchrun(job: RehearsedJob) -> list[Start]:
     """Return one real torchrun per node, with static rendezvous; it starts the command once per process.
 
@@ -153,7 +173,8 @@ PLATFORMS: dict[str, Platform] = {
     "azure-batch": Platform(azure_batch, ("node",)),
     "openmpi": Platform(openmpi, ("process", "node"), uses="mpirun"),
     "slurm": Platform(slurm_step, ("process", "node")),
-    "torchrun": Platform(torchrun, ("process",)),
+    "kubernetes": Platform(indexed_job, ("node",), names=("train-", "train.default.svc.cluster.local")),
+    "torchrun": Platform(torchrun, ("process",), uses="torchrun"),
     "plain": Platform(plain, ("node",)),
 }
 

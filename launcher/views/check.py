@@ -28,7 +28,7 @@ def render_text(result: Result, case: Case, *, colours: bool = False) -> str:
     )
     lines.append(_clean(f"{case.host.hostname()} ({case.runtime}): {', '.join(counts)}"))
     if result.silent:
-        lines.append(f"nothing to check, or unknown: {', '.join(result.silent)}")
+        lines.append(f"skipped: {', '.join(result.silent)}")
     return "\n".join(lines) + "\n"
 
 

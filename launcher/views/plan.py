@@ -242,6 +242,8 @@ def _watch(plan: Plan) -> list[str]:
     watch = plan.supervision
     parts = [f"to end them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
     parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
+    parts += [f"exits with {watch.stopped_status} if told to stop"] if watch.stopped_status else []
+    parts += [f"exits with {watch.fatal_status} if no retry helps"] if watch.fatal_status else []
     parts += ["lines begin with their rank"] if watch.prefix else []
     parts += [_say_readers(watch.stdin)] if watch.stdin else []
     parts += ["the log is JSON"] if watch.log.as_json else []

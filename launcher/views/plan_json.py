@@ -121,6 +121,8 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "require_meeting": watch.contact is not None and watch.contact.required,
         "restarts": watch.restarts.most,
         **({"restart_rules": _restart_rules(watch.restarts)} if watch.restarts.most else {}),
+        "stopped_status": watch.stopped_status,
+        "fatal_status": watch.fatal_status,
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
         **({} if watch.evidence_dir is None else {"evidence_dir": redact(watch.evidence_dir)}),
         **({} if watch.events is None else {"events": redact(watch.events)}),

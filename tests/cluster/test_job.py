@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from launcher.rehearse.cluster import Cluster
-from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
+from launcher.rehearse.job import MAIN, run_all, run_rehearsal, with_launcher
 from launcher.rehearse.platforms import Start
+from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 
 from .conftest import need_namespaces, read_dumps
@@ -58,9 +60,57 @@ def test_the_node_that_failed_first_is_named(capfd: pytest.CaptureFixture[str]) 
     """By the report of the job; where the command has no launcher, by the last line."""
     command = ["sh", "-c", "exit $((SLURM_PROCID * 3))"]
     assert run_rehearsal("slurm", 2, 1, command, loopback=True) == 3
-    assert "rank 1 of 2 failed first: it exited with status 3" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "rank 1 of 2 failed first: it exited with status 3" in said
+    assert "ended first" not in said, "the launcher on the other node may end before"
     assert run_rehearsal("slurm", 2, 1, command, loopback=True, bare=True) == 3
     assert "the process on node1 ended first, with status 3" in capfd.readouterr().err
+
+
+@KINDS
+@pytest.mark.parametrize("killed", [0, 1])
+def test_the_other_node_reports_a_lost_one(
+    loopback: bool, killed: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its launcher is killed, and cannot tell: the other one finds out after --lost-after, and reports."""
+    if not loopback:
+        need_namespaces()
+    script = f"test $RANK = {killed} && kill -9 $PPID; exec sleep 600"
+    env = {"LAUNCHER_LOST_AFTER": "5"}
+    assert run_rehearsal("plain", 2, 1, ["sh", "-c", script], env=env, loopback=loopback) == 75
+    said = capfd.readouterr().err
+    assert f"rehearsal: node{killed} is lost (SIGKILL); waiting for the other nodes to report it" in said
+    assert f"node {killed} failed first: it is lost" in said and "cause: [node-lost]" in said
+    assert "SIGTERM" not in said
+
+
+@pytest.mark.thorough
+def test_a_report_and_a_record_fit_into_the_grace_of_kubernetes(tmp_path: Path) -> None:
+    """SIGKILL comes 30 s after SIGTERM; a rank that ignores SIGTERM has 25 of them, as by default."""
+    script = f"trap '' TERM; touch {tmp_path}/up-$RANK; while :; do sleep 0.1; done"
+    flags = ("--env", f"LAUNCHER_FAILURE_FILE={tmp_path}/failure.json", "--env", "LAUNCHER_STOPPED_STATUS=75")
+    line = ("rehearse", "--like", "kubernetes", *flags, "--", "sh", "-c", script)
+    with subprocess.Popen([sys.executable, MAIN, *line], stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, "the ranks run")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert "[told-to-stop]" in said and said.count("ended first") == 1, said
+    assert json.loads((tmp_path / "failure.json").read_text())["told"] == "SIGTERM"
+
+
+@KINDS
+def test_pods_of_an_indexed_job_find_each_other(loopback: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """By their index and their full names; with loopback addresses by the address of pod 0."""
+    if not loopback:
+        need_namespaces()
+    domain = "train.default.svc.cluster.local"
+    script = f"echo $RANK $WORLD_SIZE $MASTER_ADDR $HOSTNAME $(getent hosts train-1.{domain})"
+    assert run_rehearsal("kubernetes", 2, 2, ["sh", "-c", script], loopback=loopback) == 0
+    output = capfd.readouterr()
+    master = "127.0.77.10" if loopback else f"train-0.{domain}"
+    found = "" if loopback else f" 10.77.0.11 train-1.{domain} train-1"
+    lines = sorted(" ".join(line.split()) for line in output.out.splitlines())
+    assert lines == [f"[rank {rank}] {rank} 4 {master} train-{rank // 2}{found}" for rank in range(4)], output
 
 
 def test_nodes_that_share_a_screen_give_one_verdict(

@@ -391,7 +391,7 @@ def test_a_stall_is_the_jobs_and_its_end_too(fleet: MakeFleet, tmp_path: Path) -
     head, other = two.wait(40)
     assert head.out.count("turn 7") == 1, head.err
     assert {path.name for path in tmp_path.glob("saved*")} == {"saved0", "saved1"}, head.err
-    assert head.status == other.status == 1 and "stalled: no output for 3 s" in head.err, head.err
+    assert head.status == other.status == 75 and "stalled: no output for 3 s" in head.err, head.err
 
 
 @pytest.mark.thorough

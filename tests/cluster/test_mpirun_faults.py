@@ -195,13 +195,13 @@ def test_a_serving_node_is_told_twice_and_the_ranks_have_their_time(fleet: MakeF
             time.sleep(1)
         """
     )
-    two.start_all("--grace", "8", "--", "python", script)
+    two.start_all("--grace", "8", "--stopped-status", "75", "--", "python", script)
     await_files(tmp_path, "ready*", 2)
     two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
     await_files(tmp_path, "asked*", 2)
     two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
     head, other = end(two)
-    assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
+    assert (head.status, other.status) == (75, 75), head.err[-2000:] + other.err
     assert len(list(tmp_path.glob("saved*"))) == 2
 
 

@@ -88,6 +88,25 @@ def test_a_signal_to_one_launcher_means_the_job(pair: Job) -> None:
     assert (pair.folder / "told-0").exists()
 
 
+@pytest.mark.parametrize("how", ["saves", "fails"])
+def test_all_nodes_map_the_status_of_a_stopped_or_hopeless_job(pair: Job, how: str) -> None:
+    """Each launcher exits with --stopped-status or --fatal-status, whichever node was told or has failed."""
+    flags = ("--stopped-status", "75", "--fatal-status", "65")
+    waits = (
+        f"import pathlib, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"pathlib.Path({str(pair.folder)!r}, 'up-' + sys.argv[1]).touch()\n"
+        "if sys.argv[2] == 'fails' and sys.argv[1] == '1': raise ValueError('no such column')\n"
+        "time.sleep(600)"
+    )
+    (pair.folder / "waits.py").write_text(waits)
+    pair.start_all(*flags, "--", "sh", "-c", f"exec {sys.executable} {pair.folder}/waits.py $RANK {how}")
+    if how == "saves":
+        wait_for(lambda: len(list(pair.folder.glob("up-*"))) == 2, "the ranks run")
+        pair.signal(1, signal.SIGTERM)
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {75 if how == "saves" else 65}, done[0].err
+
+
 COUNTER = """
 import os, signal, sys, time
 folder, rank = sys.argv[1], os.environ["RANK"]

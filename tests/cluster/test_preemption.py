@@ -128,7 +128,7 @@ def test_who_does_not_hear_is_killed_before_the_machine_goes(start: Start) -> No
     assert done.status == 75, done.err
     grace = done.err.split("SIGKILL after ")[1].split()[0]
     assert 3 <= int(grace) <= 7
-    assert "killed by SIGKILL, which the launcher sent to kill it" in done.err
+    assert "the launcher killed rank 0 (SIGKILL) after the grace period" in done.err
 
 
 @pytest.mark.thorough

@@ -105,7 +105,7 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job_on_all_nodes(job: Job
     assert {one.status for one in done.values()} == {1}
     for one in done.values():
         assert len(one.first) == 1 and "import-error" in one.err, one.err
-        assert "no restart: a restart does not help" in one.err and "--restart-on any" in one.err
+        assert "is not retryable" in one.err and "--restart-on any" in one.err
 
 
 @pytest.mark.thorough

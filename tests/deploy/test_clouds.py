@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
+from launcher.core.version import __version__
 from tests.azure import folder
 from tests.azure.commands import Shell, plan_run, ranks
 from tests.deploy import bicep
@@ -204,7 +206,11 @@ def test_the_commands_of_the_task_check_and_run(tmp_path: Path) -> None:
     (task,) = documents(SKY)
     shell = Shell(tmp_path)
     assert shell.run(["bash", "-c", task["run"]], {}, tmp_path) == ""
-    assert shell.call()["words"] == ["run", "--restarts", "3", "--", "python", "train.py"]
+    flags = ["--stopped-status", "75", "--restarts", "3"]
+    assert shell.call()["words"] == ["run", *flags, "--", "python", "train.py"]
+    wheel = f"cluster_launcher-{__version__}-py3-none-any.whl"  # of make dist: no index has one yet
+    install, what = task["setup"].strip().rsplit(maxsplit=1)
+    assert install == "pip install" and fnmatch(f"./{wheel}", what)
     script = tmp_path / "run.sh"
     script.write_text(f"#!/bin/bash\n{task['run']}")
     assert shellcheck(script) == ""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core.model import GRACE_S
 from tests.deploy.schemas import DEPLOY, Json, changed, documents, problems
 from tests.mpis import find_mpi
 from tests.process.starting import clean_environ, launch
@@ -26,12 +27,15 @@ SCHEMA_OF = {
     "TrainJob": "kubeflow-trainer-2.3.0",
     "ClusterTrainingRuntime": "kubeflow-trainer-2.3.0",
     "MPIJob": "mpi-operator-0.8.0",
+    "PyTorchJob": "training-operator-1.9.0",
 }
 OBJECTS = [(path, document) for path in FILES for document in documents(path)]
 POD = "spec.template.spec"
 NODE = "spec.replicatedJobs.0.template.spec"
 RUNTIME = "spec.template.spec.replicatedJobs.0.template.spec"
 MPI = "spec.mpiReplicaSpecs"
+TORCH = "spec.pytorchReplicaSpecs"
+IN_PLACE = "jobset-in-place"
 WRONG: list[tuple[str, str, object, str]] = [
     ("Service", "spec.publishNotReady", True, "'publishNotReady' was unexpected"),
     ("Service", "spec.clusterIP", 0, "is not of type 'string'"),
@@ -62,13 +66,17 @@ WRONG: list[tuple[str, str, object, str]] = [
     ("MPIJob", "spec.slotsPerWorker", "8", "'8' is not of type 'integer'"),
     ("MPIJob", "spec.mpiImplementation", "OpenMPI5", "'OpenMPI5' is not one of"),
     ("MPIJob", f"{MPI}.Worker.template.spec.containers.0.images", [], "'images' was unexpected"),
+    ("PyTorchJob", "spec.nprocPerNode", 8, "8 is not of type 'string'"),
+    ("PyTorchJob", f"{TORCH}.Master.replicas", "1", "'1' is not of type 'integer'"),
+    ("PyTorchJob", f"{TORCH}.Worker.template.spec.container", [], "'container' was unexpected"),
 ]
 """A kind, a path in it, a wrong value (None: nothing is there), and what its schema says of that."""
 
 
-def find(kind: str) -> Json:
-    """Return the object of a kind."""
-    (found,) = (document for _, document in OBJECTS if document["kind"] == kind)
+def find(kind: str, file: str = "") -> Json:
+    """Return the object of a kind; of a JobSet the one that restarts in place, if no file is named."""
+    file = file or (IN_PLACE if kind == "JobSet" else "")
+    (found,) = (one for path, one in OBJECTS if one["kind"] == kind and file in ("", path.stem))
     return found
 
 
@@ -96,7 +104,8 @@ def test_every_object_has_a_wrong_field() -> None:
 def jobs() -> dict[str, Json]:
     """Return the specs of Jobs, whatever makes them, by the kind of the object they stand in."""
     inner = {
-        "JobSet": find("JobSet")["spec"],
+        "JobSet": find("JobSet", "jobset")["spec"],
+        IN_PLACE: find("JobSet")["spec"],
         "runtime": find("ClusterTrainingRuntime")["spec"]["template"]["spec"],
     }
     return {
@@ -115,7 +124,7 @@ def statuses(helps: str) -> list[int]:
 HOPELESS = statuses("no")
 
 
-@pytest.mark.parametrize("name", ["Job", "JobSet", "runtime"])
+@pytest.mark.parametrize("name", ["Job", "JobSet", IN_PLACE, "runtime"])
 def test_the_policy_is_that_of_our_statuses(name: str) -> None:
     """What no retry helps fails the Job; 75 counts nothing. Kubernetes wants the values sorted and no 0."""
     spec = jobs()[name]
@@ -127,13 +136,14 @@ def test_the_policy_is_that_of_our_statuses(name: str) -> None:
     if name == "Job":
         assert actions["Ignore"]["onExitCodes"]["values"] == statuses("yes")
         run = spec["template"]["spec"]["containers"][0]["command"]
-        nodes, spares = (int(run[run.index(flag) + 1]) for flag in ("--nnodes", "--spares"))
+        words = dict(word.split("=") for word in run if "=" in word)
+        nodes, spares = (int(words[flag]) for flag in ("--nnodes", "--spares"))
         assert spec["completions"] == spec["parallelism"] == nodes + spares
 
 
 def test_restarts_in_place_are_as_jobset_wants_them() -> None:
     """Its webhook (pkg/webhooks/jobset_webhook.go, v0.12.0) refuses anything else."""
-    spec = jobs()["JobSet"]
+    spec = jobs()[IN_PLACE]
     assert spec["backoffLimit"] == 2**31 - 1
     assert spec["podReplacementPolicy"] == "Failed"
     assert spec["completions"] == spec["parallelism"]
@@ -149,17 +159,19 @@ def test_restarts_in_place_are_as_jobset_wants_them() -> None:
     assert {"JOBSET_NAME", "POD_NAME"} <= set(environ)
 
 
-def containers() -> list[tuple[str, Json, list[Json]]]:
-    """Return the pods that train: where, the container, and its init containers."""
-    pods = {name: spec["template"]["spec"] for name, spec in jobs().items()}
-    pods["MPIJob"] = find("MPIJob")["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
-    return [(name, pod["containers"][0], pod["initContainers"]) for name, pod in pods.items()]
+def pods() -> list[tuple[str, Json, Json]]:
+    """Return the pods that train: where, the pod, and its container."""
+    found = {name: spec["template"]["spec"] for name, spec in jobs().items()}
+    found["MPIJob"] = find("MPIJob")["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    torch = find("PyTorchJob")["spec"]["pytorchReplicaSpecs"]
+    found |= {f"PyTorchJob {name}": torch[name]["template"]["spec"] for name in torch}
+    return [(name, pod, pod["containers"][0]) for name, pod in found.items()]
 
 
-@pytest.mark.parametrize(("name", "container", "inits"), containers(), ids=[row[0] for row in containers()])
-def test_a_node_is_checked_first(name: str, container: Json, inits: list[Json], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "pod", "container"), pods(), ids=[row[0] for row in pods()])
+def test_a_node_is_checked_first(name: str, pod: Json, container: Json, tmp_path: Path) -> None:
     """With the image, the GPUs and the shared memory of the job; its plan is that of one node."""
-    (init,) = inits
+    (init,) = pod["initContainers"]
     for field in ("image", "resources", "volumeMounts"):
         assert init[field] == container[field]
     word, *words = init["command"]
@@ -169,6 +181,53 @@ def test_a_node_is_checked_first(name: str, container: Json, inits: list[Json], 
     pod = {"JOB_COMPLETION_INDEX": "3", "K_MPI_JOB_ROLE": "worker", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     done = launch(*words[:1], *words[2:], environ=pod)
     assert done.returncode == 0 and '"check": "plan"' not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("name", "pod", "container"), pods(), ids=[row[0] for row in pods()])
+def test_a_pod_asks_for_what_it_needs(name: str, pod: Json, container: Json) -> None:
+    """CPU, memory and GPUs, a limited /dev/shm inside of the memory, time to report, no node that failed."""
+    wanted, limits = container["resources"]["requests"], container["resources"]["limits"]
+    assert wanted["memory"] == limits["memory"] and int(wanted["cpu"]) and limits["nvidia.com/gpu"]
+    (shm,) = (one["emptyDir"] for one in pod["volumes"] if one["name"] == "shm")
+    assert int(shm["sizeLimit"].removesuffix("Gi")) < int(wanted["memory"].removesuffix("Gi"))
+    assert pod["terminationGracePeriodSeconds"] > GRACE_S
+    affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert affinity["nodeSelectorTerms"] == [
+        {"matchExpressions": [{"key": "cluster-launcher/bad", "operator": "DoesNotExist"}]}
+    ]
+
+
+@pytest.mark.parametrize(("name", "pod", "container"), pods(), ids=[row[0] for row in pods()])
+def test_a_launcher_exits_with_what_its_policy_reads(name: str, pod: Json, container: Json) -> None:
+    """A stopped job is not complete, and a hopeless one fails; PyTorchJob retries only 128 and above."""
+    environ = {one["name"]: one.get("value", "") for one in container.get("env", ())}
+    words = [*container["command"], *shlex.split(environ.get("WORKER_COMMAND", ""))]
+    if name == "MPIJob":
+        return  # mpirun's launchers become the ranks
+    line = " ".join(words).replace("=", " ")
+    assert f"--stopped-status {143 if name.startswith('PyTorch') else 75} " in line
+    assert name.startswith("PyTorch") or ("--fatal-status 65 " in line and 65 in HOPELESS)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_command_of_the_pytorchjob_plans(rank: int, tmp_path: Path) -> None:
+    """With the variables of its operator (pkg/controller.v1/pytorch/envvar.go, v1.9.0)."""
+    spec = find("PyTorchJob")["spec"]
+    replicas = spec["pytorchReplicaSpecs"]
+    (container,) = replicas["Worker"]["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch"
+    nodes = sum(one["replicas"] for one in replicas.values())
+    master = {"ADDR": "train-master-0", "PORT": "23456"}
+    environ = {f"{prefix}MASTER_{name}": value for name, value in master.items() for prefix in ("", "PET_")}
+    environ |= {"RANK": str(rank), "PET_NODE_RANK": str(rank), "PET_NNODES": str(nodes)}
+    environ |= {
+        "PET_NPROC_PER_NODE": spec["nprocPerNode"],
+        "WORLD_SIZE": str(nodes * int(spec["nprocPerNode"])),
+    }
+    (tmp_path / "train.py").touch()
+    words = [*container["command"][2:-1], str(tmp_path / "train.py")]
+    done = launch("plan", "--format", "json", *words, environ=environ)
+    assert done.returncode == 0 and '"world_size": 32' in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("rank", [0, 3])

@@ -83,9 +83,7 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
 def test_shellcheck_finds_a_missing_quote(tmp_path: Path) -> None:
     """So the test above can fail."""
     script = tmp_path / "wrong.sbatch"
-    script.write_text(
-        (HERE / "srun.sbatch").read_text().replace('JobId="$SLURM_JOB_ID"', "JobId=$SLURM_JOB_ID")
-    )
+    script.write_text((HERE / "srun.sbatch").read_text().replace('"${REQUEUES:-10}"', "${REQUEUES:-10}"))
     assert "SC2086" in shellcheck(script)
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.failure.symptoms import read_symptoms
+from tests.cluster.test_hangs import HANGS
 from tests.process.starting import ROOT, clean_environ
+from tools import platform_table
 
 README = Path(ROOT, "README.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -21,9 +24,9 @@ BROKEN, PLACE = re.findall(r"break it: `(.*?: raise .*?)` before `(\w+)`", READM
 OURS = [row.split(" | ")[1] for row in TABLE.strip().splitlines()[2:]]
 TYPED = {
     'alias torchrun="launcher run"': "tests/unit/test_engines.py::test_all_of_torchruns_flags_are_ours",
-    "launcher run --hosts": "tests/cluster/test_peers.py::test_all_well_is_status_0_and_no_verdict",
+    "launcher run --hosts": "tests/cluster/test_readme_lines.py::test_a_line_of_two_nodes_works_as_it_stands",
     "mpirun -np 16": "tests/cluster/test_platforms.py::test_real_mpirun_starts_four_processes",
-    "LAUNCHER_TOKEN=$T launcher run --engine mpirun": "tests/cluster/test_mpirun.py::test_four_nodes_by_one",
+    "LAUNCHER_TOKEN=": "tests/cluster/test_readme_lines.py::test_a_line_of_two_nodes_works_as_it_stands",
     "launcher run --ssh": "tests/cluster/test_mpirun.py::test_ssh_serves_every_engine",
     "srun -N2": "tests/cluster/test_slurm.py::test_one_launcher_per_node_starts_the_processes",
     "launcher run -- accelerate launch": "tests/cluster/test_torch_family.py::test_accelerate",
@@ -68,10 +71,12 @@ def pattern(lines: str) -> str:
 )
 def test_the_first_minute(block: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    assert len(SCRIPT.splitlines()) == 15
+    assert len(SCRIPT.splitlines()) == 16
     line, _, said = block.removeprefix("    $ ").partition("\n")
     status, out = run(line, tmp_path)
     assert status == 0 and re.search(pattern(said), out), out
+    exact = [text.strip() for text in said.splitlines() if text.strip().startswith("[rank")]
+    assert exact and set(exact) <= set(out.splitlines()), "the numbers that the script prints, too"
 
 
 @pytest.mark.torch
@@ -83,6 +88,18 @@ def test_the_report_of_the_broken_script(tmp_path: Path) -> None:
     (report,) = [block for block in BLOCKS if "failed first" in block]
     status, out = run("launcher run --nproc-per-node 2 train.py", tmp_path)
     assert status == 1 and re.search(pattern(report), out), out
+
+
+def test_the_numbers_of_the_first_screen_are_those_of_the_program() -> None:
+    """Platforms, causes and kinds of hangs, by their tables."""
+    found = (len(platform_table.ROWS), len(read_symptoms()), len(HANGS))
+    named = r"variables of (\d+)\s+platforms.*one of (\d+)\).*: (\d+) kinds of hangs"
+    (shown,) = re.findall(named, README, re.DOTALL)
+    assert tuple(map(int, shown)) == found
+    page = Path(ROOT, "docs", "mistakes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| [^|]*, (\d+) lines \| [^|]*, (\d+) lines \|$", page, re.MULTILINE)
+    ours, theirs = ([int(row[index]) for row in rows] for index in (0, 1))
+    assert f"take {min(ours)} to {max(ours)} lines where torchrun prints up to {max(theirs)}" in README
 
 
 def test_the_lines_of_the_table_work(tmp_path: Path) -> None:
@@ -111,8 +128,8 @@ def _lines() -> list[str]:
     table = [code for cell in OURS for code in re.findall(r"`(.*?)`", cell)]
     blocks = [re.sub(r"\s+#\s.*$", "", line[4:]) for block in BLOCKS for line in block.splitlines()]
     words = re.findall(r"`((?:launcher|bash) [\w. /-]+)`", re.sub(r"^\|.*$", "", README, flags=re.MULTILINE))
-    lines = [line for line in (*table, *blocks, *words) if shlex.split(line, comments=True)]
-    return [line for line in lines if not line.startswith(("$", "[", "loss", "launcher:"))]
+    lines = [one for one in (*table, *blocks, *words) if not one.startswith(("$", "[", "loss", "launcher:"))]
+    return [line for line in lines if shlex.split(line, comments=True)]
 
 
 def _elsewhere(line: str) -> bool:

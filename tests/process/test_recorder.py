@@ -102,7 +102,7 @@ def test_a_dump_from_a_timeout_is_read_after_the_end(
 def test_ranks_without_a_recorder_are_said(tmp_path: Path) -> None:
     records = follow(DumpRequest([0, 1], [Places(f"{tmp_path}/0_recorder_", f"{tmp_path}/0_recorder_")]))
     assert describe_missing(records) == (
-        "no flight recorder of ranks 0-1: only NCCL's process group can be asked, once it is made"
+        "no flight recorder (ranks 0-1): available only with NCCL, after init_process_group"
     )
     assert follow(DumpRequest([], [])) == []
 

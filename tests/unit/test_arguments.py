@@ -190,27 +190,27 @@ def test_real_processes_get_them(given: str) -> None:
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        (("run", "--nproc-per-noed", "2", "--", "true"), "--nproc-per-node in place of --nproc-per-noed; "),
-        (("run", "--nproc_per_noed=2", "--", "true"), "--nproc-per-node in place of --nproc-per-noed; "),
-        (("run", "--num-nodes", "2", "--", "true"), "--nnodes in place of --num-nodes; "),
-        (("run", "-np", "2", "--", "true"), "--nproc-per-node in place of -np; "),
-        (("run", "--nprocpernode", "2", "--", "true"), "--nproc-per-node in place of --nprocpernode; "),
-        (("run", "--nprocs", "2", "--", "true"), "--nproc-per-node in place of --nprocs; "),
-        (("run", "--gpus", "2", "--", "true"), "--nproc-per-node in place of --gpus; "),
-        (("run", "--nodes", "2", "--", "true"), "--nnodes in place of --nodes; "),
+        (("run", "--nproc-per-noed", "2", "--", "true"), "did you mean --nproc-per-node? "),
+        (("run", "--nproc_per_noed=2", "--", "true"), "did you mean --nproc-per-node? "),
+        (("run", "--num-nodes", "2", "--", "true"), "did you mean --nnodes? "),
+        (("run", "-np", "2", "--", "true"), "did you mean --nproc-per-node? "),
+        (("run", "--nprocpernode", "2", "--", "true"), "did you mean --nproc-per-node? "),
+        (("run", "--nprocs", "2", "--", "true"), "did you mean --nproc-per-node? "),
+        (("run", "--gpus", "2", "--", "true"), "did you mean --nproc-per-node? "),
+        (("run", "--nodes", "2", "--", "true"), "did you mean --nnodes? "),
         (
             ("run", "--learning-rate", "2", "--", "true"),
-            "launcher run --help-all; what belongs to your command",
+            "launcher run --help-all; flags of your command",
         ),
         (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
-        (("bandwidth", "--pars"), "--pairs in place of --pars"),
+        (("bandwidth", "--pars"), "did you mean --pairs?"),
         (("snapshot", "--format", "json"), "launcher snapshot --help"),
         (
             ("rehearse", "--like", "slurm", "--framework", "jax", "--", "x"),
             "-- launcher run --framework ... --",
         ),
-        (("rehearse", "--like", "slurm", "--nproc-per-node", "2", "--", "x"), "--processes in place of"),
-        (("rehearse", "--like", "slurm", "-np", "2", "--", "x"), "--processes in place of -np"),
+        (("rehearse", "--like", "slurm", "--nproc-per-node", "2", "--", "x"), "did you mean --processes?"),
+        (("rehearse", "--like", "slurm", "-np", "2", "--", "x"), "did you mean --processes?"),
     ],
 )
 def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: str) -> None:
@@ -226,12 +226,12 @@ def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: 
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("rnu", "launcher run in place of launcher rnu"),
-        ("snapshto", "launcher snapshot in place of launcher snapshto"),
-        ("version", "launcher --version in place of launcher version"),
-        ("launch", "launcher run in place of launcher launch"),
-        ("python", "launcher run -- python ..."),
-        ("train.py", "launcher run -- train.py ..."),
+        ("rnu", "did you mean launcher run?"),
+        ("snapshto", "did you mean launcher snapshot?"),
+        ("version", "did you mean launcher --version?"),
+        ("launch", "did you mean launcher run?"),
+        ("python", "launcher run -- python ...;"),
+        ("train.py", "launcher run -- train.py ...;"),
     ],
 )
 def test_a_word_that_is_no_command_is_told_what_may_be_meant(word: str, meant: str) -> None:
@@ -239,7 +239,7 @@ def test_a_word_that_is_no_command_is_told_what_may_be_meant(word: str, meant: s
     with pytest.raises(UsageError) as refused:
         dispatch((word, "x"), {})
     (problem,) = refused.value.problems
-    assert problem.fix == f"{meant}; launcher --help lists the commands"
+    assert problem.fix == f"{meant} launcher --help lists the commands"
 
 
 def test_a_rehearsal_of_a_script_that_is_not_there_starts_no_node() -> None:

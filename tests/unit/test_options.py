@@ -53,6 +53,8 @@ SAMPLE = {
     "grace": ("5", "0.5"),
     "signal_to": ("group", "leader"),
     "signal_map": ("TERM=USR1", "SIGINT=10,15=SIGUSR2"),
+    "stopped_status": ("75", "own"),
+    "fatal_status": ("65", "125"),
     "restarts": ("2", "0"),
     "restarts_per_cause": ("3", "0"),
     "restart_on": ("any", "retryable"),
@@ -132,6 +134,8 @@ MALFORMED = {
         *(f"{name}=USR1" for name in NOT_PASSED_ON),
         *("SIGABRT=USR1", "6=USR1", "TERM=USR1,SEGV=USR2"),
     ],
+    "stopped_status": ["0", "74", ""],
+    "fatal_status": ["0", "75", "126", "x"],
     "restarts": ["-1", "1001", "many"],
     "restarts_per_cause": ["-1", "1001"],
     "restart_on": ["always", ""],
@@ -394,6 +398,7 @@ ABBREVIATED: list[tuple[list[str], dict[str, str | bool]]] = [
     (["--rdzv-e", "a:1", "--master-a", "b"], {"rdzv_endpoint": "a:1", "master_addr": "b"}),
     (["--standal", "--role", "a"], {"standalone": True, "role": "a"}),
     (["--stall", "9", "--no-prog"], {"stall_timeout": "9", "progress": False}),  # ours alone
+    (["--restart", "2"], {"restarts": "2"}),  # not one of the flags that begin so
 ]
 
 
@@ -444,19 +449,19 @@ def test_every_beginning_that_torchrun_takes_means_the_same_flag_here() -> None:
         (
             ("python", "SCRIPT", "--nproc-per-node", "2"),
             {},
-            "--nproc-per-node stands behind the command, which",
+            "--nproc-per-node comes after the script, so the script",
         ),
         (
             ("SCRIPT", "--nnodes=2", "--node_rank", "0"),
             {},
-            "--nnodes, --node_rank stand behind the command, which",
+            "--nnodes, --node_rank come after the script, so the script",
         ),
         (
             ("python3", "-u", "-m", "train", "--standalone"),
             {},
-            "--standalone stands behind the command, which",
+            "--standalone comes after the script, so the script",
         ),
-        (("python", "SCRIPT", "--nproc", "2"), {}, "--nproc stands behind the command, which"),
+        (("python", "SCRIPT", "--nproc", "2"), {}, "--nproc comes after the script, so the script"),
         (("python", "SCRIPT", "--n", "2"), {}, ""),  # any script may have that
         (("python", "SCRIPT", "--nnodes", "2"), {"nnodes": "1"}, ""),  # in front as well
         (("python", "TAKES", "--nnodes", "2"), {}, ""),  # its text has a flag of that name
@@ -479,7 +484,7 @@ def test_a_flag_behind_the_command_gets_a_hint(
     scripts["TAKES"].write_text("parser.add_argument('--nnodes')\n")
     command = tuple(str(scripts.get(word, word)) for word in words)
     plan = plan_job({}, Host(), read_options(typed, {}), command)
-    hints = [warning for warning in plan.warnings if "behind the command" in warning]
+    hints = [warning for warning in plan.warnings if "after the script" in warning]
     assert [hint[: len(said)] for hint in hints] == ([said] if said else [])
     assert all(hint in plan.notes for hint in hints)
     if plan.processes and hints:

@@ -435,7 +435,7 @@ def test_a_missing_recorder_is_said() -> None:
         RankRecord(1, missing="no pipe"),
         RankRecord(2, missing="late"),
     ]
-    assert describe_missing(records) == "no flight recorder of ranks 0-1: no pipe; rank 2: late"
+    assert describe_missing(records) == "no flight recorder (ranks 0-1): no pipe; (rank 2): late"
     assert describe_missing([RankRecord(0, "nccl")]) == ""
 
 

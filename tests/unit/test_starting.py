@@ -29,6 +29,7 @@ PYTHONS = {
 }
 """Files with a command line of a Python, and why each is not a call of `own_program` or `isolate`."""
 STARTS = {
+    "cli/requeue.py": "Slurm's scontrol",
     "cli/status.py": "asks the Python of a rank for its version",
     "guest/template.py": "becomes the command of the ranks",
     "hook/enter.py": "asks hook/child.py",

@@ -31,7 +31,7 @@ OOM = Cause(
     True,
 )
 PEER = Cause("gloo-peer-lost", "this rank lost a peer: look elsewhere", "look at the other ranks", True, True)
-PYTHON = Cause("python-exception", "ValueError: no", "the traceback says where", False)
+PYTHON = Cause("python-exception", "ValueError: no", "see the traceback", False)
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
     main()
@@ -81,16 +81,16 @@ launcher:   retry: can help
 launcher:   its stderr ended with:
 launcher:   | epoch 3
 launcher:   then:  rank 0 exited with status 1 0.812 s later
-launcher:   then:  ranks 1, 3-7 were ended by SIGTERM, which the launcher sent, 0.901 to 1.301 s later
+launcher:   then:  the launcher stopped ranks 1, 3-7 (SIGTERM) 0.901 to 1.301 s later
 """  # noqa: E501
 RAISED = """\
 launcher: rank 0 of 8 failed first: it exited with status 1
 launcher:   where: rank 0, train.py:3, local rank 0, pid 4711, host gpu-0, node 0, restart 2, 83.214 s after the start
 launcher:   cause: [python-exception] ValueError: no
-launcher:   fix:   the traceback says where
+launcher:   fix:   see the traceback
 launcher:   consequence: [gloo-peer-lost] this rank lost a peer: look elsewhere
 launcher:   fix:   look at the other ranks
-launcher:   retry: does not help
+launcher:   retry: won't help
 launcher:   traceback, from its stderr:
 launcher:   | Traceback (most recent call last):
 launcher:   |   File "train.py", line 3, in <module>
@@ -99,16 +99,16 @@ launcher:   | ValueError: no
 launcher:   its stderr ended with:
 launcher:   | starting
 launcher:   | token=<redacted>
-launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent to kill it, 30.002 s later
+launcher:   then:  the launcher killed rank 1 (SIGKILL) after the grace period 30.002 s later
 launcher:   left:  pid 99 (D state) holds /dev/nvidia0
 """  # noqa: E501
 TOLD = """\
-launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher was told to pass on
+launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher forwarded
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
 launcher:   fix:   nothing, if this was intended; the platform sends it too: preemption, time limit, a cancelled job
 launcher:   retry: unknown
-launcher:   then:  rank 0 exited with status 1 after SIGTERM, which the launcher was told to pass on, 0.250 s later
+launcher:   then:  rank 0 exited with status 1 after the launcher forwarded SIGTERM 0.250 s later
 """  # noqa: E501
 
 
@@ -195,7 +195,7 @@ def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
         reason=Reason(STALLED, "stalled: no output for 600 s"),
     )
     lines = render_text(verdict).splitlines()
-    assert lines[0] == "launcher: rank 1 ended first: it was ended by SIGTERM, which the launcher sent"
+    assert lines[0] == "launcher: rank 1 ended first: the launcher stopped it (SIGTERM)"
     assert lines[1] == "launcher:   where: local rank 1, pid 4712, host gpu-0, 83.214 s after the start"
     said = "the launcher ended the job (--on-stall stop): stalled: no output for 600 s"
     assert lines[2] == f"launcher:   cause: [stalled] {said}"
@@ -339,34 +339,34 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         (-11, None, None, True, "was ended by SIGSEGV (segmentation fault)"),
         (-7, None, None, True, "was ended by SIGBUS (bus error)"),
         (-35, None, None, True, "was ended by SIGRTMIN+1"),
-        (-15, 15, "SIGTERM", True, "was ended by SIGTERM, which the launcher was told to pass on"),
-        (-10, 10, None, True, "was ended by SIGUSR1, which the launcher was told to pass on"),
+        (-15, 15, "SIGTERM", True, "was ended by SIGTERM, which the launcher forwarded"),
+        (-10, 10, None, True, "was ended by SIGUSR1, which the launcher forwarded"),
         (
             -10,
             10,
             "SIGTERM",
             True,
-            "was ended by SIGUSR1, which the launcher sent because it received SIGTERM",
+            "was stopped by the launcher (SIGUSR1) after it received SIGTERM",
         ),
-        (-15, 15, None, False, "was ended by SIGTERM, which the launcher sent"),
-        (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent to kill it"),
+        (-15, 15, None, False, "was stopped by the launcher (SIGTERM)"),
+        (-9, 9, None, False, "was killed by the launcher (SIGKILL) after the grace period"),
         (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
-        (1, 15, None, False, "exited with status 1 after SIGTERM, which the launcher sent"),
+        (1, 15, None, False, "exited with status 1 after the launcher sent SIGTERM"),
         (1, 10, None, True, "exited with status 1"),
         (
             1,
             10,
             "SIGTERM",
             False,
-            "exited with status 1 after SIGUSR1, which the launcher sent because it received SIGTERM",
+            "exited with status 1 after the launcher sent SIGUSR1 because it received SIGTERM",
         ),
         (
             143,
             15,
             None,
             False,
-            "exited with status 143 (as a shell does when SIGTERM has ended its command) after SIGTERM, "
-            "which the launcher sent",
+            "exited with status 143 (as a shell does when SIGTERM has ended its command) after the launcher "
+            "sent SIGTERM",
         ),
     ],
 )
@@ -430,7 +430,7 @@ def test_the_record() -> None:
                 "exit_status": 143,
                 "signal": None,
                 "status": "exited with status 143 (as a shell does when SIGTERM has ended its command) after "
-                "SIGTERM, which the launcher sent",
+                "the launcher sent SIGTERM",
                 "seconds_after": 0.5,
             }
         ],

@@ -94,7 +94,7 @@ def test_problems_stand_last(tmp_path: Path) -> None:
         "ok       nofile  open files: 1048576",
         "problem  shm     /dev/shm: expected 8 GiB, found 64 MiB\\x1b[2J; fix: docker run --shm-size=8g",
         "node0 (machine): 1 problem, 0 warnings, 1 ok",
-        "nothing to check, or unknown: gpus",
+        "skipped: gpus",
     ]
     assert "\x1b[1;31mproblem" in render_text(result, case(Machine(tmp_path)), colours=True)
 

@@ -1,0 +1,96 @@
+"""``launcher requeue``: queue the Slurm job of this script again, without the bad nodes in its log."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import subprocess
+
+from launcher.core.environ import Malformed, parse_int
+from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.log import say
+from launcher.core.redact import printable, redact
+from launcher.options.parser import make_parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LIMIT, LIMIT_MOST = 10, 1000
+UPDATE_S = 1.0
+"""Of a job that has lost a node, Slurm takes the exclusion only once the batch script has ended."""
+JOB, RUNS = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
+BAD = re.compile(
+    rb'(?:^(?:[0-9TZ:.-]+ )?launcher: |"stream": ?"launcher").*to avoid them: sbatch --exclude=([\w.,\[\]-]+)'
+)
+"""The launcher's own line with the bad nodes, as text or JSON; a line of a rank begins otherwise."""
+NODES = re.compile(r"\bExcNodeList=([\w.,\[\]-]+)$", re.MULTILINE)
+LOG = re.compile(r"^ *StdErr=(.+)$", re.MULTILINE)
+CANCELLED = re.compile(r"^ *JobState=CANCELLED", re.MULTILINE)
+
+
+def requeue(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """Run ``launcher requeue``; return 0 if the job is queued again, 1 if it must not be.
+
+    Raises:
+        UsageError: This is not the script of a Slurm job.
+        Unavailable: There is no scontrol.
+        NotReady: Slurm does not queue the job again.
+    """
+    parser = make_parser("requeue", "[--limit N]", description)
+    parser.add_argument("--limit", default=str(LIMIT), metavar="N", help=f"at most N times ({LIMIT})")
+    words, job = parser.parse_args(argv), environ.get(JOB, "")
+    try:
+        limit, runs = parse_int(words.limit, 0, LIMIT_MOST), parse_int(environ.get(RUNS) or "0")
+        parse_int(job)
+    except Malformed as error:
+        what = f"--limit {words.limit!r}, {JOB}={job!r}, {RUNS}={environ.get(RUNS)!r}: expected {error}"
+        fix = "call it in a batch script, after srun"
+        raise UsageError(Problem("usage", what, "command line and environment", fix)) from error
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends the script as soon as the job is queued
+    shown = _scontrol("show", "job", job)
+    if CANCELLED.search(shown) or runs >= limit:
+        say(
+            f"not queued again: {'the job was canceled' if runs < limit else f'{runs} times before'}",
+            "requeue",
+        )
+        return 1
+    bad = sorted({*NODES.findall(shown), *_find_bad(shown)})
+    _scontrol("requeue", job)
+    if bad:
+        update = [_program(), "update", f"JobId={job}", f"ExcNodeList={','.join(bad)}"]
+        asked = subprocess.Popen(update, stdin=subprocess.DEVNULL, start_new_session=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on when we have ended
+            asked.wait(UPDATE_S)
+    say(f"job {job} is queued again{f', without {chr(44).join(bad)}' if bad else ''}", "requeue")
+    return 0
+
+
+def _find_bad(shown: str) -> list[str]:
+    """Return the lists of bad nodes in the job's log, which has all of its runs."""
+    found = LOG.search(shown)
+    try:
+        with open(found[1] if found else "", "rb") as log:
+            return [match[1].decode() for line in log if (match := BAD.search(line))]
+    except OSError:
+        return []
+
+
+def _program() -> str:
+    path = shutil.which("scontrol")
+    if path is None:
+        what, fix = "scontrol is not on PATH", "call it where Slurm's commands are: in the batch script"
+        raise Unavailable(Problem("no-scontrol", what, "launcher requeue", fix))
+    return path
+
+
+def _scontrol(*words: str) -> str:
+    done = subprocess.run([_program(), *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        what = f"scontrol {' '.join(words)}: {printable(redact(done.stderr.strip()))}"
+        raise NotReady(
+            Problem("not-requeued", what, "Slurm", "queue the job again by hand: scontrol requeue")
+        )
+    return done.stdout

@@ -1,0 +1,35 @@
+"""deploy/monitoring: every metric that a rule or a panel names is one that the launcher serves."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from launcher.control.exporter import OF_GPUS, OF_LAUNCHER, OF_NODES, OF_RANKS
+from tests.deploy.schemas import DEPLOY, documents
+
+HERE = DEPLOY / "monitoring"
+SERVED = {name for table in (OF_LAUNCHER, OF_NODES, OF_RANKS, OF_GPUS) for name, _, _ in table}
+SERVED |= {"launcher_up", "launcher_info"}
+
+
+def expressions() -> dict[str, str]:
+    """Return each expression, by the name of its alert or the title of its panel."""
+    (rules,) = documents(HERE / "alerts.yaml")
+    board = json.loads((HERE / "grafana.json").read_text())
+    alerts = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    return alerts | {one["title"]: one["targets"][0]["expr"] for one in board["panels"]}
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_a_metric_is_served(name: str) -> None:
+    """A metric that nothing serves is an alert that never fires."""
+    named = set(re.findall(r"launcher_\w+", expressions()[name]))
+    assert named and named <= SERVED
+
+
+def test_a_metric_that_is_not_served_is_seen() -> None:
+    """So the test above can fail."""
+    assert "launcher_rank_stalled" not in SERVED
