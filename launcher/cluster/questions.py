@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Take = Callable[[Message], None]
 
 ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
-"""Maximum number of open questions in the job and of one node; more are refused."""
+"""Maximum number of open questions of a kind, in the job and of one node; more are refused."""
 STEP_S = 0.05
 """Seconds between two checks whether the client takes the answers."""
 TOO_LONG = "its answer is too long"
@@ -100,8 +100,8 @@ class Rounds:
         """Take a question of a node to all nodes."""
         if ask.what not in PACES:
             return
-        own = sum(one.asker == asker for one in self._rounds.values())
-        if own >= ROUNDS_OF_ONE or len(self._rounds) >= ROUNDS_MAX:
+        same = [one.asker for one in self._rounds.values() if one.ask.what == ask.what]
+        if same.count(asker) >= ROUNDS_OF_ONE or len(same) >= ROUNDS_MAX:
             self._tell(asker, Passed(ask.number, note="too many questions at the same time", over=True))
             return
         self._last += 1

@@ -143,7 +143,7 @@ def pack_run(argv: Sequence[str], limit_s: float, environ: Mapping[str, str]) ->
         packed = json.dumps(answer)
         if len(packed) <= ANSWER_LIMIT_BYTES:
             return packed
-        kept = kept[: len(kept) * 7 // 8]
+        kept = kept[: len(kept) * ANSWER_LIMIT_BYTES // len(packed)]
 
 
 def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:

@@ -406,6 +406,16 @@ def test_a_node_that_asks_all_the_time_is_refused() -> None:
     assert len(hub.take(Ask)) == 4
 
 
+def test_programs_that_take_long_keep_nobody_from_asking_for_the_status() -> None:
+    """Each kind of question is counted on its own."""
+    hub = FakeHub(4)
+    for number in range(50):
+        hub.ask(1, number, "exec")
+    hub.take(Ask)
+    hub.ask(1, 50)
+    assert len(hub.take(Ask)) == 4
+
+
 def test_a_hub_has_what_is_asked_of_it() -> None:
     """The stand-in above has the hub's own names."""
     names = ("tell", "why_silent", "is_there", "is_behind")
