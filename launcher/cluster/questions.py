@@ -53,7 +53,7 @@ EXEC = "exec"
 PACES = {"status": Pace(128, 5.0), "stacks": Pace(16, 25.0), EXEC: Pace(64, 10.0)}
 """A status has 200 bytes per rank; stacks have 10 to 50 kB per node, and py-spy may take 10 s for them."""
 NO_TOKEN: Message = {"error": "no-token"}
-"""Answer to `EXEC` over a channel whose key anybody can derive."""
+"""Answer to `EXEC` over a channel whose key others can derive."""
 
 
 def find_pace(ask: Ask) -> Pace:
@@ -215,7 +215,7 @@ class Questions:
         return self._last
 
     def _refuses(self, what: str) -> bool:
-        """Whether the channel is not trusted with a question: without a token anybody can derive its key."""
+        """Whether the channel is not trusted with a question: without a token others can derive its key."""
         return what == EXEC and not self._shape().has_token
 
     def _ask_here(self, ask: Ask, take: Take, note: str = "") -> None:

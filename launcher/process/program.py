@@ -21,7 +21,7 @@ PASSES = 20
 
 
 @frozen
-class Run:
+class ProgramRun:
     """How a program ran.
 
     Attributes:
@@ -37,7 +37,7 @@ class Run:
 
 def run_program(
     argv: Sequence[str], limit_s: float, kept_bytes: int, environ: Mapping[str, str] | None = None
-) -> Run:
+) -> ProgramRun:
     """Run a program without input; to be called in a fork of the launcher, whose signals are blocked.
 
     Args:
@@ -77,9 +77,9 @@ def run_program(
     try:
         status = process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        return Run(None, bytes(kept), size)
+        return ProgramRun(None, bytes(kept), size)
     reader.join(REST_S)
-    return Run(status if status >= 0 else 128 - status, bytes(kept), size)
+    return ProgramRun(status if status >= 0 else 128 - status, bytes(kept), size)
 
 
 def end_group() -> None:
