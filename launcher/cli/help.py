@@ -21,6 +21,7 @@ GROUPS = {
         "topology": "launcher topology",
         "status": "launcher status",
         "stacks": "launcher stacks",
+        "exec": "launcher exec --all -- nvidia-smi",
         "debug": "launcher debug --rank 3",
         "snapshot": "launcher snapshot -o node.json",
     },

@@ -23,6 +23,7 @@ DESCRIPTION = {
     "topology": "show GPUs, network ports and NUMA nodes, their distances, and what each rank gets",
     "status": "show the nodes and ranks of a running job",
     "stacks": "show the Python stack of every rank of a running job",
+    "exec": "run a program on nodes of a running job",
     "debug": "attach pdb to one rank of a running job",
     "snapshot": "write what the launcher reads on this node to one JSON file, without secrets",
     "serve": "accept the processes that the job's head starts on this node (--engine mpirun)",
@@ -172,6 +173,14 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return command.stacks(argv, environ, DESCRIPTION["stacks"], write)
 
 
+def exec_(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher exec``: a program on nodes of a running job."""
+    from launcher.cli import status as command
+    from launcher.cli.stdout import write
+
+    return command.run_program(argv, environ, DESCRIPTION["exec"], write)
+
+
 def debug(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher debug``: pdb in one rank of a running job."""
     from launcher.cli import status as command
@@ -202,6 +211,7 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "topology": topology,
     "status": status,
     "stacks": stacks,
+    "exec": exec_,
     "debug": debug,
     "snapshot": snapshot,
     "serve": serve,

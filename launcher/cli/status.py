@@ -1,13 +1,15 @@
-"""``launcher status``, ``stacks`` and ``debug``: query a running job, or attach to a rank of it."""
+"""``launcher status``, ``stacks``, ``exec`` and ``debug``: ask a running job, or run a program beside it."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
 from launcher.control.table import (
     View,
@@ -23,6 +25,7 @@ from launcher.control.table import (
 )
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, Problem, Unavailable, UsageError
 from launcher.core.log import say
+from launcher.core.messages import NODES_MAX
 from launcher.machine.process import read_link
 from launcher.machine.pythons import isolate
 from launcher.options.parser import Parser, make_parser, of_kind
@@ -37,6 +40,16 @@ VERSION_S = 10.0
 WATCH_S = 2.0
 CPU_S = 0.5
 """Seconds between two queries: the difference of their CPU times is the CPU use shown."""
+EXEC_S = 60.0
+REST_BYTES = 256
+"""Of a question, beside the command line and the nodes."""
+NO_TOKEN = Problem(
+    "no-token",
+    "the nodes run programs for each other only in a job with a token",
+    "the job's launcher",
+    "on the node itself, with its rank: launcher exec RANK -- COMMAND; for all nodes at once start the job "
+    "with the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE",
+)
 Write = Callable[[str], None]
 
 
@@ -84,6 +97,37 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     view = make_view(ask_launcher(launcher, "stacks", threads=options.threads, native=options.native))
     write(render.render_json(view) if options.json else render.render_text(view, threads=options.threads))
     return _status_of(view)
+
+
+def run_program(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+    """Run ``launcher exec``: a program on nodes of the job; return the highest of its statuses."""
+    parser = make_parser("exec", "NODE,...|--all [options] -- COMMAND ...", description)
+    parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="ranks of nodes")
+    parser.add_argument("--all", action="store_true", help="on all nodes")
+    _add_job(parser)
+    parser.add_argument(
+        "--timeout", metavar="S", type=of_kind("duration 0.5 3600"), default=EXEC_S,
+        help="kill it after S seconds (60), with all that it has started",
+    )  # fmt: skip
+    end = argv.index("--") if "--" in argv else len(argv)
+    options, command = parser.parse_args(argv[:end]), argv[end + 1 :]
+    if (options.nodes is None) != options.all:
+        parser.error("expected either NODE or --all")
+    if not command:
+        parser.error("expected -- COMMAND")
+    question = {"argv": list(command), "nodes": options.nodes or []}
+    if len(json.dumps(question)) > QUESTION_LIMIT_BYTES - REST_BYTES:
+        parser.error(f"expected a shorter command line: {QUESTION_LIMIT_BYTES >> 10} KiB at most")
+    from launcher.control import render
+
+    answers = ask_launcher(_find(options.job, environ, write), "exec", options.timeout, **question)
+    if any(answer.get("error") == NO_TOKEN.code for answer in answers):
+        raise UsageError(NO_TOKEN)
+    text, remarks, status = render.render_run(make_view(answers), options.nodes or ())
+    write(text)
+    for remark in remarks:
+        say(remark, "exec")
+    return status
 
 
 def debug(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
@@ -157,6 +201,13 @@ def _add_job(parser: Parser) -> None:
 def _add_common(parser: Parser) -> None:
     _add_job(parser)
     parser.add_argument("--json", action="store_true", help="for tools")
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) < NODES_MAX for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected node ranks, as 0 or 0,3")
+    return tuple(map(int, words))
 
 
 def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:
@@ -237,4 +288,4 @@ def _ask_again(launcher: Launcher) -> View | None:
         return None
 
 
-__all__ = ["Message", "debug", "render_launchers", "stacks", "status"]
+__all__ = ["Message", "debug", "render_launchers", "run_program", "stacks", "status"]

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.messages import Line, NodeRank, Rank, Seconds, Signal, Status
+    from launcher.core.messages import Line, NodeRank, Rank, Raw, Seconds, Signal, Status
 
 
 # --- from a node to the coordinator
@@ -110,12 +110,18 @@ class Ask:
         what: One of `launcher.cluster.questions.PACES`.
         threads: Whether stacks should include all threads.
         native: Whether stacks should include C functions.
+        argv: Command line of a program to run.
+        limit_s: Seconds that it may take.
+        nodes: The nodes that are asked; empty for all.
     """
 
     number: int
     what: Line
     threads: bool = False
     native: bool = False
+    argv: tuple[Raw, ...] = ()
+    limit_s: Seconds = 0.0
+    nodes: tuple[NodeRank, ...] = ()
 
 
 # --- from the coordinator to a node

@@ -242,9 +242,7 @@ class ClusterNode(Coordination):
         self._readiness = Readiness(
             agent.loop, agent.group, rule.health_argv, agent.restarter.wait_for_gpus, self.feed
         )
-        self.questions = Questions(
-            channel, shape.node_count, lambda: self.shape.node_rank, self.tell, lambda: agent.observers.server
-        )
+        self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: agent.observers.server)
         self.subscribers |= self.questions.handlers
         twin = self._make_twin(self)
         agent.loop.timers[:] = [] if twin is None else [twin]

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.agent.agent import Server
+    from launcher.cluster.settings import Shape
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
 
 ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
-"""Maximum number of open questions in the job and of one node; more are refused."""
+"""Maximum number of open questions of a kind, in the job and of one node; more are refused."""
 STEP_S = 0.05
 """Seconds between two checks whether the client takes the answers."""
 TOO_LONG = "its answer is too long"
@@ -47,8 +48,23 @@ class Pace:
     wait_s: float
 
 
-PACES = {"status": Pace(128, 5.0), "stacks": Pace(16, 25.0)}
+EXEC = "exec"
+"""The question whose answer is the output of a program, which comes with its own time."""
+PACES = {"status": Pace(128, 5.0), "stacks": Pace(16, 25.0), EXEC: Pace(64, 10.0)}
 """A status has 200 bytes per rank; stacks have 10 to 50 kB per node, and py-spy may take 10 s for them."""
+NO_TOKEN: Message = {"error": "no-token"}
+"""Answer to `EXEC` over a channel whose key others can derive."""
+
+
+def find_pace(ask: Ask) -> Pace:
+    """Return how a question is asked."""
+    pace = PACES[ask.what]
+    return replace(pace, wait_s=pace.wait_s + ask.limit_s)
+
+
+def concerns(nodes: object, rank: int) -> bool:
+    """Whether a node is among those that are asked; none are named for all."""
+    return not nodes or (isinstance(nodes, tuple) and rank in nodes)
 
 
 class Round:
@@ -62,7 +78,7 @@ class Round:
     @property
     def pace(self) -> Pace:
         """How the question is asked."""
-        return PACES[self.ask.what]
+        return find_pace(self.ask)
 
 
 class Rounds:
@@ -84,12 +100,13 @@ class Rounds:
         """Take a question of a node to all nodes."""
         if ask.what not in PACES:
             return
-        own = sum(one.asker == asker for one in self._rounds.values())
-        if own >= ROUNDS_OF_ONE or len(self._rounds) >= ROUNDS_MAX:
+        same = [one.asker for one in self._rounds.values() if one.ask.what == ask.what]
+        if same.count(asker) >= ROUNDS_OF_ONE or len(same) >= ROUNDS_MAX:
             self._tell(asker, Passed(ask.number, note="too many questions at the same time", over=True))
             return
         self._last += 1
-        self._rounds[self._last] = Round(asker, ask, list(range(self._node_count)))
+        todo = [rank for rank in range(self._node_count) if concerns(ask.nodes, rank)]
+        self._rounds[self._last] = Round(asker, ask, todo)
         self.due = time.monotonic()
 
     def _on_answer(self, rank: int, reply: Reply) -> None:
@@ -150,8 +167,7 @@ class Questions:
     def __init__(
         self,
         channel: Coordinator | CoordinatorClient,
-        node_count: int,
-        node_rank: Callable[[], int],
+        shape: Callable[[], Shape],
         tell: Callable[[object], None],
         find_server: Callable[[], Server | None],
     ) -> None:
@@ -159,48 +175,63 @@ class Questions:
 
         Args:
             channel: The channel to the other nodes.
-            node_count: Number of nodes in the job.
-            node_rank: Returns the rank of this node.
+            shape: Returns the job, and this node's place in it.
             tell: Sends node 0 a message.
             find_server: Returns what answers questions about this node; None before it exists.
         """
-        self._channel, self._node_count, self._node_rank = channel, node_count, node_rank
+        self._channel, self._shape = channel, shape
         self._tell, self._find_server = tell, find_server
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
-        self._rounds = Rounds(channel, node_count) if isinstance(channel, Coordinator) else None
+        self._rounds = Rounds(channel, shape().node_count) if isinstance(channel, Coordinator) else None
         self.handlers: dict[type, Callable[[Any], None]] = {Ask: self._on_ask, Passed: self._on_passed}
 
     def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
-        """Ask all nodes.
+        """Ask all nodes, or some.
 
         Args:
             what: One of `PACES`.
-            more: ``threads``: whether stacks should include all threads; ``native``: C functions.
-            take: Called with ``{"node": rank, "answer": ...}``, ``{"node": rank, "why": ...}`` or ``{"note":
-                ...}``, and at the end with ``{"over": True}``.
+            more: Further fields of `Ask`.
+            take: Called with ``{"node": rank, "answer": ...}``, ``{"node": rank, "why": ...}``, ``{"note":
+                ...}`` or `NO_TOKEN`, and at the end with ``{"over": True}``.
 
         Returns:
             The number of the question, for `drop`.
         """
         self._last += 1
-        channel = self._channel
-        if isinstance(channel, CoordinatorClient) and not channel.is_connected:
-            self._ask_here(what, more, take, f"only this node: node 0 cannot be asked ({channel.reason})")
-            return self._last
-        rounds = -(-self._node_count // PACES[what].at_a_time)
-        self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
-        asked = Ask(self._last, what, more.get("threads") is True, more.get("native") is True)
-        self._tell(asked)
+        ask, channel, shape = Ask(self._last, what, **more), self._channel, self._shape()  # type: ignore[arg-type]
+        if ask.nodes == (shape.node_rank,) and not shape.is_spare:  # by our own user, not over the channel
+            self._ask_here(ask, take)
+        elif self._refuses(what):
+            take(NO_TOKEN)
+            take({"over": True})
+        elif isinstance(channel, CoordinatorClient) and not channel.is_connected:
+            self._ask_here(ask, take, f"only this node: node 0 cannot be asked ({channel.reason})")
+        else:
+            pace = find_pace(ask)
+            rounds = -(-shape.node_count // pace.at_a_time)
+            self._open[self._last] = take, time.monotonic() + pace.wait_s * rounds + MORE_S
+            self._tell(ask)
         return self._last
 
-    def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
-        def give(answer: Message) -> None:
-            take({"node": self._node_rank(), "answer": answer})
-            take({"note": printable(note)})
+    def _refuses(self, what: str) -> bool:
+        """Whether the channel is not trusted with a question: without a token others can derive its key."""
+        return what == EXEC and not self._shape().has_token
+
+    def _ask_here(self, ask: Ask, take: Take, note: str = "") -> None:
+        def end() -> None:
+            if note:
+                take({"note": printable(note)})
             take({"over": True})
 
-        self._answer(what, more, give)
+        def give(answer: Message) -> None:
+            take({"node": self._shape().node_rank, "answer": answer})
+            end()
+
+        if concerns(ask.nodes, self._shape().node_rank):
+            self._answer(ask, give)
+        else:
+            end()
 
     def drop(self, question: int) -> None:
         """Stop waiting for answers to a question; ignore those that arrive."""
@@ -208,15 +239,16 @@ class Questions:
 
     def _on_ask(self, ask: Ask) -> None:
         """Answer a question of node 0."""
-        if ask.what in PACES:
-            more = {"threads": ask.threads, "native": ask.native}
-            self._answer(ask.what, more, lambda answer: self._give(ask.number, answer))
+        if self._refuses(ask.what):
+            self._give(ask.number, NO_TOKEN)
+        elif ask.what in PACES:
+            self._answer(ask, lambda answer: self._give(ask.number, answer))
 
-    def _answer(self, what: str, more: Mapping[str, object], take: Take) -> None:
+    def _answer(self, ask: Ask, take: Take) -> None:
         """Answer a question about this node, now or later; no question comes before the server exists."""
         server = self._find_server()
         if server is not None:
-            server.answer(what, more, take)
+            server.answer(ask.what, vars(ask), take)
 
     def _give(self, number: int, answer: Message) -> None:
         """Send node 0 the answer of this node."""

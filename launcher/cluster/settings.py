@@ -30,6 +30,7 @@ class Shape:
         index: Index of this node among all nodes, with the spare ones.
         is_spare: Whether this node is a spare one at the start; its rank is only a placeholder then.
         tells_hosts: Whether the start signal has the addresses of all nodes.
+        has_token: Whether the key of the channel is made from a token.
     """
 
     node_rank: int
@@ -49,6 +50,7 @@ class Shape:
     index: int = 0
     is_spare: bool = False
     tells_hosts: bool = False
+    has_token: bool = False
 
     @property
     def given_up_s(self) -> float:

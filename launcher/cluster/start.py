@@ -64,8 +64,10 @@ def run_together(
         LauncherError: The nodes do not come together, or our processes cannot be started.
     """
     replan = remember_last(replan)
-    shape = plan_shape(plan, peers, shares_log=environ.get("LAUNCHER_REHEARSED", "0") != "0")
     key, has_token = find_key(plan, peers, environ)
+    shape = plan_shape(
+        plan, peers, shares_log=environ.get("LAUNCHER_REHEARSED", "0") != "0", has_token=has_token
+    )
     join = make_join(plan, shape, command, environ)
     # Resolve names here: once there is an agent, its loop must not block.
     address = find_address(shape.address, shape.hosts, Host()) if shape.index == 0 else None
@@ -74,7 +76,7 @@ def run_together(
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
             return make_client(node, node.say, node.deliver, node.on_connected, node.on_answered)
-        return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
+        return make_coordinator(plan, shape, address, join, key, node, replan)
 
     def make_client(
         node: ClusterNode,
@@ -136,8 +138,6 @@ def make_coordinator(
     key: bytes,
     node: ClusterNode,
     replan: Replan,
-    *,
-    has_token: bool,
 ) -> Coordinator:
     """Return node 0's end of the channel, and print where it listens.
 
@@ -148,14 +148,13 @@ def make_coordinator(
         join: Facts of node 0.
         key: Key of the job.
         node: The node that owns the channel.
-        has_token: Whether the key is made from a token.
 
     Raises:
         NotReady: No port is free at this address.
     """
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape.ports)
-    is_safe = has_token or is_loopback(address) or "LAUNCHER_REHEARSED" in node.agent.environ
+    is_safe = shape.has_token or is_loopback(address) or "LAUNCHER_REHEARSED" in node.agent.environ
     node.agent.say(describe_place(shape, address, port, is_safe=is_safe), "control-channel")
     rule = plan.supervision.restarts
     return Coordinator(
@@ -208,7 +207,7 @@ def describe_place(shape: Shape, address: str, port: int, *, is_safe: bool) -> s
     return place
 
 
-def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
+def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False, has_token: bool = False) -> Shape:
     """Return the job as its channel sees it; ``shares_log``: another node prints job-wide messages."""
     allocation = plan.allocation
     if peers.member == RANK:
@@ -235,4 +234,5 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
         index=peers.index,
         is_spare=allocation.spare is not None,
         tells_hosts=plan.meeting is not None and plan.meeting.at_start,
+        has_token=has_token,
     )

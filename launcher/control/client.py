@@ -40,7 +40,7 @@ ANSWER_LIMIT_BYTES = 1 << 28
 NAMED_MAX = 8
 """Number of jobs that an error message names."""
 CONNECT_S = 5.0
-ANSWER_S = {"who": 5.0, "node": 10.0, "status": 60.0, "stacks": 120.0}
+ANSWER_S = {"who": 5.0, "node": 10.0, "status": 60.0, "stacks": 120.0, "exec": 86400.0}
 """Seconds for a complete answer to each question; the launcher gives up on a silent node long before."""
 SILENT_S = 40.0
 FIND_S = 5.0
@@ -286,8 +286,8 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
     raise UsageError(Problem("several-jobs", f"several launchers run here: {known}", where, "--job PID"))
 
 
-def ask(path: str, what: str, **more: object) -> list[Message]:
-    """Ask a launcher, and return its answers.
+def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Message]:
+    """Ask a launcher, and return its answers; ``limit_s``: seconds that a program may take on a node.
 
     Raises:
         OSError: There is no launcher, we may not ask it, or it does not answer in time (TimeoutError).
@@ -300,12 +300,12 @@ def ask(path: str, what: str, **more: object) -> list[Message]:
         connected.connect(path)
         if read_peer(connected)[1] not in (0, os.geteuid()) and os.geteuid():
             raise PermissionError(f"{path} is another user's")
-        connected.sendall(pack({"ask": what, **more}))
+        connected.sendall(pack({"ask": what, "limit_s": limit_s, **more}))
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            connected.settimeout(min(left, SILENT_S))
+            connected.settimeout(min(left, SILENT_S + limit_s))
             data = connected.recv(1 << 16)
             size += len(data)
             if not data or size > ANSWER_LIMIT_BYTES:
@@ -316,14 +316,14 @@ def ask(path: str, what: str, **more: object) -> list[Message]:
                 answers.append(message)
 
 
-def ask_launcher(launcher: Launcher, what: str, **more: object) -> list[Message]:
-    """Ask a launcher that has answered before.
+def ask_launcher(launcher: Launcher, what: str, limit_s: float = 0.0, **more: object) -> list[Message]:
+    """Ask a launcher that has answered before; see `ask`.
 
     Raises:
         NotReady: It no longer answers.
     """
     try:
-        return ask(launcher.path, what, **more)
+        return ask(launcher.path, what, limit_s, **more)
     except (OSError, ValueError) as error:
         gone = isinstance(error, (ConnectionError, FileNotFoundError))
         why = "its job has ended" if gone else f"{printable(str(error)) or 'no answer in time'}"

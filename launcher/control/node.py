@@ -5,19 +5,22 @@ The values are read on demand: from /proc in one pass, from NVML, and from the l
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
+from launcher.core.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from launcher.core.redact import quote, quote_command
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
 from launcher.process.families import Family, Table, find_workers, read_table
+from launcher.process.program import run_program
 from launcher.stacks.packing import TEXT_LENGTH, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from launcher.agent.agent import Agent
     from launcher.process.spawn import Process
@@ -26,10 +29,14 @@ if TYPE_CHECKING:
     Message = dict[str, object]
 
 VERSION = 1
+OUTPUT_LIMIT_BYTES = 48_000
+"""Limit of what a program has written, as JSON."""
 RANKS_MAX = 1024
 """So many ranks of a node fit into one frame of the channel."""
 COMMAND_LENGTH = 200
 EVENT_LENGTH = 300
+TIMED_OUT = 124
+"""Status of a program whose time was up, as from timeout(1)."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -116,6 +123,27 @@ def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Me
     """Return the stacks of this node, of all threads if ``threads``, else of the main threads only."""
     others = [quote(line, TEXT_LENGTH) for line in name_others(agent)]
     return {**identify(agent), "others": others[:256], **pack(answers, threads=threads)}
+
+
+def pack_run(argv: Sequence[str], limit_s: float, environ: Mapping[str, str]) -> str:
+    """Run a program, and return the answer as JSON, with as much of its output as fits into one."""
+    status: int | None
+    try:
+        run = run_program(argv, limit_s, OUTPUT_LIMIT_BYTES, environ)
+        status, kept, size = run.status, run.output, run.size
+    except (OSError, ValueError) as error:
+        status = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE
+        why = getattr(error, "strerror", None) or str(error)
+        return json.dumps({"status": status, "why": f"{argv[0]}: {why}"})
+    answer: Message = {"status": status}
+    if status is None:
+        answer = {"status": TIMED_OUT, "why": f"killed after {limit_s:g} s"}
+    while True:
+        answer |= {"output": kept.decode("utf-8", "replace"), "left_out": size - len(kept)}
+        packed = json.dumps(answer)
+        if len(packed) <= OUTPUT_LIMIT_BYTES:
+            return packed
+        kept = kept[: len(kept) * OUTPUT_LIMIT_BYTES // len(packed)]
 
 
 def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:

@@ -1,10 +1,14 @@
-"""Renders the stacks of a whole job: where each rank waits, then each stack once. Pure."""
+"""Renders what the nodes of a job have answered: their stacks, or what a program has written there. Pure.
+
+Of stacks: where each rank waits, then each stack once.
+"""
 
 from __future__ import annotations
 
 import json
 
 from launcher.control.table import Message, View, number, words
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact
 from launcher.stacks.packing import unpack
@@ -108,3 +112,32 @@ def render_json(view: View) -> str:
     ]
     document = {"version": VERSION, "processes": processes, "missing": name_missing(view)}
     return json.dumps(document, indent=1) + "\n"
+
+
+def render_run(view: View, nodes: Sequence[int]) -> tuple[str, list[str], int]:
+    """Return the output of a program, remarks on its nodes, and the exit status of ``launcher exec``.
+
+    Args:
+        view: The answers.
+        nodes: The nodes that were asked; empty for all.
+    """
+    lines, remarks, statuses, silent = list[str](), list[str](), list[int](), dict(view.silent)
+    for node, answer in view.nodes:
+        status, output = number(answer, "status"), answer.get("output")
+        if status is None:
+            silent[node] = words(answer, "error") or "no answer"
+            continue
+        statuses.append(min(255, max(0, int(status))))
+        if isinstance(output, str) and output:
+            for line in output.removesuffix("\n").split("\n"):
+                shown = "\t".join(map(printable, line.split("\t")))
+                lines.append(f"node {node}: {shown}\n")
+        left, why = number(answer, "left_out"), words(answer, "why")
+        remarks += [f"node {node}: {left:.0f} more bytes of output are left out"] if left else []
+        remarks += [f"node {node}: exit status {status:.0f}{f': {why}' if why else ''}"] if status else []
+    known = {*silent, *(node for node, _ in view.nodes)}
+    silent |= {node: view.note or "the job has no such node" for node in nodes if node not in known}
+    remarks += [f"node {node}: not asked: {why}" for node, why in sorted(silent.items())]
+    remarks += [view.note] if view.note and not nodes else []
+    asked_all = statuses and not silent and (nodes or not view.note)
+    return "".join(lines), remarks, max(statuses) if asked_all else EXIT_NOT_READY

@@ -7,25 +7,31 @@ fast, small or well-formed: their time, size and number are limited.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 
 from launcher.channel import lines
 from launcher.channel.connection import Connection
+from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.channel.listener import Listener, read_peer
-from launcher.control.node import identify, pack_stacks, read_node
+from launcher.cluster.questions import EXEC, concerns
+from launcher.control import QUESTION_LIMIT_BYTES
+from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks, read_node
 from launcher.core.messages import Garbled, message, parse
 from launcher.evidence.collector import list_running
+from launcher.process.program import end_family
+from launcher.process.watchdog import MARK, mark_of
 from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Protocol
 
     from launcher.agent.agent import Agent
-    from launcher.core.messages import Line
+    from launcher.core.messages import Line, NodeRank, Raw, Seconds
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
@@ -47,9 +53,8 @@ if TYPE_CHECKING:
             """Do what is due."""
 
 
-QUESTIONS = ("who", "node", "status", "stacks")
+QUESTIONS = ("who", "node", "status", "stacks", EXEC)
 CLIENTS_MAX = 16
-QUESTION_LIMIT_BYTES = 4096
 ASK_S = 5.0
 """Seconds in which a client must ask."""
 TAKE_S = 10.0
@@ -60,6 +65,10 @@ FRESH_S = 0.2
 STEP_S = 0.02
 """Seconds between two checks whether a process has given its stacks."""
 WAITING_MAX = 16
+PROGRAMS_MAX = 8
+"""Maximum number of programs at the same time."""
+PROGRAM_LIMIT_S, MARGIN_S = 3600.0, 5.0
+"""Seconds that a program may take, and its helper more than that."""
 
 
 @message
@@ -70,11 +79,17 @@ class Question:
         ask: One of `QUESTIONS`.
         threads: Whether to give the stacks of all threads.
         native: Whether to give C functions in them.
+        argv: Command line of a program to run.
+        limit_s: Seconds that it may take.
+        nodes: The nodes that are asked; empty for all.
     """
 
     ask: Line
     threads: bool = False
     native: bool = False
+    argv: tuple[Raw, ...] = ()
+    limit_s: Seconds = 0.0
+    nodes: tuple[NodeRank, ...] = ()
 
 
 class Asking:
@@ -138,6 +153,7 @@ class Responder:
         self._waiting: list[Take] = []
         self._facts: tuple[float, Message] | None = None
         self._next_step = 0.0
+        self._programs = 0
 
     # --- clients and questions
 
@@ -170,7 +186,8 @@ class Responder:
         except Garbled:
             question = Question("")
         if question.ask in QUESTIONS:
-            self.ask(question.ask, {"threads": question.threads, "native": question.native}, client)
+            more = {name: value for name, value in vars(question).items() if name != "ask"}
+            self.ask(question.ask, more, client)
         else:
             self._give(client, {"error": f"expected one of {', '.join(QUESTIONS)}"})
             self._give(client, {"over": True})
@@ -187,7 +204,10 @@ class Responder:
                 self._give(client, {"node": rank, "answer": answer})
                 self._give(client, {"over": True})
 
-            self.answer("status" if what == "node" else what, more, take)
+            if concerns(more.get("nodes"), rank):
+                self.answer("status" if what == "node" else what, more, take)
+            else:
+                self._give(client, {"over": True})
         else:
             client.question = self._channel.ask(what, more, lambda said: self._give(client, said))
 
@@ -200,6 +220,8 @@ class Responder:
             if self._facts is None or now > self._facts[0] + FRESH_S:
                 self._facts = now, read_node(self._agent)
             take(self._facts[1])
+        elif what == EXEC:
+            self._run(more, take)
         elif len(self._waiting) >= WAITING_MAX:
             take({"error": "too many requests at the same time"})
         else:
@@ -212,6 +234,32 @@ class Responder:
                 self._inquiry = Inquiry(running, self._agent.folder.path)
             if more.get("native") is True:
                 self._inquiry.want_native()
+
+    def _run(self, more: Mapping[str, object], take: Take) -> None:
+        """Run a program of a person, outside the job but not longer, and give its output."""
+        agent, argv, limit_s = self._agent, more["argv"], more["limit_s"]
+        assert isinstance(argv, tuple) and isinstance(limit_s, float)  # noqa: S101 - see `Question`
+        limit_s = min(limit_s, PROGRAM_LIMIT_S)
+        environ = {name: value for name, value in agent.environ.items() if name != TOKEN_VARIABLE}
+        environ[MARK] = mark_of(agent.run_id, agent.environ, agent.coordination.node_mark)
+
+        def read(lines: Sequence[str]) -> None:
+            take(json.loads(lines[0]) if lines else {"error": "its helper has failed"})
+
+        def end() -> None:
+            self._programs -= 1
+
+        if self._programs >= PROGRAMS_MAX:
+            take({"error": "too many programs at the same time"})
+            return
+        try:
+            agent.group.helpers.ask(
+                lambda: [pack_run(argv, limit_s, environ)], read, limit_s + MARGIN_S, name="launcher-exec",
+                then=end_family, on_end=end, limit_bytes=OUTPUT_LIMIT_BYTES + 1,
+            )  # fmt: skip
+            self._programs += 1
+        except OSError as error:
+            take({"error": f"no process for it: {error.strerror}"})
 
     def _go_on(self, now: float) -> None:
         if self._inquiry is None:

@@ -11,6 +11,7 @@ import os
 import time
 
 from launcher.core.signal import signal
+from launcher.process.descendants import find_descendants
 from launcher.process.kernel import collect, die_with_parent, set_name
 from launcher.process.signals import send
 from launcher.process.watchdog import close_others
@@ -37,8 +38,11 @@ class Helper:
         pid: A child of ours that does not belong to the job; None once it was reaped.
     """
 
-    def __init__(self, pid: int, fd: int, loop: Loop, take: Take, on_end: Callable[[], None] | None) -> None:
+    def __init__(
+        self, pid: int, fd: int, loop: Loop, take: Take, on_end: Callable[[], None] | None, limit_bytes: int
+    ) -> None:
         self.pid: int | None = pid
+        self._limit_bytes = limit_bytes
         self._fd: int | None = fd
         self._loop, self._take, self._on_end = loop, take, on_end
         self._text = b""
@@ -54,8 +58,10 @@ class Helper:
         """Kill the process, and discard its answer."""
         self._hang_up()
         if self.pid is not None:
+            started = find_descendants([self.pid])  # also in groups of their own
             os.kill(self.pid, signal.SIGKILL)  # a child that was not reaped: the pid is still its own
-            send(-self.pid, signal.SIGKILL)  # what it has started; it leads a group once it has settled
+            for one in (-self.pid, *started):  # it leads a group once it has settled
+                send(one, signal.SIGKILL)
 
     def note_end(self) -> None:
         """Note that the process was reaped: its pid can be reused."""
@@ -71,11 +77,11 @@ class Helper:
         """Read what is available; return whether the answer is complete."""
         assert self._fd is not None  # noqa: S101 - the loop watches it
         try:
-            data = os.read(self._fd, LIMIT_BYTES)
+            data = os.read(self._fd, self._limit_bytes)
         except BlockingIOError:
             return False
-        self._text = (self._text + data)[:LIMIT_BYTES]
-        return not data or len(self._text) == LIMIT_BYTES
+        self._text = (self._text + data)[: self._limit_bytes]
+        return not data or len(self._text) == self._limit_bytes
 
     def _answer(self) -> None:
         self._hang_up()
@@ -126,6 +132,7 @@ class Helpers:
         nice: int = 0,
         then: Callable[[], None] | None = None,
         on_end: Callable[[], None] | None = None,
+        limit_bytes: int = LIMIT_BYTES,
     ) -> Helper:
         """Run a function in a fork, without waiting for it.
 
@@ -138,6 +145,7 @@ class Helpers:
             nice: Niceness: 19 for CPU time that is left over; 0 keeps the launcher's own.
             then: Runs in the fork after the work, without a time limit.
             on_end: Called when the fork was reaped.
+            limit_bytes: Size of an answer; a longer one is cut.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -150,7 +158,7 @@ class Helpers:
                 then()
 
         pid = self._fork(run, reading, writing, name, nice)
-        self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end)
+        self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end, limit_bytes)
         return helper
 
     def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0) -> Server:

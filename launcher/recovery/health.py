@@ -12,6 +12,7 @@ from launcher.core.errors import LauncherError
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.process.execute import find_program, refusal
+from launcher.process.program import end_group, run_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 LIMIT_S = 120.0
 """Seconds that the command may take; NVIDIA's quick diagnosis (``dcgmi diag -r 1``) takes some ten."""
 MARGIN_S = 5.0
-REST_S = 0.2
-"""Seconds for the last output of a command that has ended; a daemon that it has started may keep the pipe."""
 KEPT_BYTES = 1 << 13
 """Number of bytes of output that are kept, the first ones."""
 HEALTHY, UNHEALTHY = "healthy", "unhealthy: "
@@ -81,40 +80,14 @@ def answer_health(argv: Sequence[str]) -> Iterator[str]:
 
 def run_health(argv: Sequence[str]) -> str:
     """Return what is wrong; empty if nothing is."""
-    import signal
-    import subprocess
-    import threading
-
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        run = run_program(argv, LIMIT_S, KEPT_BYTES)
     except (OSError, ValueError) as error:
         return f"{argv[0]} could not be started: {getattr(error, 'strerror', None) or error}"
-    assert process.stdout is not None  # noqa: S101 - a pipe
-    kept, fd = bytearray(), process.stdout.fileno()
-
-    def drain() -> None:
-        while data := os.read(fd, 1 << 16):
-            kept.extend(data[: KEPT_BYTES - len(kept)])
-
-    reader = threading.Thread(target=drain, daemon=True)
-    reader.start()
-    try:
-        status = process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
+    if run.status is None:
         return f"{argv[0]} gave no answer within {LIMIT_S:g} s"
-    if not status:
+    if not run.status:
         return ""
-    reader.join(REST_S)
-    text = redact(bytes(kept).decode("utf-8", "replace"))  # before a line is chosen and cut
+    text = redact(run.output.decode("utf-8", "replace"))  # before a line is chosen and cut
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line[:400] or f"{argv[0]} ended with status {status if status > 0 else 128 - status}"
-
-
-def end_group() -> None:
-    """End the helper, and what the command has left in its process group."""
-    from launcher.core.signal import signal
-
-    os.killpg(0, signal.SIGKILL)
+    return line[:400] or f"{argv[0]} ended with status {run.status}"

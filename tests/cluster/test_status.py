@@ -1,4 +1,4 @@
-"""``launcher status`` and ``launcher stacks`` on two nodes: asked on any of them, answered by all."""
+"""``launcher status``, ``stacks`` and ``exec`` on two nodes: asked on any of them, answered by all."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def job(tmp_path: Path) -> Iterator[Job]:
             one.wait()
 
 
-def start(job: Job, script: str, *flags: str, count: int = 4, per_node: int = 2) -> None:
+def start(job: Job, script: str, *flags: str, count: int = 4, per_node: int = 2, **environ: str) -> None:
     """Start a script on both nodes, and wait until all ranks are where they stay."""
     path = job.folder / "train.py"
     path.write_text(script)
     command = (sys.executable, str(path), str(job.folder))
-    job.start_all(*flags, "--", *command, environ=own_environ(), per_node=per_node)
+    job.start_all(*flags, "--", *command, environ={**own_environ(), **environ}, per_node=per_node)
     wait_for(lambda: len(list(job.folder.glob("up-*"))) == count, "all ranks are up", 60)
     for node in job.cluster.nodes:  # a launcher opens its door a moment after the start
         wait_for(lambda: ask(job, node.index, "status", "--json").returncode == 0, "it can be asked", 60)  # noqa: B023
@@ -182,6 +182,32 @@ def test_a_node_that_has_lost_node_0_tells_of_itself(job: Job) -> None:
         return done.returncode == 75 and "only this node: node 0 cannot be asked" in done.stdout
 
     wait_for(lone, "node 1 knows that it is alone", 60)
+
+
+def test_programs_run_on_the_nodes_that_are_named(job: Job) -> None:
+    """Asked on node 1: on all nodes, on the other one; one that is silent is named."""
+    start(job, SLEEPS, "--lost-after", "60", LAUNCHER_TOKEN="a token of this job alone")
+    done = ask(job, 1, "exec", "--all", "--", "sh", "-c", "hostname; test $(hostname) = node1")
+    assert (done.returncode, done.stdout) == (1, "node 0: node0\nnode 1: node1\n"), done.stderr
+    assert done.stderr == "launcher: node 0: exit status 1\n"
+    done = ask(job, 1, "exec", "0", "--", "hostname")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "node 0: node0\n", "")
+    job.signal(0, signal.SIGSTOP)
+    done = ask(job, 1, "exec", "--timeout", "1", "1", "--", "hostname")
+    job.signal(0, signal.SIGCONT)
+    assert (done.returncode, done.stdout) == (0, "node 1: node1\n")
+
+
+def test_without_a_token_programs_run_only_where_they_are_asked_for(job: Job) -> None:
+    """The message says what works at once."""
+    start(job, SLEEPS)
+    for nodes in ("--all", "1"):
+        done = ask(job, 0, "exec", nodes, "--", "touch", str(job.folder / "ran"))
+        assert (done.returncode, done.stdout) == (64, "") and "error: [no-token] " in done.stderr
+    assert not (job.folder / "ran").exists()
+    assert "launcher exec RANK -- COMMAND" in done.stderr and "LAUNCHER_TOKEN" in done.stderr
+    done = ask(job, 1, "exec", "1", "--", "hostname")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "node 1: node1\n", "")
 
 
 def test_metrics_are_served_at_the_address_among_the_nodes(job: Job) -> None:

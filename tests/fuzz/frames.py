@@ -23,7 +23,8 @@ from launcher.channel.acceptor import READ_BYTES, Acceptor
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling, HandshakeFailed, Sealed
 from launcher.channel.keys import make_key
-from launcher.control.responder import QUESTION_LIMIT_BYTES, Asking
+from launcher.control import QUESTION_LIMIT_BYTES
+from launcher.control.responder import Asking
 from launcher.process.loop import Loop
 from tests.fuzz.engine import pattern_of
 from tests.fuzz.mutate import mutate_bytes, mutate_json

@@ -72,7 +72,8 @@ class Asked:
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run another command of the launcher about this job."""
-        return launch(*words, "--job", str(self.launcher.pid), environ={**self.environ, **environ})
+        words = (words[0], "--job", str(self.launcher.pid), *words[1:])
+        return launch(*words, environ={**self.environ, **environ})
 
     def status(self) -> dict[str, Any]:
         """Return what ``launcher status --json`` prints."""

@@ -1,4 +1,4 @@
-"""``launcher status`` and ``launcher stacks`` on one node: their output, and which users may ask."""
+"""``launcher status``, ``stacks`` and ``exec`` on one node: their output, and which users may ask."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import pytest
 
 from launcher.cli.status import find_debugger
 from launcher.control import NAME as SOCKET_NAME
-from launcher.control import client
+from launcher.control import QUESTION_LIMIT_BYTES, client
 from launcher.control.client import is_coming
-from launcher.control.responder import CLIENTS_MAX, QUESTION_LIMIT_BYTES
+from launcher.control.responder import CLIENTS_MAX, PROGRAMS_MAX
 from launcher.core.errors import Unavailable
 from tests.process.asking import Asked, read_all
-from tests.process.looking import wait_for
+from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 from tests.process.test_terminal import Terminal
 
@@ -344,13 +344,116 @@ def test_concurrent_requests_for_stacks_are_all_answered(job: Asked) -> None:
     assert all(len(answer["processes"]) == 2 and answer["stacks"] for answer in answers)
 
 
+# --- programs of people
+
+
+def test_exec_prefixes_each_line_and_returns_the_status(job: Asked) -> None:
+    """Both streams in order, without input; escapes are printable, and words never reach a shell."""
+    script = """cat; printf 'a\\tb\\n'; printf 'c\\n' >&2; printf '\\033[31md %s' "$1"; exit 7"""
+    done = job.run("exec", "--all", "--", "sh", "-c", script, "sh", "$(id); *")
+    assert done.stdout == "node 0: a\tb\nnode 0: c\nnode 0: \\x1b[31md $(id); *\n"
+    assert done.returncode == 7 and done.stderr == "launcher: node 0: exit status 7\n"
+
+
+def test_exec_ends_what_it_has_started_when_its_time_is_up(job: Asked) -> None:
+    """Also a descendant in a session of its own; the output up to then is shown."""
+    script = f"setsid sleep 3599 & echo $! > {job.folder}/kept; echo begun; sleep 3598"
+    done = job.run("exec", "0", "--timeout", "1", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (124, "node 0: begun\n")
+    assert done.stderr == "launcher: node 0: exit status 124: killed after 1 s\n"
+    wait_for(lambda: is_gone(int((job.folder / "kept").read_text())), "its descendant is gone")
+    assert "2 of 2 ranks run" in job.run("status").stdout
+
+
+def test_exec_shows_the_beginning_of_a_long_output(job: Asked) -> None:
+    """What is left out is counted."""
+    done = job.run("exec", "0", "--", "sh", "-c", "yes 123456789 | head -c 1000000; yes | head -c 10 >&2")
+    shown = done.stdout.replace("node 0: ", "")
+    assert done.returncode == 0 and 20_000 < len(shown) < 48_000 and shown.startswith("123456789\n" * 2_000)
+    left = int(done.stderr.removeprefix("launcher: node 0: ").split()[0])
+    assert left == 1_000_010 - len(shown) + (not shown.endswith("9\n"))  # a cut line gets an end
+
+
+def test_exec_has_the_launchers_environment_without_the_token(tmp_path: Path) -> None:
+    """It is of this run, so that nothing of it survives the job."""
+    job = Asked(tmp_path, LAUNCHER_TOKEN="t" * 40, OWN="mine")
+    try:
+        done = job.run("exec", "--all", "--", "env")
+        assert "node 0: OWN=mine\n" in done.stdout and "t" * 40 not in done.stdout
+        assert "LAUNCHER_RUN_ID=" in done.stdout and "LAUNCHER_TOKEN" not in done.stdout
+    finally:
+        job.end()
+
+
+def test_the_end_of_the_job_ends_a_program(job: Asked) -> None:
+    """It does not count among the processes that the job waits for."""
+    script = f"echo $$ > {job.folder}/program; setsid sleep 3597 & echo $! > {job.folder}/kept; sleep 3596"
+    asking = open_launcher(
+        "exec", "--all", "--job", str(job.launcher.pid), "--", "sh", "-c", script, environ=job.environ
+    )
+    wait_for(lambda: read_number(job.folder / "kept") > 0, "it runs")
+    began = time.monotonic()
+    assert "left behind" not in job.end()[1]
+    assert time.monotonic() - began < 10
+    for name in ("program", "kept"):
+        wait_for(lambda: is_gone(read_number(job.folder / name)), "it is gone")  # noqa: B023
+    assert asking.communicate(timeout=30)[1].startswith("launcher: error: [no-answer] ")
+    assert asking.returncode == 75
+
+
+def read_number(path: Path) -> int:
+    """Return the number in a file; 0 before it is written."""
+    return int((path.read_text() if path.exists() else "") or 0)
+
+
+def test_exec_names_what_it_cannot_run_or_ask(job: Asked) -> None:
+    """As a shell does; a node that is not asked outweighs a program that succeeds."""
+    for nodes, program, status, says in (
+        ("0", "/no/such", 127, "node 0: exit status 127: /no/such: No such file or directory"),
+        ("0", "/etc", 126, "node 0: exit status 126: /etc: Permission denied"),
+        ("0,5", "true", 75, "node 5: not asked: the job has no such node"),
+    ):
+        done = job.run("exec", nodes, "--", program)
+        assert (done.returncode, done.stderr) == (status, f"launcher: {says}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("0", "--all", "--", "true"), "expected either NODE or --all"),
+        (("--", "true"), "expected either NODE or --all"),
+        (("0", "true"), "unrecognized arguments: true"),
+        (("0", "--"), "expected -- COMMAND"),
+        (("0",), "expected -- COMMAND"),
+        (("0,x", "--", "true"), "'0,x': expected node ranks"),
+        (("0", "--", "echo", "x" * 40_000), "expected a shorter command line"),
+        (("0", "--timeout", "9999", "--", "true"), "expected seconds in 0.5..3600"),
+    ],
+)
+def test_exec_refuses_a_line_that_cannot_be_meant(words: tuple[str, ...], says: str) -> None:
+    """Before it looks for a job."""
+    done = launch("exec", *words)
+    assert done.returncode == 64 and "error: [usage] " in done.stderr and says in done.stderr
+
+
+def test_programs_at_the_same_time_are_limited(job: Asked) -> None:
+    """One more is refused, and the job is asked as before."""
+    line = json.dumps({"ask": "exec", "argv": ["sleep", "30"], "limit_s": 20.0}).encode() + b"\n"
+    clients = [job.connect() for _ in range(PROGRAMS_MAX + 1)]
+    for one in clients:
+        one.sendall(line)
+    answer = json.loads(read_all(clients[-1]).splitlines()[0])["answer"]
+    assert answer == {"error": "too many programs at the same time"}
+    assert "2 of 2 ranks run" in job.run("status").stdout
+
+
 # --- selection of the job
 
 
 def test_missing_job_is_an_error(tmp_path: Path) -> None:
     """The exit status is 69, and the message has an error code."""
-    for command in ("status", "stacks"):
-        done = launch(command, "--job", "999999", environ={"TMPDIR": str(tmp_path)})
+    for command in (("status",), ("stacks",), ("exec", "--all", "--", "true")):
+        done = launch(command[0], "--job", "999999", *command[1:], environ={"TMPDIR": str(tmp_path)})
         assert done.returncode == 69
         assert "[no-job] none of your jobs runs" in done.stderr or "[no-such-job]" in done.stderr
 
@@ -370,7 +473,7 @@ def select_each_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
         refused = launch("stacks", environ={"TMPDIR": str(tmp_path)})
         assert refused.returncode == 64 and "[several-jobs]" in refused.stderr
         for one in (job, second):
-            row = next(line for line in done.stdout.splitlines() if line.startswith(f"{one.launcher.pid} "))
+            row = next(row for row in done.stdout.splitlines() if row.split()[0] == str(one.launcher.pid))
             run = row.split()[1]
             chosen = launch("status", "--json", "--job", run)
             assert json.loads(chosen.stdout)["nodes"][0]["pid"] == one.launcher.pid

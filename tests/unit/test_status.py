@@ -16,6 +16,7 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.members import Members
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
+from launcher.cluster.settings import Shape
 from launcher.control.node import RANKS_MAX, limit_ranks
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
@@ -366,6 +367,23 @@ def test_the_silent_and_the_missing_are_named() -> None:
     assert answers[-1].over
 
 
+def test_only_the_named_nodes_are_asked_and_given_their_time() -> None:
+    """Once each; one that the job does not have is left to the client."""
+    hub = FakeHub(4)
+    hub.subscribers[Ask](0, Ask(1, "exec", argv=("true",), limit_s=30.0, nodes=(3, 1, 3, 9)))
+    hub.fire()
+    asked = hub.take(Ask)
+    assert [(rank, ask.argv, ask.limit_s) for rank, ask in asked] == [
+        (1, ("true",), 30.0),
+        (3, ("true",), 30.0),
+    ]
+    hub.fire(31)
+    assert hub.take(Passed) == []
+    hub.fire(PACES["exec"].wait_s + 31)
+    answers = [passed for _, passed in hub.take(Passed)]
+    assert [passed.node for passed in answers] == [1, 3, None] and answers[-1].over
+
+
 def test_answers_that_nobody_asked_for_are_not_heard() -> None:
     """Of the wrong round, twice, too long."""
     hub = FakeHub(2)
@@ -387,6 +405,16 @@ def test_a_node_that_asks_all_the_time_is_refused() -> None:
     assert len(hub.take(Ask)) == 4 * ROUNDS_OF_ONE
     assert len(hub.take(Passed)) == 50 - ROUNDS_OF_ONE
     hub.ask(2, 1)
+    assert len(hub.take(Ask)) == 4
+
+
+def test_programs_that_take_long_keep_nobody_from_asking_for_the_status() -> None:
+    """Each kind of question is counted on its own."""
+    hub = FakeHub(4)
+    for number in range(50):
+        hub.ask(1, number, "exec")
+    hub.take(Ask)
+    hub.ask(1, 50)
     assert len(hub.take(Ask)) == 4
 
 
@@ -413,6 +441,52 @@ def test_metrics_without_prometheus_client_are_an_error_of_planning(monkeypatch:
     assert caught.value.exit_status == 69
 
 
+class Obliging:
+    """A server that runs everything."""
+
+    def answer(
+        self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
+    ) -> None:
+        take({"status": 0})
+
+
+def ask_for(
+    nodes: tuple[int, ...], **shape: Any
+) -> tuple[list[object], list[dict[str, object]], Callable[[Ask], None]]:
+    """Ask to run a program from node 1 of two, which is connected; return what node 0 and the client hear."""
+    told: list[object] = []
+    taken: list[dict[str, object]] = []
+    channel: Any = None
+    server: Any = Obliging()
+    own = Shape(1, 2, 2, "one", (), index=1, **shape)
+    questions = Questions(channel, lambda: own, told.append, lambda: server)
+    questions.ask("exec", {"argv": ("true",), "limit_s": 1.0, "nodes": nodes}, taken.append)
+    return told, taken, questions.handlers[Ask]
+
+
+@pytest.mark.parametrize("nodes", [(), (0,), (0, 1)])
+def test_without_a_token_no_program_of_a_person_runs_over_the_channel(nodes: tuple[int, ...]) -> None:
+    """Neither does a node ask for one, nor does it run one: who asks could be anybody."""
+    told, taken, hear = ask_for(nodes)
+    assert (told, taken) == ([], [{"error": "no-token"}, {"over": True}])
+    hear(Ask(7, "exec", argv=("true",), limit_s=1.0, nodes=nodes))
+    assert told == [Reply(7, {"error": "no-token"})]
+
+
+def test_without_a_token_a_node_runs_a_program_of_its_own_user() -> None:
+    """Its socket is private; a spare node has no rank by which it could be meant."""
+    assert ask_for((1,))[:2] == ([], [{"node": 1, "answer": {"status": 0}}, {"over": True}])
+    assert ask_for((1,), is_spare=True)[1] == [{"error": "no-token"}, {"over": True}]
+
+
+def test_with_a_token_it_runs() -> None:
+    """Both ways."""
+    told, taken, hear = ask_for((0, 1), has_token=True)
+    assert (told, taken) == ([Ask(1, "exec", argv=("true",), limit_s=1.0, nodes=(0, 1))], [])
+    hear(Ask(7, "exec", argv=("true",), limit_s=1.0))
+    assert told[1:] == [Reply(7, {"status": 0})]
+
+
 class Verbose:
     """A server that has more to say than a frame of the channel holds."""
 
@@ -433,6 +507,6 @@ def test_an_answer_that_no_frame_holds_is_said_to_be_one() -> None:
 
     channel: Any = None
     server: Any = Verbose()
-    questions = Questions(channel, 1, lambda: 0, tell, lambda: server)
+    questions = Questions(channel, lambda: Shape(0, 2, 2, "one", ()), tell, lambda: server)
     questions.handlers[Ask](Ask(7, "stacks"))
     assert told == [Reply(7, {"error": "its answer is too long"})]
