@@ -10,7 +10,8 @@ from pathlib import Path
 
 from launcher.core import mpi
 from launcher.options.flags import FLAGS
-from launcher.sources import TABLE
+from launcher.sources import rows
+from launcher.sources.table import TABLE, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"
@@ -26,7 +27,7 @@ def variable_rows() -> list[tuple[str, str, str]]:
         if path.name not in (GENERATED, "flags.md")
     }
     flags = {flag.variable: flag.name for flag in FLAGS}
-    told = {row.name: set(quoted(CODE / "sources" / f"{row.name}.py")) for row in TABLE}
+    told = {row.name: set(name_variables(row)) for row in TABLE}
     names = {name for path in CODE.rglob("*.py") for name in quoted(path)} | set(flags)
     rows = []
     for name in sorted(names):
@@ -44,6 +45,19 @@ def variable_rows() -> list[tuple[str, str, str]]:
             links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in also)
             rows.append((f"`{name}`", "; ".join(what), links))
     return rows
+
+
+def name_variables(row: Row) -> Iterator[str]:
+    """Yield the variables that a source reads: its markers, and those that its file or its row names."""
+    yield from (name for name in row.markers if VARIABLE.fullmatch(name) or name == "RANK")
+    if row.name in rows.PLATFORMS:
+        names = rows.PLATFORMS[row.name]
+        yield from (name for _, name in (names.family.numbers() if names.family else ()) if name)
+        yield from (str(name) for name in vars(names).values() if VARIABLE.fullmatch(str(name)))
+    elif row.name == "node_names":
+        yield from (str(name) for node in rows.NODES for name in vars(node).values())
+    elif not row.read:
+        yield from quoted(CODE / "sources" / f"{row.name}.py")
 
 
 @cache

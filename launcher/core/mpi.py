@@ -1,7 +1,7 @@
 """MPI families and other starters of ranks: the variables that each of them sets, reads and keeps.
 
-To add a family: a row here and in `TABLE`; a file in `launcher.sources` with its row there and one in
-`launcher.sources.signs`; its rank and size in `launcher.guest.marker`, which imports nothing; a golden case.
+To add a family: a row here and in `TABLE`; one in `launcher.sources.rows` or a file in `launcher.sources`, and
+its rows in `launcher.sources.table` and `launcher.sources.signs`; its rank and size in `launcher.guest.marker`, which imports nothing; a golden case.
 For ``--engine mpirun``: its ``--version`` output in `launcher.machine.mpi`, its options in a dialect
 (`launcher.engines.dialects`), its command in a rehearsal in `launcher.rehearse.mpirun`. If its ranks need
 other settings: `launcher.fabrics.sockets`, and `launcher.frameworks.horovod_meeting` for Horovod's library.
@@ -13,6 +13,9 @@ reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
+from launcher.core.model import Fact
+
+OF_A_PROCESS = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
 
 
 @frozen
@@ -40,6 +43,11 @@ class Family:
     state: tuple[str, ...] = ()
     of_a_node: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+
+    def numbers(self) -> tuple[tuple[Fact, str], ...]:
+        """Return the facts of a process that the family states, each with its variable (or an empty name)."""
+        names = (self.rank[0], self.size, self.local_rank, self.local_size)
+        return tuple(zip(OF_A_PROCESS, names, strict=True))
 
 
 OPEN_MPI = Family(

@@ -10,7 +10,7 @@ deepspeed `launcher/launch.py`.
 
 from __future__ import annotations
 
-from launcher.core.model import Fact
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources import launched
 
 TYPE_CHECKING = False
@@ -74,3 +74,17 @@ def _read_deepspeed(reader: Reader) -> None:
     if all(reader.has(name) for name in names):
         for name, fact in DEEPSPEED:
             reader.claim_int(fact, name, 0 if fact is Fact.NODE_RANK else 1)
+
+
+def read_nodes(reader: Reader) -> None:
+    """Claim the node rank, the number of nodes, and the processes of each node.
+
+    RANK and WORLD_SIZE count nodes in a PyTorch job on Alibaba's PAI (DLC), Baidu's AIHC or Tencent's TI-ONE:
+    the master is 0, worker i is i + 1. NPROC_PER_NODE (TI-ONE: GPU_NUM_PER_NODE) beside them identifies
+    these platforms. On other platforms users set these names too, so without RANK they mean nothing.
+    """
+    if counts_nodes(reader) in (ALIBABA_PAI, TENCENT):
+        reader.starts = Scope.NODE
+        reader.claim_numbers(((Fact.NODE_RANK, RANK), (Fact.NODE_COUNT, WORLD_SIZE)))
+        reader.claim_int(Fact.PROCESSES_PER_NODE, ALIBABA_PAI, 1)
+        reader.claim_int(Fact.PROCESSES_PER_NODE, TENCENT, trust=Trust.DERIVED)
