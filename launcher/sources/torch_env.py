@@ -10,24 +10,16 @@ deepspeed `launcher/launch.py`.
 
 from __future__ import annotations
 
+from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources import launched
+from launcher.sources.table import MARKERS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.core.environ import Reader
-
-RANK = "RANK"
-WORLD_SIZE = "WORLD_SIZE"
-LOCAL_RANK = "LOCAL_RANK"
-MASTER_ADDR = "MASTER_ADDR"
-KUBEFLOW = "PET_NNODES"
-VERTEX_AI = "CLUSTER_SPEC"
-VOLCANO = "VC_"
-ALIBABA_PAI = "NPROC_PER_NODE"
-TENCENT = "GPU_NUM_PER_NODE"
+RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]
+ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]
+KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
-DEEPSPEED = (("LOCAL_SIZE", Fact.LOCAL_SIZE), ("CROSS_RANK", Fact.NODE_RANK), ("CROSS_SIZE", Fact.NODE_COUNT))
+DEEPSPEED = ((Fact.LOCAL_SIZE, "LOCAL_SIZE"), (Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"))
 """Variables that DeepSpeed's launcher adds to the contract in every process: the local size, and two about
 nodes."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
@@ -58,22 +50,13 @@ def read(reader: Reader) -> None:
     if launched.is_left_over(reader):
         return
     if not counts_nodes(reader):
-        reader.claim_int(Fact.RANK, RANK)
-        reader.claim_int(Fact.WORLD_SIZE, WORLD_SIZE, 1)
-        reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
-        reader.claim_int(Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE", 1)
-        _read_deepspeed(reader)
-    reader.claim_int(Fact.NODE_RANK, "NODE_RANK")
+        reader.claim_numbers(((Fact.RANK, RANK), (Fact.WORLD_SIZE, WORLD_SIZE)))
+        reader.claim_numbers(((Fact.LOCAL_RANK, LOCAL_RANK), (Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE")))
+        if all(reader.has(name) for name in (RANK, LOCAL_RANK, *(name for _, name in DEEPSPEED))):
+            reader.claim_numbers(DEEPSPEED)
+    reader.claim_int(Fact.NODE_RANK, NODE_RANK)
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
-    reader.claim_int(Fact.MASTER_PORT, "MASTER_PORT", 1)
-
-
-def _read_deepspeed(reader: Reader) -> None:
-    """Claim the facts of a worker of DeepSpeed's launcher, if all of its variables are set."""
-    names = (RANK, LOCAL_RANK, *(name for name, _ in DEEPSPEED))
-    if all(reader.has(name) for name in names):
-        for name, fact in DEEPSPEED:
-            reader.claim_int(fact, name, 0 if fact is Fact.NODE_RANK else 1)
+    reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
 
 
 def read_nodes(reader: Reader) -> None:
