@@ -1,10 +1,10 @@
 """MPI families and other starters of ranks: the variables that each of them sets, reads and keeps.
 
-To add a family: a row here and in `TABLE`; a row in `launcher.sources.rows` or a file in `launcher.sources`,
-and one in `launcher.sources.table` and in `launcher.sources.signs`; its rank and size in `launcher.guest.marker`,
-which imports nothing; a golden case. For ``--engine mpirun``: its ``--version`` output in
-`launcher.machine.mpi`, its options in a dialect (`launcher.engines.dialects`), its command in a rehearsal in
-`launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.sockets`, and
+To add a family: a row here and in `TABLE`; a row in `launcher.sources.rows` or a file in `launcher.sources`;
+one in `launcher.sources.table` and in `launcher.sources.signs`; its rank and size in
+`launcher.guest.marker`, which imports nothing; a golden case. For ``--engine mpirun``: its ``--version``
+output in `launcher.machine.mpi`, its options in a dialect (`launcher.engines.dialects`), its command in a
+rehearsal in `launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.sockets`, and
 `launcher.frameworks.horovod_meeting` for Horovod's library.
 
 Source: orte/mca/schizo/ompi (Open MPI 3, 4), openpmix src/mca/pmdl/ompi (5); MPICH src/pm/hydra; Intel MPI's
