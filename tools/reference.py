@@ -84,6 +84,7 @@ def _find_texts(node: ast.AST) -> tuple[str, ...]:
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         family = getattr(mpi, node.value.id, None)
         value = getattr(family, node.attr, None) if isinstance(family, mpi.Family) else None
+        value = tuple(name for _, name in value() if name) if callable(value) else value
     if isinstance(value, tuple):
         return tuple(text for text in value if isinstance(text, str))
     return (value,) if isinstance(value, str) else ()
