@@ -1,4 +1,4 @@
-"""Table of the fabrics, one file each, and the choice of the one over which the nodes talk.
+"""Table of the fabrics, and the choice of the one over which the nodes talk.
 
 A fabric's ``find`` says whether it is here, and why or why not. Its ``plan`` gives the settings that it
 needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts`.
@@ -9,10 +9,9 @@ from __future__ import annotations
 from launcher.core.errors import HardwareMissing, Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Policy, Setting
-from launcher.fabrics import efa, gcp, infiniband, roce, tcp
-from launcher.fabrics.finding import Found, Wish, name_ports
-from launcher.fabrics.generated import WORD, find_switches, render_topology
-from launcher.fabrics.sockets import plan_mpi, plan_sockets
+from launcher.fabrics import plugins, sockets, verbs
+from launcher.fabrics.facts import Found, Wish, name_ports
+from launcher.fabrics.topology_file import WORD, find_switches, render_topology
 from launcher.fabrics.variables import find_exclusion
 
 TYPE_CHECKING = False
@@ -36,11 +35,11 @@ class Row:
 
 
 FABRICS = (
-    Row("ib", "InfiniBand", infiniband.find, infiniband.plan),
-    Row("efa", "EFA", efa.find, efa.plan),
-    Row("gcp", "GPUDirect-TCPX", gcp.find, gcp.plan),
-    Row("roce", "RoCE", roce.find, roce.plan),
-    Row("tcp", "TCP", tcp.find, tcp.plan),
+    Row("ib", "InfiniBand", verbs.find_infiniband, verbs.plan_infiniband),
+    Row("efa", "EFA", plugins.find_efa, plugins.plan_efa),
+    Row("gcp", "GPUDirect-TCPX", plugins.find_gcp, plugins.plan_gcp),
+    Row("roce", "RoCE", verbs.find_roce, verbs.plan_roce),
+    Row("tcp", "TCP", sockets.find_tcp, sockets.plan_tcp),
 )
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
@@ -88,7 +87,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
             chosen = f"{name}: {wish.forced_origin or found[name].why}"
             _check(facts, asked, origin, "" if name == asked else chosen, found[asked])
     row = next(row for row in FABRICS if row.name == name)
-    planned = [*plan_sockets(facts, name), *plan_mpi(facts), *row.plan(facts, found[name], wish)]
+    planned = [*sockets.plan_interface(facts, name), *row.plan(facts, found[name], wish)]
     settings, kept = _yield_to_files(facts, planned)
     switches, unlike = find_switches(facts, found[name].ports)
     exclusion = find_exclusion(facts.told, name, found[name].ports)

@@ -6,7 +6,7 @@ from launcher.core.environ import is_loopback
 from launcher.core.frozen import frozen
 from launcher.core.model import Allocation, Network, Proof, Scope, Setting
 from launcher.fabrics import plan_fabric
-from launcher.fabrics.finding import Wish
+from launcher.fabrics.facts import Wish
 from launcher.fabrics.reading import read_facts, read_variables
 from launcher.fabrics.variables import describe_interfaces, find_faults
 

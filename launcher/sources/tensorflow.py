@@ -87,8 +87,8 @@ def _find_rank(task: Task) -> int:
     return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
 
 
-def _refuse(expected: str, fix: str = FIX, code: str = "malformed-variable") -> Refused:
-    return Refused(Problem(code, expected, TF_CONFIG, fix))
+def _refuse(expected: str) -> Refused:
+    return Refused(Problem("malformed-variable", expected, TF_CONFIG, FIX))
 
 
 def _claim_rank(reader: Reader, hosts: list[str], rank: int) -> None:
@@ -134,7 +134,7 @@ def _check_roles(task: Task) -> None:
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
         expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
-        raise _refuse(expected, fix, "tf-config-master")
+        raise Refused(Problem("tf-config-master", expected, TF_CONFIG, fix))
     if strange:
         raise _refuse(f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
 
@@ -160,15 +160,14 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     if sparse:
         expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
         fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        raise _refuse(expected, fix, "tf-config-sparse")
+        raise Refused(Problem("tf-config-sparse", expected, TF_CONFIG, fix))
     if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
         raise _refuse("a list of host:port for every role (not so: an item)")
     _check_addresses([address for items in task.cluster.values() for address in items])
     for role in ALONE:
         if len(task.cluster.get(role, [])) > 1:
-            raise _refuse(
-                f"one {role} at most", f"keep one {role}; make the others workers", "tf-config-roles"
-            )
+            fix = f"keep one {role}; make the others workers"
+            raise Refused(Problem("tf-config-roles", f"one {role} at most", TF_CONFIG, fix))
     if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
         return
     count = len(task.cluster.get(task.role, []))
@@ -179,4 +178,4 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     else:
         return
     fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
-    raise _refuse(expected, fix, "tf-config-index")
+    raise Refused(Problem("tf-config-index", expected, TF_CONFIG, fix))

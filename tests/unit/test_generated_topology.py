@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.core.model import Policy
-from launcher.fabrics.generated import WORD
 from launcher.fabrics.reading import TOPOLOGYD
+from launcher.fabrics.topology_file import WORD
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
