@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from launcher.options.reading import Options
 
-    Rule = Callable[["Ledger"], Iterable["Claim | Problem | str | Out | Missing"]]
-
 STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
 """Facts about the units that a platform started: processes, or one launcher per node."""
 IDENTITY = (*STARTED, Fact.LOCAL_SIZE, Fact.NODE_RANK, Fact.NODE_COUNT)
@@ -55,6 +53,11 @@ class Missing:
 
     fact: Fact
     problem: Problem
+
+
+if TYPE_CHECKING:
+    Effect = Claim | Problem | str | Out | Missing
+    Rule = Callable[["Ledger"], Iterable[Effect]]
 
 
 @frozen
@@ -89,25 +92,34 @@ class Ledger:
         """Return the ledger after rules, each of which sees what the ones before it have found."""
         ledger = self
         for rule in rules:
-            for effect in tuple(rule(ledger)):
-                ledger = ledger._add(effect)
+            effects = tuple(rule(ledger))
+            ledger = ledger._with(effects) if effects else ledger
         return ledger
 
-    def _add(self, effect: Claim | Problem | str | Out | Missing) -> Ledger:
-        if isinstance(effect, Claim):
-            return replace(self, claims=(*self.claims, effect))
-        if isinstance(effect, Problem):
-            return replace(self, problems=(*self.problems, effect))
-        if isinstance(effect, str):
-            return replace(self, notes=(*self.notes, effect))
-        if isinstance(effect, Missing):
-            return replace(self, problems=(*self.problems, effect.problem), missed=(*self.missed, effect))
-        kept = tuple(claim for claim in self.claims if not any(claim is out for out in effect.claims))
-        if effect.beaten_by is not None:
-            lost = tuple((effect.beaten_by, Lost(claim, effect.why)) for claim in effect.claims)
-            return replace(self, claims=kept, beaten=(*self.beaten, *lost))
-        said = (f"{c.origin} is not used as {c.fact.value}: {effect.why}" for c in effect.claims)
-        return replace(self, claims=kept, notes=(*self.notes, *said))
+    def _with(self, effects: Sequence[Effect]) -> Ledger:
+        out = [effect for effect in effects if isinstance(effect, Out)]
+        gone = [claim for effect in out for claim in effect.claims]
+        kept = [claim for claim in self.claims if not any(claim is other for other in gone)]
+        missed = [effect for effect in effects if isinstance(effect, Missing)]
+        beaten = [(e.beaten_by, Lost(claim, e.why)) for e in out if e.beaten_by for claim in e.claims]
+        notes: list[str] = []
+        for effect in effects:
+            if isinstance(effect, str):
+                notes.append(effect)
+            elif isinstance(effect, Out) and effect.beaten_by is None:
+                notes += [f"{c.origin} is not used as {c.fact.value}: {effect.why}" for c in effect.claims]
+        return replace(
+            self,
+            claims=(*kept, *(effect for effect in effects if isinstance(effect, Claim))),
+            problems=(
+                *self.problems,
+                *(effect for effect in effects if isinstance(effect, Problem)),
+                *(effect.problem for effect in missed),
+            ),
+            notes=(*self.notes, *notes),
+            missed=(*self.missed, *missed),
+            beaten=(*self.beaten, *beaten),
+        )
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
@@ -270,7 +282,8 @@ def _leave_out_inherited(ledger: Ledger) -> Iterator[Out]:
     stated = {claim.fact for claim in ledger.claims if claim.source in ledger.speakers}
     open_facts = [fact for fact in STARTED if fact not in stated]
     gaps = [c for c in ledger.claims if c.fact in open_facts and ledger.is_inherited(c)]
-    yield Out(gaps, f"it is inherited, and {' and '.join(ledger.speakers)} started this process")
+    if gaps:
+        yield Out(gaps, f"it is inherited, and {' and '.join(ledger.speakers)} started this process")
 
 
 def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> Claim:

@@ -69,7 +69,8 @@ def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator
     why = "the job is elastic"
     if node_range is None:
         beaten, winner, why = winner, beaten, "the number of nodes is fixed"
-    yield Out([claim for claim in ledger.claims if claim.fact is beaten], why, winner)
+    if lost := [claim for claim in ledger.claims if claim.fact is beaten]:
+        yield Out(lost, why, winner)
 
 
 def knows_who_is_who(ledger: Ledger) -> bool:
