@@ -24,16 +24,17 @@ from launcher.identity.ledger import (
     IDENTITY,
     STARTED,
     Ledger,
-    Missing,
     derive,
     is_typed,
-    join_missing,
+    name_only,
     open_ledger,
 )
 from launcher.identity.rendezvous import (
     gives_ranks,
     knows_who_is_who,
+    list_sizes,
     meets_elsewhere,
+    miss_address,
     read_range,
     settle_master,
     settle_range,
@@ -59,11 +60,11 @@ OF_TASK = (*OF_NODE, Fact.WORLD_SIZE)
 ALWAYS = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE)
 HEAD = "the job is started from this node: the command's own launcher finds the nodes and runs once"
 FIXES = {
-    Fact.RANK: "RANK, or start with mpirun, srun or torchrun",
-    Fact.WORLD_SIZE: "WORLD_SIZE, or start with mpirun, srun or torchrun",
-    Fact.LOCAL_RANK: "LOCAL_RANK, or pass --scope node if started once per node",
-    Fact.NODE_COUNT: "--nnodes N",
-    Fact.NODE_RANK: "--node-rank R",
+    Fact.RANK: "set RANK, or start with mpirun, srun or torchrun",
+    Fact.WORLD_SIZE: "set WORLD_SIZE, or start with mpirun, srun or torchrun",
+    Fact.LOCAL_RANK: "set LOCAL_RANK, or pass --scope node if started once per node",
+    Fact.NODE_COUNT: "pass --nnodes N",
+    Fact.NODE_RANK: "pass --node-rank R",
 }
 
 
@@ -103,6 +104,7 @@ def decide(
     task = "" if is_head else next((item.task for item in evidence if item.task), "")
     at_start = is_head
     facts: tuple[Fact, ...] = IDENTITY
+    needed: list[Fact] = []
     if is_head:
         facts = ()
         ledger = settle_processes(ledger, machine).fold(lambda _: [HEAD])
@@ -110,10 +112,10 @@ def decide(
         facts = OF_TASK
         ledger = ledger.fold(lambda it: it.find_contradictions(*facts, Fact.LOCAL_SIZE))
     elif scope is Scope.PROCESS:
+        needed = [*STARTED]
         ledger = ledger.fold(
             *(sift_count, sift_size, add_local_size, _add_local_rank, lambda it: sift_node(it, is_own)),
-            *(lambda it: _miss(it, *STARTED), _add_node_count, _add_node_rank, _note_unknown),
-            *(check_process, check_place),
+            *(_add_node_count, _add_node_rank, _note_unknown, check_process, check_place),
         )
     else:
         facts = OF_NODE
@@ -123,8 +125,8 @@ def decide(
         ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_node_0)
         count = ledger.number(Fact.NODE_COUNT) or 1
         at_start = gives_ranks(options, None if node_range else count)
-        needed = (*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK]))
-        ledger = ledger.fold(check_node, lambda it: _miss(it, *needed))
+        needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
+        ledger = ledger.fold(check_node)
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:
@@ -133,9 +135,10 @@ def decide(
         )
         if not meets_elsewhere(ledger, at_start=at_start):
             found = (*found, Fact.MASTER_ADDR, Fact.MASTER_PORT)
+            needed.append(Fact.MASTER_ADDR)
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
-    ledger = join_missing(ledger.fold(check_hosts, check_least))
+    ledger = ledger.fold(check_hosts, check_least, lambda it: _find_missing(it, needed))
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
     numbers: dict[str, Any] = dict.fromkeys(fact.value for fact in OF_NODE)
@@ -262,7 +265,7 @@ def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
 
 
 def _note_unknown(ledger: Ledger) -> Iterator[str]:
-    if ledger.missed:
+    if not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED):
         return
     if not ledger.about(Fact.NODE_RANK):
         yield (
@@ -287,17 +290,29 @@ def _is_in_blocks(ledger: Ledger, rank: int, size: int) -> bool:
     return block is not None and dealt in (None, block)
 
 
-def _miss(ledger: Ledger, *facts: Fact) -> Iterator[Missing]:
-    """Report facts that are not known, unless another problem explains it."""
+def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
+    """Report what is not known, as one problem, unless another one explains it."""
+    facts = [] if ledger.is_broken() else [fact for fact in needed if ledger.best(fact) is None]
+    if Fact.MASTER_ADDR in facts and not list_sizes(ledger):
+        facts.remove(Fact.MASTER_ADDR)
     given = ledger.list_given()
-    left = sorted({claim.origin.partition("=")[0] for claim in given if claim.source == DEFAULTS})
-    others = ", ".join(sorted({claim.origin for claim in given})) or "none"
-    for fact in facts:
-        if ledger.number(fact) is None and not ledger.is_broken():
-            fix = f"{'set' if FIXES[fact][0].isupper() else 'pass'} {FIXES[fact]}"
-            fix += f"; or unset {', '.join(left)} for a single node" if left else ""
-            what = f"{fact.value} is not stated by any variable (found: {others})"
-            yield Missing(fact, ledger.missing(what, fix))
+    origins = dict.fromkeys(claim.origin for claim in given)
+    if facts == [Fact.MASTER_ADDR]:
+        yield miss_address(ledger)
+    elif len(facts) == 1:
+        found = ", ".join(sorted(origins)) or "none"
+        what = f"{facts[0].value} is not stated by any variable (found: {found})"
+        left = sorted({claim.origin.partition("=")[0] for claim in given if claim.source == DEFAULTS})
+        alone = f"; or unset {', '.join(left)} for a single node" if left else ""
+        yield ledger.missing(what, f"{FIXES[facts[0]]}{alone}")
+    elif facts:
+        *names, last = (fact.value for fact in facts)
+        what = f"nothing states {', '.join(names)} and {last} (found: {', '.join(origins) or 'none'})"
+        left = sorted({name_only(claim.origin) for claim in given if claim.fact in STARTED})
+        alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
+        count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
+        fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
+        yield ledger.missing(what, fix)
 
 
 def _name_sources(ledger: Ledger) -> str:

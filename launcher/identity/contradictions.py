@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.frozen import frozen, replace
+from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
 from launcher.identity.ledger import IDENTITY, STARTED, Ledger, is_typed, open_ledger
 from launcher.identity.topology import is_by_domain
@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
     from launcher.options.reading import Options
-
-
-@frozen
-class Numbers:
-    """The known numbers of one process, which `check_numbers` compares; fields in IDENTITY's order."""
-
-    rank: int | None = None
-    world: int | None = None
-    local_rank: int | None = None
-    local_size: int | None = None
-    node_rank: int | None = None
-    nodes: int | None = None
 
 
 STARTERS = {
@@ -133,7 +121,7 @@ def check_node(ledger: Ledger) -> Iterator[Problem]:
 def check_place(ledger: Ledger) -> Iterator[Problem]:
     """Report numbers of one process that no placement allows, if there is no plainer contradiction."""
     if not ledger.has_contradiction():
-        yield from _check_numbers(ledger, Numbers(*map(ledger.number, IDENTITY)))
+        yield from _check_numbers(ledger, *map(ledger.number, IDENTITY))
 
 
 def check_topology(ledger: Ledger, topology: Topology, host: Host) -> None:
@@ -148,9 +136,9 @@ def check_topology(ledger: Ledger, topology: Topology, host: Host) -> None:
         EnvironmentUntrusted: Values cannot all be true.
     """
     for place in topology.places[:1] + topology.places[-1:]:
-        numbers = (topology.world_size, place.local_rank, topology.local_size)
-        at = Numbers(place.rank, *numbers, topology.node_rank, topology.node_count)
-        ledger = ledger.fold(lambda it, at=at: _check_numbers(it, at))  # type: ignore[misc]
+        of_process = (place.rank, topology.world_size, place.local_rank, topology.local_size)
+        problems = _check_numbers(ledger, *of_process, topology.node_rank, topology.node_count)
+        ledger = ledger.fold(lambda _, found=problems: found)  # type: ignore[misc]
     ledger.fold(lambda it: _check_master(it, topology, host)).check()
 
 
@@ -194,23 +182,29 @@ def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
     return "another address of this node's network" if host.is_elsewhere(address) else ""
 
 
-def _check_numbers(ledger: Ledger, at: Numbers) -> Iterator[Problem]:
-    """Report numbers of one process that no placement allows.
+def _check_numbers(ledger: Ledger, *numbers: int | None) -> Iterator[Problem]:
+    """Report numbers of one process, in the order of IDENTITY, that no placement allows.
 
     Local ranks number a node's processes in the order of their ranks, and nodes are numbered in the order of
     their lowest ranks, unless their sources say otherwise (`Evidence.in_order`).
     """
     in_order, by_domain = _is_in_order(ledger), not _is_in_order(ledger, Fact.LOCAL_RANK)
-    for what, facts in _list_impossible(at, in_order=in_order, by_domain=by_domain):
+    for what, facts in _list_impossible(*numbers, in_order=in_order, by_domain=by_domain):
         named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if ledger.about(fact)))
         yield ledger.contradiction(f"{named}: {what}", ledger.correct(*facts))
 
 
 def _list_impossible(
-    at: Numbers, *, in_order: bool, by_domain: bool
+    rank: int | None,
+    world: int | None,
+    local: int | None,
+    size: int | None,
+    node: int | None,
+    nodes: int | None,
+    *,
+    in_order: bool,
+    by_domain: bool,
 ) -> Iterator[tuple[str, tuple[Fact, ...]]]:
-    rank, local = at.rank, at.local_rank
-    world, size, node, nodes = at.world, at.local_size, at.node_rank, at.nodes
     if rank is not None and local is not None:
         if by_domain and world and size and world % size == 0 and is_by_domain(rank, local, size):
             local = rank % size  # its place among the node's ranks

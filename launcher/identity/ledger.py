@@ -47,16 +47,8 @@ class Out:
     beaten_by: Fact | None = None
 
 
-@frozen
-class Missing:
-    """A fact that no source states, and the problem that this is."""
-
-    fact: Fact
-    problem: Problem
-
-
 if TYPE_CHECKING:
-    Effect = Claim | Problem | str | Out | Missing
+    Effect = Claim | Problem | str | Out
     Rule = Callable[["Ledger"], Iterable[Effect]]
 
 
@@ -71,7 +63,6 @@ class Ledger:
         problems: What is wrong.
         notes: Sentences for the user.
         speakers: Sources about this very process: its starter, and others that give it the same rank.
-        missed: Facts that no source states.
         beaten: Claims that another fact has ruled out, by that fact.
         closed: Facts that are not asked for any more.
         findings: The decided facts with their provenance, known at the end.
@@ -83,7 +74,6 @@ class Ledger:
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     speakers: tuple[str, ...]
-    missed: tuple[Missing, ...] = ()
     beaten: tuple[tuple[Fact, Lost], ...] = ()
     closed: tuple[Fact, ...] = ()
     findings: dict[Fact, Finding] = {}  # noqa: RUF012 - replaced as a whole
@@ -100,7 +90,6 @@ class Ledger:
         out = [effect for effect in effects if isinstance(effect, Out)]
         gone = [claim for effect in out for claim in effect.claims]
         kept = [claim for claim in self.claims if not any(claim is other for other in gone)]
-        missed = [effect for effect in effects if isinstance(effect, Missing)]
         beaten = [(e.beaten_by, Lost(claim, e.why)) for e in out if e.beaten_by for claim in e.claims]
         notes: list[str] = []
         for effect in effects:
@@ -111,13 +100,8 @@ class Ledger:
         return replace(
             self,
             claims=(*kept, *(effect for effect in effects if isinstance(effect, Claim))),
-            problems=(
-                *self.problems,
-                *(effect for effect in effects if isinstance(effect, Problem)),
-                *(effect.problem for effect in missed),
-            ),
+            problems=(*self.problems, *(effect for effect in effects if isinstance(effect, Problem))),
             notes=(*self.notes, *notes),
-            missed=(*self.missed, *missed),
             beaten=(*self.beaten, *beaten),
         )
 
@@ -185,7 +169,7 @@ class Ledger:
     def correct(self, *facts: Fact) -> str:
         """Return the fix for contradictory facts, with the names of their flags or variables."""
         origins = [self.origin(fact) for fact in facts]
-        names = map(_name_only, origins)
+        names = map(name_only, origins)
         named = [
             word if word.startswith("--") or word.isupper() else f"the {fact.value}"
             for fact, word in zip(facts, names, strict=True)
@@ -252,13 +236,13 @@ class Ledger:
             hint = f" ({other.origin} counts nodes, not processes)"
         what = f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}"
         if one.trust is Trust.ASKED:
-            leave = f"{'leave out' if is_typed(one) else 'unset'} {_name_only(one.origin)}"
+            leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
-            by_hand = f"unset {_name_only(other.origin)}, or {leave}"
+            by_hand = f"unset {name_only(other.origin)}, or {leave}"
             manual = f"{leave}, or pass --source manual to go by the flags alone"
             return self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
         flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
-        names = [word for claim in (one, other) if (word := _name_only(claim.origin)).isupper()]
+        names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
         wrong = f"{'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}"
         sources = " and ".join(dict.fromkeys((one.source, other.source)))
         where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
@@ -293,30 +277,13 @@ def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT)
 
 def is_typed(claim: Claim) -> bool:
     """Whether a claim is a flag on this command line (``torchrun --nnodes 2``) and not a variable."""
-    return _name_only(claim.origin).startswith("-")
+    return name_only(claim.origin).startswith("-")
 
 
-def _name_only(origin: str) -> str:
+def name_only(origin: str) -> str:
     """Return the flag or variable in an origin, which may begin with the command that the flag belongs to."""
     words = origin.replace("=", " ", 1).split(" ")
     return next((word for word in words[:3] if word.startswith("-")), words[0])
-
-
-def join_missing(ledger: Ledger) -> Ledger:
-    """Report several missing facts as one problem: its cause, and the one line to type."""
-    if len(ledger.missed) < 2:
-        return ledger
-    *facts, last = dict.fromkeys(item.fact for item in ledger.missed)
-    given = ledger.list_given()
-    found = ", ".join(dict.fromkeys(claim.origin for claim in given)) or "none"
-    what = f"nothing states {', '.join(fact.value for fact in facts)} and {last.value} (found: {found})"
-    left = sorted({_name_only(claim.origin) for claim in given if claim.fact in STARTED})
-    alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
-    count = "--nnodes N " if left or Fact.NODE_COUNT in (*facts, last) else ""
-    fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-    missed = [item.problem for item in ledger.missed]
-    others = (problem for problem in ledger.problems if problem not in missed)
-    return replace(ledger, problems=(ledger.missing(what, fix), *others))
 
 
 def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:

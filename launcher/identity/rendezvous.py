@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.environ import DEFAULT_PORT, MEETS_AT_MASTER, PORT_LIMIT, is_loopback
 from launcher.core.model import Claim, Fact, Scope, Trust
-from launcher.identity.ledger import Missing, Out, derive, is_typed
+from launcher.identity.ledger import Out, derive, is_typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,10 +101,8 @@ def settle_master(
         lambda it: _leave_out_elsewhere(it, is_own) if single else _leave_out_unforwarded(it),
         lambda _: _add_defaults(single=single, chooses=chooses),
     )
-    if meets_elsewhere(ledger, at_start=at_start):
+    if meets_elsewhere(ledger, at_start=at_start) or not ledger.about(Fact.MASTER_ADDR):
         return ledger
-    if not ledger.about(Fact.MASTER_ADDR):
-        return ledger.fold(_miss_address)
     return ledger.fold(
         lambda it: () if single else _judge_loopback(it, at_start=at_start),
         lambda it: _check_port(it, scope, chooses=chooses),
@@ -200,23 +198,21 @@ def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
         yield Out([claim], why)
 
 
-def _miss_address(ledger: Ledger) -> Iterator[Missing]:
-    """Report that the address of rank 0 is missing, unless another problem explains it."""
+def list_sizes(ledger: Ledger) -> str:
+    """Return the origins of what shows how large the job is."""
     counts = (Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.NODE_RANGE)
-    sizes = ", ".join(ledger.origin(fact) for fact in counts if ledger.about(fact))
-    if sizes and not ledger.is_broken():
-        there, more = ("are", "") if _spans_nodes(ledger) else ("may be", ALL_HERE)
-        problem = ledger.missing(
-            f"master_addr is not stated by any variable, and there {there} several nodes ({sizes})",
-            f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
-        )
-        yield Missing(Fact.MASTER_ADDR, problem)
+    return ", ".join(ledger.origin(fact) for fact in counts if ledger.about(fact))
 
 
-def _spans_nodes(ledger: Ledger) -> bool:
-    """Whether there are known to be several nodes, rather than an unknown number."""
+def miss_address(ledger: Ledger) -> Problem:
+    """Return the problem that the address of rank 0 is missing."""
     nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
-    return bool(ledger.about(Fact.NODE_RANGE)) or (nodes or 1) > 1 or size is not None
+    spans = bool(ledger.about(Fact.NODE_RANGE)) or (nodes or 1) > 1 or size is not None
+    there, more = ("are", "") if spans else ("may be", ALL_HERE)
+    return ledger.missing(
+        f"master_addr is not stated by any variable, and there {there} several nodes ({list_sizes(ledger)})",
+        f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
+    )
 
 
 def _fix_address(origin: str) -> str:
