@@ -28,7 +28,7 @@ def variable_rows() -> list[tuple[str, str, str]]:
     }
     flags = {flag.variable: flag.name for flag in FLAGS}
     told = {row.name: set(name_variables(row)) for row in TABLE}
-    names = {name for path in CODE.rglob("*.py") for name in quoted(path)} | set(flags)
+    names = {name for path in CODE.rglob("*.py") for name in quoted(path)}.union(flags, *told.values())
     rows = []
     for name in sorted(names):
         what = [f"flag [`{flags[name]}`](flags.md)"] if name in flags else []
@@ -52,11 +52,13 @@ def name_variables(row: Row) -> Iterator[str]:
     yield from (name for name in row.markers if VARIABLE.fullmatch(name) or name == "RANK")
     if row.name in rows.PLATFORMS:
         names = rows.PLATFORMS[row.name]
-        yield from (name for _, name in (names.family.numbers() if names.family else ()) if name)
-        yield from (str(name) for name in vars(names).values() if VARIABLE.fullmatch(str(name)))
+        yield from (
+            name for _, name in (getattr(mpi, names.family).numbers() if names.family else ()) if name
+        )
+        yield from (name for name in vars(names).values() if VARIABLE.fullmatch(name))
     elif row.name == "node_names":
-        yield from (str(name) for node in rows.NODES for name in vars(node).values())
-    elif not row.read:
+        yield from (name for node in rows.NODES for name in vars(node).values() if VARIABLE.fullmatch(name))
+    elif row.read == f"{row.name}.read":
         yield from quoted(CODE / "sources" / f"{row.name}.py")
 
 

@@ -1,7 +1,7 @@
-"""Asks the sources: one file per environment, or a row, which reads how this process was started.
+"""Asks the sources: one file per environment, or names of variables, which tell how this process was started.
 
-To add an environment: one file with ``read(reader)`` (or a row in `launcher.sources.rows`), a row in
-`launcher.sources.table`, one golden case.
+To add an environment: one file with ``read(reader)`` (none if it is only names), a block in ``table.txt``, one
+golden case.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
         yield str(only), _import_foreign(str(only), typed)
     for row in rows:
         if _is_marked(environ, row):
-            module, _, function = (row.read or f"{row.name}.read").partition(".")
+            module, _, function = row.read.partition(".")
             path = f"{__name__}.{module}"
             __import__(path)  # importlib imports warnings: 0.3 ms of every start
             yield row.name, getattr(sys.modules[path], function)

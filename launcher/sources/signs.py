@@ -1,22 +1,25 @@
 """Signs of several nodes or processes: variables that show them but do not say which one this is.
 
-One table. A sign counts if no source identifies this node or process (`launcher.identity.allocation`): then
-the launcher stops, because a job of N nodes would otherwise run as N jobs of one. Slots are not nodes, and
-the elements of a job array are separate jobs: neither is a sign.
+The table is ``signs.txt``. A sign counts if no source identifies this node or process (see
+`launcher.identity.allocation`): then the launcher stops, because a job of N nodes would otherwise run as N
+jobs of one. Slots are not nodes, and the elements of a job array are separate jobs: neither is a sign.
 
 Source: each platform's documentation of its variables; see docs/extending.md for adding a source.
 """
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_blocks
 from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
-from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, OPEN_MPI, PALS, RANK_ON_NODE
+from launcher.core.mpi import JSRUN, OPEN_MPI, expand
 from launcher.sources.rows import NODES
 
-FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single node"
-TASK = f"pass the platform's other variables into the container too, or {FLAGS}"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 NODE_FILE = "PBS_NODEFILE"
 NODE_INDEX = "PBS_NODENUM"
 LSF_HOSTS = (("LSB_MCPU_HOSTS", 2), ("LSB_HOSTS", 1))
@@ -33,126 +36,45 @@ HOST_FILES = (
 )
 """Variables that name a file with a host at the start of each line, each with the variable for the number of
 hosts: Grid Engine, Cobalt, OAR, Google's Batch."""
-GROVE_PODS = "GROVE_PCSG_TEMPLATE_NUM_PODS"
 RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC = "/kubexec.sh"
 """End of the path of the agent with which mpirun reaches the workers of an older MPIJob."""
 RANK_0_HOST = "TORCHX_RANK0_HOST"
-PBS_FIX = (
-    "a batch script runs once: mpiexec -n N --ppn 1 launcher run -- COMMAND, or pbsdsh -- sh -c "
-    f"'launcher run --nnodes N --node-rank ${NODE_INDEX} --master-addr HOST -- COMMAND'; --nnodes 1 for this "
-    "node alone"
-)
-LSF_FIX = (
-    'a batch script runs once: blaunch -z "HOST1 HOST2" launcher run -- COMMAND, jsrun or mpirun ... '
-    "launcher run -- COMMAND; --nnodes 1 for this node alone"
-)
-SCRIPT_FIX = (
-    "a batch script runs once: mpirun ... launcher run -- COMMAND; where each host runs a launcher: pass "
-    "--nnodes N --node-rank R --master-addr HOST; --nnodes 1 for this node alone"
-)
-GOOGLE_FIX = (
-    "tasks may share a machine, and none names task 0's: with one task on each, pass --nnodes "
-    "$BATCH_TASK_COUNT --node-rank $BATCH_TASK_INDEX --master-addr HOST; --nnodes 1 if each task is a job"
-)
-MPI_FIX = (
-    "mpirun starts the processes: mpirun ... launcher run -- COMMAND in the launcher pod; "
-    "--nnodes 1 for this pod alone"
-)
+BLOCKS = read_blocks("sources/signs.txt")
+FIXES = {block.name: block.fields["text"] for block in BLOCKS if "text" in block.fields}
+FLAGS, TASK, _, PBS_FIX, LSF_FIX, SCRIPT_FIX, _, MPI_FIX = FIXES.values()
 
 
 @frozen
 class Signs:
-    """Variables of one platform, the plainest first; only the first one that is a sign is reported.
-
-    Attributes:
-        fix: What the user can add or do.
-        counts: Numbers of nodes: a sign if above one, or not a number.
-        indices: Numbers counted from zero: a sign if above zero, or not a number.
-        marks: Variables that only a job of several nodes has.
-        lists: Hosts, separated by commas or blanks: a sign if there are several different ones.
-        sizes: The same as ``counts`` for processes, which may all be on one node.
-        ranks: The same as ``indices`` for processes.
-        rank: A variable that says more than these, to another source or in another row. If it is set, these
-            are no sign.
-    """
+    """The variables of one platform, by the kind of sign; `fix` is the text, `unless` a variable or empty."""
 
     fix: str
     counts: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
     indices: tuple[str, ...] = ()
+    ranks: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ()
-    ranks: tuple[str, ...] = ()
-    rank: str = ""
+    unless: str = ""
 
     def names(self) -> tuple[str, ...]:
         """Return all of the variables that can be a sign."""
         return (*self.counts, *self.sizes, *self.indices, *self.ranks, *self.marks, *self.lists)
 
 
-TABLE = (
-    Signs(PBS_FIX, ("PBS_NUM_NODES", "PBS_TASKNUM"), ("PBS_VNODENUM",)),
-    Signs(TASK, sizes=(JSRUN.size, JSRUN.local_size), ranks=(JSRUN.local_rank,), rank=JSRUN.rank[0]),
-    Signs(TASK, (), ("PALS_NODEID",), sizes=(PALS.local_size,), ranks=(PALS.local_rank,), rank=PALS.rank[0]),
-    Signs(f"flux run launcher run -- COMMAND, or {TASK}", ("FLUX_JOB_NNODES",), rank=FLUX.rank[0]),
-    Signs(TASK, sizes=(HYDRA.size,), rank=HYDRA.rank[0]),
-    Signs(TASK, (), ("HYDRA_BSTRAP_NODE_ID",), sizes=(HYDRA.local_size,), rank=HYDRA.rank[1]),
-    Signs(TASK, sizes=(MVAPICH.size, MVAPICH.local_size), rank=MVAPICH.rank[0]),
-    Signs(
-        TASK,
-        ("OMPI_MCA_orte_num_nodes",),
-        sizes=("OMPI_MCA_num_procs", OPEN_MPI.local_size),
-        rank=OPEN_MPI.rank[0],
-    ),
-    Signs(TASK, sizes=("MPIRUN_NPROCS",), ranks=("MPIRUN_RANK", "ALPS_APP_PE")),
-    Signs(
-        TASK,
-        ("GROUP_WORLD_SIZE",),
-        ("GROUP_RANK", "AZ_BATCHAI_TASK_INDEX"),
-        ("DMLC_TRACKER_URI", "DMLC_PS_ROOT_URI", "DET_CHIEF_IP"),
-        sizes=("PMI_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-        ranks=("PMIX_RANK", "PMI_LOCAL_RANK", RANK_ON_NODE, "ROLE_RANK", FLUX.local_rank),
-    ),
-    Signs(
-        TASK,
-        ("HOROVOD_CROSS_SIZE",),
-        ("HOROVOD_CROSS_RANK",),
-        sizes=("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
-        ranks=("HOROVOD_LOCAL_RANK",),
-        rank="HOROVOD_RANK",
-    ),
-    Signs(
-        MPI_FIX,
-        marks=(
-            *("K_MPI_JOB_ROLE", "PRTE_MCA_prte_default_hostfile", "I_MPI_HYDRA_HOST_FILE"),
-            "HYDRA_HOST_FILE",
-        ),
-    ),
-    Signs(FLAGS, ("DMLC_NUM_WORKER",), ("DMLC_TASK_ID",)),
-    Signs(FLAGS, sizes=("JAX_NUM_PROCESSES",), ranks=("JAX_PROCESS_ID",)),
-    Signs(FLAGS, ("DLTS_NUM_WORKER",)),
-    Signs(FLAGS, marks=("MLP_WORKER_1_HOST",)),
-    *(Signs(TASK, (row.count,), (row.index,)) for row in NODES if not row.processes),
-    Signs(TASK, lists=("DSTACK_NODES_IPS",), rank="DSTACK_NODES_NUM"),
-    Signs(FLAGS, marks=("LWS_LEADER_ADDRESS",), rank="LWS_GROUP_SIZE"),
-    Signs(FLAGS, ("NGC_ARRAY_SIZE",), ("NGC_ARRAY_INDEX",)),
-    Signs(GOOGLE_FIX, ("BATCH_TASK_COUNT",), ("BATCH_TASK_INDEX",)),
-    Signs(FLAGS, (GROVE_PODS,)),
-    Signs(
-        FLAGS, marks=("GROVE_PCLQ_POD_INDEX", "GROVE_HEADLESS_SERVICE", "GROVE_PCSG_NAME"), rank=GROVE_PODS
-    ),
-    Signs(FLAGS, marks=("NOMAD_ALLOC_INDEX",)),
-    Signs(FLAGS, ("PADDLE_NNODES",), sizes=("PADDLE_TRAINERS_NUM",), ranks=("PADDLE_TRAINER_ID",)),
-    Signs(FLAGS, (), ("MS_NODE_ID",), sizes=("RANK_SIZE", "MS_WORKER_NUM"), ranks=("RANK_ID",)),
-    Signs(FLAGS, indices=("TPU_WORKER_ID",), lists=("TPU_WORKER_HOSTNAMES",)),
-    Signs(FLAGS, ("_CONDOR_NPROCS",), ("_CONDOR_PROCNO",)),
-    Signs(SCRIPT_FIX, ("NHOSTS", "COBALT_JOBSIZE", "PJM_NODE"), lists=("LOADL_PROCESSOR_LIST",)),
-    Signs(MPI_FIX, lists=("MPI_HOST",)),
-    Signs(FLAGS, ("MEGASCALE_NUM_SLICES", "ARNOLD_WORKER_NUM"), ("MEGASCALE_SLICE_ID", "ARNOLD_ID")),
-    Signs(FLAGS, lists=("NODE_LIST", "NODE_IP_LIST")),
-    Signs(FLAGS, ("NNODES", "NUM_NODES", "NODE_NUM", "HOST_NUM", "NUM_HOSTS"), sizes=("NUM_PROCESSES",)),
-)
+def _read_table() -> Iterator[Signs]:
+    kinds = ("counts", "sizes", "indices", "ranks", "marks", "lists")
+    for block in BLOCKS:
+        if block.name == "nodes":
+            yield from (Signs(TASK, (row.count,), indices=(row.index,)) for row in NODES if not row.processes)
+        elif "fix" in block.fields:
+            counts, sizes, indices, ranks, marks, lists = (expand(block.words(kind)) for kind in kinds)
+            fix, unless = FIXES[block.fields["fix"]], block.fields.get("unless", "")
+            yield Signs(fix, counts, sizes, indices, ranks, marks, lists, unless)
+
+
+TABLE = tuple(_read_table())
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
 """Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
@@ -176,7 +98,7 @@ def read(reader: Reader) -> None:
     if reader.has(TF_CONFIG) and _names_several(reader):
         return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
-        name = "" if row.rank and reader.has(row.rank) else _find(reader, row)
+        name = "" if row.unless and reader.has(row.unless) else _find(reader, row)
         if name:
             reader.sign(name, row.fix, of_nodes=name not in (*row.sizes, *row.ranks))
     _read_any(reader)
