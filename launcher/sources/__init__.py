@@ -1,7 +1,7 @@
-"""Asks the sources: one file per environment, or names of variables, which tell how this process was started.
+"""Asks the sources, which tell how this process was started: a file per environment, or names of variables.
 
-To add an environment: one file with ``read(reader)`` (none if it is only names), a block in ``table.txt``, one
-golden case.
+To add an environment: one file with ``read(reader)`` (none if it is only names), a block in ``table.txt``,
+one golden case.
 """
 
 from __future__ import annotations
