@@ -52,9 +52,7 @@ def name_variables(row: Row) -> Iterator[str]:
     yield from (name for name in row.markers if VARIABLE.fullmatch(name) or name == "RANK")
     if row.name in rows.PLATFORMS:
         names = rows.PLATFORMS[row.name]
-        yield from (
-            name for _, name in (getattr(mpi, names.family).numbers() if names.family else ()) if name
-        )
+        yield from filter(None, getattr(mpi, names.family).numbers() if names.family else ())
         yield from (name for name in vars(names).values() if VARIABLE.fullmatch(name))
     elif row.name == "node_names":
         yield from (name for node in rows.NODES for name in vars(node).values() if VARIABLE.fullmatch(name))
@@ -86,7 +84,7 @@ def _find_texts(node: ast.AST) -> tuple[str, ...]:
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         family = getattr(mpi, node.value.id, None)
         value = getattr(family, node.attr, None) if isinstance(family, mpi.Family) else None
-        value = tuple(name for _, name in value() if name) if callable(value) else value
+        value = tuple(filter(None, value())) if callable(value) else value
     if isinstance(value, tuple):
         return tuple(text for text in value if isinstance(text, str))
     return (value,) if isinstance(value, str) else ()

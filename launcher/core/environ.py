@@ -11,7 +11,7 @@ from launcher.core.model import Claim, Evidence, Fact, Scope, Trust, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeVar
 
     from launcher.machine.host import Host
@@ -300,6 +300,11 @@ class Reader:
     ) -> list[int | None]:
         """State a fact from each of some variables; return the numbers."""
         return [self.claim_int(fact, name, trust=trust) for fact, name in names]
+
+    def claim_process(self, names: Sequence[str]) -> list[int | None]:
+        """State rank, world size, local rank and local size, or the first ones; return the numbers."""
+        facts = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
+        return self.claim_numbers(zip(facts, names))  # noqa: B905 - there may be fewer names
 
     def set_least(self, index: int, name: str) -> None:
         """State that this node's rank is not below a variable's index."""

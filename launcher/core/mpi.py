@@ -14,9 +14,6 @@ reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.model import Fact
-
-OF_A_PROCESS = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
 
 
 @frozen
@@ -45,10 +42,9 @@ class Family:
     of_a_node: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
 
-    def numbers(self) -> tuple[tuple[Fact, str], ...]:
-        """Return the facts of a process that the family states, each with its variable (or an empty name)."""
-        names = (self.rank[0], self.size, self.local_rank, self.local_size)
-        return tuple(zip(OF_A_PROCESS, names, strict=True))
+    def numbers(self) -> tuple[str, ...]:
+        """Return the variables with rank, world size, local rank and local size; some names may be empty."""
+        return self.rank[0], self.size, self.local_rank, self.local_size
 
 
 OPEN_MPI = Family(

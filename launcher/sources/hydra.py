@@ -23,9 +23,9 @@ HEAD_OPTION = "--control-port"  # MPICH only: Intel's proxies form a tree, so up
 def read(reader: Reader) -> None:
     """Claim rank and sizes, the node from Intel's variable or the proxy, and the head from the proxy."""
     if not (reader.has(HYDRA.local_rank) or reader.has(HYDRA.local_size)) and reader.has("SLURM_STEP_ID"):
-        reader.claim_numbers(HYDRA.numbers()[:2])  # srun --mpi=pmi2: `slurm` reads the rest
+        reader.claim_process(HYDRA.numbers()[:2])  # srun --mpi=pmi2: `slurm` reads the rest
         return
-    rank = reader.claim_numbers(HYDRA.numbers())[0]
+    rank = reader.claim_process(HYDRA.numbers())[0]
     if not reader.has(RANK):
         rank = reader.claim_int(Fact.RANK, RANK_OVER_PORT)
     if reader.has(RANK_OVER_PORT) and not reader.has(HYDRA.size):

@@ -52,7 +52,7 @@ def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
 
 
 def _read_process(reader: Reader) -> None:
-    rank, size, _, local_size = reader.claim_numbers(JSRUN.numbers())
+    rank, size, _, local_size = reader.claim_process(JSRUN.numbers())
     hosts = set((reader.text(SLOTTED) or "").split()[::2])
     first = _find_first(reader)
     if reader.host.is_called(*hosts):

@@ -39,7 +39,7 @@ _DIGITS_LIMIT = 8
 def read(reader: Reader) -> None:
     """Claim rank and sizes as stated; derive node and master from mpirun's internal variables."""
     reader.in_order = False  # nodes are numbered as their daemons are, local ranks perhaps by NUMA node
-    rank, size, local_rank, local_size = reader.claim_numbers(OPEN_MPI.numbers())
+    rank, size, local_rank, local_size = reader.claim_process(OPEN_MPI.numbers())
     if rank is None or size is None or local_rank is None or local_size is None:
         if reader.has(HOSTFILE):  # the launcher pod of an MPIJob is not a process of the job
             reader.sign(HOSTFILE, "start the launcher through mpirun: mpirun ... launcher run -- COMMAND")

@@ -58,7 +58,7 @@ def read(reader: Reader) -> None:
     if family is None:
         reader.starts = Scope.NODE
     else:
-        _, size, local_rank, local_size = reader.claim_numbers(family.numbers())
+        _, size, local_rank, local_size = reader.claim_process(family.numbers())
         reader.confirm(names.local_rank, local_rank, family.local_rank)
         other = reader.claim_int(Fact.LOCAL_SIZE, names.local_size)
         local_size = local_size or other
