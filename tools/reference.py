@@ -10,7 +10,8 @@ from pathlib import Path
 
 from launcher.core import mpi
 from launcher.options.flags import FLAGS
-from launcher.sources import TABLE
+from launcher.sources import rows
+from launcher.sources.table import TABLE, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"
@@ -26,8 +27,8 @@ def variable_rows() -> list[tuple[str, str, str]]:
         if path.name not in (GENERATED, "flags.md")
     }
     flags = {flag.variable: flag.name for flag in FLAGS}
-    told = {row.name: set(quoted(CODE / "sources" / f"{row.name}.py")) for row in TABLE}
-    names = {name for path in CODE.rglob("*.py") for name in quoted(path)} | set(flags)
+    told = {row.name: set(name_variables(row)) for row in TABLE}
+    names = {name for path in CODE.rglob("*.py") for name in quoted(path)}.union(flags, *told.values())
     data = [path for path in CODE.rglob("*.txt") if path.name != "symptoms.txt"]
     names |= {word for path in data for word in read_words(path) if VARIABLE.fullmatch(word)}
     rows = []
@@ -51,6 +52,19 @@ def variable_rows() -> list[tuple[str, str, str]]:
 def read_words(path: Path) -> list[str]:
     """Return the words of a data file, which also end at an equals sign."""
     return re.split(r"[\s=]+", path.read_text(encoding="utf-8"))
+
+
+def name_variables(row: Row) -> Iterator[str]:
+    """Yield the variables that a source reads: its markers, and those that its file or its row names."""
+    yield from (name for name in row.markers if VARIABLE.fullmatch(name) or name == "RANK")
+    if row.name in rows.PLATFORMS:
+        names = rows.PLATFORMS[row.name]
+        yield from filter(None, getattr(mpi, names.family).numbers() if names.family else ())
+        yield from (name for name in vars(names).values() if VARIABLE.fullmatch(name))
+    elif row.name == "node_names":
+        yield from (name for node in rows.NODES for name in vars(node).values() if VARIABLE.fullmatch(name))
+    elif row.read == f"{row.name}.read":
+        yield from quoted(CODE / "sources" / f"{row.name}.py")
 
 
 @cache
@@ -77,6 +91,7 @@ def _find_texts(node: ast.AST) -> tuple[str, ...]:
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         family = getattr(mpi, node.value.id, None)
         value = getattr(family, node.attr, None) if isinstance(family, mpi.Family) else None
+        value = tuple(filter(None, value())) if callable(value) else value
     if isinstance(value, tuple):
         return tuple(text for text in value if isinstance(text, str))
     return (value,) if isinstance(value, str) else ()

@@ -16,6 +16,9 @@ from launcher.core.frozen import frozen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 NEXT_LINE = f"\n{' ' * 10}"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -32,6 +35,10 @@ class Block:
     def words(self, name: str) -> tuple[str, ...]:
         """Return the words of a field; none without it."""
         return tuple(self.fields.get(name, "").split())
+
+    def make(self, kind: type[T]) -> T:
+        """Return a frozen value of texts: those of the fields of its names, or empty ones."""
+        return kind(**{name: self.fields.get(name, "") for name in vars(kind)["__match_args__"]})
 
 
 def read_blocks(path: str) -> list[Block]:

@@ -11,10 +11,15 @@ from launcher.core.model import Claim, Evidence, Fact, Scope, Trust, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
 
     from launcher.machine.host import Host
 
+    T = TypeVar("T")
+
+AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
+"""Numbers that are never 0."""
 COUNT_LIMIT = 1 << 24
 """Limit of node and process counts: a larger number is malformed."""
 DEFAULT_PORT = 6105
@@ -124,13 +129,27 @@ def parse_nodes(text: str) -> int | str:
     return least if least == most else f"{least}:{most}"
 
 
-def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
-    """Return the hosts of a list in order, without ports.
+def parse_hosts(text: str, separator: str | None = ",") -> tuple[str, ...]:
+    """Return the hosts of a list in order, without ports; blanks separate them if ``separator`` is None.
 
     Raises:
         Malformed: The list is empty, an item is not a host, or a host occurs twice.
     """
     return each_once(text.split(separator))
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: It is none, or too deep.
+    """
+    import json
+
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError from error
 
 
 def each_once(items: Iterable[str]) -> tuple[str, ...]:
@@ -244,28 +263,48 @@ class Reader:
         """Return the sorted names of variables with these suffixes that no nearer source has read."""
         return sorted(n for n in self._environ if n.endswith(ends) and n not in self.read_before)
 
-    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
-        """Return a variable as an integer; None if unset, None and a problem if malformed."""
+    def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """Return what a function makes of a variable; None if unset, None and a problem if it refuses."""
         text = self.text(name)
         if text is None:
             return None
         try:
-            return parse_int(text, minimum, limit)
-        except Malformed as error:
+            return parse(text)
+        except ValueError as error:
             self.malformed(name, str(error))
             return None
+
+    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
+        """Return a variable as an integer; None if unset, None and a problem if malformed."""
+        return self.parsed(name, lambda text: parse_int(text, minimum, limit))
 
     def claim(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.STATED) -> None:
         """State a fact; ``origin`` is a variable's name (its value is added) or a sentence."""
         self._claims.append(Claim(fact, value, self.origin(origin), self.source, trust))
 
-    def claim_int(self, fact: Fact, name: str, minimum: int = 0, trust: Trust = Trust.STATED) -> int | None:
-        """State a fact from a variable with a number; return the number, or None if unset or malformed."""
+    def claim_int(
+        self, fact: Fact, name: str, minimum: int | None = None, trust: Trust = Trust.STATED
+    ) -> int | None:
+        """State a fact from a variable with a number; return the number, or None if unset or malformed.
+
+        ``minimum`` is 1 for counts and ports, and 0 for indices, if it is not given.
+        """
         limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
-        value = self.integer(name, minimum, limit)
+        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, limit)
         if value is not None:
             self.claim(fact, value, name, trust)
         return value
+
+    def claim_numbers(
+        self, names: Iterable[tuple[Fact, str]], trust: Trust = Trust.STATED
+    ) -> list[int | None]:
+        """State a fact from each of some variables; return the numbers."""
+        return [self.claim_int(fact, name, trust=trust) for fact, name in names]
+
+    def claim_process(self, names: Sequence[str]) -> list[int | None]:
+        """State rank, world size, local rank and local size, or the first ones; return the numbers."""
+        facts = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
+        return self.claim_numbers(zip(facts, names))  # noqa: B905 - there may be fewer names
 
     def set_least(self, index: int, name: str) -> None:
         """State that this node's rank is not below a variable's index."""
@@ -273,45 +312,43 @@ class Reader:
 
     def confirm(self, name: str, value: int | None, said: str) -> None:
         """Report a variable whose number differs from ``value``, which ``said`` gives."""
-        if value is None or self.text(name) is None:
-            return
-        found = self.integer(name)
+        found = self.integer(name) if value is not None else None
         if found is not None and found != value:
-            self.problem(
-                "contradiction",
-                f"{self.origin(name)} but {self.origin(said)}: expected the same number",
-                f"correct or unset {name} or {said}",
-            )
+            self.contradict(name, said, f"{self.origin(said)}: expected the same number")
+
+    def contradict(self, name: str, other: str, what: str) -> None:
+        """Report two variables of which one is wrong; ``what`` describes the other one."""
+        fix = f"correct or unset {name} or {other}"
+        self.problem("contradiction", f"{self.origin(name)} but {what}", fix)
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
         """State a fact from a variable with a host; a port after it is dropped."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            host = parse_host_port(text)[0]
-        except Malformed as error:
-            self.malformed(name, str(error))
-            return None
-        self.claim(fact, host, name, trust)
+        host = self.parsed(name, lambda text: parse_host_port(text)[0])
+        if host is not None:
+            self.claim(fact, host, name, trust)
         return host
 
-    def hosts(self, name: str, separator: str = ",") -> tuple[str, ...]:
+    def hosts(self, name: str, separator: str | None = ",") -> tuple[str, ...]:
         """Return a variable as a list of hosts; empty if unset, empty and a problem if malformed."""
-        text = self.text(name)
-        if text is None:
-            return ()
-        try:
-            return parse_hosts(text, separator)
-        except Malformed as error:
-            self.malformed(name, str(error))
-            return ()
+        return self.parsed(name, lambda text: parse_hosts(text, separator)) or ()
 
-    def claim_hosts(self, hosts: tuple[str, ...], origin: str, trust: Trust = Trust.STATED) -> None:
-        """State a host list in node order, and the node count that follows from it."""
+    def claim_hosts(
+        self,
+        hosts: tuple[str, ...],
+        origin: str,
+        trust: Trust = Trust.STATED,
+        *,
+        master: Trust | None = None,
+    ) -> None:
+        """State a host list in node order, and the node count that follows from it.
+
+        ``master``: trust in the first one as the master; None if it need not be.
+        """
         if hosts:
             self.claim(Fact.HOSTS, hosts, origin, trust)
             self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
+            if master is not None:
+                self.claim(Fact.MASTER_ADDR, hosts[0], origin, master)
 
     def sign(self, name: str, fix: str, *, of_nodes: bool = True) -> None:
         """Record a variable that hints at several nodes without saying which one this is.

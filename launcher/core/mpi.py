@@ -1,10 +1,11 @@
 """MPI families and other starters of ranks: the variables that each of them sets, reads and keeps.
 
-To add a family: a row here and in `TABLE`; a file in `launcher.sources` with its row there and one in
-`launcher.sources.signs`; its rank and size in `launcher.guest.marker`, which imports nothing; a golden case.
-For ``--engine mpirun``: its ``--version`` output in `launcher.machine.mpi`, its options in a dialect
-(`launcher.engines.dialects`), its command in a rehearsal in `launcher.rehearse.mpirun`. If its ranks need
-other settings: `launcher.fabrics.sockets`, and `launcher.frameworks.horovod_meeting` for Horovod's library.
+To add a family: a row here and in `TABLE`; a file in `launcher.sources` (none if it is only names), and a
+block in ``sources/table.txt`` and in ``sources/signs.txt``; its rank and size in `launcher.guest.marker`,
+which imports nothing; a golden case. For ``--engine mpirun``: its ``--version`` output in
+`launcher.machine.mpi`, its options in a dialect (`launcher.engines.dialects`), its command in a rehearsal in
+`launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.sockets`, and
+`launcher.frameworks.horovod_meeting` for Horovod's library.
 
 Source: orte/mca/schizo/ompi (Open MPI 3, 4), openpmix src/mca/pmdl/ompi (5); MPICH src/pm/hydra; Intel MPI's
 reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux-run(1).
@@ -40,6 +41,10 @@ class Family:
     state: tuple[str, ...] = ()
     of_a_node: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+
+    def numbers(self) -> tuple[str, ...]:
+        """Return the variables with rank, world size, local rank and local size; some names may be empty."""
+        return self.rank[0], self.size, self.local_rank, self.local_size
 
 
 OPEN_MPI = Family(
@@ -137,3 +142,14 @@ STARTED = (
     *("HOROVOD_RANK", "SLURM_STEP_ID"),
 )
 """One of these is set in every process whose starter passes on the environment of its own caller."""
+
+
+def expand(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of variables, where ``HYDRA.rank`` stands for those of a family's field."""
+    families = {name: value for name, value in globals().items() if isinstance(value, Family)}
+    found: list[str] = []
+    for word in words:
+        family, dot, field = word.partition(".")
+        names = getattr(families[family], field) if dot else word
+        found += [names] if isinstance(names, str) else names
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Table of the fabrics, one file each, and the choice of the one over which the nodes talk.
+"""Table of the fabrics, and the choice of the one over which the nodes talk.
 
 A fabric's ``find`` says whether it is here, and why or why not. Its ``plan`` gives the settings that it
 needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts`.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from launcher.core.errors import HardwareMissing, Problem
 from launcher.core.frozen import frozen
-from launcher.core.model import Policy, Setting
-from launcher.fabrics import efa, gcp, infiniband, roce, tcp
-from launcher.fabrics.finding import Found, Wish, name_ports
-from launcher.fabrics.generated import WORD, find_switches, render_topology
-from launcher.fabrics.sockets import plan_mpi, plan_sockets
+from launcher.core.model import Network, Policy, Proof, Setting
+from launcher.fabrics import plugins, sockets, verbs
+from launcher.fabrics.facts import Found, Wish, name_ports
+from launcher.fabrics.topology_file import WORD, find_switches, render_topology
 from launcher.fabrics.variables import find_exclusion
 
 TYPE_CHECKING = False
@@ -36,11 +35,11 @@ class Row:
 
 
 FABRICS = (
-    Row("ib", "InfiniBand", infiniband.find, infiniband.plan),
-    Row("efa", "EFA", efa.find, efa.plan),
-    Row("gcp", "GPUDirect-TCPX", gcp.find, gcp.plan),
-    Row("roce", "RoCE", roce.find, roce.plan),
-    Row("tcp", "TCP", tcp.find, tcp.plan),
+    Row("ib", "InfiniBand", verbs.find_infiniband, verbs.plan_infiniband),
+    Row("efa", "EFA", plugins.find_efa, plugins.plan_efa),
+    Row("gcp", "GPUDirect-TCPX", plugins.find_gcp, plugins.plan_gcp),
+    Row("roce", "RoCE", verbs.find_roce, verbs.plan_roce),
+    Row("tcp", "TCP", sockets.find_tcp, sockets.plan_tcp),
 )
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
@@ -52,22 +51,17 @@ class Fabric:
     """The chosen fabric, over which this node talks to the others.
 
     Attributes:
-        name: One of `NAMES`.
-        why: Evidence for it.
-        settings: Settings, each with its reason; all yield to what the user set.
-        port_count: Number of ports that NCCL should use; None for TCP, and if a plugin decides.
-        ports: Names of the ports; also empty if the user's own list is used.
-        files: Files that settings name: the word in the value that stands for a file, and the file's text.
+        network: The network: its name is one of `NAMES`.
+        settings: Variables, each with its reason; all yield to what the user set.
         notes: Unusual facts: dead ports, plugins, hardware that was not chosen and why.
+        proof: The network that NCCL's log must confirm; None if that is not requested, or if the log is not
+            ours.
     """
 
-    name: str
-    why: str
+    network: Network
     settings: tuple[Setting, ...] = ()
-    port_count: int | None = None
-    ports: tuple[str, ...] = ()
-    files: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    proof: Proof | None = None
 
 
 def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
@@ -83,29 +77,36 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     """
     found = {row.name: row.find(facts) for row in FABRICS}
     name = wish.forced or next(name for name in NAMES if found[name].is_here)
+    chosen = found[name]
     for asked, origin in ((wish.forced, wish.forced_origin), (wish.required, wish.required_origin)):
         if asked:
-            chosen = f"{name}: {wish.forced_origin or found[name].why}"
-            _check(facts, asked, origin, "" if name == asked else chosen, found[asked])
+            why = f"{name}: {wish.forced_origin or chosen.why}"
+            _check(facts, asked, origin, "" if name == asked else why, found[asked])
     row = next(row for row in FABRICS if row.name == name)
-    planned = [*plan_sockets(facts, name), *plan_mpi(facts), *row.plan(facts, found[name], wish)]
-    settings, kept = _yield_to_files(facts, planned)
-    switches, unlike = find_switches(facts, found[name].ports)
-    exclusion = find_exclusion(facts.told, name, found[name].ports)
-    return Fabric(
-        name=name,
-        why=found[name].why if name != wish.forced else f"{wish.forced_origin}; {found[name].why}",
-        settings=settings,
-        port_count=None if found[name].doubt else len(found[name].ports) or None,
-        ports=_name_ports(facts, found[name]),
-        files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
-        notes=(
-            *([found[name].doubt] if found[name].doubt else []),
-            *(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
-            *([unlike] if unlike else []),
-            *([f"{exclusion}: NCCL will not use {row.title}"] if exclusion else []),
-        ),
+    settings, kept = _yield_to_files(
+        facts, [*sockets.plan_interface(facts, name), *row.plan(facts, chosen, wish)]
     )
+    switches, unlike = find_switches(facts, chosen.ports)
+    exclusion = find_exclusion(facts.told, name, chosen.ports)
+    network = Network(
+        fabric=name,
+        why=chosen.why if name != wish.forced else f"{wish.forced_origin}; {chosen.why}",
+        port_count=None if chosen.doubt else len(chosen.ports) or None,
+        ports=_name_ports(facts, chosen),
+        files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
+    )
+    notes = (
+        *(
+            chosen.doubt,
+            *_describe_losers(found, name),
+            *chosen.notes,
+            *_describe_plugins(facts),
+            *kept,
+            unlike,
+        ),
+        f"{exclusion}: NCCL will not use {row.title}" if exclusion else "",
+    )
+    return Fabric(network, settings, tuple(filter(None, notes)))
 
 
 def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:

@@ -1,4 +1,4 @@
-"""Facts on which the choice of a fabric rests; `launcher.fabrics.reading` reads them."""
+"""Facts on which the choice of a fabric rests, and what a fabric finds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Gpu
+    from launcher.machine.azure_sizes import VmKind
     from launcher.machine.azure_vm import Vm
     from launcher.machine.network import Interface
 
+ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
+"""The fix for hardware that is not there."""
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 
 
@@ -76,12 +79,20 @@ class Facts:
     mpi_chooses: bool = False
     environ: Mapping[str, str] = {}
 
+    @property
+    def kind(self) -> VmKind | None:
+        """What all VMs of this one's size have; None if that is unknown."""
+        return self.vm.kind if self.vm else None
+
+    @property
+    def vm_name(self) -> str:
+        """The name of the VM's size; empty if it is unknown."""
+        return self.vm.name if self.vm else ""
+
     def told(self, name: str) -> str | None:
         """Return the user's value of a variable, as NCCL would see it; None if unset."""
-        value = self.environ.get(name)
-        if value:
-            return value
-        return next((item.value for item in self.configured if item.name == name), None)
+        configured = (item.value for item in self.configured if item.name == name)
+        return self.environ.get(name) or next(configured, None)
 
     def net_plugin(self) -> str | None:
         """Return the net plugin that NCCL would load; None if there is none."""
@@ -95,6 +106,56 @@ class Facts:
     def reachable(self, ports: Sequence[Port]) -> tuple[Port, ...]:
         """Return the ports whose device file is exposed to us; without it no program can use a port."""
         return tuple(port for port in ports if port.has_uverbs is not False)
+
+
+@frozen
+class Found:
+    """Whether a fabric can be used here.
+
+    Attributes:
+        is_here: Whether it can be used.
+        why: Evidence for it, or what is missing.
+        ports: Ports to use.
+        has_hardware: Whether its hardware is here, usable or not.
+        fix: What would make it usable; empty if neither we nor the user can do that.
+        notes: Unusual facts about it.
+        doubt: Why no list of its ports is set; empty if one is.
+    """
+
+    is_here: bool
+    why: str
+    ports: tuple[Port, ...] = ()
+    has_hardware: bool = False
+    fix: str = ""
+    notes: tuple[str, ...] = ()
+    doubt: str = ""
+
+
+@frozen
+class Wish:
+    """The fabric that the user forces, and the one that the user requires; empty for none."""
+
+    forced: str = ""
+    forced_origin: str = ""
+    required: str = ""
+    required_origin: str = ""
+
+
+def unusable(why: str, fix: str = "") -> Found:
+    """Return that hardware is here, but cannot be used."""
+    return Found(False, why, has_hardware=True, fix=fix)
+
+
+def count(ports: tuple[Port, ...], kind: str) -> str:
+    """Return e.g. ``8 active InfiniBand ports of 400 Gb/s``."""
+    rates = sorted({port.rate_gbps for port in ports if port.rate_gbps is not None})
+    of = f" of {' and '.join(f'{rate:g}' for rate in rates)} Gb/s" if rates else ""
+    return f"{len(ports)} active {kind} port{'s' if len(ports) != 1 else ''}{of}"
+
+
+def name_ports(ports: tuple[Port, ...]) -> str:
+    """Return e.g. ``mlx5_0:1,mlx5_1:1``, as NCCL and UCX name ports."""
+    return ",".join(f"{port.device}:{port.number}" for port in ports)
 
 
 def infiniband_ports(facts: Facts) -> tuple[Port, ...]:

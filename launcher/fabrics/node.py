@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from launcher.core.environ import is_loopback
-from launcher.core.frozen import frozen
-from launcher.core.model import Allocation, Network, Proof, Scope, Setting
-from launcher.fabrics import plan_fabric
-from launcher.fabrics.finding import Wish
+from launcher.core.frozen import replace
+from launcher.core.model import Allocation, Network, Proof, Scope
+from launcher.fabrics import Fabric, plan_fabric
+from launcher.fabrics.facts import Wish
 from launcher.fabrics.reading import read_facts, read_variables
 from launcher.fabrics.variables import describe_interfaces, find_faults
 
@@ -23,25 +23,7 @@ SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
 """Settings of NCCL's log. ENV logs the variables that keep NCCL from a network: those the user must fix."""
 
 
-@frozen
-class NodePlan:
-    """The network of a node's processes.
-
-    Attributes:
-        network: The chosen network.
-        settings: Variables, all of which yield to the user's.
-        notes: Notes for the user.
-        proof: The network that NCCL's log must confirm; None if that is not requested, or if the log is not
-            ours.
-    """
-
-    network: Network
-    settings: tuple[Setting, ...] = ()
-    notes: tuple[str, ...] = ()
-    proof: Proof | None = None
-
-
-def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> NodePlan:
+def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> Fabric:
     """Return how this node talks to the other nodes of a job.
 
     Azure's metadata service may be asked once per node, but never by each process of a node.
@@ -60,16 +42,16 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     wish = read_wish(options)
     fabric = plan_fabric(facts, wish)
     known = facts.ports or facts.interfaces  # a recorded machine may have neither
-    notes = [f"fabric {fabric.name}: {fabric.why}", *fabric.notes] if known else []
+    network = fabric.network
+    notes = [f"fabric {network.fabric}: {network.why}", *fabric.notes] if known else []
     if facts.interface is None and known:
         notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
     notes += map(str, find_faults(facts, spans_nodes=not is_loopback(allocation.master_addr)))
-    network = Network(fabric.name, fabric.why, fabric.port_count, fabric.ports, fabric.files)
     proof, why_not = None, ""
     if options.switch("verify_fabric"):
         proof, why_not = plan_proof(facts, network, wish.required_origin if wish.required else "")
     notes += [f"--verify-fabric: {why_not}"] if why_not else []
-    return NodePlan(network, fabric.settings, tuple(notes), proof)
+    return replace(fabric, notes=tuple(notes), proof=proof)
 
 
 def judge_variables(host: Host, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -13,14 +13,13 @@ Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_NET), UCX "Frequently As
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.fabrics.finding import name_ports
+from launcher.fabrics.facts import name_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.fabrics.facts import Facts
-    from launcher.fabrics.finding import Found, Wish
     from launcher.machine.infiniband import Port
 
     Signs = Mapping[Port, tuple[str, ...]]
@@ -124,23 +123,7 @@ def _climb(facts: Facts, name: str | None) -> Iterator[str]:
 
 def _fits(facts: Facts, count: int) -> bool | None:
     """Whether so many ports can serve all GPUs alike, or are the VM's; None if both numbers are unknown."""
-    of_vm, gpus = facts.vm.kind.port_count if facts.vm and facts.vm.kind else 0, len(facts.gpu_paths)
+    of_vm, gpus = facts.kind.port_count if facts.kind else 0, len(facts.gpu_paths)
     if not of_vm and not gpus:
         return None
     return count == of_vm if of_vm else count > 0 and (count % gpus == 0 or gpus % count == 0)
-
-
-def plan_ports(found: Found, wish: Wish, name: str, *, is_ours: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield the exact list of a fabric's ports, and what keeps NCCL to them if the fabric is forced.
-
-    Args:
-        found: The ports.
-        wish: What the user forces.
-        name: Name of the fabric.
-        is_ours: Whether no net plugin, which has a network of another name, takes the place of NCCL's own.
-    """
-    if not found.doubt:
-        yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
-        yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
-    if wish.forced == name and is_ours:
-        yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"

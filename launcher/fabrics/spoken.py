@@ -15,7 +15,7 @@ import re
 
 from launcher.core.frozen import frozen, replace
 from launcher.core.redact import quote
-from launcher.fabrics.infiniband import EXPOSE
+from launcher.fabrics.verbs import EXPOSE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,53 +1,61 @@
-"""Azure's settings for a family of VMs; its images have them in /etc/nccl.conf, which no container sees.
+"""Azure's settings for a family of VMs, and NCCL's topology file. Pure.
 
-NCCL ignores a missing topology file, with a line at the level INFO, and a file of another machine makes its
-graph wrong. So a file is named only if it exists, and if it contains every GPU and every port that this node
-shows. If there is none at all, one may be generated: see `launcher.fabrics.generated`.
+Azure's images have the settings in /etc/nccl.conf, which no container sees. NCCL ignores a missing topology
+file, with a line at the level INFO, and a file of another machine makes its graph wrong. So a file is named
+only if it exists, and if it contains every GPU and every port that this node shows.
 
-Source: Azure/azhpc-images, /etc/nccl.conf by VM family; NCCL "Environment Variables" (NCCL_TOPO_FILE,
-NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY, NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE)
-and src/init.cc (its message about a missing channel).
+If there is none, one is generated of what Azure documents, if the VM's own tree does not show it. Under
+Hyper-V each GPU and each port is the only device in a PCI domain of its own. /sys shows no switch, and NCCL
+considers every GPU far from every port, so GPUDirect RDMA stays off. The size of the VM determines the
+switches of the machine, and a device always has the same domain. If the node shows something else, there is
+no file. The file contains only what /sys does not show: switches, and the devices below them. NCCL fills in
+the rest.
+
+Source: Azure/azhpc-images, /etc/nccl.conf and topology files by VM family; NCCL "Environment Variables"
+(NCCL_TOPO_FILE, NCCL_GRAPH_FILE, NCCL_NET_GDR_LEVEL, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY,
+NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE), src/init.cc (its message about a missing channel), src/graph/xml.cc
+(format, version 1) and topo.cc.
 """
 
 from __future__ import annotations
 
 from launcher.fabrics.facts import IMEX_CHANNELS, Facts, TopologyFile
-from launcher.fabrics.generated import WORD, find_switches
+from launcher.machine.azure_sizes import Switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from launcher.machine.infiniband import Port
+
+WORD = "{nccl-topology}"
+"""Placeholder in a plan for the file's path, which is known when the job starts."""
+GPU, PORT, BRIDGE = "0x030200", "0x020700", "0x060400"
+"""PCI classes."""
+WIDTH = 16
+OWN_DEPTH = 2
+"""Path length of a device whose tree is not shown: the root, and the device itself."""
 
 
 def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str, str, str]]:
     """Yield the settings of the VM's family, including a topology file if one fits."""
-    kind = facts.vm.kind if facts.vm else None
-    if kind is None or facts.vm is None:
+    kind, name = facts.kind, facts.vm_name
+    if kind is None:
         return
-    for name, value in kind.settings:
-        yield name, value, f"Azure's setting for {facts.vm.name}"
+    for variable, value in kind.settings:
+        yield variable, value, f"Azure's setting for {name}"
     if kind.has_imex:
-        yield _plan_nvlink(facts.has_imex, facts.vm.name)
-    topology = find_topology(facts, ports)
-    switches, _ = find_switches(facts, ports)
-    if switches:
-        why = (
-            f"{facts.vm.name}; "
-            f"generated from Azure's documentation for the {len(shown(facts, ports))} devices here"
-        )
+        yield _plan_nvlink(facts.has_imex, name)
+    topology, count = find_topology(facts, ports), len(shown(facts, ports))
+    if find_switches(facts, ports)[0]:
+        why = f"{name}; generated from Azure's documentation for the {count} devices here"
         yield "NCCL_TOPO_FILE", WORD, why
     if topology is None:
         return
-    yield (
-        "NCCL_TOPO_FILE",
-        topology.path,
-        f"{facts.vm.name}; all {len(shown(facts, ports))} devices are in it",
-    )
+    yield "NCCL_TOPO_FILE", topology.path, f"{name}; all {count} devices are in it"
     graph = next((item for item in facts.topologies if item.path.endswith("graph.xml")), None)
     if kind.graph and graph is not None:
-        yield "NCCL_GRAPH_FILE", graph.path, f"{facts.vm.name}, beside its topology file"
+        yield "NCCL_GRAPH_FILE", graph.path, f"{name}, beside its topology file"
 
 
 def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
@@ -70,10 +78,70 @@ def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | No
 
 def shown(facts: Facts, ports: Sequence[Port] = ()) -> set[str]:
     """Return the PCI addresses of the GPUs and ports of this node, in lower case."""
-    return {
-        address.lower()
-        for address in (
-            *(gpu.address for gpu in facts.gpus),
-            *(port.pci_path[-1] for port in ports if port.pci_path),
-        )
-    }
+    addresses = [*(gpu.address for gpu in facts.gpus), *(p.pci_path[-1] for p in ports if p.pci_path)]
+    return {address.lower() for address in addresses}
+
+
+def find_switches(facts: Facts, ports: Sequence[Port]) -> tuple[tuple[Switch, ...], str]:
+    """Return the switches with this node's devices below them, or why a file would be wrong.
+
+    Both are empty if no file is wanted: there is a file already, or the VM's own tree shows more than we
+    know.
+    """
+    kind = facts.kind
+    if kind is None or not kind.switches or not ports or not facts.gpus:
+        return (), ""
+    has_file = facts.has_topologyd or any(item.path.endswith("topo.xml") for item in facts.topologies)
+    if has_file or any(len(port.pci_path) > OWN_DEPTH for port in ports):
+        return (), ""
+    nodes = {gpu.address: gpu.node for gpu in facts.gpus}
+    nodes |= {port.pci_path[-1]: port.numa_node for port in ports if port.pci_path}
+    known = {address: switch.node for switch in kind.switches for address in _below(switch)}
+    wrong = [
+        f"{address} on NUMA node {'?' if node is None else node}"
+        for address, node in sorted(nodes.items())
+        if address not in known or node not in (None, known[address])
+    ]
+    if wrong:
+        return (), f"no topology file generated: unexpected for {facts.vm_name}: {', '.join(wrong)}"
+    return tuple(_keep(switch, nodes.keys()) for switch in kind.switches if nodes.keys() & _below(switch)), ""
+
+
+def _below(switch: Switch) -> set[str]:
+    return {_address(domain) for domain in (*switch.gpus, *switch.ports)}
+
+
+def _address(domain: int) -> str:
+    return f"{domain:04x}:00:00.0"
+
+
+def _keep(switch: Switch, addresses: Collection[str]) -> Switch:
+    """Return a switch with only those devices that this node shows."""
+    gpus, ports = (
+        tuple(domain for domain in domains if _address(domain) in addresses)
+        for domains in (switch.gpus, switch.ports)
+    )
+    return Switch(switch.node, gpus, ports, switch.speed)
+
+
+def render_topology(switches: Sequence[Switch]) -> str:
+    """Return the text of the topology file."""
+    nodes = sorted({switch.node for switch in switches})
+    return "\n".join(['<system version="1">', *_render(switches, nodes), "</system>", ""])
+
+
+def _render(switches: Sequence[Switch], nodes: Sequence[int]) -> Iterator[str]:
+    for node in nodes:
+        yield f'  <cpu numaid="{node}">'
+        for place, switch in enumerate(switches, 1):
+            if switch.node == node:
+                # no device has this address, so NCCL finds nothing about it in /sys
+                yield f"    {_pci(f'ffff:ff:{place:02x}.0', BRIDGE, switch.speed)}>"
+                yield from (f"      {_pci(_address(gpu), GPU, switch.speed)}/>" for gpu in switch.gpus)
+                yield from (f"      {_pci(_address(port), PORT, switch.speed)}/>" for port in switch.ports)
+                yield "    </pci>"
+        yield "  </cpu>"
+
+
+def _pci(address: str, kind: str, speed: str) -> str:
+    return f'<pci busid="{address}" class="{kind}" link_speed="{speed}" link_width="{WIDTH}"'

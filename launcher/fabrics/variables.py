@@ -173,15 +173,23 @@ def _judge_names(facts: Facts, name: str, value: str, spans_nodes: bool) -> Iter
 
 def _choose(facts: Facts, value: str) -> list[Interface]:
     """Return the interfaces that NCCL_SOCKET_IFNAME allows; all if it is empty."""
-    excludes = value.startswith("^")
-    listed = value.removeprefix("^")
-    exact = listed.startswith("=")
-    entries = [entry.partition(":")[0] for entry in listed.removeprefix("=").split(",") if entry]
+    excludes, exact, entries = _split(value)
+    return [
+        item
+        for item in facts.interfaces
+        if not entries or any(_fits(item.name, name, exact) for name, _ in entries) != excludes
+    ]
 
-    def is_listed(name: str) -> bool:
-        return any(name == entry if exact else name.startswith(entry) for entry in entries)
 
-    return [item for item in facts.interfaces if not entries or is_listed(item.name) != excludes]
+def _split(listed: str) -> tuple[bool, bool, list[tuple[str, str]]]:
+    """Return whether a list excludes what it names, if its names are whole, and its (name, port) pairs."""
+    excludes, listed = listed.startswith("^"), listed.removeprefix("^")
+    pairs = [item.partition(":") for item in listed.removeprefix("=").split(",") if item]
+    return excludes, listed.startswith("="), [(name, port) for name, _, port in pairs]
+
+
+def _fits(name: str, listed: str, exact: bool) -> bool:
+    return name == listed if exact else name.startswith(listed)
 
 
 def _is_address(text: str) -> bool:
@@ -216,16 +224,10 @@ def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
 
 def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
     """Return the ports that NCCL_IB_HCA allows."""
-    excludes = listed.startswith("^")
-    listed = listed.removeprefix("^")
-    exact = listed.startswith("=")
-    entries = [item.partition(":")[::2] for item in listed.removeprefix("=").split(",") if item]
+    excludes, exact, entries = _split(listed)
 
     def is_listed(port: Port) -> bool:
-        return any(
-            (port.device == name if exact else port.device.startswith(name))
-            and number in ("", str(port.number))
-            for name, number in entries
-        )
+        number = str(port.number)
+        return any(_fits(port.device, name, exact) and only in ("", number) for name, only in entries)
 
     return tuple(port for port in ports if not entries or is_listed(port) != excludes)

@@ -16,13 +16,14 @@ import sys
 
 from launcher.core.version import __version__
 from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.sources import TABLE, signs
+from launcher.sources import rows, signs
+from launcher.sources.table import TABLE
 
 PTH = "launcher_hook.pth"
 CUSTOMIZE = "sitecustomize.py"
 HEAD = "# The environment hook of launcher"
 """First words of each of our files; a file that begins otherwise is not ours."""
-COUNTS = frozenset(row.count for row in signs.NODES if not row.processes)
+COUNTS = frozenset(row.count for row in rows.NODES if not row.processes)
 """Variables of platforms that describe a node completely; they are only signs if half of that is missing."""
 WEAK = (
     "LAUNCHER_LAUNCHED",  # the process has all variables already
@@ -40,7 +41,7 @@ WEAK = (
         "RUNAI_NUM_OF_GPUS",
     ),  # useless without others
     "VC_*",  # a pattern, which the line cannot look up; VC_TASK_INDEX matches it
-    *(name for name in (*signs.MARKERS, *signs.NODE_MARKERS) if name not in COUNTS),  # hints only
+    *(name for name in (*signs.MARKERS, *rows.NODE_MARKERS) if name not in COUNTS),  # hints only
 )
 """Variables that select a source but do not start the hook: alone they do not show a process to configure."""
 OWN = ("LAUNCHER_NNODES", "LAUNCHER_HOSTS", "LAUNCHER_HOSTFILE")

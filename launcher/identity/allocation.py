@@ -1,30 +1,42 @@
 """Decides the Allocation, which is what the platform gave us, from the Evidence of all sources.
 
-All problems are reported together and not one per attempt. A guess never replaces a problem.
+It is a fold: each rule sees the claims of the ones before it, and yields what follows from them (see
+`launcher.identity.ledger`). All problems are reported together and not one per attempt. A guess never
+replaces a problem.
 """
 
 from __future__ import annotations
 
 from launcher.core.environ import DEFAULT_PORT, is_loopback
-from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.errors import Problem
+from launcher.core.frozen import replace
 from launcher.core.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
-from launcher.identity.contradictions import check_below, check_hosts, check_least, check_process
+from launcher.identity.contradictions import (
+    check_hosts,
+    check_least,
+    check_node,
+    check_place,
+    check_process,
+)
+from launcher.identity.inherited import sift_count, sift_node, sift_size
 from launcher.identity.ledger import (
     DEFAULTS,
     IDENTITY,
-    RULE,
     STARTED,
     Ledger,
+    derive,
     is_typed,
     name_fact,
+    name_only,
+    open_ledger,
     say_needs,
-    sift_node,
-    sift_sizes,
 )
 from launcher.identity.rendezvous import (
     gives_ranks,
-    is_all_here,
     knows_who_is_who,
+    list_sizes,
+    meets_elsewhere,
+    miss_address,
     read_range,
     settle_master,
     settle_range,
@@ -35,13 +47,27 @@ from launcher.options.reading import DEFAULTS as FILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from launcher.options.reading import Options
 
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Each pair identifies this process, even if a variable hints at several nodes (MASTER_ADDR under mpirun)."""
+LAUNCHERS = (*STARTED, Fact.LOCAL_SIZE)
+"""Facts that count launchers at NODE scope, where a plan counts processes."""
+OF_NODE = (Fact.NODE_RANK, Fact.NODE_COUNT)
+OF_TASK = (*OF_NODE, Fact.WORLD_SIZE)
+"""Facts of a process of the job without a rank: only its name must be known."""
+ALWAYS = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE)
+HEAD = "the job is started from this node: the command's own launcher finds the nodes and runs once"
+FIXES = {
+    Fact.RANK: "set RANK, or start with mpirun, srun or torchrun",
+    Fact.WORLD_SIZE: "set WORLD_SIZE, or start with mpirun, srun or torchrun",
+    Fact.LOCAL_RANK: "set LOCAL_RANK, or pass --scope node if started once per node",
+    Fact.NODE_COUNT: "pass --nnodes N",
+    Fact.NODE_RANK: "pass --node-rank R",
+}
 
 
 def decide(
@@ -70,52 +96,69 @@ def decide(
         EnvironmentUntrusted: All malformed, missing and contradictory values together.
         HardwareMissing: This node lacks the devices that the number of processes requires.
     """
-    ledger = Ledger(evidence, options)
-    alone = starts_job and _is_head(ledger)
-    if not alone:
-        _add_single_machine(ledger, is_own)
-    scope = Scope.NODE if alone else decide_scope(ledger, machine, starts_processes=starts_processes)
+    ledger = open_ledger(evidence, options)
+    scope, is_head = Scope.NODE, starts_job and _is_head(ledger)
+    if not is_head:
+        ledger = ledger.fold(lambda it: _add_single_machine(it, is_own))
+        scope, ledger = decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else read_range(ledger)
-    settle_range(ledger, node_range)
-    task = "" if alone else next((item.task for item in evidence if item.task), "")
-    if alone:
-        settled = _settle_head(ledger, machine)
+    ledger = ledger.fold(lambda it: settle_range(it, node_range))
+    task = "" if is_head else next((item.task for item in evidence if item.task), "")
+    at_start = is_head
+    facts: tuple[Fact, ...] = IDENTITY
+    needed: list[Fact] = []
+    if is_head:
+        facts = ()
+        ledger = settle_processes(ledger, machine).fold(lambda _: [HEAD])
+    elif task:
+        facts = OF_TASK
+        ledger = ledger.fold(lambda it: it.find_contradictions(*facts, Fact.LOCAL_SIZE))
+    elif scope is Scope.PROCESS:
+        needed = [*STARTED]
+        ledger = ledger.fold(
+            *(sift_count, sift_size, add_local_size, _add_local_rank, lambda it: sift_node(it, is_own)),
+            *(_add_node_count, _add_node_rank, _note_unknown, check_process, check_place),
+        )
     else:
-        settled = _settle(ledger, machine, scope, node_range, task, is_own)
-    check_hosts(ledger)
-    check_least(ledger)
-    ledger.join_missing()
-    if ledger.problems:
-        raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
-    hosts = ledger.settle(Fact.HOSTS)
-    listed = isinstance(hosts, tuple) and settled["node_count"] in (None, len(hosts))
-    settled["hosts"] = hosts if listed else ()
-    source = _name_sources(ledger)
-    return Allocation(source=source, scope=scope, node_range=node_range, task=task, **settled), ledger
-
-
-def _settle(
-    ledger: Ledger,
-    machine: Machine,
-    scope: Scope,
-    node_range: tuple[int, int] | None,
-    task: str,
-    is_own: Callable[..., bool],
-) -> dict[str, Any]:
-    """Settle the node and process that this is, and the address of rank 0.
-
-    Returns:
-        Fields of an `Allocation`, by name.
-    """
-    at_start = False
-    if task or scope is Scope.PROCESS:
-        settled = _settle_task(ledger) if task else _settle_process(ledger, is_own)
-        single = is_all_here(ledger)
-    else:
-        settled, at_start = _settle_node(ledger, machine, node_range)
-        single = settled["node_count"] == 1
-    address, port = settle_master(ledger, single, scope, is_own, at_start=at_start)
-    return {**settled, "master_addr": address, "master_port": port, "ranks_at_start": at_start}
+        facts = OF_NODE
+        ledger = ledger.fold(
+            lambda it: it.find_contradictions(*LAUNCHERS), lambda it: _read_ranks(it, node_range)
+        )
+        ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_node_0)
+        count = ledger.number(Fact.NODE_COUNT) or 1
+        at_start = gives_ranks(options, None if node_range else count)
+        needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
+        ledger = ledger.fold(check_node)
+    found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
+    address, port = "", DEFAULT_PORT
+    if not is_head:
+        ledger = settle_master(
+            ledger, scope, is_own, is_node=not task and scope is Scope.NODE, at_start=at_start
+        )
+        if not meets_elsewhere(ledger, at_start=at_start):
+            found = (*found, Fact.MASTER_ADDR, Fact.MASTER_PORT)
+            needed.append(Fact.MASTER_ADDR)
+            master = ledger.best(Fact.MASTER_ADDR)
+            address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
+    ledger = ledger.fold(check_hosts, check_least, lambda it: _find_missing(it, needed))
+    ledger.check()
+    ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
+    numbers: dict[str, Any] = dict.fromkeys(fact.value for fact in OF_NODE)
+    numbers |= {fact.value: ledger.number(fact) for fact in facts}
+    listed = ledger.best(Fact.HOSTS)
+    hosts = listed.value if listed is not None and isinstance(listed.value, tuple) else ()
+    allocation = Allocation(
+        source=_name_sources(ledger),
+        scope=scope,
+        master_addr=address,
+        master_port=port,
+        hosts=hosts if numbers["node_count"] in (None, len(hosts)) else (),
+        ranks_at_start=at_start,
+        node_range=node_range,
+        task=task,
+        **numbers,
+    )
+    return allocation, ledger
 
 
 def _is_head(ledger: Ledger) -> bool:
@@ -128,57 +171,31 @@ def _is_head(ledger: Ledger) -> bool:
     return not started and not asked and any(item.signs for item in ledger.evidence)
 
 
-def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
-    """Settle only the processes per node: the launcher in the command finds the nodes."""
-    settle_processes(ledger, machine)
-    ledger.notes.append(
-        "the job is started from this node: the command's own launcher finds the nodes and runs once"
-    )
-    nowhere = {"master_addr": "", "master_port": DEFAULT_PORT}
-    return {"node_rank": None, "node_count": None, "ranks_at_start": True, **nowhere}
-
-
-def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
+def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim | Problem]:
     # Only if there is no sign of other nodes: a sign without an identity is an error, not node 0
     facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
-    only_node_0 = _is_typed_node_0(ledger, facts)
-    known = any(ledger.about(fact) for fact in facts) and not only_node_0
+    claims = [claim for fact in facts for claim in ledger.about(fact)]
+    only_node_0 = all(c.fact is Fact.NODE_RANK and c.value == 0 and is_typed(c) for c in claims)
     signs = [sign for item in ledger.evidence for sign in item.signs]
-    if only_node_0 or not any(
-        claim.source != DEFAULTS or ledger.speakers for fact in facts for claim in ledger.about(fact)
-    ):
+    if only_node_0 or not any(claim.source != DEFAULTS or ledger.speakers for claim in claims):
         signs += _sign_master(ledger, is_own)
-    if known and not signs:
-        return
-    if not signs and ledger.options.text("source", "manual") != "manual":
-        ledger.missing(
+    if signs:
+        if knows_who_is_who(ledger) or any(_identifies(ledger, count, index) for count, index in IDENTIFYING):
+            return
+        for origin, fix in signs:
+            where = "command line" if origin.startswith("--") else "environment"
+            what = f"can't tell which node or rank this is (found: {origin})"
+            yield Problem("no-identity", what, where, fix)
+    elif only_node_0 and ledger.options.text("source", "manual") != "manual":
+        yield ledger.missing(
             f"{ledger.options.origins('source')[0]} gives neither the node nor the rank of this process, "
             "and no other source is read",
             "leave it out, or pass --nnodes N --node-rank R --master-addr HOST; --nnodes 1 for one node",
         )
-        return
-    if not signs:
+    elif only_node_0:  # which means a single node, as for torchrun
         nothing = "nothing in the environment hints at other nodes"
-        ledger.add(Fact.NODE_COUNT, 1, nothing)
-        ledger.add(Fact.NODE_RANK, 0, nothing)
-        return
-    if knows_who_is_who(ledger) or any(_identifies(ledger, count, index) for count, index in IDENTIFYING):
-        return
-    for origin, fix in signs:
-        ledger.problems.append(
-            Problem(
-                "no-identity",
-                f"can't tell which node or rank this is (found: {origin})",
-                "command line" if origin.startswith("--") else "environment",
-                fix,
-            )
-        )
-
-
-def _is_typed_node_0(ledger: Ledger, facts: Sequence[Fact]) -> bool:
-    """Whether there is no claim but a ``--node-rank 0`` flag, which means a single node, as for torchrun."""
-    claims = [claim for fact in facts for claim in ledger.about(fact)]
-    return all(claim.fact is Fact.NODE_RANK and claim.value == 0 and is_typed(claim) for claim in claims)
+        yield derive(Fact.NODE_COUNT, 1, nothing)
+        yield derive(Fact.NODE_RANK, 0, nothing)
 
 
 def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str, str]]:
@@ -204,138 +221,99 @@ def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
     return bool(found and ledger.about(index))
 
 
-def _settle_node(
-    ledger: Ledger, machine: Machine, node_range: tuple[int, int] | None
-) -> tuple[dict[str, int | None], bool]:
-    """Settle a launcher that was started once per node: the starter's ranks are node_ranks.
-
-    Returns:
-        Fields of an `Allocation` about the node, and whether ranks are assigned at the start.
-    """
-    ledger.settle(Fact.RANK)  # reports contradictions between the claims of the starters
-    ledger.settle(Fact.WORLD_SIZE)
+def _read_ranks(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[Claim | Problem]:
+    """Read a starter's ranks as node_ranks, for a launcher that was started once per node."""
     known, ranks = ledger.about(Fact.NODE_RANK), ledger.about(Fact.RANK)
-    for claim in [*ranks, *ledger.about(Fact.WORLD_SIZE)]:
-        if claim.fact is Fact.RANK and known and claim.source not in ledger.speakers:
-            continue  # a RANK without a WORLD_SIZE, or with WORLD_SIZE=1: an image's default
-        if claim.fact is Fact.WORLD_SIZE and not any(rank.source == claim.source for rank in ranks):
-            continue  # a world_size without a rank may count processes
-        if claim.fact is Fact.RANK:
-            fact, trust = Fact.NODE_RANK, Trust.DERIVED  # starters may order the nodes differently
-        elif node_range is None:
-            fact, trust = Fact.NODE_COUNT, claim.trust
-        else:
-            continue
-        origin = f"{claim.origin}, one per node"
-        ledger.claims.append(Claim(fact, claim.value, origin, claim.source, max(trust, claim.trust)))
-    for fact in (*STARTED, Fact.LOCAL_SIZE):
-        ledger.findings.pop(fact, None)  # these counted launchers, but a plan counts processes
-    settle_processes(ledger, machine)
-    count, rank = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.NODE_RANK)
-    if count == 1 and rank is None:
-        ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
-        rank = ledger.number(Fact.NODE_RANK)
-    at_start = gives_ranks(ledger.options, None if node_range else count or 1)
-    if node_range is None:
-        _require(ledger, Fact.NODE_COUNT, count, "--nnodes N")
-    if not at_start:
-        _require(ledger, Fact.NODE_RANK, rank, "--node-rank R")
-    check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
-    return {"node_rank": rank, "node_count": count}, at_start
+    for claim in ranks:
+        if (
+            not known or claim.source in ledger.speakers
+        ):  # else an image's RANK, without a world or in one of 1
+            trust = max(Trust.DERIVED, claim.trust)  # starters may order the nodes differently
+            yield Claim(Fact.NODE_RANK, claim.value, f"{claim.origin}, one per node", claim.source, trust)
+    for claim in ledger.about(Fact.WORLD_SIZE) if node_range is None else ():
+        if any(rank.source == claim.source for rank in ranks):  # without a rank it may count processes
+            yield replace(claim, fact=Fact.NODE_COUNT, origin=f"{claim.origin}, one per node")
 
 
-def _settle_task(ledger: Ledger) -> dict[str, int | None]:
-    """Settle a process of the job without a rank: only its name must be known, all numbers may be None."""
-    return {
-        "node_rank": ledger.number(Fact.NODE_RANK),
-        "node_count": ledger.number(Fact.NODE_COUNT),
-        "world_size": ledger.number(Fact.WORLD_SIZE),
-    }
+def _add_node_0(ledger: Ledger) -> Iterator[Claim]:
+    if ledger.number(Fact.NODE_COUNT) == 1 and not ledger.about(Fact.NODE_RANK):
+        yield derive(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
 
 
-def _settle_process(ledger: Ledger, is_own: Callable[..., bool]) -> dict[str, int | None]:
-    """Settle a launcher that was started once per process, with only stated or proven numbers."""
-    sift_sizes(ledger)
-    add_local_size(ledger)
-    local_size, world = ledger.number(Fact.LOCAL_SIZE), ledger.number(Fact.WORLD_SIZE)
-    rank = ledger.number(Fact.RANK)
-    if local_size == 1 and not ledger.about(Fact.LOCAL_RANK):
-        ledger.add(Fact.LOCAL_RANK, 0, ledger.origin(Fact.LOCAL_SIZE))
-    sift_node(ledger, is_own)
-    local_rank = ledger.number(Fact.LOCAL_RANK)
-    _require(ledger, Fact.RANK, rank, "RANK, or start with mpirun, srun or torchrun")
-    _require(ledger, Fact.WORLD_SIZE, world, "WORLD_SIZE, or start with mpirun, srun or torchrun")
-    _require(
-        ledger,
-        Fact.LOCAL_RANK,
-        local_rank,
-        "LOCAL_RANK, or pass --scope node if started once per node",
-    )
-    _add_nodes(ledger)
-    check_process(ledger)
-    return {
-        "rank": rank,
-        "world_size": world,
-        "local_rank": local_rank,
-        "local_size": local_size,
-        "node_rank": ledger.number(Fact.NODE_RANK),
-        "node_count": ledger.number(Fact.NODE_COUNT),
-    }
+def _add_local_rank(ledger: Ledger) -> Iterator[Claim]:
+    if ledger.number(Fact.LOCAL_SIZE) == 1 and not ledger.about(Fact.LOCAL_RANK):
+        yield derive(Fact.LOCAL_RANK, 0, ledger.origin(Fact.LOCAL_SIZE))
 
 
-def _add_nodes(ledger: Ledger) -> None:
-    """Add the node_count and node_rank that the sizes prove; the quotient alone proves nothing.
+def _add_node_count(ledger: Ledger) -> Iterator[Claim]:
+    world = ledger.number(Fact.WORLD_SIZE)
+    if world is not None and world == ledger.number(Fact.LOCAL_SIZE):
+        yield derive(Fact.NODE_COUNT, 1, f"{ledger.origin(Fact.WORLD_SIZE)}, all on this node")
+
+
+def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
+    """Add the node_rank that the sizes prove; the quotient alone proves nothing.
 
     ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see either. We
     use it only if the node_count is known from elsewhere and divides the world evenly, and if the local rank
     fits.
     """
-    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
-    rank, local = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
-    if world is not None and world == size:
-        ledger.add(Fact.NODE_COUNT, 1, f"{ledger.origin(Fact.WORLD_SIZE)}, all on this node")
-    nodes = ledger.number(Fact.NODE_COUNT)
-    if nodes == 1:
-        ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
-    elif rank is not None and size and _is_in_blocks(ledger, rank, local, size, world):
+    rank, size = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_SIZE)
+    if ledger.number(Fact.NODE_COUNT) == 1:
+        yield derive(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
+    elif rank is not None and size and _is_in_blocks(ledger, rank, size):
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
-        ledger.add(Fact.NODE_RANK, rank // size, origin)
-    if ledger.missed:
+        yield derive(Fact.NODE_RANK, rank // size, origin)
+
+
+def _note_unknown(ledger: Ledger) -> Iterator[str]:
+    if not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED):
         return
     if not ledger.about(Fact.NODE_RANK):
-        ledger.notes.append(
+        yield (
             "nothing states or proves the index of this node: NODE_RANK and GROUP_RANK are "
             "not set (fix: --node-rank R)"
         )
     if not ledger.about(Fact.LOCAL_SIZE):
-        ledger.notes.append(
+        yield (
             "nothing states or proves how many processes this node runs: LOCAL_WORLD_SIZE is "
             "not set (fix: --nnodes N, or set LOCAL_WORLD_SIZE)"
         )
 
 
-def _is_in_blocks(ledger: Ledger, rank: int, local: int | None, size: int, world: int | None) -> bool:
+def _is_in_blocks(ledger: Ledger, rank: int, size: int) -> bool:
     """Whether the rank is placed in blocks on equal nodes, and cyclic placement gives no other node."""
-    nodes = ledger.number(Fact.NODE_COUNT)
-    if nodes is None or local is None or world != nodes * size:
+    nodes, local = ledger.best(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_RANK)
+    if nodes is None or nodes.trust > Trust.STATED or not isinstance(nodes.value, int) or local is None:
         return False
-    block, dealt = find_node(rank, local, size, nodes)
-    stated = ledger.findings[Fact.NODE_COUNT].claim.trust <= Trust.STATED
-    return stated and block is not None and dealt in (None, block)
+    if ledger.number(Fact.WORLD_SIZE) != nodes.value * size:
+        return False
+    block, dealt = find_node(rank, local, size, nodes.value)
+    return block is not None and dealt in (None, block)
 
 
-def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
-    if value is None and not ledger.is_broken():
-        known = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
-        others = sorted({claim.origin for claim in known})
-        left = [claim.origin.partition("=")[0] for claim in known if claim.source == DEFAULTS]
-        if left:
-            fix += f"; or unset {', '.join(sorted(set(left)))} for a single node"
-        ledger.missing(
-            f"{say_needs(others)} {name_fact(fact)}",
-            f"set {fix}" if fix[0].isupper() else f"pass {fix}",
-            fact,
-        )
+def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
+    """Report what is not known, as one problem, unless another one explains it."""
+    facts = [] if ledger.is_broken() else [fact for fact in needed if ledger.best(fact) is None]
+    if Fact.MASTER_ADDR in facts and not list_sizes(ledger):
+        facts.remove(Fact.MASTER_ADDR)
+    given = ledger.list_given()
+    origins = dict.fromkeys(claim.origin for claim in given)
+    if facts == [Fact.MASTER_ADDR]:
+        yield miss_address(ledger)
+    elif len(facts) == 1:
+        what = f"{say_needs(sorted(origins))} {name_fact(facts[0])}"
+        left = sorted({claim.origin.partition("=")[0] for claim in given if claim.source == DEFAULTS})
+        alone = f"; or unset {', '.join(left)} for a single node" if left else ""
+        yield ledger.missing(what, f"{FIXES[facts[0]]}{alone}")
+    elif facts:
+        *names, last = map(name_fact, facts)
+        what = f"{say_needs(list(origins))} {', '.join(names)} and {last}"
+        left = sorted({name_only(claim.origin) for claim in given if claim.fact in STARTED})
+        alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
+        count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
+        fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
+        yield ledger.missing(what, fix)
 
 
 def _name_sources(ledger: Ledger) -> str:

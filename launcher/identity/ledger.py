@@ -1,41 +1,33 @@
-"""Decides which claim wins, by one rule for every fact.
+"""The claims of all sources as one immutable value, and the rule that decides which claim wins.
 
 The claim with the most direct trust wins, and within one level that of the inner source. The user's request
 wins over all. Two claims that differ on a fact of identity are a contradiction.
 
+A rule is a function of a `Ledger` that yields what follows: claims to add or to leave out, problems, notes.
+`Ledger.fold` applies rules one after the other. Reading decides nothing: a value, its origin and what lost
+to it follow from the claims alone.
+
 The *starter* of this process is the innermost source that counts what was started. `srun`, `mpiexec` and
 `flux run` pass on the variables of the process that called them, so the claims of sources around the starter
-may be about another process. Their rank, world_size and local_rank never fill a gap.
-
-Their node_rank may be another node's, and their counts another job's (`sift_node`, `sift_sizes`). We test
-them against rank and sizes, which the starter states: in a job whose nodes all run as many processes as this
-one, only few nodes can have a given rank.
+may be about another process (`launcher.identity.inherited`).
 """
 
 from __future__ import annotations
 
 from launcher.core.environ import OWN_PLACE
-from launcher.core.errors import Problem
+from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.frozen import frozen, replace
 from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
-from launcher.identity.topology import find_node, is_by_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from launcher.core.model import Claim
     from launcher.options.reading import Options
 
-IDENTITY = (
-    Fact.RANK,
-    Fact.WORLD_SIZE,
-    Fact.LOCAL_RANK,
-    Fact.LOCAL_SIZE,
-    Fact.NODE_RANK,
-    Fact.NODE_COUNT,
-)
 STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
 """Facts about the units that a platform started: processes, or one launcher per node."""
+IDENTITY = (*STARTED, Fact.LOCAL_SIZE, Fact.NODE_RANK, Fact.NODE_COUNT)
 DEFAULTS = "torch_env"
 """The source of variables (RANK, WORLD_SIZE) that users and images may set too."""
 RULE = "rule"
@@ -43,31 +35,109 @@ RULE = "rule"
 FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
 
 
-class Ledger:
-    """The claims of all sources, and the findings, problems and notes so far."""
+@frozen
+class Out:
+    """Claims to leave out, with a note that gives the reason.
 
-    def __init__(self, evidence: Sequence[Evidence], options: Options) -> None:
-        self.options = options
-        defaults: tuple[Evidence, ...] = (options.defaults(),) if options.files.given else ()
-        self.evidence = (options.evidence(), *evidence, *defaults)
-        self.claims = [claim for item in self.evidence for claim in item.claims]
-        self.problems: list[Problem] = [p for item in self.evidence for p in item.problems]
-        self.notes: list[str] = [note for item in self.evidence for note in item.notes]
-        self.findings: dict[Fact, Finding] = {}
-        self.missed: dict[Fact, Problem] = {}
-        self.speakers = _find_speakers(self.evidence)
-        """Sources about this very process: its starter, and others that give it the same rank."""
-        self._leave_out_inherited()
-        self.beaten: dict[Fact, tuple[Lost, ...]] = {}
-        """For a fact, the claims on another fact that it has ruled out."""
+    ``beaten_by``: another fact that has ruled them out; then they are shown beside it, without a note.
+    """
+
+    claims: Sequence[Claim]
+    why: str
+    beaten_by: Fact | None = None
+
+
+if TYPE_CHECKING:
+    Effect = Claim | Problem | str | Out
+    Rule = Callable[["Ledger"], Iterable[Effect]]
+
+
+@frozen
+class Ledger:
+    """The claims of all sources, and the problems and notes so far.
+
+    Attributes:
+        options: The user's options.
+        evidence: The user's evidence, that of the sources from the inside out, and that of files.
+        claims: All claims that are not left out.
+        problems: What is wrong.
+        notes: Sentences for the user.
+        speakers: Sources about this very process: its starter, and others that give it the same rank.
+        beaten: Claims that another fact has ruled out, by that fact.
+        closed: Facts that are not asked for any more.
+        findings: The decided facts with their provenance, known at the end.
+    """
+
+    options: Options
+    evidence: tuple[Evidence, ...]
+    claims: tuple[Claim, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    speakers: tuple[str, ...]
+    beaten: tuple[tuple[Fact, Lost], ...] = ()
+    closed: tuple[Fact, ...] = ()
+    findings: dict[Fact, Finding] = {}  # noqa: RUF012 - replaced as a whole
+
+    def fold(self, *rules: Rule) -> Ledger:
+        """Return the ledger after rules, each of which sees what the ones before it have found."""
+        ledger = self
+        for rule in rules:
+            effects = tuple(rule(ledger))
+            ledger = ledger._with(effects) if effects else ledger
+        return ledger
+
+    def _with(self, effects: Sequence[Effect]) -> Ledger:
+        out = [effect for effect in effects if isinstance(effect, Out)]
+        gone = [claim for effect in out for claim in effect.claims]
+        kept = [claim for claim in self.claims if not any(claim is other for other in gone)]
+        beaten = [(e.beaten_by, Lost(claim, e.why)) for e in out if e.beaten_by for claim in e.claims]
+        notes: list[str] = []
+        for effect in effects:
+            if isinstance(effect, str):
+                notes.append(effect)
+            elif isinstance(effect, Out) and effect.beaten_by is None:
+                notes += [f"{c.origin} is not used as {c.fact.value}: {effect.why}" for c in effect.claims]
+        return replace(
+            self,
+            claims=(*kept, *(effect for effect in effects if isinstance(effect, Claim))),
+            problems=(*self.problems, *(effect for effect in effects if isinstance(effect, Problem))),
+            notes=(*self.notes, *notes),
+            beaten=(*self.beaten, *beaten),
+        )
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
-        return sorted((c for c in self.claims if c.fact is fact), key=lambda claim: claim.trust)
+        found = [claim for claim in self.claims if claim.fact is fact and fact not in self.closed]
+        return sorted(found, key=lambda claim: claim.trust)
 
-    def add(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> None:
-        """Add a claim that follows from other facts."""
-        self.claims.append(Claim(fact, value, origin, RULE, trust))
+    def best(self, fact: Fact) -> Claim | None:
+        """Return the claim on a fact that wins; None if there is none."""
+        return next(iter(self.about(fact)), None)
+
+    def number(self, fact: Fact) -> int | None:
+        """Return the value of a fact; None if it is unknown or not a number."""
+        claim = self.best(fact)
+        return claim.value if claim is not None and isinstance(claim.value, int) else None
+
+    def origin(self, fact: Fact) -> str:
+        """Return the origin of a fact, for messages."""
+        claim = self.findings[fact].claim if fact in self.findings else self.best(fact)
+        return claim.origin if claim is not None else f"no {fact.value}"
+
+    def find(self, *facts: Fact) -> dict[Fact, Finding]:
+        """Return the claims on facts that win, with those that lose and why."""
+        found = {fact: self.about(fact) for fact in facts}
+        return {
+            fact: Finding(
+                claims[0],
+                (
+                    *(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]),
+                    *(lost for winner, lost in self.beaten if winner is fact),
+                ),
+            )
+            for fact, claims in found.items()
+            if claims
+        }
 
     def is_inherited(self, claim: Claim) -> bool:
         """Whether a claim may be about the process that called our starter, or about another node.
@@ -76,50 +146,11 @@ class Ledger:
         """
         if claim.trust is Trust.ASKED:
             return not is_typed(claim)
-        return bool(self.speakers) and claim.source not in self.speakers and claim.source != RULE
+        return bool(self.speakers) and claim.source not in (*self.speakers, RULE)
 
-    def leave_out(self, claims: Sequence[Claim], why: str) -> None:
-        """Remove claims, with a note that gives the reason."""
-        for claim in claims:
-            self.claims.remove(claim)
-            self.findings.pop(claim.fact, None)
-            self.notes.append(f"{claim.origin} is not used as {claim.fact.value}: {why}")
-
-    def _leave_out_inherited(self) -> None:
-        """Leave out inherited claims on facts in STARTED that no source about this process states."""
-        stated = {claim.fact for claim in self.claims if claim.source in self.speakers}
-        gaps = [c for c in self.claims if c.fact in STARTED and c.fact not in stated and self.is_inherited(c)]
-        self.leave_out(gaps, f"it is inherited, and {' and '.join(self.speakers)} started this process")
-
-    def settle(self, fact: Fact) -> Value | None:
-        """Let the best claim on a fact win, record why the others lost, and return its value."""
-        claims = self.about(fact)
-        if not claims:
-            return None
-        winner, *others = claims
-        lost = tuple(Lost(claim, self._why(winner, claim)) for claim in others)
-        self.findings[fact] = Finding(winner, lost + self.beaten.get(fact, ()))
-        return winner.value
-
-    def number(self, fact: Fact) -> int | None:
-        """Settle a fact and return its value; None if it is unknown or not a number."""
-        value = self.settle(fact)
-        return value if isinstance(value, int) else None
-
-    def origin(self, fact: Fact) -> str:
-        """Return the origin of a settled fact, for messages."""
-        finding = self.findings.get(fact)
-        return finding.claim.origin if finding else f"no {fact.value}"
-
-    def correct(self, *facts: Fact) -> str:
-        """Return the fix for contradictory facts, with the names of their flags or variables."""
-        fix = f"correct {' or '.join(map(self._name, facts))}"
-        typed = all(self.origin(fact).startswith("--") for fact in facts)
-        return fix if typed else f"{fix}, or unset the wrong one"
-
-    def _name(self, fact: Fact) -> str:
-        word = _name_only(self.origin(fact))
-        return word if word.startswith("--") or word.isupper() else f"the {fact.value}"
+    def is_even(self, source: str) -> bool:
+        """Whether a source counts nodes that all have the same number of processes."""
+        return any(item.even and item.source == source for item in self.evidence)
 
     def is_broken(self) -> bool:
         """Whether a reported problem explains why other facts are missing."""
@@ -130,41 +161,44 @@ class Ledger:
         """Whether a contradiction has been reported."""
         return any(problem.code == "contradiction" for problem in self.problems)
 
-    def contradiction(self, what: str, fix: str, where: str = "") -> None:
-        """Report a contradiction: values that cannot all be true."""
-        self.problems.append(Problem("contradiction", what, where or self._where(), fix))
+    def check(self) -> None:
+        """Raise EnvironmentUntrusted with all problems, if there are any."""
+        if self.problems:
+            raise EnvironmentUntrusted(*self.problems, notes=self.notes)
 
-    def missing(self, what: str, fix: str, fact: Fact | None = None) -> None:
-        """Report a fact that no source states."""
-        problem = Problem("missing-variable", what, self._where(), fix)
-        self.problems.append(problem)
-        if fact is not None:
-            self.missed[fact] = problem
+    def correct(self, *facts: Fact) -> str:
+        """Return the fix for contradictory facts, with the names of their flags or variables."""
+        origins = [self.origin(fact) for fact in facts]
+        names = map(name_only, origins)
+        named = [
+            word if word.startswith("--") or word.isupper() else f"the {fact.value}"
+            for fact, word in zip(facts, names, strict=True)
+        ]
+        fix = f"correct {' or '.join(named)}"
+        typed = all(origin.startswith("--") for origin in origins)
+        return fix if typed else f"{fix}, or unset the wrong one"
 
-    def join_missing(self) -> None:
-        """Report several missing facts as one problem: its cause, and the one line to type."""
-        if len(self.missed) < 2:
-            return
-        *facts, last = map(name_fact, self.missed)
-        counts = [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]
-        found = list(dict.fromkeys(claim.origin for claim in counts))
-        what = f"{say_needs(found)} {', '.join(facts)} and {last}"
-        left = sorted({_name_only(claim.origin) for claim in counts if claim.fact in STARTED})
-        alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
-        count = "--nnodes N " if left or Fact.NODE_COUNT in self.missed else ""
-        fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-        others = [problem for problem in self.problems if problem not in self.missed.values()]
-        self.problems = [Problem("missing-variable", what, self._where(), fix), *others]
+    def contradiction(self, what: str, fix: str, where: str = "") -> Problem:
+        """Return a contradiction: values that cannot all be true."""
+        return Problem("contradiction", what, where or self.where(), fix)
 
-    def _where(self) -> str:
+    def missing(self, what: str, fix: str) -> Problem:
+        """Return the problem that no source states something."""
+        return Problem("missing-variable", what, self.where(), fix)
+
+    def where(self) -> str:
+        """Return where the values came from."""
         typed = any(claim.origin.startswith("--") for claim in self.claims)
         return "command line and environment" if typed else "environment"
+
+    def list_given(self) -> list[Claim]:
+        """Return the claims of sources on facts of identity."""
+        return [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]
 
     def _why(self, winner: Claim, loser: Claim) -> str:
         if winner.value == loser.value:
             return "agrees"
         if self._contradicts(winner, loser):
-            self._contradict(winner, loser)
             return f"contradicts {winner.origin}"
         if winner.trust is Trust.ASKED:
             return f"overruled by {winner.origin}"
@@ -178,7 +212,7 @@ class Ledger:
         A flag overrules platforms, but it cannot change which process the starter has started. A variable may
         come from an image, or may have been set to the same value on all nodes.
         """
-        if winner.fact not in IDENTITY or loser.trust is Trust.INDIRECT:
+        if winner.fact not in IDENTITY or loser.trust is Trust.INDIRECT or winner.value == loser.value:
             return False
         if winner.trust is not Trust.ASKED:
             # Our index in a list is correct, but the list may have another order than the starter's nodes
@@ -190,37 +224,63 @@ class Ledger:
         may_be_inherited = winner.fact in (Fact.NODE_RANK, Fact.NODE_COUNT) and not is_typed(winner)
         return loser.source in self.speakers or (may_be_inherited and not is_left_over)
 
-    def _contradict(self, one: Claim, other: Claim) -> None:
+    def find_contradictions(self, *facts: Fact) -> Iterator[Problem]:
+        """Yield a problem for each claim that contradicts the best one on a fact."""
+        for one, other in ((found[0], c) for fact in facts if (found := self.about(fact)) for c in found[1:]):
+            if self._contradicts(one, other):
+                yield self._describe(one, other)
+
+    def _describe(self, one: Claim, other: Claim) -> Problem:
         hint = ""
-        if one.fact is Fact.WORLD_SIZE and other.value in _values(self.about(Fact.NODE_COUNT)):
+        if one.fact is Fact.WORLD_SIZE and any(c.value == other.value for c in self.about(Fact.NODE_COUNT)):
             hint = f" ({other.origin} counts nodes, not processes)"
         what = f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}"
         if one.trust is Trust.ASKED:
-            verb = "leave out" if is_typed(one) else "unset"
-            leave = f"{verb} {_name_only(one.origin)}"
+            leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
-            by_hand = f"unset {_name_only(other.origin)}, or {leave}"
+            by_hand = f"unset {name_only(other.origin)}, or {leave}"
             manual = f"{leave}, or pass --source manual to go by the flags alone"
-            self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
-        else:
-            flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
-            names = [word for c in (one, other) if (word := _name_only(c.origin)).isupper()]
-            wrong = (
-                f"unset {' or '.join(names)}"
-                if len(names) == 1
-                else f"unset the wrong one, {' or '.join(names)}"
-            )
-            sources = " and ".join(dict.fromkeys((one.source, other.source)))
-            where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
-            self.contradiction(what, f"{wrong}{flag}", where)
+            return self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
+        flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
+        names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
+        wrong = f"{'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}"
+        sources = " and ".join(dict.fromkeys((one.source, other.source)))
+        where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
+        return self.contradiction(what, f"unset {wrong}{flag}", where)
+
+
+def open_ledger(evidence: Sequence[Evidence], options: Options) -> Ledger:
+    """Return the ledger of the user's options and of sources, without claims that are certainly inherited."""
+    defaults: tuple[Evidence, ...] = (options.defaults(),) if options.files.given else ()
+    every = (options.evidence(), *evidence, *defaults)
+    claims, problems, notes = (
+        tuple(item for one in every for item in getattr(one, name))
+        for name in ("claims", "problems", "notes")
+    )
+    ledger = Ledger(options, every, claims, problems, notes, _find_speakers(every))
+    return ledger.fold(_leave_out_inherited)
+
+
+def _leave_out_inherited(ledger: Ledger) -> Iterator[Out]:
+    """Leave out inherited claims on facts in STARTED that no source about this process states."""
+    stated = {claim.fact for claim in ledger.claims if claim.source in ledger.speakers}
+    open_facts = [fact for fact in STARTED if fact not in stated]
+    gaps = [c for c in ledger.claims if c.fact in open_facts and ledger.is_inherited(c)]
+    if gaps:
+        yield Out(gaps, f"it is inherited, and {' and '.join(ledger.speakers)} started this process")
+
+
+def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> Claim:
+    """Return a claim that follows from other facts."""
+    return Claim(fact, value, origin, RULE, trust)
 
 
 def is_typed(claim: Claim) -> bool:
     """Whether a claim is a flag on this command line (``torchrun --nnodes 2``) and not a variable."""
-    return _name_only(claim.origin).startswith("-")
+    return name_only(claim.origin).startswith("-")
 
 
-def _name_only(origin: str) -> str:
+def name_only(origin: str) -> str:
     """Return the flag or variable in an origin, which may begin with the command that the flag belongs to."""
     words = origin.replace("=", " ", 1).split(" ")
     return next((word for word in words[:3] if word.startswith("-")), words[0])
@@ -241,141 +301,12 @@ def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
         if not found:
             rank, world = known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)
             found.append(item.source)
-        elif rank == known.get(Fact.RANK) and None in (worlds := (world, known.get(Fact.WORLD_SIZE))):
+        elif rank == known.get(Fact.RANK) and (
+            None in (worlds := (world, known.get(Fact.WORLD_SIZE))) or worlds[0] == worlds[1]
+        ):
             found.append(item.source)
             world = next((value for value in worlds if value is not None), None)
-        elif (rank, world) == (known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)):
-            found.append(item.source)
     return tuple(found)
-
-
-def _values(claims: Sequence[Claim]) -> set[Value]:
-    return {claim.value for claim in claims}
-
-
-def sift_sizes(ledger: Ledger) -> None:
-    """Leave out an inherited node_count and local_size that nothing proves.
-
-    Like `sift_node`, this is for a launcher that was started once per process.
-    """
-    _sift_count(ledger)
-    _sift_size(ledger)
-
-
-def _sift_count(ledger: Ledger) -> None:
-    """Leave out a node_count that the job's processes do not fill evenly: it may be an outer job's."""
-    world, size = ledger.number(Fact.WORLD_SIZE), _known_size(ledger)
-    even = {item.source for item in ledger.evidence if item.even}  # for these another size is a contradiction
-    for claim in list(_inherited(ledger, Fact.NODE_COUNT)):
-        count = claim.value
-        # One node, or more than half of the processes here: correct, or reported elsewhere as a contradiction
-        if not world or not size or not isinstance(count, int) or 1 in (count, world // size):
-            continue
-        if count * size != world and count - 1 <= world - size and claim.source not in even:
-            hosts = [other for other in ledger.about(Fact.HOSTS) if other.source == claim.source]
-            why = f"{size} of {world} processes run on this node, which does not prove this number of nodes"
-            ledger.leave_out([claim, *hosts], why)
-
-
-def _sift_size(ledger: Ledger) -> None:
-    """Leave out an inherited local_size whose product with node_count is not world_size.
-
-    Nothing is left out if a source about this process states local_size.
-    """
-    world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
-    wrong = [
-        claim
-        for claim in _inherited(ledger, Fact.LOCAL_SIZE)
-        if _states(ledger, Fact.LOCAL_SIZE) is None
-        and not (world and nodes and isinstance(claim.value, int) and claim.value * nodes == world)
-    ]
-    ledger.leave_out(wrong, "nothing proves that it is this node's")
-
-
-def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> None:
-    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes.
-
-    Args:
-        ledger: Each fact with its provenance.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
-    """
-    if _states(ledger, Fact.NODE_RANK) is not None:
-        return
-    places = _list_places(ledger)
-    counts = ledger.about(Fact.NODE_COUNT)
-    is_own_job = bool(counts) and counts[0].value == 1 and is_typed(counts[0])
-    for claim in list(_inherited(ledger, Fact.NODE_RANK)):
-        if is_own_job and claim.trust is not Trust.ASKED:
-            ledger.leave_out([claim], f"{counts[0].origin}: this node is a job of its own")
-        elif _is_of_another(ledger, claim, is_own):
-            ledger.leave_out([claim], "it is of another node: its own list has this one elsewhere")
-        elif places is None:
-            ledger.leave_out([claim], "it is inherited, and nothing proves that it is this node's")
-        elif claim.value not in places:
-            _refuse_or_leave(ledger, claim)
-        elif claim.value != places[0]:
-            ledger.leave_out([claim], f"this rank may be on node {places[0]} or {places[1]}")
-    for claim in ledger.about(Fact.NODE_RANK):
-        if (
-            claim.trust is Trust.ASKED
-            and is_typed(claim)
-            and places is not None
-            and claim.value not in places
-        ):
-            _refuse_or_leave(ledger, claim)
-
-
-def _is_of_another(ledger: Ledger, claim: Claim, is_own: Callable[..., bool]) -> bool:
-    """Whether the list of hosts of the source of a node_rank has this node at another place."""
-    of_source = (c.value for c in ledger.about(Fact.HOSTS) if c.source == claim.source)
-    listed = next((hosts for hosts in of_source if isinstance(hosts, tuple)), ())
-    places = [place for place, name in enumerate(listed) if is_own(name)]
-    return bool(places) and claim.value not in places
-
-
-def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:
-    """Report a node_rank that does not fit; only leave it out if it is from a host list.
-
-    A host list may have another order than the ranks.
-    """
-    if claim.trust is Trust.DERIVED:
-        ledger.leave_out([claim], "its list orders the nodes differently from the ranks")
-        return
-    ledger.settle(Fact.LOCAL_SIZE)
-    rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)
-    verb = "leave out" if is_typed(claim) else "unset"
-    ledger.contradiction(
-        f"{claim.origin} but {rank} with {size} on each node: node {claim.value} has no such rank",
-        f"{verb} {claim.origin.replace('=', ' ').split(' ', 1)[0]}: it is another node's",
-    )
-
-
-def _list_places(ledger: Ledger) -> list[int] | None:
-    """Return the nodes that can have this rank, that of placement in blocks first.
-
-    None if numbers are missing, or if nodes may run different numbers of processes.
-    """
-    rank, local = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
-    world, size = ledger.number(Fact.WORLD_SIZE), _known_size(ledger)
-    nodes = ledger.number(Fact.NODE_COUNT)
-    if rank is None or local is None or not size or not nodes or world != nodes * size:
-        return None
-    places = list(dict.fromkeys(node for node in find_node(rank, local, size, nodes) if node is not None))
-    return places or ([rank // size] if is_by_domain(rank, local, size) else [])
-
-
-def _known_size(ledger: Ledger) -> int | None:
-    """Return the best claimed local_size that is a number, without settling it; None if there is none."""
-    return next((c.value for c in ledger.about(Fact.LOCAL_SIZE) if isinstance(c.value, int)), None)
-
-
-def _states(ledger: Ledger, fact: Fact) -> object:
-    """Return the value that the sources about this process state for a fact; None if they state none."""
-    return next((c.value for c in ledger.about(fact) if c.source in ledger.speakers), None)
-
-
-def _inherited(ledger: Ledger, fact: Fact) -> Iterator[Claim]:
-    return (claim for claim in ledger.about(fact) if ledger.is_inherited(claim))
 
 
 def name_fact(fact: Fact) -> str:

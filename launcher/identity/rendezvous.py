@@ -8,13 +8,14 @@ after each failure. So do elastic jobs, whose node_count is a range.
 from __future__ import annotations
 
 from launcher.core.environ import DEFAULT_PORT, MEETS_AT_MASTER, PORT_LIMIT, is_loopback
-from launcher.core.model import Fact, Lost, Scope, Trust
-from launcher.identity.ledger import is_typed
+from launcher.core.model import Claim, Fact, Scope, Trust
+from launcher.identity.ledger import Out, derive, is_typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from launcher.core.errors import Problem
     from launcher.identity.ledger import Ledger
     from launcher.options.reading import Options
 
@@ -62,17 +63,14 @@ def read_range(ledger: Ledger) -> tuple[int, int] | None:
     return int(least), int(most)
 
 
-def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> None:
-    """Settle whether the range or the node_count wins, and record the claims on the other one as lost."""
-    beaten = Fact.NODE_RANGE if node_range is None else Fact.NODE_COUNT
-    winner = Fact.NODE_COUNT if node_range is None else Fact.NODE_RANGE
-    lost = [claim for claim in ledger.claims if claim.fact is beaten]
-    ledger.claims = [claim for claim in ledger.claims if claim.fact is not beaten]
-    ledger.findings.pop(beaten, None)
-    why = "the number of nodes is fixed" if node_range is None else "the job is elastic"
-    ledger.beaten[winner] = tuple(Lost(claim, why) for claim in lost)
-    if lost or node_range is not None:
-        ledger.settle(winner)
+def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[Out]:
+    """Leave out the claims on the range or on the node_count, whichever loses."""
+    beaten, winner = Fact.NODE_COUNT, Fact.NODE_RANGE
+    why = "the job is elastic"
+    if node_range is None:
+        beaten, winner, why = winner, beaten, "the number of nodes is fixed"
+    if lost := [claim for claim in ledger.claims if claim.fact is beaten]:
+        yield Out(lost, why, winner)
 
 
 def knows_who_is_who(ledger: Ledger) -> bool:
@@ -85,76 +83,86 @@ def knows_who_is_who(ledger: Ledger) -> bool:
 
 
 def settle_master(
-    ledger: Ledger, single: bool, scope: Scope, is_own: Callable[..., bool], *, at_start: bool
-) -> tuple[str, int]:
-    """Settle the address and the port of the master.
+    ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, is_node: bool, at_start: bool
+) -> Ledger:
+    """Return the ledger with the address and the port of the master, or with what is wrong with them.
 
     Args:
-        ledger: Each fact with its provenance.
-        single: Whether all processes run on this node.
+        ledger: The claims.
         scope: How often the launcher was started.
         is_own: Function that tells whether one of some names and addresses is literally this node's.
+        is_node: Whether this launcher starts the processes of the node.
         at_start: Whether ranks are assigned at the start, perhaps by a server that is not a node of the job.
-
-    Returns:
-        The address, and the port (0 for any free one). The address is empty if the rendezvous is a separate
-        server, or if it is unknown, which is reported as a problem.
     """
-    if not single:
-        _leave_out_unforwarded(ledger)
-    if single:
-        _leave_out_elsewhere(ledger, is_own)
-        # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
-        ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
+    single = ledger.number(Fact.NODE_COUNT) == 1 if is_node else _is_all_here(ledger)
     # Processes that a platform has started would each choose another port, so they use the default
+    chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
+    ledger = ledger.fold(
+        lambda it: _leave_out_elsewhere(it, is_own) if single else _leave_out_unforwarded(it),
+        lambda _: _add_defaults(single=single, chooses=chooses),
+    )
+    if meets_elsewhere(ledger, at_start=at_start) or not ledger.about(Fact.MASTER_ADDR):
+        return ledger
+    return ledger.fold(
+        lambda it: () if single else _judge_loopback(it, at_start=at_start),
+        lambda it: _check_port(it, scope, chooses=chooses),
+    )
+
+
+def _add_defaults(*, single: bool, chooses: bool) -> Iterator[Claim]:
+    if single:
+        # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
+        yield derive(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
     if chooses:
-        ledger.add(Fact.MASTER_PORT, 0, FREE, Trust.DERIVED)
+        yield derive(Fact.MASTER_PORT, 0, FREE, Trust.DERIVED)
     else:
-        ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
-    if at_start and ledger.options.text("rdzv_backend", "static") not in MEETS_AT_MASTER:
-        return "", DEFAULT_PORT
-    address = ledger.settle(Fact.MASTER_ADDR)
-    port = ledger.number(Fact.MASTER_PORT) or 0
-    if address is None:
-        _miss_address(ledger)
-        return "", port
-    if not single and is_loopback(str(address)):
-        _judge_loopback(ledger, at_start=at_start)
-    if port == 0 and scope is Scope.PROCESS and ledger.options.switch("standalone"):
-        ledger.contradiction(
+        yield derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+
+
+def meets_elsewhere(ledger: Ledger, *, at_start: bool) -> bool:
+    """Whether the rendezvous is a server that is no node of the job.
+
+    ``at_start``: whether ranks are assigned at the start.
+    """
+    return at_start and ledger.options.text("rdzv_backend", "static") not in MEETS_AT_MASTER
+
+
+def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Problem]:
+    """Report a port that each of several launchers would choose."""
+    if ledger.number(Fact.MASTER_PORT):
+        return
+    if scope is Scope.PROCESS and ledger.options.switch("standalone"):
+        yield ledger.contradiction(
             "--standalone is for one launcher per node, but the platform has started each process",
             "leave --standalone out, or pass --scope node for a job of its own on each node",
         )
-    elif port == 0 and not chooses:
-        ledger.contradiction(
+    elif not chooses:
+        yield ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_PORT)} makes each launcher choose its own port",
             "name a port that is free on node 0",
         )
-    return str(address), port
 
 
-def _judge_loopback(ledger: Ledger, *, at_start: bool) -> None:
+def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str]:
     """Report a loopback master of a job with several nodes, unless the user typed such a job on one machine.
 
     A variable may come from an image. On a platform's nodes, each node would become a separate job.
     """
-    address = ledger.findings[Fact.MASTER_ADDR].claim
-    if any(item.seals and item.source == address.source for item in ledger.evidence):
-        return  # set by torchrun, or by the launcher around this one, whose processes have met there
-    origin = address.origin
-    size = Fact.NODE_RANGE if Fact.NODE_RANGE in ledger.findings else Fact.NODE_COUNT
-    facts = [Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK])]
-    if _knows_of_nodes(ledger):
-        facts = []
-    if facts and all(fact in ledger.findings and is_typed(ledger.findings[fact].claim) for fact in facts):
-        ledger.notes.append(f"{origin} is this machine: all nodes of this job run here")
+    address = ledger.about(Fact.MASTER_ADDR)[0]
+    if not is_loopback(str(address.value)) or any(
+        item.seals and item.source == address.source for item in ledger.evidence
+    ):
+        return  # torchrun or the launcher around this one has set it, whose processes have met there
+    size = Fact.NODE_RANGE if ledger.about(Fact.NODE_RANGE) else Fact.NODE_COUNT
+    claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK]))]
+    is_platforms = _knows_of_nodes(ledger)
+    if not is_platforms and all(claim is not None and is_typed(claim) for claim in claims):
+        yield f"{address.origin} is this machine: all nodes of this job run here"
         return
-    is_asked = address.trust is Trust.ASKED and not _knows_of_nodes(ledger)
     more = "; several nodes on this machine: type --nnodes N, --node-rank R and --master-addr ADDRESS"
-    ledger.contradiction(
-        f"{origin} is this node itself, but the job has several nodes",
-        _fix_address(origin) + (more if is_asked else ""),
+    yield ledger.contradiction(
+        f"{address.origin} is this node itself, but the job has several nodes",
+        _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else ""),
     )
 
 
@@ -168,14 +176,14 @@ def _knows_of_nodes(ledger: Ledger) -> bool:
     )
 
 
-def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> None:
+def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out]:
     """Leave out a master that a variable places on another machine than the only node."""
     claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
     away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
-    ledger.leave_out(away, "all processes are on this node, and this is not a name or address of it")
+    yield Out(away, "all processes are on this node, and this is not a name or address of it")
 
 
-def _leave_out_unforwarded(ledger: Ledger) -> None:
+def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
     """Leave out a port in a variable that the starter of this process keeps to its own node."""
     starters = [item for item in ledger.evidence if item.source in ledger.speakers]
     forwards = next((item.forwards for item in starters if item.forwards is not None), None)
@@ -187,26 +195,24 @@ def _leave_out_unforwarded(ledger: Ledger) -> None:
         ):
             continue
         why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
-        ledger.leave_out([claim], why)
+        yield Out([claim], why)
 
 
-def _miss_address(ledger: Ledger) -> None:
-    """Report that the address of rank 0 is missing, unless another problem explains it."""
+def list_sizes(ledger: Ledger) -> str:
+    """Return the origins of what shows how large the job is."""
     counts = (Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.NODE_RANGE)
-    sizes = ", ".join(ledger.origin(fact) for fact in counts if fact in ledger.findings)
-    if sizes and not ledger.is_broken():
-        there, more = ("are", "") if _spans_nodes(ledger) else ("may be", ALL_HERE)
-        ledger.missing(
-            f"there {there} several nodes ({sizes}), which need a master address",
-            f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
-            Fact.MASTER_ADDR,
-        )
+    return ", ".join(ledger.origin(fact) for fact in counts if ledger.about(fact))
 
 
-def _spans_nodes(ledger: Ledger) -> bool:
-    """Whether there are known to be several nodes, rather than an unknown number."""
+def miss_address(ledger: Ledger) -> Problem:
+    """Return the problem that the address of rank 0 is missing."""
     nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
-    return Fact.NODE_RANGE in ledger.findings or (nodes or 1) > 1 or size is not None
+    spans = bool(ledger.about(Fact.NODE_RANGE)) or (nodes or 1) > 1 or size is not None
+    there, more = ("are", "") if spans else ("may be", ALL_HERE)
+    return ledger.missing(
+        f"there {there} several nodes ({list_sizes(ledger)}), which need a master address",
+        f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
+    )
 
 
 def _fix_address(origin: str) -> str:
@@ -220,7 +226,7 @@ def _fix_address(origin: str) -> str:
     return f"set {name} to the address of node 0, or unset it"
 
 
-def is_all_here(ledger: Ledger) -> bool:
+def _is_all_here(ledger: Ledger) -> bool:
     """Whether all processes of the job run on this node."""
     world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     nodes = ledger.number(Fact.NODE_COUNT)

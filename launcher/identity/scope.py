@@ -7,6 +7,7 @@ should run. The presence of RANK decides nothing, because platforms set it in bo
 from __future__ import annotations
 
 from launcher.core.errors import HardwareMissing, Problem
+from launcher.core.frozen import replace
 from launcher.core.model import (
     AMD_GPU,
     INTEGRATED_XPU,
@@ -19,8 +20,12 @@ from launcher.core.model import (
     Scope,
     Trust,
 )
-from launcher.identity.ledger import DEFAULTS, RULE, STARTED, Ledger
+from launcher.identity.ledger import DEFAULTS, RULE, STARTED, Ledger, derive
 from launcher.identity.topology import find_node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""
@@ -30,7 +35,7 @@ TWO = 2
 """Largest world in which one process alone on its node proves that the other one is alone too."""
 
 
-def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
+def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> tuple[Scope, Ledger]:
     """Return how often we were started, by comparing local_size with the wanted processes per node.
 
     ``starts_processes``: the command starts the processes of a node itself. Then the platform is taken to
@@ -39,45 +44,47 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     asked = ledger.options.text("scope", "auto")
     several = _find_several(ledger)
     if several is not None:
-        if asked == Scope.NODE.value:
-            ledger.contradiction(
-                f"{ledger.options.origins('scope')[0]} but {several.origin}: this is one of several "
-                "processes of this node",
-                "leave it out, or have the platform start one launcher per node",
-            )
-        return Scope.PROCESS
-    if asked == Scope.PROCESS.value and _starts_nodes(ledger):
-        return Scope.NODE
+        return Scope.PROCESS, ledger.fold(lambda it: _refuse_node(it, several, asked))
+    if asked == Scope.PROCESS.value and (problem := _refuse_process(ledger)) is not None:
+        return Scope.NODE, ledger.fold(lambda _: [problem])
     if asked != "auto":
-        return Scope(asked)
+        return Scope(asked), ledger
     speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
     if not starts_processes and any(item.starts is Scope.PROCESS for item in speaking):
-        return Scope.PROCESS
+        return Scope.PROCESS, ledger
     for item in ledger.evidence:
         if item.starts is Scope.PROCESS and starts_processes and _is_one_per_node(item):
-            return Scope.NODE
+            return Scope.NODE, ledger
         if item.starts is not None:
-            return item.starts
+            return item.starts, ledger
         if any(claim.fact in STARTED for claim in item.claims):
-            return _compare_sizes(ledger, machine, starts_processes)
-    return Scope.NODE
+            return _compare_sizes(ledger.fold(add_local_size), machine, starts_processes)
+    return Scope.NODE, ledger
 
 
-def _starts_nodes(ledger: Ledger) -> bool:
-    """Whether ``--scope process`` contradicts a platform that starts one launcher per node; report it.
+def _refuse_node(ledger: Ledger, several: Claim, asked: str) -> Iterator[Problem]:
+    if asked == Scope.NODE.value:
+        yield ledger.contradiction(
+            f"{ledger.options.origins('scope')[0]} but {several.origin}: this is one of several "
+            "processes of this node",
+            "leave it out, or have the platform start one launcher per node",
+        )
+
+
+def _refuse_process(ledger: Ledger) -> Problem | None:
+    """Return how ``--scope process`` contradicts a platform that starts one launcher per node.
 
     It does not if any source gives this process a rank.
     """
     per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
     if per_node is None or ledger.about(Fact.RANK):
-        return False
+        return None
     where = next((c for c in per_node.claims if c.fact in (Fact.NODE_RANK, Fact.NODE_COUNT)), None)
-    ledger.contradiction(
+    return ledger.contradiction(
         f"{ledger.options.origins('scope')[0]} but {where.origin if where else per_node.source}: "
         f"{per_node.source} starts one launcher per node, which is not a process of the job",
         "leave it out; for one process on each node: --nproc-per-node 1",
     )
-    return True
 
 
 def _find_several(ledger: Ledger) -> Claim | None:
@@ -101,30 +108,22 @@ def _is_one_per_node(item: Evidence) -> bool:
     return known.get(Fact.LOCAL_SIZE) == 1 and world is not None and world == nodes
 
 
-def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> Scope:
-    add_local_size(ledger)
-    local_size = ledger.number(Fact.LOCAL_SIZE)
-    local_rank = ledger.number(Fact.LOCAL_RANK) or 0
+def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> tuple[Scope, Ledger]:
+    local_size, local_rank = ledger.number(Fact.LOCAL_SIZE), ledger.number(Fact.LOCAL_RANK) or 0
     # Alone on this node, but others run several: starting one per GPU is not up to us
-    settled = ledger.findings.get(Fact.NODE_RANK) if _is_above_its_node(ledger) else None
-    is_own = settled is not None and settled.claim.source in {*ledger.speakers} - {DEFAULTS}
-    shares = _outnumbers_nodes(ledger) or is_own
-    if (local_size or 0) > 1 or local_rank > 0 or shares:
-        return Scope.PROCESS
+    above = ledger.best(Fact.NODE_RANK) if _is_above_its_node(ledger) else None
+    is_own = above is not None and above.source in {*ledger.speakers} - {DEFAULTS}
+    if (local_size or 0) > 1 or local_rank > 0 or _outnumbers_nodes(ledger) or is_own:
+        return Scope.PROCESS, ledger
     if starts_processes:
-        return Scope.NODE
-    wanted, origin = processes_wanted(ledger, machine)
-    if wanted == 1 and _restarts_nodes(ledger):
-        return Scope.NODE
+        return Scope.NODE, ledger
+    wanted, origin, note = processes_wanted(ledger, machine)
+    ledger = ledger.fold(lambda _: note)
     if wanted == 1:
-        return Scope.PROCESS
-    if local_size is None:
-        if settled is not None:
-            return Scope.PROCESS
-        ledger.problems.append(_ambiguous(ledger, wanted, origin))
-    elif _may_be_a_rest(ledger):
-        ledger.problems.append(_alone_or_agent(ledger, wanted, origin))
-    return Scope.NODE
+        return Scope.NODE if _restarts_nodes(ledger) else Scope.PROCESS, ledger
+    if local_size is None and above is not None:
+        return Scope.PROCESS, ledger
+    return Scope.NODE, ledger.fold(lambda it: _find_ambiguity(it, wanted, origin))
 
 
 def _restarts_nodes(ledger: Ledger) -> bool:
@@ -153,14 +152,26 @@ def _is_above_its_node(ledger: Ledger) -> bool:
     return rank is not None and node is not None and rank > node
 
 
-def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
-    return Problem(
-        "ambiguous-scope",
-        f"{_described(ledger, Fact.WORLD_SIZE)} may count nodes or processes: unknown how many were "
-        f"started on this node, where {wanted} processes fit ({origin})",
-        "environment",
-        "pass --scope process (started once per process) or --scope node (once per node)",
-    )
+def _find_ambiguity(ledger: Ledger, wanted: int, origin: str) -> Iterator[Problem]:
+    """Yield the problem that a launcher may be one per node or one of several processes."""
+    world = ledger.best(Fact.WORLD_SIZE)
+    counted, size = world.origin if world else f"no {Fact.WORLD_SIZE.value}", ledger.best(Fact.LOCAL_SIZE)
+    if size is None:
+        what = (
+            f"{counted} may count nodes or processes: unknown how many were "
+            f"started on this node, where {wanted} processes fit ({origin})"
+        )
+        fix = "pass --scope process (started once per process) or --scope node (once per node)"
+    elif _may_be_a_rest(ledger):
+        what = (
+            f"{size.origin} here, where {wanted} processes fit ({origin}); unknown whether "
+            f"the other processes of {counted} share a node"
+        )
+        count = ledger.number(Fact.WORLD_SIZE)
+        fix = f"pass --nnodes {count} (one on each of {count} nodes), or --scope process (some share a node)"
+    else:
+        return
+    yield Problem("ambiguous-scope", what, "environment", fix)
 
 
 def _may_be_a_rest(ledger: Ledger) -> bool:
@@ -185,32 +196,20 @@ def _may_be_a_rest(ledger: Ledger) -> bool:
     return world > TWO and not known and not told
 
 
-def _alone_or_agent(ledger: Ledger, wanted: int, origin: str) -> Problem:
-    world = ledger.number(Fact.WORLD_SIZE)
-    return Problem(
-        "ambiguous-scope",
-        f"{ledger.origin(Fact.LOCAL_SIZE)} here, where {wanted} processes fit ({origin}); unknown whether "
-        f"the other processes of {_described(ledger, Fact.WORLD_SIZE)} share a node",
-        "environment",
-        f"pass --nnodes {world} (one on each of {world} nodes), or --scope process (some share a node)",
-    )
+def settle_processes(ledger: Ledger, machine: Machine) -> Ledger:
+    """Return the ledger with the number of processes that a launcher per node starts here.
 
-
-def _described(ledger: Ledger, fact: Fact) -> str:
-    claims = ledger.about(fact)
-    return claims[0].origin if claims else f"no {fact.value}"
-
-
-def settle_processes(ledger: Ledger, machine: Machine) -> None:
-    """Settle the number of processes that a launcher per node starts here."""
-    count, origin = processes_wanted(ledger, machine)
+    Raises:
+        HardwareMissing: This node lacks devices.
+    """
+    count, origin, note = processes_wanted(ledger, machine)
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
     _check_visible(ledger, machine, claims)
     source = next((claim.source for claim in claims if origin.startswith(claim.origin)), RULE)
     others = [claim for claim in claims if not origin.startswith(claim.origin)]
     lost = tuple(Lost(c, "agrees" if c.value == count else f"less direct than {origin}") for c in others)
-    claim = Claim(Fact.PROCESSES_PER_NODE, count, origin, source, Trust.DERIVED)
-    ledger.findings[Fact.PROCESSES_PER_NODE] = Finding(claim, lost)
+    finding = Finding(Claim(Fact.PROCESSES_PER_NODE, count, origin, source, Trust.DERIVED), lost)
+    return replace(ledger, findings={finding.claim.fact: finding}).fold(lambda _: note)
 
 
 def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> None:
@@ -233,8 +232,8 @@ def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> Non
         )
 
 
-def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
-    """Return the number of processes that a node should run, and its origin.
+def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str, list[str]]:
+    """Return the number of processes that a node should run, its origin, and a note if one is due.
 
     The number is the first of: a number that is requested or stated; 1 for a framework that needs one process
     per node; the visible GPUs; the platform's number, if this machine's GPUs are unknown (in a replay); 1.
@@ -243,18 +242,18 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
         HardwareMissing: A word such as ``gpu`` sets the number, and there is no such device.
     """
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
-    for claim in claims:
-        if claim.trust <= Trust.STATED:
-            return _resolve_word(claim, machine)
+    best = claims[0] if claims else None
+    if best is not None and best.trust <= Trust.STATED:
+        return (*_resolve_word(best, machine), [])
     if ledger.options.framework == ONE_PER_NODE:
-        return 1, f"one {ONE_PER_NODE} process uses all GPUs of its node"
+        return 1, f"one {ONE_PER_NODE} process uses all GPUs of its node", []
     if machine.gpu_count:
-        return machine.gpu_count, f"{machine.gpu_count} visible GPUs"
-    if claims and claims[0].value:
-        if machine.gpu_count is None and isinstance(claims[0].value, int):
-            return claims[0].value, claims[0].origin
-        ledger.notes.append(f"{claims[0].origin} but no GPU is visible here: one process")
-    return 1, "no GPUs"
+        return machine.gpu_count, f"{machine.gpu_count} visible GPUs", []
+    if best is None or not best.value:
+        return 1, "no GPUs", []
+    if machine.gpu_count is None and isinstance(best.value, int):
+        return best.value, best.origin, []
+    return 1, "no GPUs", [f"{best.origin} but no GPU is visible here: one process"]
 
 
 def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
@@ -285,27 +284,21 @@ def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
     return Problem("no-accelerator", f"{claim.origin} but {what}", where, fix)
 
 
-def add_local_size(ledger: Ledger) -> None:
+def add_local_size(ledger: Ledger) -> Iterator[Claim]:
     """Add the number of launchers started on this node if no variable states it but other facts prove it."""
-    if ledger.about(Fact.LOCAL_SIZE):
+    world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.best(Fact.NODE_COUNT)
+    if ledger.about(Fact.LOCAL_SIZE) or not world:
         return
-    world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
-    if not world or (world > 1 and not nodes):
+    count = nodes.value if nodes is not None else 1 if world == 1 else 0
+    if not isinstance(count, int) or not count:
         return
-    count = nodes or 1
+    origin = ledger.origin(Fact.WORLD_SIZE)
     if count in (1, world):  # every node has at least one process
-        size, why = world // count, ""
-    elif world % count == 0 and _fills_evenly(ledger, ledger.findings[Fact.NODE_COUNT].claim.source):
-        size, why = world // count, " over " + ledger.origin(Fact.NODE_COUNT)
-        if not _fits(ledger, size, count):
-            return
-    else:
-        return
-    ledger.add(Fact.LOCAL_SIZE, size, f"{ledger.origin(Fact.WORLD_SIZE)}{why}", Trust.DERIVED)
-
-
-def _fills_evenly(ledger: Ledger, source: str) -> bool:
-    return any(item.even and item.source == source for item in ledger.evidence)
+        yield derive(Fact.LOCAL_SIZE, world // count, origin, Trust.DERIVED)
+    elif (
+        world % count == 0 and nodes and ledger.is_even(nodes.source) and _fits(ledger, world // count, count)
+    ):
+        yield derive(Fact.LOCAL_SIZE, world // count, f"{origin} over {nodes.origin}", Trust.DERIVED)
 
 
 def _fits(ledger: Ledger, size: int, nodes: int) -> bool:

@@ -49,17 +49,18 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     if not spares:
         return allocation
     asked, index = options.origins("spares")[0], allocation.node_rank
+    is_node = allocation.scope is Scope.NODE
+    count = (allocation.node_count or 0) - spares
     if (engine := options.text("engine")) in ("mpirun", "torchrun"):
-        raise UsageError(_no_nodes(asked, f"--engine {engine} has no spare nodes", "leave out one of them"))
-    if allocation.scope is not Scope.NODE and allocation.local_size == 1:
-        raise UsageError(_no_nodes(asked, ALONE, f"{NODE_SCOPE}; or leave out --spares"))
-    if allocation.scope is not Scope.NODE or allocation.node_count is None or index is None:
-        raise UsageError(_no_nodes(asked))
-    if allocation.ranks_at_start:
-        raise UsageError(_no_nodes(asked))
-    count = allocation.node_count - spares
+        raise _refuse(asked, f"--engine {engine} has no spare nodes", "leave out one of them")
+    if not is_node and allocation.local_size == 1:
+        raise _refuse(asked, ALONE, f"{NODE_SCOPE}; or leave out --spares")
+    if not is_node or allocation.node_count is None or index is None or allocation.ranks_at_start:
+        raise _refuse(asked, NEEDED, PER_NODE)
     if count < 2:
-        raise UsageError(_too_few(asked, allocation.node_count))
+        why = f"there are {allocation.node_count} nodes in all, and a job with spare nodes needs two more at "
+        why += "least: a spare node takes the place of any node but node 0"
+        raise _refuse(asked, why, "start more nodes, or pass a smaller --spares")
     rank = find_rank(index, count, seats)
     occupants = {taken: by for by, taken in seats.items()}
     listed = allocation.hosts if len(allocation.hosts) == allocation.node_count else ()
@@ -73,31 +74,15 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     )
 
 
-def _no_nodes(asked: str, why: str = NEEDED, fix: str = PER_NODE) -> Problem:
-    return Problem(
-        "no-spares-here",
-        f"{asked}: {why}",
-        "command line and environment",
-        fix,
-    )
-
-
-def _too_few(asked: str, count: int) -> Problem:
-    return Problem(
-        "no-spares-here",
-        f"{asked}: there are {count} nodes in all, and a job with spare nodes needs two more at least: "
-        "a spare node takes the place of any node but node 0",
-        "command line and environment",
-        "start more nodes, or pass a smaller --spares",
-    )
-
-
-def needs_hosts(options: Options) -> Problem:
-    """Return the problem of spare nodes in a job with too many nodes to tell all addresses at the start."""
-    return Problem(
-        "no-spares-here",
-        f"{options.origins('spares')[0]}: this framework needs the addresses of all nodes, nothing lists "
+def needs_hosts(options: Options) -> UsageError:
+    """Return the error of spare nodes in a job with too many nodes to tell all addresses at the start."""
+    return _refuse(
+        options.origins("spares")[0],
+        "this framework needs the addresses of all nodes, nothing lists "
         f"them, and node 0 can tell no more than {HOSTS_AT_ONCE} at the start",
-        "command line and environment",
         "pass --hosts HOST,... with all nodes, the spare ones last",
     )
+
+
+def _refuse(asked: str, why: str, fix: str) -> UsageError:
+    return UsageError(Problem("no-spares-here", f"{asked}: {why}", "command line and environment", fix))

@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.fabrics.node import NodePlan
+    from launcher.fabrics import Fabric
     from launcher.machine.host import Host
     from launcher.options.reading import Options
     from launcher.planning.shape import Shape
@@ -59,7 +59,7 @@ class Wiring:
 
     settings: tuple[Setting, ...] = ()
     notes: tuple[str, ...] = ()
-    node: NodePlan | None = None
+    node: Fabric | None = None
 
 
 @frozen

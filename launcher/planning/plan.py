@@ -192,7 +192,7 @@ def _plan_meeting(parts: Parts, watch: Supervision) -> Meeting | None:
     if parts.peers.spare_count and not fits:
         from launcher.identity.seats import needs_hosts
 
-        raise UsageError(needs_hosts(parts.case.options))
+        raise needs_hosts(parts.case.options)
     return replace(meeting, at_start=bool(changes and fits))
 
 

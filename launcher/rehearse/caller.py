@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from launcher.engines import forward
 from launcher.frameworks import starters
-from launcher.sources import TABLE
 from launcher.sources.launched import MARKER
+from launcher.sources.table import TABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

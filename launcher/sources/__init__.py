@@ -1,10 +1,7 @@
-"""Table of the sources: one file per environment, which reads how this process was started.
+"""Asks the sources, which tell how this process was started: a file per environment, or names of variables.
 
-The rows are ordered from the inside out: the first row is nearest to the process. Within one level of trust
-the upper row wins (see `launcher.core.model.Trust`). A row's markers are the variables without which the
-source cannot know anything. Only modules with a marker that is set are imported.
-
-To add an environment: one file with ``read(reader)``, one row here, one golden case.
+To add an environment: one file with ``read(reader)`` (none if it is only names), a block in ``table.txt``,
+one golden case.
 """
 
 from __future__ import annotations
@@ -14,8 +11,7 @@ import sys
 from launcher.core.environ import Reader
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, OPEN_MPI, PALS
-from launcher.sources import signs
+from launcher.sources.table import TABLE, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,111 +22,6 @@ if TYPE_CHECKING:
 
     Read = Callable[[Reader], None]
 
-
-@frozen
-class Row:
-    """A source: its name, which is also its module in this package, and its markers.
-
-    A marker that ends in a star matches all names with that prefix. One that begins with a star matches all
-    names with that suffix.
-    """
-
-    name: str
-    markers: tuple[str, ...]
-
-
-TABLE = (
-    Row("launched", ("LAUNCHER_LAUNCHED",)),
-    Row("torch_elastic", ("TORCHELASTIC_RUN_ID",)),
-    Row("tensorflow", ("TF_CONFIG",)),
-    Row(
-        "open_mpi",
-        (
-            *(*OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size),
-            "OMPI_MCA_orte_default_hostfile",
-        ),
-    ),
-    Row("hydra", (*HYDRA.rank, HYDRA.local_rank, HYDRA.local_size)),
-    Row("mvapich", (*MVAPICH.rank, MVAPICH.local_rank)),
-    Row("pals", PALS.rank),
-    Row("horovod", ("HOROVOD_RANK", "HOROVOD_ELASTIC")),
-    Row("lsf", (*JSRUN.rank, "LSF_PM_TASKID")),
-    Row("flux", (*FLUX.rank, FLUX.size)),
-    Row(
-        "slurm",
-        (
-            *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
-            *("SLURM_NODEID", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST"),
-            *("SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS"),
-            *("SLURM_NPROCS", "SLURM_LOCALID", "SLURM_GTIDS"),
-            *("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),
-        ),
-    ),
-    Row("vertex_ai", ("CLUSTER_SPEC",)),
-    Row("volcano", ("VC_TASK_INDEX", "VK_TASK_INDEX", "MA_NUM_HOSTS", "VC_*")),
-    Row("alibaba_pai", ("NPROC_PER_NODE", "GPU_NUM_PER_NODE")),
-    Row(
-        "volcengine",
-        ("MLP_WORKER_NUM", "MLP_ROLE", "MLP_ROLE_INDEX", "MLP_WORKER_ALL_HOSTS", "MLP_WORKER_0_HOST"),
-    ),
-    Row(
-        "aws_batch",
-        (
-            *("AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX"),
-            "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
-        ),
-    ),
-    Row("node_names", signs.NODE_MARKERS),
-    Row(
-        "kubeflow",
-        (
-            *("PET_NNODES", "KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS"),
-            *("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
-        ),
-    ),
-    Row(
-        "torch_agent",
-        (
-            *("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_STANDALONE"),
-            "PET_NPROC_PER_NODE",
-        ),
-    ),
-    Row("torch_env", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")),
-    Row(
-        "sagemaker",
-        ("SM_HOSTS", "SM_CURRENT_HOST", "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV", "TRAINING_JOB_NAME"),
-    ),
-    Row("skypilot", ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_NODES")),
-    Row(
-        "azure_batch",
-        (
-            *("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCH_MASTER_NODE", "CCP_NODES"),
-            "AZ_BATCH_IS_CURRENT_NODE_MASTER",
-        ),
-    ),
-    Row(
-        "batch_ai",
-        (
-            "AZ_BATCHAI_MPI_MASTER_NODE",
-            "AZ_BATCHAI_JOB_MASTER_NODE_IP",
-            "AZ_BATCHAI_WORKER_HOSTS",
-            "AZ_BATCHAI_GPU_COUNT_FOUND",
-        ),
-    ),
-    Row(
-        "azure_ml",
-        (
-            "AZUREML_NODE_COUNT",
-            "AZUREML_CR_NODE_RANK",
-            "AZUREML_CR_DISTRIBUTED_CONFIG",
-            "AZUREML_CR_COMPUTE_CONTEXT",
-            "AMLARC_NUM_WORKER",
-            "MASTER_IP",
-        ),
-    ),
-    Row("indexed_job", ("JOB_COMPLETION_INDEX",)),
-    Row("signs", signs.MARKERS),
-)
 NAMES = tuple(row.name for row in TABLE)
 
 
@@ -173,10 +64,10 @@ def gather(
     evidence: list[Evidence] = []
     around: list[Evidence] = []
     reads: set[str] = set()
-    for name, module in _chosen(environ, only, typed):
+    for name, read in _chosen(environ, only, typed):
         reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
         reader.read_before |= reads
-        module(reader)
+        read(reader)
         is_sealed = bool(evidence) and evidence[-1].seals
         (around if is_sealed else evidence).append(reader.evidence())
         reads |= reader.names
@@ -186,16 +77,28 @@ def gather(
 
 
 def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterator[tuple[str, Read]]:
-    """Yield the name and the read function of each source to ask; import each only when it is asked."""
-    if only is None:
-        for row in TABLE:
-            if _is_marked(environ, row):
-                yield row.name, _import(row.name)
-    elif only in NAMES:
-        _check_present(environ, TABLE[NAMES.index(only)])
-        yield only, _import(only)
-    elif only != "manual":
-        yield only, _import_foreign(only, typed)
+    """Yield the name and the read function of each source to ask; import each only when it is asked.
+
+    A named source without a marker is refused: each node of a job would consider itself a single machine.
+    """
+    rows = [row for row in TABLE if only in (None, row.name)]
+    if not rows and only not in (None, "manual"):
+        yield str(only), _import_foreign(str(only), typed)
+    for row in rows:
+        if _is_marked(environ, row):
+            module, _, function = row.read.partition(".")
+            path = f"{__name__}.{module}"
+            __import__(path)  # importlib imports warnings: 0.3 ms of every start
+            yield row.name, getattr(sys.modules[path], function)
+        elif only:
+            raise EnvironmentUntrusted(
+                Problem(
+                    "source-absent",
+                    f"--source {row.name}, but none of {', '.join(row.markers)} is set: expected one of them",
+                    "command line and environment",
+                    f"start the command where {row.name} does, or omit --source (LAUNCHER_SOURCE)",
+                )
+            )
 
 
 def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
@@ -207,27 +110,6 @@ def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
     return bool(starts or ends) and any(
         environ[name] for name in environ if name.startswith(starts) or name.endswith(ends)
     )
-
-
-def _check_present(environ: Mapping[str, str], row: Row) -> None:
-    """Refuse a named source without a marker: each node of a job would consider itself a single machine."""
-    if not _is_marked(environ, row):
-        raise EnvironmentUntrusted(
-            Problem(
-                "source-absent",
-                f"--source {row.name}, but none of {', '.join(row.markers)} is set: expected one of them",
-                "command line and environment",
-                f"start the command where {row.name} does, or omit --source (LAUNCHER_SOURCE)",
-            )
-        )
-
-
-def _import(name: str) -> Read:
-    """Return the read function of a source of ours. importlib imports warnings: 0.3 ms of every start."""
-    path = f"{__name__}.{name}"
-    __import__(path)
-    read: Read = sys.modules[path].read
-    return read
 
 
 def _import_foreign(path: str, typed: bool) -> Read:

@@ -13,12 +13,10 @@ from launcher.core.environ import Reader, is_loopback
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 from launcher.sources.signs import FLAGS
+from launcher.sources.table import MARKERS
 
-NODE_COUNT = "AWS_BATCH_JOB_NUM_NODES"
-NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
-MAIN_INDEX = "AWS_BATCH_JOB_MAIN_NODE_INDEX"
-MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # on the other nodes only
-NAMES = (NODE_COUNT, NODE_INDEX, MAIN_INDEX, MAIN_ADDRESS)
+NODE_COUNT, NODE_INDEX, MAIN_INDEX, MAIN_ADDRESS = NAMES = MARKERS["aws_batch"]
+"""The last one is set on the other nodes only."""
 SHARED = ("172.17.0.1", "169.254.")
 """Prefixes of addresses that several machines have: Docker's bridge, and link-local addresses."""
 
@@ -30,7 +28,7 @@ def read(reader: Reader) -> None:
         reader.several += [reader.origin(NODE_COUNT)] if several else []
         return
     reader.starts = Scope.NODE
-    count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)
+    count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT)
     index, main = reader.integer(NODE_INDEX), reader.integer(MAIN_INDEX)
     if count is None:
         name = next(name for name in NAMES if reader.has(name))
@@ -41,15 +39,12 @@ def read(reader: Reader) -> None:
     reader.claim_host(Fact.MASTER_ADDR, MAIN_ADDRESS)
     if index is None or main is None:
         return
-    if index == main:
-        reader.claim(Fact.NODE_RANK, 0, f"{reader.origin(NODE_INDEX)}, the main node")
-        if count != 1 and not reader.has(MAIN_ADDRESS):
-            _claim_own(reader)
-    elif index > main:
-        reader.claim(Fact.NODE_RANK, index, NODE_INDEX)
-    else:
-        origin = f"{reader.origin(NODE_INDEX)} after the main node, {reader.origin(MAIN_INDEX)}"
-        reader.claim(Fact.NODE_RANK, index + 1, origin)
+    place = 0 if index == main else index + (index < main)
+    how = ", the main node" if index == main else ""
+    how = f" after the main node, {reader.origin(MAIN_INDEX)}" if index < main else how
+    reader.claim(Fact.NODE_RANK, place, f"{reader.origin(NODE_INDEX)}{how}")
+    if index == main and count != 1 and not reader.has(MAIN_ADDRESS):
+        _claim_own(reader)
 
 
 def _claim_own(reader: Reader) -> None:

@@ -13,12 +13,10 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources.table import MARKERS
 
-HOST_LIST = "AZ_BATCH_HOST_LIST"  # 10.0.0.4,10.0.0.5
-NODE_LIST = "AZ_BATCH_NODE_LIST"  # 10.0.0.4;10.0.0.5
-CCP_NODES = "CCP_NODES"  # 2 10.0.0.4 1 10.0.0.5 1: the count, then address and cores of each
-MASTER_NODE = "AZ_BATCH_MASTER_NODE"  # 10.0.0.4:6000
-IS_MASTER = "AZ_BATCH_IS_CURRENT_NODE_MASTER"  # true or false
+HOST_LIST, NODE_LIST, MASTER_NODE, CCP_NODES, IS_MASTER = MARKERS["azure_batch"]
+SEPARATORS = {HOST_LIST: ",", NODE_LIST: ";"}
 
 
 def read(reader: Reader) -> None:
@@ -27,44 +25,27 @@ def read(reader: Reader) -> None:
     master = reader.claim_host(Fact.MASTER_ADDR, MASTER_NODE)
     if master is not None:
         reader.note(f"the port in {reader.origin(MASTER_NODE)} is reserved for the Batch service: not used")
-    name, hosts = _read_hosts(reader)
+    lists = {name: reader.hosts(name, separator) for name, separator in SEPARATORS.items()}
+    lists[CCP_NODES] = reader.parsed(CCP_NODES, _parse_nodes) or ()
+    name, hosts = next(((name, hosts) for name, hosts in lists.items() if hosts), ("", ()))
     for other in (NODE_LIST, CCP_NODES):
-        others = _parse(reader, other)
-        if others and len(others) != len(hosts):
-            reader.claim(Fact.NODE_COUNT, len(others), other)
+        if lists[other] and len(lists[other]) != len(hosts):
+            reader.claim(Fact.NODE_COUNT, len(lists[other]), other)
     if master is not None and hosts and master not in hosts:
         reader.malformed(MASTER_NODE, f"one of {name}")
-        return
-    if not hosts or not name:
-        if reader.has(MASTER_NODE) or reader.has(IS_MASTER):  # only a multi-instance task has either
-            name = MASTER_NODE if master is not None else IS_MASTER
-            reader.sign(name, f"set {HOST_LIST}, or pass --nnodes N --node-rank R --master-addr HOST")
-        return
-    _claim_nodes(reader, hosts, name, hosts.index(master) if master is not None else None)
+    elif hosts:
+        _claim_nodes(reader, hosts, name, hosts.index(master) if master is not None else None)
+    elif reader.has(MASTER_NODE) or reader.has(IS_MASTER):  # only a multi-instance task has either
+        name = MASTER_NODE if master is not None else IS_MASTER
+        reader.sign(name, f"set {HOST_LIST}, or pass --nnodes N --node-rank R --master-addr HOST")
 
 
-def _read_hosts(reader: Reader) -> tuple[str, tuple[str, ...]]:
-    for name in (HOST_LIST, NODE_LIST, CCP_NODES):
-        hosts = _parse(reader, name)
-        if hosts:
-            return name, hosts
-    return "", ()
-
-
-def _parse(reader: Reader, name: str) -> tuple[str, ...]:
-    if name != CCP_NODES:
-        return reader.hosts(name, "," if name == HOST_LIST else ";")
-    text = reader.text(name)
-    if text is None:
-        return ()
+def _parse_nodes(text: str) -> tuple[str, ...]:
+    """Return the hosts of a number of nodes, then address and cores of each: ``2 10.0.0.4 1 10.0.0.5 1``."""
     count, *rest = text.split() or [""]
-    try:
-        hosts = each_once(rest[::2])
-        if count != str(len(hosts)) or len(rest) != 2 * len(hosts):
-            raise Malformed("a count, then as many pairs of address and cores")
-    except Malformed as error:
-        reader.malformed(name, str(error))
-        return ()
+    hosts = each_once(rest[::2])
+    if count != str(len(hosts)) or len(rest) != 2 * len(hosts):
+        raise Malformed("a count, then as many pairs of address and cores")
     return hosts
 
 
@@ -77,14 +58,10 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         name: Name of the list's variable.
         master: Index of AZ_BATCH_MASTER_NODE in ``hosts``; None if that is not set.
     """
-    places = _find_own(reader, hosts)
+    places = [place for place, host in enumerate(hosts) if host in reader.host.own_addresses()]
     own, is_master = places[0] if len(places) == 1 else None, _read_is_master(reader)
-    if None not in (own, master, is_master) and (own == master) != is_master:
-        reader.problem(
-            "contradiction",
-            f"{reader.origin(IS_MASTER)} but {reader.origin(MASTER_NODE)}, here is {hosts[own or 0]}",
-            f"correct or unset {IS_MASTER} or {MASTER_NODE}",
-        )
+    if own is not None and None not in (master, is_master) and (own == master) != is_master:
+        reader.contradict(IS_MASTER, MASTER_NODE, f"{reader.origin(MASTER_NODE)}, here is {hosts[own]}")
         return
     other = None if is_master is None or len(hosts) > 2 else 1 - (own or 0)
     if len(hosts) == 1:
@@ -99,8 +76,7 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         reader.sign(name, f"{fix} (the list need not begin with the master)")
         return
     ordered = (hosts[master], *(host for host in hosts if host != hosts[master]))
-    reader.claim_hosts(ordered, name)
-    reader.claim(Fact.MASTER_ADDR, hosts[master], name, Trust.DERIVED)
+    reader.claim_hosts(ordered, name, master=Trust.DERIVED)
     if own is not None:
         is_ours = len(hosts) > 1 and hosts[own] not in reader.host.own_addresses()
         origin = IS_MASTER if is_ours else f"own address {hosts[own]} in {name}"
@@ -110,11 +86,6 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         reader.note(f"{found} are in {name}, so it gives no node rank")
         fix = "pass --node-rank R, this node's index with the master first"
         reader.sign(name, f"{found} are in the list: {fix}")
-
-
-def _find_own(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
-    own = reader.host.own_addresses()
-    return [place for place, host in enumerate(hosts) if host in own]
 
 
 def _read_is_master(reader: Reader) -> bool | None:

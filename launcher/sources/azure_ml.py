@@ -10,69 +10,44 @@ Source: Azure ML "Distributed GPU training guide"; a Kubernetes pod published in
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, each_once
+from launcher.core.environ import Malformed, Reader, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
+from launcher.sources.table import MARKERS
 
-NODE_RANK = "AZUREML_CR_NODE_RANK"
-DISTRIBUTED_CONFIG = "AZUREML_CR_DISTRIBUTED_CONFIG"
-COMPUTE_CONTEXT = "AZUREML_CR_COMPUTE_CONTEXT"
+NODE_COUNT, NODE_RANK, DISTRIBUTED_CONFIG, COMPUTE_CONTEXT, WORKER_COUNT, MASTER = MARKERS["azure_ml"]
 RANK_NAMES = ("_INDEX", "RANK")
 """Suffixes of variables that can hold a rank. The value of any other variable must not appear in a
 message."""
-WORKER_COUNT = "AMLARC_NUM_WORKER"
 
 
 def read(reader: Reader) -> None:
     """Claim the nodes of an Azure ML job, on its own compute or on attached Kubernetes."""
     reader.even = True
-    reader.claim_int(Fact.NODE_COUNT, "AZUREML_NODE_COUNT", 1)
-    reader.claim_int(Fact.NODE_RANK, NODE_RANK)
-    if reader.has(DISTRIBUTED_CONFIG):
-        _read_distributed_config(reader)
+    reader.claim_numbers(((Fact.NODE_COUNT, NODE_COUNT), (Fact.NODE_RANK, NODE_RANK)))
+    config = reader.parsed(DISTRIBUTED_CONFIG, _parse_object) or {}
+    hosts, rank = config.get("host_list"), config.get("rank")
+    if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
+        try:
+            reader.claim_hosts(each_once(hosts), DISTRIBUTED_CONFIG, master=Trust.STATED)
+        except Malformed as error:
+            reader.malformed(DISTRIBUTED_CONFIG, f"host_list to hold {error}")
+    if isinstance(rank, str) and rank.endswith(RANK_NAMES):
+        reader.claim_int(Fact.NODE_RANK, rank)
     if reader.has(NODE_RANK) or reader.has(DISTRIBUTED_CONFIG):
         reader.starts = Scope.NODE
     if reader.text("AMLARC_NUM_PS") in (None, "0"):
-        reader.claim_int(Fact.NODE_COUNT, WORKER_COUNT, 1)
-    reader.claim_host(Fact.MASTER_ADDR, "MASTER_IP", Trust.DERIVED)
-    _read_compute_context(reader)
-
-
-def _read_distributed_config(reader: Reader) -> None:
-    config = _read_json(reader, DISTRIBUTED_CONFIG)
-    hosts = config.get("host_list")
-    if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
-        try:
-            _claim_hosts(reader, each_once(hosts), DISTRIBUTED_CONFIG)
-        except Malformed as error:
-            reader.malformed(DISTRIBUTED_CONFIG, f"host_list to hold {error}")
-    name = config.get("rank")
-    if isinstance(name, str) and name.endswith(RANK_NAMES):
-        reader.claim_int(Fact.NODE_RANK, name)
-
-
-def _claim_hosts(reader: Reader, hosts: tuple[str, ...], origin: str) -> None:
-    reader.claim_hosts(hosts, origin)
-    if hosts:
-        reader.claim(Fact.MASTER_ADDR, hosts[0], origin)
-
-
-def _read_compute_context(reader: Reader) -> None:
-    gpus = _read_json(reader, COMPUTE_CONTEXT).get("gpu_count")
+        reader.claim_int(Fact.NODE_COUNT, WORKER_COUNT)
+    reader.claim_host(Fact.MASTER_ADDR, MASTER, Trust.DERIVED)
+    gpus = (reader.parsed(COMPUTE_CONTEXT, _parse_object) or {}).get("gpu_count")
     if isinstance(gpus, int) and gpus > 0:
         reader.claim(Fact.PROCESSES_PER_NODE, gpus, f"gpu_count in {COMPUTE_CONTEXT}", Trust.DERIVED)
 
 
-def _read_json(reader: Reader, name: str) -> dict[str, object]:
-    import json
-
-    text = reader.text(name)
-    if text is None:
-        return {}
+def _parse_object(text: str) -> dict[str, object]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        reader.malformed(name, "a JSON object")
-        return {}
-    return value
+        value = parse_json(text)
+        if isinstance(value, dict):
+            return value
+    except ValueError:
+        pass
+    raise Malformed("a JSON object")

@@ -9,19 +9,16 @@ Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
 
 from __future__ import annotations
 
+from launcher.core.environ import Reader
 from launcher.core.model import Fact, Trust
+from launcher.sources.table import MARKERS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.core.environ import Reader
-
-RANK = "HOROVOD_RANK"
-SIZE = "HOROVOD_SIZE"
-LOCAL_RANK = "HOROVOD_LOCAL_RANK"
-LOCAL_SIZE = "HOROVOD_LOCAL_SIZE"
-CROSS_RANK = "HOROVOD_CROSS_RANK"
-CROSS_SIZE = "HOROVOD_CROSS_SIZE"
-ELASTIC = "HOROVOD_ELASTIC"
+RANK, ELASTIC = MARKERS["horovod"]
+NUMBERS = (
+    *((Fact.RANK, RANK), (Fact.WORLD_SIZE, "HOROVOD_SIZE")),
+    *((Fact.LOCAL_RANK, "HOROVOD_LOCAL_RANK"), (Fact.LOCAL_SIZE, "HOROVOD_LOCAL_SIZE")),
+)
+OF_NODES = ((Fact.NODE_RANK, "HOROVOD_CROSS_RANK"), (Fact.NODE_COUNT, "HOROVOD_CROSS_SIZE"))
 
 
 def read(reader: Reader) -> None:
@@ -31,13 +28,9 @@ def read(reader: Reader) -> None:
             ELASTIC, "ranks of an elastic job come later, and change: horovodrun -np N without --min-np"
         )
         return
-    reader.claim_int(Fact.RANK, RANK)
-    size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
-    local_rank = reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
-    local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
+    _, size, local_rank, local_size = reader.claim_numbers(NUMBERS)
     if local_rank == 0:
-        reader.claim_int(Fact.NODE_RANK, CROSS_RANK, trust=Trust.DERIVED)
-        reader.claim_int(Fact.NODE_COUNT, CROSS_SIZE, 1, Trust.DERIVED)
+        reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
         reader.note(
             "horovodrun does not tell processes where rank 0 runs: "

@@ -43,8 +43,8 @@ def read(reader: Reader) -> None:
     if index is None or reader.node_count == 1:
         return
     reader.set_least(index, INDEX)  # the ranks of a JobSet continue from Job to Job
-    ranks = [(name, reader.integer(name)) for name in RANKS]
-    told = next((name for name, rank in ranks if rank is not None and rank < index), "")
+    ranks = {name: rank for name in RANKS if (rank := reader.integer(name)) is not None}
+    told = next((name for name, rank in ranks.items() if rank < index), "")
     if told:
         reader.problem(
             "contradiction",
@@ -52,11 +52,10 @@ def read(reader: Reader) -> None:
             f"unset the wrong one, {told} or {INDEX}",
         )
     stem, _, number = reader.host.hostname().partition(".")[0].rpartition("-")
-    of_job = stem.rpartition("-")[2]
-    in_set = number == str(index) and of_job.isdecimal()
-    if any(reader.has(name) for name in OTHERS) or (in_set and any(rank is not None for _, rank in ranks)):
+    of_job = stem.rpartition("-")[2] if number == str(index) else ""
+    if any(reader.has(name) for name in OTHERS) or (of_job.isdecimal() and ranks):
         return
-    if reader.node_count is not None and number == str(index) and of_job.isdecimal() and of_job.strip("0"):
+    if reader.node_count is not None and of_job.isdecimal() and of_job.strip("0"):
         reader.note(
             f"{reader.host.hostname()} may be of a later Job of a JobSet: {INDEX} is not the node's then"
         )

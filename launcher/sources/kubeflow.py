@@ -17,34 +17,34 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
-from launcher.sources.torch_env import KUBEFLOW, MASTER_ADDR, RANK, WORLD_SIZE, counts_nodes
-from launcher.sources.torch_env import PODS as IN_PODS
+from launcher.sources.table import MARKERS
+from launcher.sources.torch_env import KUBEFLOW, MASTER_ADDR, PODS, RANK, WORLD_SIZE, counts_nodes
 
-PODS = "PET_NNODES"
+NODES, KUBERNETES, GPUS, *_ = MARKERS["kubeflow"]
 PROCESSES = "PET_NPROC_PER_NODE"
-KUBERNETES = "KUBERNETES_SERVICE_HOST"
 INDEX = "JOB_COMPLETION_INDEX"
 COORDINATOR_PORT = "COORDINATOR_PORT"
-GPUS = "RUNAI_NUM_OF_GPUS"
 JAX = (
     ("PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS"),  # JAXJob
-    (
-        "JAX_PROCESS_ID",
-        "JAX_NUM_PROCESSES",
-        "JAX_COORDINATOR_ADDRESS",
-    ),  # the Trainer; JAX itself reads them too
+    # the Trainer; JAX itself reads them too
+    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS"),
 )
 
 
 def read(reader: Reader) -> None:
     """Claim a PyTorchJob's pod as a node with one launcher, and a JAX job's pod as one process."""
-    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
-    if counts_nodes(reader) in (KUBEFLOW, *IN_PODS) and reader.has(RANK):
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
+    if counts_nodes(reader) in (KUBEFLOW, *PODS) and reader.has(RANK):
         reader.starts = Scope.NODE
         node = reader.claim_int(Fact.NODE_RANK, RANK)
         _read_pods(reader)
         if node == 0 and is_loopback(reader.text(MASTER_ADDR) or ""):
-            _claim_own_name(reader)
+            # The operator before PET_* sets localhost on the master pod, and the pod's name on all others
+            own = reader.host.hostname()
+            reader.claim(Fact.MASTER_ADDR, own, "name of this pod, the master's own")
+            reader.note(
+                f"{reader.origin(MASTER_ADDR)} on the master pod is this pod: its name is used instead"
+            )
     for names in JAX:
         named = (*names, COORDINATOR_PORT) if names is JAX[0] else names
         if sum(reader.has(name) for name in named) > 1:  # a single one may be unrelated: its name is common
@@ -57,43 +57,29 @@ def read(reader: Reader) -> None:
             reader.sign(count, f"pass {index} and {coordinator} too, or {FLAGS}")
 
 
-def _claim_own_name(reader: Reader) -> None:
-    # The operator before PET_* sets localhost on the master pod, and the pod's name on all others
-    reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
-    reader.note(f"{reader.origin(MASTER_ADDR)} on the master pod is this pod: its name is used instead")
-
-
 def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_pod: bool) -> None:
-    rank = reader.claim_int(Fact.RANK, index)
-    world = reader.claim_int(Fact.WORLD_SIZE, count, 1)
+    numbers = ((Fact.RANK, index), (Fact.WORLD_SIZE, count))
+    reader.claim_numbers(numbers)
     reader.claim_host(Fact.MASTER_ADDR, coordinator)
-    if not is_pod:
-        return  # set by a user, who may have started several on this node
-    reader.starts = Scope.PROCESS
-    reader.claim(Fact.LOCAL_RANK, 0, "one process per pod", Trust.DERIVED)
-    reader.claim(Fact.LOCAL_SIZE, 1, "one process per pod", Trust.DERIVED)
-    if rank is not None:
-        reader.claim(Fact.NODE_RANK, rank, index, Trust.DERIVED)
-    if world is not None:
-        reader.claim(Fact.NODE_COUNT, world, count, Trust.DERIVED)
+    if is_pod:  # else set by a user, who may have started several on this node
+        reader.starts = Scope.PROCESS
+        reader.claim(Fact.LOCAL_RANK, 0, "one process per pod", Trust.DERIVED)
+        reader.claim(Fact.LOCAL_SIZE, 1, "one process per pod", Trust.DERIVED)
+        reader.claim_numbers(((Fact.NODE_RANK, index), (Fact.NODE_COUNT, count)), Trust.DERIVED)
 
 
 def _read_pods(reader: Reader) -> None:
-    if not reader.has(PODS) and reader.has(PROCESSES):
-        reader.sign(PROCESSES, f"pass {PODS} too, or {FLAGS}")  # WORLD_SIZE counts processes
+    if not reader.has(NODES) and reader.has(PROCESSES):
+        reader.sign(PROCESSES, f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
         return
-    if not reader.has(PODS):
-        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)  # the operator before PET_*: one process per pod
+    if not reader.has(NODES):
+        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)  # the operator before PET_*: one process per pod
         return
-    pods, world = reader.text(PODS), reader.integer(WORLD_SIZE, 1)
-    processes = reader.text(PROCESSES) or "1"
+    world = reader.integer(WORLD_SIZE, 1)
     try:
-        expected = parse_int(pods or "", 1) * parse_int(processes, 1)
+        expected = parse_int(reader.text(NODES) or "", 1) * parse_int(reader.text(PROCESSES) or "1", 1)
     except Malformed:
         return  # "auto" counts as 1 in WORLD_SIZE, so it cannot be compared
     if world not in (None, expected):
-        reader.problem(
-            "contradiction",
-            f"{reader.origin(WORLD_SIZE)} but {reader.origin(PODS)} x {reader.origin(PROCESSES)}",
-            f"correct or unset {WORLD_SIZE} or {PROCESSES}",
-        )
+        what = f"{reader.origin(NODES)} x {reader.origin(PROCESSES)}"
+        reader.contradict(WORLD_SIZE, PROCESSES, what)

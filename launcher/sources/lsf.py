@@ -14,9 +14,10 @@ from launcher.core.environ import Malformed, Reader, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import JSRUN, STARTED
 from launcher.sources.signs import LSF_HOSTS
+from launcher.sources.table import MARKERS
 
-(RANK,), SIZE, LOCAL_RANK, LOCAL_SIZE = JSRUN.rank, JSRUN.size, JSRUN.local_rank, JSRUN.local_size
-TASK = "LSF_PM_TASKID"
+RANK, TASK = MARKERS["lsf"]
+(SLOTTED, _), (LISTED, _) = LSF_HOSTS
 FIX = (
     'start one task per host, blaunch -z "HOST1 HOST2" launcher run -- COMMAND, or pass '
     "--nnodes N --node-rank R --master-addr HOST"
@@ -25,15 +26,15 @@ FIX = (
 
 def read(reader: Reader) -> None:
     """Claim a process of jsrun by its ranks and sizes, or a task of blaunch as a node."""
-    name, hosts, is_one_each = _read_hosts(reader)
+    name, slots, is_one_each = _read_slots(reader)
     if reader.has(RANK):
         _read_process(reader)
     elif not any(reader.has(starter) for starter in STARTED):
-        _read_task(reader, name, hosts, is_one_each=is_one_each)
+        _read_task(reader, name, tuple(dict.fromkeys(slots)), is_one_each=is_one_each)
 
 
-def _read_hosts(reader: Reader) -> tuple[str, tuple[str, ...], bool]:
-    """Return a list's variable, its hosts, and whether each host has one slot.
+def _read_slots(reader: Reader) -> tuple[str, list[str], bool]:
+    """Return a list's variable, the host of each slot or entry, and whether each host has one slot.
 
     LSB_HOSTS comes first, because it has the order of the tasks.
     """
@@ -43,36 +44,32 @@ def _read_hosts(reader: Reader) -> tuple[str, tuple[str, ...], bool]:
             slots = [parse_host(word) for word in words[::step]]
         except Malformed as error:
             reader.malformed(name, str(error))
-            return "", (), False
+            return "", [], False
         if slots:
-            hosts = tuple(dict.fromkeys(slots))
-            return name, hosts, len(hosts) == len(slots) and set(words[1::step] if step > 1 else ()) <= {"1"}
-    return "", (), False
+            counts = set(words[1::step] if step > 1 else ())
+            return name, slots, len(set(slots)) == len(slots) and counts <= {"1"}
+    return "", [], False
 
 
 def _read_process(reader: Reader) -> None:
-    rank = reader.claim_int(Fact.RANK, RANK)
-    size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
-    reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
-    local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
-    hosts = set((reader.text(LSF_HOSTS[0][0]) or "").split()[::2])
+    rank, size, _, local_size = reader.claim_process(JSRUN.numbers())
+    hosts = set((reader.text(SLOTTED) or "").split()[::2])
+    first = _find_first(reader)
     if reader.host.is_called(*hosts):
-        reader.most_nodes = len(hosts) - bool(_find_first(reader)) or None
+        reader.most_nodes = len(hosts) - bool(first) or None
     if size == local_size:
         return
-    first = _find_first(reader)
     if not first or (rank == 0 and not _is_here(reader, first)):
         reader.note(
-            "jsrun does not name the host of rank 0, "
-            f"and {LSF_HOSTS[0][0]} does not show that it is the second"
+            f"jsrun does not name the host of rank 0, and {SLOTTED} does not show that it is the second"
         )
         return
-    reader.claim(Fact.MASTER_ADDR, first, f"{LSF_HOSTS[0][0]}, behind the launch node", Trust.INDIRECT)
+    reader.claim(Fact.MASTER_ADDR, first, f"{SLOTTED}, behind the launch node", Trust.INDIRECT)
 
 
 def _find_first(reader: Reader) -> str:
     """Return the host after the launch node; empty unless only the launch node has a single slot."""
-    words = (reader.text(LSF_HOSTS[0][0]) or "").split()
+    words = (reader.text(SLOTTED) or "").split()
     hosts, slots = words[::2], words[1::2]
     is_whole = len(slots) == len(hosts) > 1 and is_host(hosts[1])
     return hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
@@ -83,18 +80,17 @@ def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each
     if number is None:
         return
     if not hosts:
-        reader.sign(TASK, f"pass {LSF_HOSTS[1][0]} too, which LSF gives to every task; or {FIX}")
+        reader.sign(TASK, f"pass {LISTED} too, which LSF gives to every task; or {FIX}")
         return
     place = number - 1
     here = [index for index, host in enumerate(hosts) if _is_here(reader, host)]
     is_meant = here == [place] or (is_one_each and not here)
-    if place >= len(hosts) or name != LSF_HOSTS[1][0] or not is_meant:
+    if place >= len(hosts) or name != LISTED or not is_meant:
         reader.sign(TASK, FIX)
         return
     reader.starts = Scope.NODE
-    reader.claim_hosts(hosts, name)
+    reader.claim_hosts(hosts, name, master=Trust.DERIVED)
     reader.claim(Fact.NODE_RANK, place, f"{reader.origin(TASK)}, counted from 1")
-    reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
 
 
 def _is_here(reader: Reader, host: str) -> bool:

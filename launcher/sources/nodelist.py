@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from math import prod
 
 from launcher.core.redact import shorten
 
@@ -109,8 +110,9 @@ def _split_items(text: str) -> Iterator[list[str]]:
 def _expand_item(parts: Sequence[str], room: int) -> list[str]:
     """Return the names of one item; raise ValueError if there are more than `room`."""
     _check_shape(parts)
-    groups = [_parse_group(part) for part in parts if part[0] == "["]
-    _check_count(groups, room)
+    groups = [[_parse_range(item) for item in part[1:-1].split(",")] for part in parts if part[0] == "["]
+    if prod(sum(last - first + 1 for first, last, _ in group) for group in groups) > room:
+        raise ValueError(f"more than {MAX_NAMES} names")
     # In Slurm's order the last group varies fastest; of the others, the rightmost varies slowest.
     order = list(reversed(range(len(groups))))
     order = order[1:] + order[:1]
@@ -146,11 +148,6 @@ def _longest(part: str) -> int:
     return max(len(number) for item in part[1:-1].split(",") for number in item.split("-"))
 
 
-def _parse_group(part: str) -> list[_Range]:
-    """Return the ranges of a bracket group such as ``[08-10,12]``."""
-    return [_parse_range(item) for item in part[1:-1].split(",")]
-
-
 def _parse_range(text: str) -> _Range:
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -161,17 +158,6 @@ def _parse_range(text: str) -> _Range:
     if int(last) - int(first) >= MAX_RANGE:
         raise ValueError(f"the range {text} has more than {MAX_RANGE} numbers")
     return int(first), int(last), len(first)
-
-
-def _check_count(groups: Sequence[Sequence[_Range]], room: int) -> None:
-    """Raise ValueError if the groups' product is more than `room` names."""
-    count = 1
-    for group in groups:
-        count *= sum(last - first + 1 for first, last, _ in group)
-        if count > room:
-            break
-    if count > room:
-        raise ValueError(f"more than {MAX_NAMES} names")
 
 
 def _spell(group: Sequence[_Range]) -> Iterator[str]:

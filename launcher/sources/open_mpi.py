@@ -19,7 +19,6 @@ from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import OPEN_MPI
 from launcher.identity.topology import is_by_domain
 
-(RANK,), SIZE, LOCAL_RANK, LOCAL_SIZE = OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 NODE_COUNT = "OMPI_MCA_orte_num_nodes"  # nodes with ranks, v3 and v4 only
 NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not set on mpirun's own node
@@ -40,17 +39,15 @@ _DIGITS_LIMIT = 8
 def read(reader: Reader) -> None:
     """Claim rank and sizes as stated; derive node and master from mpirun's internal variables."""
     reader.in_order = False  # nodes are numbered as their daemons are, local ranks perhaps by NUMA node
-    rank = reader.claim_int(Fact.RANK, RANK)
-    size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
-    local_rank = reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
-    local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
+    rank, size, local_rank, local_size = reader.claim_process(OPEN_MPI.numbers())
     if rank is None or size is None or local_rank is None or local_size is None:
-        _read_outside(reader)
+        if reader.has(HOSTFILE):  # the launcher pod of an MPIJob is not a process of the job
+            reader.sign(HOSTFILE, "start the launcher through mpirun: mpirun ... launcher run -- COMMAND")
         return
-    reader.confirm(SAME_SIZE, size, SIZE)
+    reader.confirm(SAME_SIZE, size, OPEN_MPI.size)
     if not (local_rank < local_size <= size and rank < size):
         return  # an impossible place, which the checks report
-    nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1, Trust.DERIVED)
+    nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, trust=Trust.DERIVED)
     daemon, origin = _read_daemon(reader)
     place = MpiPlace(rank, local_rank, size, local_size)
     if size != local_size:
@@ -65,12 +62,6 @@ def read(reader: Reader) -> None:
         reader.note("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
     else:
         _read_master(reader, daemon)
-
-
-def _read_outside(reader: Reader) -> None:
-    # The launcher pod of an MPIJob has a hostfile, but is not a process of the job
-    if reader.has(HOSTFILE):
-        reader.sign(HOSTFILE, "start the launcher through mpirun: mpirun ... launcher run -- COMMAND")
 
 
 def _read_daemon(reader: Reader) -> tuple[int | None, str]:
@@ -214,28 +205,27 @@ def _count_daemons(reader: Reader) -> int | None:
         if name == DAEMON_COUNT and _is_number(number):
             return int(number)
     # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
-    ranges = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
-    counts = [_count_range(item) for item in ranges]
-    return None if None in counts else sum(count for count in counts if count is not None)
-
-
-def _count_range(item: str) -> int | None:
-    """Return the number of daemons in ``0`` or ``0(3)``; None for another text."""
-    first, parenthesis, rest = item.partition("(")
-    count = rest.removesuffix(")") if parenthesis else "1"
-    is_whole = not parenthesis or rest.endswith(")")
-    return int(count) if is_whole and _is_number(first) and _is_number(count) else None
+    total = 0
+    for item in (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(","):
+        first, parenthesis, count = item.removesuffix(")").partition("(")
+        count = count if parenthesis else "1"
+        if item.endswith(")") != bool(parenthesis) or not _is_number(first) or not _is_number(count):
+            return None
+        total += int(count)
+    return total
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
     # Rank 0 runs where mpirun runs unless it was placed elsewhere: indirect evidence, not a statement
-    uri = reader.text(HEAD_URI)
-    if uri is not None:
-        _claim_head_address(reader, uri, daemon)
+    if not reader.has(HEAD_URI):
+        _claim_head(reader, _namespace_host(reader.text(NAMESPACE) or ""), NAMESPACE)
         return
-    host = _namespace_host(reader.text(NAMESPACE) or "")
-    if host:
-        _claim_head(reader, host, NAMESPACE)
+    addresses = _uri_hosts(reader.text(HEAD_URI) or "")
+    head = next((a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE), "")
+    if daemon and head in _uri_hosts(reader.text(DAEMON_URIS[0]) or ""):
+        reader.note(f"{HEAD_URI} begins with {head}, which this node has too: not the master's")
+    else:
+        _claim_head(reader, head, HEAD_URI)
 
 
 def _namespace_host(namespace: str) -> str:
@@ -245,18 +235,6 @@ def _namespace_host(namespace: str) -> str:
     is_whole = bool(at and dash) and body.startswith("prterun-") and "\n" not in host
     numbers = (job, process)
     return host if is_whole and all(text.isascii() and text.isdecimal() for text in numbers) else ""
-
-
-def _claim_head_address(reader: Reader, uri: str, daemon: int | None) -> None:
-    addresses = _uri_hosts(uri)
-    usable = [a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE]
-    if not usable:
-        return
-    own = reader.text(DAEMON_URIS[0]) or ""
-    if daemon and usable[0] in _uri_hosts(own):
-        reader.note(f"{HEAD_URI} begins with {usable[0]}, which this node has too: not the master's")
-        return
-    _claim_head(reader, usable[0], HEAD_URI)
 
 
 def _uri_hosts(uri: str) -> list[str]:
@@ -279,6 +257,8 @@ def _address_group(text: str) -> str | None:
 
 
 def _claim_head(reader: Reader, host: str, origin: str) -> None:
+    if not host:
+        return
     try:
         reader.claim(Fact.MASTER_ADDR, parse_host(host), origin, Trust.INDIRECT)
     except Malformed as error:

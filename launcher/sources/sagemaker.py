@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.environ import Malformed, Reader, each_once
+from launcher.core.environ import Malformed, Reader, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.sources.signs import FLAGS
+from launcher.sources.table import MARKERS
 
-HOSTS = "SM_HOSTS"
-CURRENT_HOST = "SM_CURRENT_HOST"
-OBJECTS = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")  # the same two again, in a JSON object
-JOB = "TRAINING_JOB_NAME"
+HOSTS, CURRENT_HOST, *OBJECTS, JOB = MARKERS["sagemaker"]
+"""The objects have the same two again, as JSON."""
 FILE = "/opt/ml/input/config/resourceconfig.json"
 """File with the first of these objects. Without the toolkit there is nothing else; it is read only if `JOB`
 is set."""
@@ -39,7 +38,8 @@ _NUMBER = re.compile(r"\d+", re.ASCII)
 
 def read(reader: Reader) -> None:
     """Claim the host list, this node's position in it, and the GPUs."""
-    hosts, current, origin = _read_variables(reader)
+    hosts = reader.parsed(HOSTS, _parse_hosts) or ()
+    current, origin = reader.text(CURRENT_HOST) or "", HOSTS
     if not reader.has(HOSTS):
         hosts, current, origin = _read_objects(reader, current)
     if not origin:
@@ -51,9 +51,7 @@ def read(reader: Reader) -> None:
             reader.sign(HETERO, GROUP_FIX)
             return
         hosts, origin = groups, GROUPS
-    if hosts:
-        reader.claim_hosts(hosts, origin)
-        reader.claim(Fact.MASTER_ADDR, hosts[0], origin, Trust.DERIVED)
+    reader.claim_hosts(hosts, origin, master=Trust.DERIVED)
     if any(reader.has(name) for name in STARTED_BY_MPI):
         return  # the other two facts are those of mpirun's own node
     name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
@@ -63,54 +61,44 @@ def read(reader: Reader) -> None:
         reader.malformed(name if name == CURRENT_HOST else origin, f"{name} to be one of its hosts")
     elif not hosts and not reader.has(HOSTS):
         reader.sign(origin, f"pass {HOSTS} to the launcher too, or pass --nnodes N --node-rank R")
-    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
 
 
 def _read_groups(reader: Reader) -> tuple[str, ...]:
     """Return the hosts of the groups that train together; empty if they are not known."""
-    import json
-
     try:
-        wanted = json.loads(reader.text(GROUPS) or "[]")
-        config = json.loads(reader.text(OBJECTS[0]) or reader.host.read_text(FILE) or "{}")
+        wanted = parse_json(reader.text(GROUPS) or "[]")
+        config = parse_json(reader.text(OBJECTS[0]) or reader.host.read_text(FILE) or "{}")
         groups = config.get("instance_groups", ())
         known = {group["instance_group_name"]: group["hosts"] for group in groups}
-        known.setdefault(reader.text(GROUP), json.loads(reader.text(GROUP_HOSTS) or "[]"))
+        known.setdefault(reader.text(GROUP), parse_json(reader.text(GROUP_HOSTS) or "[]"))
         return _sort_hosts([host for name in wanted for host in known[name]])
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ()
 
 
-def _read_variables(reader: Reader) -> tuple[tuple[str, ...], str, str]:
-    """Return the hosts in the order of their numbers, this node's host, and the origin of the list."""
-    import json
-
-    text, current = reader.text(HOSTS), reader.text(CURRENT_HOST) or ""
-    if text is None:
-        return (), current, CURRENT_HOST if current else ""
-    try:
-        return _sort_hosts(json.loads(text)), current, HOSTS
-    except (ValueError, RecursionError) as error:
-        reader.malformed(HOSTS, str(error) if isinstance(error, Malformed) else LIST)
-        return (), current, HOSTS
-
-
 def _read_objects(reader: Reader, current: str) -> tuple[tuple[str, ...], str, str]:
-    """Return the same from the first JSON object that has hosts."""
-    import json
-
+    """Return hosts, this node's host and their origin from the first JSON object that has hosts."""
     texts = [(name, reader.text(name)) for name in OBJECTS]
     texts += [(FILE, reader.host.read_text(FILE))] if reader.has(JOB) else []
     found = [(name, text) for name, text in texts if text]
     for name, text in found:
         try:
-            said = json.loads(text)
+            said = parse_json(text)
             hosts = _sort_hosts(said["hosts"])
-        except (ValueError, RecursionError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             continue
         own = said.get("current_host")
         return hosts, current or (own if isinstance(own, str) else ""), name
     return (), current, CURRENT_HOST if current else next((name for name, _ in found), "")
+
+
+def _parse_hosts(text: str) -> tuple[str, ...]:
+    try:
+        items = parse_json(text)
+    except ValueError:
+        items = None
+    return _sort_hosts(items)
 
 
 def _sort_hosts(items: object) -> tuple[str, ...]:

@@ -10,46 +10,36 @@ from __future__ import annotations
 
 from launcher.core.environ import Reader, each_once
 from launcher.core.model import Fact, Trust
-from launcher.core.mpi import HYDRA, OPEN_MPI, STARTED_BY_MPI
+from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
+from launcher.sources.table import MARKERS
 
-FLUX = "FLUX_TASK_RANK"  # Flux runs inside a step, and its tasks see its broker's SLURM_*
+_, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
+*LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE
+JOB_NODELIST, _, STEP_NODELIST = LISTS
+TASK_OF_FLUX = FLUX.rank[0]  # Flux runs inside a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
 HET_FIX = (
     "a batch script or a shell of salloc runs once: srun --het-group=0,1 launcher run -- COMMAND, with all "
     "components; --nnodes 1 for this node alone"
 )
-STEP_ID = "SLURM_STEP_ID"
-PROCID = "SLURM_PROCID"
-NODEID = "SLURM_NODEID"
-NTASKS = "SLURM_NTASKS"
-NODE_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
-STEP_NODELIST = "SLURM_STEP_NODELIST"
-JOB_NODELIST = "SLURM_JOB_NODELIST"
-JOB_NODE_COUNT = "SLURM_JOB_NUM_NODES"
-TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+NODE_COUNTS = (STEP_NODE_COUNT, NODE_COUNT)
 ASKED_PER_NODE = "SLURM_NTASKS_PER_NODE"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
 NODE_NAME = "SLURMD_NODENAME"
 GPUS = "SLURM_GPUS_ON_NODE"
 OTHER_RANKS = (*OPEN_MPI.rank, *HYDRA.rank)
-OF_OTHERS = (
-    *((name, 1) for name in (*NODE_COUNTS, "SLURM_STEP_NUM_TASKS")),
-    *((name, 0) for name in (PROCID, NODEID, "SLURM_LOCALID")),
-)
+OF_OTHERS = (*((name, 1) for name in (*NODE_COUNTS, STEP_TASKS)), (PROCID, 0), (NODEID, 0), (LOCALID, 0))
 """Numbers above these belong to other nodes or tasks, even in a batch script on one node."""
-TASK_COUNTS = ((NTASKS, 1), ("SLURM_NPROCS", 1))
+TASK_COUNTS = ((NTASKS, 1), (OLD_NTASKS, 1))
 """The same, but in a batch script on one node they are what the user requested."""
-TASK_IDS = "SLURM_GTIDS"  # of all tasks on this node; a batch script has 0
-ASKED_TASKS = "SLURM_TASKS_PER_NODE"
-LISTS = (JOB_NODELIST, STEP_NODELIST, "SLURM_NODELIST")
 # The batch step, the extern step and the interactive step of salloc run shells, not tasks.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def read(reader: Reader) -> None:
     """Claim a task's own numbers; under mpirun only a master; in a batch script nothing, or its nodes."""
-    if any(reader.has(name) for name in (*STARTED_BY_MPI, FLUX)):
+    if any(reader.has(name) for name in (*STARTED_BY_MPI, TASK_OF_FLUX)):
         _read_under_mpirun(reader)
         return
     is_het = (reader.integer(HET_SIZE) or 1) > 1
@@ -60,16 +50,19 @@ def read(reader: Reader) -> None:
         else:
             _read_batch_script(reader)
         return
-    rank = reader.claim_int(Fact.RANK, PROCID)
-    tasks = reader.claim_int(Fact.WORLD_SIZE, NTASKS, 1)
+    rank, tasks = reader.claim_numbers(((Fact.RANK, PROCID), (Fact.WORLD_SIZE, NTASKS)))
     if not is_het:  # in a step over several components it counts those of one
-        reader.confirm("SLURM_NPROCS", tasks, NTASKS)
+        reader.confirm(OLD_NTASKS, tasks, NTASKS)
     if rank is None and tasks is None:
         reader.sign(STEP_ID, f"pass {PROCID}, {NTASKS} and the other SLURM_* too")
-    reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
-    node = reader.claim_int(Fact.NODE_RANK, NODEID)
-    nodes = _read_node_count(reader)
-    _read_local_size(reader, node, tasks)
+    _, node = reader.claim_numbers(((Fact.LOCAL_RANK, LOCALID), (Fact.NODE_RANK, NODEID)))
+    counts = (reader.claim_int(Fact.NODE_COUNT, name) for name in NODE_COUNTS)
+    nodes = next((count for count in counts if count is not None), None)
+    sizes = reader.parsed(TASKS_PER_NODE, parse_tasks_per_node) or ()
+    if sizes and tasks is not None and sum(sizes) != tasks:
+        reader.malformed(TASKS_PER_NODE, f"{tasks} tasks in all ({reader.origin(NTASKS)})")
+    elif node is not None and node < len(sizes):
+        reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
     if is_het:
         _read_het_hosts(reader, node, nodes)
     else:
@@ -79,15 +72,15 @@ def read(reader: Reader) -> None:
 
 def _read_under_mpirun(reader: Reader) -> None:
     if reader.has(PROCID):
-        whose = "Flux's broker" if reader.has(FLUX) else "mpirun's daemon"
+        whose = "Flux's broker" if reader.has(TASK_OF_FLUX) else "mpirun's daemon"
         reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
-    if not any(reader.has(name) for name in (*OTHER_RANKS, FLUX)):
+    if not any(reader.has(name) for name in (*OTHER_RANKS, TASK_OF_FLUX)):
         # Only some of mpirun's variables: if they are this process's, Slurm's rank is not
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
         fix = f"pass mpirun's other variables too; for a task of srun: unset {half}"
         _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
-    counts = [(name, reader.integer(name, 1)) for name in (*NODE_COUNTS, JOB_NODE_COUNT)]
-    reader.several += [reader.origin(name) for name, count in counts if (count or 1) > 1]
+    counts = (*NODE_COUNTS, JOB_NODE_COUNT)
+    reader.several += [reader.origin(name) for name in counts if (reader.integer(name, 1) or 1) > 1]
     hosts = _read_hosts(reader, JOB_NODELIST)
     # Hydra passes on SLURMD_NODENAME of its own node
     own = [host for host in hosts if host == reader.text(NODE_NAME) or reader.host.is_called(host)]
@@ -106,37 +99,29 @@ def _read_batch_script(reader: Reader) -> None:
     if count is not None and count > 1:
         fix = "a batch script or a shell of salloc runs once: srun launcher run -- COMMAND"
         reader.sign(JOB_NODE_COUNT, fix)
-        if reader.starts_job:
-            _claim_nodes(reader)
+        if reader.starts_job:  # an mpirun that we start from here uses the nodes, whatever runs on them
+            reader.claim_hosts(_read_hosts(reader, JOB_NODELIST), JOB_NODELIST, master=Trust.DERIVED)
+            # Every script that starts launchers has --ntasks-per-node=1: it says nothing about ranks
+            if (reader.integer(ASKED_PER_NODE) or 1) > 1:
+                reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
         return
     # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables without those of the step
     numbers = OF_OTHERS if count == 1 else (*OF_OTHERS, *TASK_COUNTS)
     fix = f"pass {STEP_ID} and the other SLURM_* into the container too"
-    if _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ..."):
-        return
-    if count == 1:
+    if (
+        not _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ...")
+        and count == 1
+    ):
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
-
-
-def _claim_nodes(reader: Reader) -> None:
-    """Claim the nodes of the job for an mpirun that we start from here, whatever runs on them."""
-    hosts = _read_hosts(reader, JOB_NODELIST)
-    if hosts:
-        reader.claim_hosts(hosts, JOB_NODELIST)
-        reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.DERIVED)
-    # Every script that starts launchers has --ntasks-per-node=1: it says nothing about ranks
-    if (reader.integer(ASKED_PER_NODE) or 1) > 1:
-        reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
 
 
 def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str) -> bool:
     """Report variables that belong to other nodes or tasks; return whether there are any."""
     found = [name for name, alone in numbers if (reader.integer(name) or alone) > alone]
-    if reader.has(TASK_IDS) and reader.text(TASK_IDS) != "0":
-        found.append(TASK_IDS)
-    step, asked = _read_sizes(reader, TASKS_PER_NODE), _read_sizes(reader, ASKED_TASKS)
-    found += [TASKS_PER_NODE] * (sum(step) > 1) + [ASKED_TASKS] * (len(asked) > 1)
+    found += [TASK_IDS] * (reader.text(TASK_IDS) not in (None, "0"))
+    found += [TASKS_PER_NODE] * (sum(reader.parsed(TASKS_PER_NODE, parse_tasks_per_node) or ()) > 1)
+    found += [ASKED_TASKS] * (len(reader.parsed(ASKED_TASKS, parse_tasks_per_node) or ()) > 1)
     if not found:
         found = [name for name in LISTS if len(_read_hosts(reader, name)) > 1][:1]
     for name in found:
@@ -144,43 +129,14 @@ def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str
     return bool(found)
 
 
-def _read_sizes(reader: Reader, name: str) -> tuple[int, ...]:
-    text = reader.text(name)
-    if text is None:
-        return ()
-    try:
-        return tuple(parse_tasks_per_node(text))
-    except ValueError as error:
-        reader.malformed(name, str(error))
-        return ()
-
-
-def _read_node_count(reader: Reader) -> int | None:
-    for name in NODE_COUNTS:
-        count = reader.claim_int(Fact.NODE_COUNT, name, 1)
-        if count is not None:
-            return count
-    return None
-
-
-def _read_local_size(reader: Reader, node: int | None, tasks: int | None) -> None:
-    sizes = _read_sizes(reader, TASKS_PER_NODE)
-    if sizes and tasks is not None and sum(sizes) != tasks:
-        reader.malformed(TASKS_PER_NODE, f"{tasks} tasks in all ({reader.origin(NTASKS)})")
-    elif node is not None and node < len(sizes):
-        reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
-
-
 def _read_step_hosts(reader: Reader, name: str) -> None:
     """Claim the step's own nodes, and the first one as master."""
     hosts = _read_hosts(reader, name)
-    reader.claim_hosts(hosts, name)
-    if len(hosts) > 1 and (reader.text(DISTRIBUTION) or "").startswith("arbitrary"):
-        # The list is sorted, SLURM_HOSTFILE is not: rank 0 is on the first node of SLURM_HOSTFILE
+    is_sorted = len(hosts) > 1 and (reader.text(DISTRIBUTION) or "").startswith("arbitrary")
+    reader.claim_hosts(hosts, name, master=None if is_sorted else Trust.DERIVED)
+    if is_sorted:  # SLURM_HOSTFILE is not: rank 0 is on the first node of SLURM_HOSTFILE
         reader.in_order = False
         reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
-    elif hosts:
-        reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
 
 
 def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None:
@@ -192,19 +148,11 @@ def _read_het_hosts(reader: Reader, node: int | None, nodes: int | None) -> None
     for name in (STEP_NODELIST, JOB_NODELIST):
         hosts = _read_hosts(reader, name)
         if node is not None and len(hosts) == nodes and hosts[node : node + 1] == (own,):
-            reader.claim_hosts(hosts, name)
-            reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
+            reader.claim_hosts(hosts, name, master=Trust.DERIVED)
             return
     if nodes != 1:
         reader.note(f"{reader.origin(HET_SIZE)}: no list shows the first node of this step")
 
 
 def _read_hosts(reader: Reader, name: str) -> tuple[str, ...]:
-    text = reader.text(name)
-    if text is None:
-        return ()
-    try:
-        return each_once(parse_nodelist(text))
-    except ValueError as error:
-        reader.malformed(name, str(error))
-        return ()
+    return reader.parsed(name, lambda text: each_once(parse_nodelist(text))) or ()

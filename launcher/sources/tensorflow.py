@@ -8,7 +8,7 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int, shorten
+from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int, parse_json, shorten
 from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
@@ -43,7 +43,8 @@ def read(reader: Reader) -> None:
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Refused as error:
-        _refuse(reader, error.problem)
+        problem = error.problem
+        reader.problem(problem.code, f"{reader.origin(TF_CONFIG)}: expected {problem.what}", problem.fix)
         return
     hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
     reader.starts = Scope.PROCESS
@@ -86,12 +87,8 @@ def _find_rank(task: Task) -> int:
     return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
 
 
-def _refuse(reader: Reader, problem: Problem) -> None:
-    reader.problem(problem.code, f"{reader.origin(TF_CONFIG)}: expected {problem.what}", problem.fix)
-
-
-def _malformed(expected: str) -> Problem:
-    return Problem("malformed-variable", expected, TF_CONFIG, FIX)
+def _refuse(expected: str) -> Refused:
+    return Refused(Problem("malformed-variable", expected, TF_CONFIG, FIX))
 
 
 def _claim_rank(reader: Reader, hosts: list[str], rank: int) -> None:
@@ -110,19 +107,17 @@ def _parse(text: str) -> Task:
     Raises:
         Refused: TF_CONFIG is not valid.
     """
-    import json
-
     try:
-        config = json.loads(text)
+        config = parse_json(text)
         cluster, own = config["cluster"], config["task"]
         task = Task(
-            {str(role): _items(items) for role, items in cluster.items()},
+            {str(role): list(items) for role, items in cluster.items()},
             str(own["type"]),
             _index(own["index"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise Refused(_malformed(expected)) from None
+        raise _refuse(expected) from None
     _check_roles(task)
     _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
     return task
@@ -135,17 +130,13 @@ def _index(value: object) -> int:
     return parse_int(value) if isinstance(value, str) else value
 
 
-def _items(items: object) -> list[str]:
-    return list(items)  # type: ignore[call-overload, no-any-return]
-
-
 def _check_roles(task: Task) -> None:
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
         expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
         raise Refused(Problem("tf-config-master", expected, TF_CONFIG, fix))
     if strange:
-        raise Refused(_malformed(f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}"))
+        raise _refuse(f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
 
 
 def _check_addresses(addresses: list[str]) -> None:
@@ -155,17 +146,13 @@ def _check_addresses(addresses: list[str]) -> None:
         try:
             host, port = parse_host_port(address)
         except Malformed as error:
-            raise Refused(_malformed(f"every task to be {error}")) from None
+            raise _refuse(f"every task to be {error}") from None
         if port is None:
-            raise Refused(_malformed(f"every task to be host:port, not {shorten(address)!r}"))
+            raise _refuse(f"every task to be host:port, not {shorten(address)!r}")
         other = found.setdefault((host.lower(), port), address)
         if other is not address:
-            pair = (
-                f"{shorten(other)!r} twice"
-                if other == address
-                else f"{shorten(other)!r} and {shorten(address)!r}"
-            )
-            raise Refused(_malformed(f"an address of its own for every task, not {pair}"))
+            second = "twice" if other == address else f"and {shorten(address)!r}"
+            raise _refuse(f"an address of its own for every task, not {shorten(other)!r} {second}")
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:
@@ -175,7 +162,7 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
         fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
         raise Refused(Problem("tf-config-sparse", expected, TF_CONFIG, fix))
     if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
-        raise Refused(_malformed("a list of host:port for every role (not so: an item)"))
+        raise _refuse("a list of host:port for every role (not so: an item)")
     _check_addresses([address for items in task.cluster.values() for address in items])
     for role in ALONE:
         if len(task.cluster.get(role, [])) > 1:

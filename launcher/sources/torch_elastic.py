@@ -6,22 +6,15 @@ no NODE_RANK; GROUP_RANK is the node rank (one worker group per node).
 
 from __future__ import annotations
 
+from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope
 from launcher.core.mpi import OPEN_MPI
 from launcher.guest.marker import AGENT_STORE, LAUNCHED, NO_STORE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.core.environ import Reader
-
 FACTS = (
-    (Fact.RANK, "RANK", 0),
-    (Fact.WORLD_SIZE, "WORLD_SIZE", 1),
-    (Fact.LOCAL_RANK, "LOCAL_RANK", 0),
-    (Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE", 1),
-    (Fact.NODE_RANK, "GROUP_RANK", 0),
-    (Fact.NODE_COUNT, "GROUP_WORLD_SIZE", 1),
-    (Fact.MASTER_PORT, "MASTER_PORT", 1),
+    *((Fact.RANK, "RANK"), (Fact.WORLD_SIZE, "WORLD_SIZE"), (Fact.LOCAL_RANK, "LOCAL_RANK")),
+    *((Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE"), (Fact.NODE_RANK, "GROUP_RANK")),
+    *((Fact.NODE_COUNT, "GROUP_WORLD_SIZE"), (Fact.MASTER_PORT, "MASTER_PORT")),
 )
 
 
@@ -29,7 +22,7 @@ def read(reader: Reader) -> None:
     """Claim a worker if all of torchrun's variables are set; otherwise TORCHELASTIC_RUN_ID is left over."""
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(LAUNCHED):
         return  # a process of this launcher or a child of one: see `launcher.sources.launched`
-    missing = [name for _, name, _ in FACTS if not reader.has(name)]
+    missing = [name for _, name in FACTS if not reader.has(name)]
     if missing:
         names = ", ".join(missing)
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
@@ -39,8 +32,7 @@ def read(reader: Reader) -> None:
 
 def read_worker(reader: Reader) -> None:
     """Claim the contract of one process, and ask no outer source."""
-    for fact, name, minimum in FACTS:
-        reader.claim_int(fact, name, minimum)
+    reader.claim_numbers(FACTS)
     reader.claim_host(Fact.MASTER_ADDR, "MASTER_ADDR")
     reader.starts = Scope.PROCESS
     reader.seals = True

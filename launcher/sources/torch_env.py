@@ -10,24 +10,16 @@ deepspeed `launcher/launch.py`.
 
 from __future__ import annotations
 
-from launcher.core.model import Fact
+from launcher.core.environ import Reader
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources import launched
+from launcher.sources.table import MARKERS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.core.environ import Reader
-
-RANK = "RANK"
-WORLD_SIZE = "WORLD_SIZE"
-LOCAL_RANK = "LOCAL_RANK"
-MASTER_ADDR = "MASTER_ADDR"
-KUBEFLOW = "PET_NNODES"
-VERTEX_AI = "CLUSTER_SPEC"
-VOLCANO = "VC_"
-ALIBABA_PAI = "NPROC_PER_NODE"
-TENCENT = "GPU_NUM_PER_NODE"
+RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]
+ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]
+KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
-DEEPSPEED = (("LOCAL_SIZE", Fact.LOCAL_SIZE), ("CROSS_RANK", Fact.NODE_RANK), ("CROSS_SIZE", Fact.NODE_COUNT))
+DEEPSPEED = ((Fact.LOCAL_SIZE, "LOCAL_SIZE"), (Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"))
 """Variables that DeepSpeed's launcher adds to the contract in every process: the local size, and two about
 nodes."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
@@ -58,19 +50,24 @@ def read(reader: Reader) -> None:
     if launched.is_left_over(reader):
         return
     if not counts_nodes(reader):
-        reader.claim_int(Fact.RANK, RANK)
-        reader.claim_int(Fact.WORLD_SIZE, WORLD_SIZE, 1)
-        reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
-        reader.claim_int(Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE", 1)
-        _read_deepspeed(reader)
-    reader.claim_int(Fact.NODE_RANK, "NODE_RANK")
+        reader.claim_numbers(((Fact.RANK, RANK), (Fact.WORLD_SIZE, WORLD_SIZE)))
+        reader.claim_numbers(((Fact.LOCAL_RANK, LOCAL_RANK), (Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE")))
+        if all(reader.has(name) for name in (RANK, LOCAL_RANK, *(name for _, name in DEEPSPEED))):
+            reader.claim_numbers(DEEPSPEED)
+    reader.claim_int(Fact.NODE_RANK, NODE_RANK)
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
-    reader.claim_int(Fact.MASTER_PORT, "MASTER_PORT", 1)
+    reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
 
 
-def _read_deepspeed(reader: Reader) -> None:
-    """Claim the facts of a worker of DeepSpeed's launcher, if all of its variables are set."""
-    names = (RANK, LOCAL_RANK, *(name for name, _ in DEEPSPEED))
-    if all(reader.has(name) for name in names):
-        for name, fact in DEEPSPEED:
-            reader.claim_int(fact, name, 0 if fact is Fact.NODE_RANK else 1)
+def read_nodes(reader: Reader) -> None:
+    """Claim the node rank, the number of nodes, and the processes of each node.
+
+    RANK and WORLD_SIZE count nodes in a PyTorch job on Alibaba's PAI (DLC), Baidu's AIHC or Tencent's TI-ONE:
+    the master is 0, worker i is i + 1. NPROC_PER_NODE (TI-ONE: GPU_NUM_PER_NODE) beside them identifies
+    these platforms. On other platforms users set these names too, so without RANK they mean nothing.
+    """
+    if counts_nodes(reader) in (ALIBABA_PAI, TENCENT):
+        reader.starts = Scope.NODE
+        reader.claim_numbers(((Fact.NODE_RANK, RANK), (Fact.NODE_COUNT, WORLD_SIZE)))
+        reader.claim_int(Fact.PROCESSES_PER_NODE, ALIBABA_PAI, 1)
+        reader.claim_int(Fact.PROCESSES_PER_NODE, TENCENT, trust=Trust.DERIVED)

@@ -9,7 +9,7 @@ Source: cloud.google.com Vertex AI "Distributed training", "Reduce training time
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, is_loopback, parse_host_port, parse_int
+from launcher.core.environ import Reader, is_loopback, parse_host_port, parse_int, parse_json
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import MASTER_ADDR, RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
@@ -23,13 +23,18 @@ RANKED = (("workerpool0", "chief"), ("workerpool1", "worker"))
 
 def read(reader: Reader) -> None:
     """Claim the replicas of pools 0 and 1, and the place of this one among them."""
-    found = _parse(reader)
-    if found is None and _names_one_host(reader):
-        return
-    if found is None:
+    try:
+        spec = parse_json(reader.text(CLUSTER_SPEC) or "")
+        if _names_one_host(spec):
+            return
+        cluster = {
+            str(pool): [parse_host_port(address)[0] for address in addresses]
+            for pool, addresses in spec["cluster"].items()
+        }
+        role, index = str(spec["task"]["type"]), parse_int(str(spec["task"].get("index", 0)))
+    except (ValueError, TypeError, KeyError, AttributeError):
         reader.sign(CLUSTER_SPEC, f"not in Vertex AI's format: {FLAGS}")
         return
-    cluster, role, index = found
     pools = [next((cluster[name] for name in names if name in cluster), []) for names in RANKED]
     own = next((place for place, names in enumerate(RANKED) if role in names), None)
     if own is None:
@@ -42,49 +47,21 @@ def read(reader: Reader) -> None:
         reader.malformed(CLUSTER_SPEC, f"task.index below {len(pools[own])}, the replicas of {role!r}")
         return
     reader.starts = Scope.NODE
-    hosts = [*pools[0], *pools[1]]
+    hosts = (*pools[0], *pools[1])
     node = own * len(pools[0]) + index
-    reader.claim(Fact.NODE_COUNT, len(hosts), CLUSTER_SPEC)
-    reader.claim(Fact.HOSTS, tuple(hosts), CLUSTER_SPEC)
+    is_local = node == 0 and is_loopback(reader.text(MASTER_ADDR) or "")
+    master = Trust.STATED if is_local else Trust.DERIVED
+    reader.claim_hosts(hosts, CLUSTER_SPEC, master=master if len(hosts) > 1 else None)
     reader.claim(Fact.NODE_RANK, node, CLUSTER_SPEC)
-    if len(hosts) > 1:
-        is_local = node == 0 and is_loopback(reader.text(MASTER_ADDR) or "")
-        reader.claim(Fact.MASTER_ADDR, hosts[0], CLUSTER_SPEC, Trust.STATED if is_local else Trust.DERIVED)
     if counts_nodes(reader) == VERTEX_AI:
-        _read_ranks(reader, len(hosts), is_whole=len(hosts) == sum(map(len, cluster.values())))
+        reader.claim_int(Fact.NODE_RANK, RANK)
+        if len(hosts) == sum(map(len, cluster.values())):
+            reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
+        elif reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
+            reader.note(f"{reader.origin(WORLD_SIZE)} counts replicas without a rank, too: not used")
 
 
-def _read_ranks(reader: Reader, count: int, *, is_whole: bool) -> None:
-    reader.claim_int(Fact.NODE_RANK, RANK)
-    if is_whole:
-        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)
-    elif reader.integer(WORLD_SIZE, 1) not in (None, count):
-        reader.note(f"{reader.origin(WORLD_SIZE)} counts replicas without a rank, too: not used")
-
-
-def _names_one_host(reader: Reader) -> bool:
+def _names_one_host(spec: object) -> bool:
     """Whether CLUSTER_SPEC is the short form for a single replica: ``{"chief":["localhost:1234"]}``."""
-    import json
-
-    try:
-        spec = json.loads(reader.text(CLUSTER_SPEC) or "")
-        (addresses,) = spec.values()
-        return isinstance(addresses, list) and len(addresses) == 1
-    except (ValueError, AttributeError, RecursionError):
-        return False
-
-
-def _parse(reader: Reader) -> tuple[dict[str, list[str]], str, int] | None:
-    """Return the hosts by pool, this replica's pool, and its index there; None for another format."""
-    import json
-
-    try:
-        spec = json.loads(reader.text(CLUSTER_SPEC) or "")
-        cluster = {
-            str(pool): [parse_host_port(address)[0] for address in addresses]
-            for pool, addresses in spec["cluster"].items()
-        }
-        role, index = str(spec["task"]["type"]), spec["task"].get("index", 0)
-        return cluster, role, parse_int(str(index))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Malformed):
-        return None
+    pools = list(spec.values()) if isinstance(spec, dict) else []
+    return len(pools) == 1 and isinstance(pools[0], list) and len(pools[0]) == 1

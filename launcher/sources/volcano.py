@@ -15,14 +15,14 @@ from launcher.core.environ import Reader, is_loopback
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 from launcher.sources.signs import FLAGS, is_above
+from launcher.sources.table import MARKERS
 from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
-INDICES = ("VC_TASK_INDEX", "VK_TASK_INDEX")
+*INDICES, NODE_COUNT, _ = MARKERS["volcano"]
 RANKED = ("master", "worker")
 """The tasks of the pytorch plugin, in rank order."""
 WATCHING = "tensorboard"
-NODE_COUNT = "MA_NUM_HOSTS"
 ROLE = "MA_TASK_NAME"  # worker, learner; ps with TensorFlow
 GPUS = "MA_NUM_GPUS"
 OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTED)
@@ -38,18 +38,15 @@ def read(reader: Reader) -> None:
     named = [*reader.matching(PREFIX, COUNT), NODE_COUNT]
     reader.several += [reader.origin(name) for name in named if is_above(reader, name, 1)]
     reader.several += [reader.origin(name) for name in INDICES if is_above(reader, name, 0)]
-    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
     if reader.has(MPI_HOST):
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
     elif counts_nodes(reader) == VOLCANO:
         _read_plugin(reader, tasks)
-    elif not any(reader.has(name) for name in OTHERS) and not _is_process(reader):
+    elif not any(reader.has(name) for name in OTHERS) and (
+        not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1"
+    ):  # else another starter numbers this very process; a world size of 1 is an image's default
         _read_names(reader, tasks)
-
-
-def _is_process(reader: Reader) -> bool:
-    """Whether another starter numbers this very process; a world size of 1 is an image's default."""
-    return reader.has(LOCAL_RANK) and reader.text(WORLD_SIZE) != "1"
 
 
 def _read_tasks(reader: Reader) -> Tasks:
@@ -75,25 +72,24 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     reader.starts = Scope.NODE
     node = reader.claim_int(Fact.NODE_RANK, RANK)
     _check_index(reader, tasks, node)
-    if tasks.keys() >= set(RANKED) and all(tasks[task] for task in RANKED):
-        hosts = _join(tasks, RANKED)
-        _claim_hosts(reader, RANKED, hosts, here=node == 0)
+    if all(tasks.get(task) for task in RANKED):
+        hosts = _claim_hosts(reader, tasks, RANKED, here=node == 0)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
             reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
     elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
-        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)
+        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)
     else:
         reader.sign(WORLD_SIZE, f"unknown which tasks it counts: {FLAGS}")
 
 
 def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
     """Report a rank that contradicts the index within the task: the workers' ranks follow the masters'."""
-    index = next((reader.integer(name) for name in INDICES if reader.has(name)), None)
+    name = next((name for name in INDICES if reader.has(name)), "")
+    index = reader.integer(name)
     if index is None or node is None:
         return
     ahead = len(tasks.get(RANKED[0], ())) or 1
     if node not in (index, index + ahead if len(tasks) != 1 else index):
-        name = next(name for name in INDICES if reader.has(name))
         reader.problem(
             "contradiction",
             f"{reader.origin(RANK)} but {reader.origin(name)}: no pod of this job has both",
@@ -104,46 +100,45 @@ def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
 def _read_names(reader: Reader, tasks: Tasks) -> None:
     """Claim this pod by its index if one task has all pods, else by its name in the lists of hosts."""
     ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
-    hosts = _join(tasks, ranked)
+    hosts = tuple(host for task in ranked for host in tasks[task])
     if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
         _sign(reader, "unknown which tasks have ranks")
         return
     count = None
     if len(ranked) == 1:
-        count = reader.claim_int(Fact.NODE_COUNT, _name(ranked[0], COUNT), 1)
+        count = reader.claim_int(Fact.NODE_COUNT, _name(ranked[0], COUNT))
     elif not ranked:
-        count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)
+        count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT)
     count = count or len(hosts)
     if not count:
         if any(reader.has(name) for name in INDICES):
             _sign(reader, "an index without the number of pods")
         return
     reader.starts = Scope.NODE
-    node = _find_node(reader, tasks, hosts, count)
-    if node is not None:
-        _claim_hosts(reader, ranked, hosts)
+    if _claim_node(reader, tasks, hosts, count):
+        _claim_hosts(reader, tasks, ranked)
 
 
-def _find_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> int | None:
-    """Claim the place of this pod among those with ranks and return it; report a sign if it has none."""
+def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> bool:
+    """Claim the place of this pod among those with ranks, or report a sign; return whether it has a place."""
     own = reader.host.hostname().partition(".")[0]
     places = [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
     others = [host.partition(".")[0] for task in tasks.values() for host in task]
     if (not places and any(_is_of_another_task(own, other) for other in others)) or reader.text(ROLE) == "ps":
         _sign(reader, "this pod is of a task without ranks")
-        return None
+        return False
     if len(tasks) <= 1:
         if count == 1:
             reader.claim(Fact.NODE_RANK, 0, "the only pod")
-            return 0
+            return True
         for name in INDICES:
             if reader.has(name):
-                return reader.claim_int(Fact.NODE_RANK, name)
+                return reader.claim_int(Fact.NODE_RANK, name) is not None
     if len(places) != 1:
         _sign(reader, "the index counts within a task, and this pod's place in the job is unknown")
-        return None
+        return False
     reader.claim(Fact.NODE_RANK, places[0], f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
-    return places[0]
+    return True
 
 
 def _is_of_another_task(own: str, other: str) -> bool:
@@ -154,24 +149,20 @@ def _is_of_another_task(own: str, other: str) -> bool:
     return len(mine) == len(its) == 3 and mine[0] == its[0] and mine[1] != its[1] and mine[2].isdecimal()
 
 
-def _join(tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(host for task in ranked for host in tasks[task])
-
-
 def _claim_hosts(
-    reader: Reader, ranked: tuple[str, ...], hosts: tuple[str, ...], *, here: bool = False
-) -> None:
-    """Claim the lists, and the first host as master.
+    reader: Reader, tasks: Tasks, ranked: tuple[str, ...], *, here: bool = False
+) -> tuple[str, ...]:
+    """Claim the lists, and the first host as master; return the hosts.
 
     ``here``: the first host is this pod, whose MASTER_ADDR may be localhost instead.
     """
-    if not hosts:
-        return
+    hosts = tuple(host for task in ranked for host in tasks[task])
     names = [_name(task, HOSTS) for task in ranked]
-    origin = names[0] if len(names) == 1 else " + ".join(names)
-    reader.claim_hosts(hosts, origin)
-    is_local = here and is_loopback(reader.text(MASTER_ADDR) or "")
-    reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.STATED if is_local else Trust.DERIVED)
+    reader.claim_hosts(hosts, names[0] if len(names) == 1 else " + ".join(names))
+    if hosts:
+        is_local = here and is_loopback(reader.text(MASTER_ADDR) or "")
+        reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.STATED if is_local else Trust.DERIVED)
+    return hosts
 
 
 def _sign(reader: Reader, why: str) -> None:

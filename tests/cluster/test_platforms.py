@@ -14,7 +14,7 @@ from launcher.rehearse.job import base_environ, run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
 from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform
-from launcher.sources import TABLE
+from launcher.sources.table import TABLE
 
 from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.fabrics.generated import WORD
+from launcher.fabrics.topology_file import WORD
 from tests.cluster.test_made_up_sys import DRESS
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.process.starting import launch

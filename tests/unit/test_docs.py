@@ -25,7 +25,8 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.rehearse.platforms import PLATFORMS
-from launcher.sources import TABLE, Row, gather
+from launcher.sources import gather
+from launcher.sources.table import TABLE, Row
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from launcher.core.errors import HardwareMissing
-from launcher.core.model import Policy
+from launcher.core.model import Network, Policy
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
-from launcher.fabrics.facts import Facts
-from launcher.fabrics.finding import Wish
-from launcher.fabrics.generated import WORD
+from launcher.fabrics.facts import Facts, Wish
 from launcher.fabrics.reading import choose_interface, parse_bus_ids, parse_conf, read_facts
+from launcher.fabrics.topology_file import WORD
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
 from launcher.machine.infiniband import Port
@@ -106,7 +105,7 @@ def test_nd_h200_v5_uses_its_eight_ports_and_not_the_ninth(tmp_path: Path) -> No
         "NCCL_IB_PCI_RELAXED_ORDERING": "1",
         "NCCL_IGNORE_CPU_AFFINITY": "1",
     }
-    assert (fabric.name, fabric.why, fabric.port_count) == (
+    assert (fabric.network.fabric, fabric.network.why, fabric.network.port_count) == (
         "ib",
         "8 active InfiniBand ports of 400 Gb/s",
         8,
@@ -121,8 +120,8 @@ def test_accelerated_networking_alone_is_no_infiniband(sign: str, tmp_path: Path
     host = machine(tmp_path, "accelerated_networking_only", {TAG_FILE: ASSET_TAG} if sign == "tag" else {})
     environ = {"size": vm("Standard_ND96is_H100_v5"), "batch": {"AZ_BATCH_NODE_ID": "tvm-1"}}.get(sign, {})
     fabric = choose(host, environ)
-    assert fabric.name == "tcp"
-    assert fabric.port_count is None
+    assert fabric.network.fabric == "tcp"
+    assert fabric.network.port_count is None
     assert values(fabric)["NCCL_IB_DISABLE"] == "1"
     assert values(fabric)["UCX_NET_DEVICES"] == "eth0"
     assert "NCCL_IB_HCA" not in values(fabric)
@@ -131,13 +130,14 @@ def test_accelerated_networking_alone_is_no_infiniband(sign: str, tmp_path: Path
 def test_accelerated_networking_is_known_by_the_interface_above_it(tmp_path: Path) -> None:
     """Its interface belongs to one with an address that is no bond: a hypervisor's, Azure or not."""
     host = machine(tmp_path, "accelerated_networking_only")
-    assert choose(host).name == "roce"  # nothing tells the two apart here, and NCCL would take it too
+    # Nothing tells the two apart here, and NCCL would take it too
+    assert choose(host).network.fabric == "roce"
     below = Interface("enP1s1", (), True, True, kind="ethernet", master="eth0")
     host.found = (LO, ETH0, below)
     assert values(choose(host))["NCCL_IB_DISABLE"] == "1"
     bond = Interface("eth0", ETH0.addresses, True, True, kind="bond")
     host.found = (LO, bond, below)
-    assert choose(host).name == "roce"
+    assert choose(host).network.fabric == "roce"
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_other_sizes_of_azure(size: str, count: int, rate: int, tmp_path: Path) 
     named |= {f"mlx5_{count}": device(count, "Ethernet")}
     fabric = choose(machine(tmp_path, devices(named)), vm(size))
     expected = ",".join(f"mlx5_{number}:1" for number in range(count))
-    assert (fabric.name, fabric.port_count) == ("ib", count)
+    assert (fabric.network.fabric, fabric.network.port_count) == ("ib", count)
     assert values(fabric)["NCCL_IB_HCA"] == f"={expected}"
     assert values(fabric)["UCX_NET_DEVICES"] == expected
-    assert f"{rate:g} Gb/s" in fabric.why
+    assert f"{rate:g} Gb/s" in fabric.network.why
 
 
 def test_the_familys_settings_are_azures_own(tmp_path: Path) -> None:
@@ -239,14 +239,14 @@ def test_nc24rs_v3_has_one_port_of_two(tmp_path: Path) -> None:
     """A ConnectX-3: the second port of the device is down, and the other device is Ethernet."""
     fabric = choose(machine(tmp_path, "nc24rs_v3_mlx4"), vm("Standard_NC24rs_v3"))
     assert values(fabric)["NCCL_IB_HCA"] == "=mlx4_0:1"
-    assert fabric.port_count == 1
+    assert fabric.network.port_count == 1
     assert fabric.notes[-1] == "InfiniBand ports that are not used: mlx4_0:2 DOWN"
 
 
 def test_nc24r_has_rdma_that_nccl_cannot_use(tmp_path: Path) -> None:
     """No SR-IOV: whatever device shows up, NCCL must not try."""
     fabric = choose(machine(tmp_path, "accelerated_networking_only"), vm("Standard_NC24r"))
-    assert (fabric.name, values(fabric)["NCCL_IB_DISABLE"]) == ("tcp", "1")
+    assert (fabric.network.fabric, values(fabric)["NCCL_IB_DISABLE"]) == ("tcp", "1")
     with pytest.raises(HardwareMissing, match="Standard_NC24r has RDMA without SR-IOV"):
         choose(
             Host(str(tmp_path / "none")),
@@ -258,7 +258,7 @@ def test_nc24r_has_rdma_that_nccl_cannot_use(tmp_path: Path) -> None:
 def test_roce_lists_the_active_hardware_ports(tmp_path: Path) -> None:
     """Not the one that is down, nor the one in software, whose device file we have not either."""
     fabric = choose(machine(tmp_path, "roce"))
-    assert (fabric.name, fabric.port_count) == ("roce", 1)
+    assert (fabric.network.fabric, fabric.network.port_count) == ("roce", 1)
     assert values(fabric) == {
         **SOCKETS,
         "NCCL_IB_HCA": "=mlx5_bond_0:1",
@@ -287,9 +287,9 @@ def test_efa_with_the_plugin(
     """A p5: only libfabric's provider is named, and the plugin where NCCL would not try its name."""
     host = machine(tmp_path, "efa", {f"{OFI[1:]}/{library}": ""})
     fabric = choose(host, environ)
-    assert (fabric.name, fabric.port_count) == ("efa", 2)
+    assert (fabric.network.fabric, fabric.network.port_count) == ("efa", 2)
     assert values(fabric) == {**SOCKETS, **expected}
-    assert f"{OFI}/{library}" in fabric.why
+    assert f"{OFI}/{library}" in fabric.network.why
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_efa_without_the_plugin_is_tcp_and_says_so(
     """The silent way to a tenth of the speed."""
     host = machine(tmp_path, "efa", files)
     fabric = choose(host, environ)
-    assert (fabric.name, values(fabric)) == ("tcp", SOCKETS)
+    assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     assert f"not EFA: {reason}" in fabric.notes
     with pytest.raises(HardwareMissing) as caught:
         choose(host, environ, Wish(required="efa", required_origin="--require-fabric efa"))
@@ -327,7 +327,7 @@ def test_omni_path_says_infiniband_and_is_none(tmp_path: Path) -> None:
     fabric = choose(
         machine(tmp_path, {**read_fabric("omni_path"), "exposed": ["uverbs0", "uverbs1", "uverbs2"]})
     )
-    assert (fabric.name, values(fabric)) == ("tcp", SOCKETS)
+    assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     assert fabric.notes == ("not InfiniBand: it is Omni-Path, for which NCCL needs a plugin (OFI, PSM2)",)
 
 
@@ -343,7 +343,7 @@ def test_mlx5_1_does_not_mean_mlx5_10(tmp_path: Path) -> None:
     """As a prefix it would; INIT, DOWN, ARMED and deferred ports are no use, and are named."""
     fabric = choose(machine(tmp_path, "bare_metal_mixed_states"))
     assert values(fabric)["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_10:1"
-    assert fabric.why == "2 active InfiniBand ports of 200 and 400 Gb/s"
+    assert fabric.network.why == "2 active InfiniBand ports of 200 and 400 Gb/s"
     (note,) = [note for note in fabric.notes if "not used" in note]
     assert all(text in note for text in ("mlx5_0:1 INIT", "mlx5_2:1 DOWN", "mlx5_3:1 ARMED"))
     one = choose(
@@ -358,7 +358,7 @@ def test_ports_that_are_not_active_are_tcp_and_nothing_is_switched_off(state: st
     named = {"mlx5_0": device(0, state=state), "mlx5_an0": device(1, "Ethernet")}
     host = machine(tmp_path, devices(named), {TAG_FILE: ASSET_TAG})
     fabric = choose(host)
-    assert (fabric.name, values(fabric)) == ("tcp", SOCKETS)
+    assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     with pytest.raises(HardwareMissing, match=f"no port is ACTIVE .mlx5_0:1 {state[3:]}"):
         choose(host, wish=Wish(required="ib", required_origin="--require-fabric ib"))
 
@@ -367,7 +367,7 @@ def test_ports_that_the_container_does_not_have_are_named_with_the_fix(tmp_path:
     """/sys shows the whole machine, /dev only what was granted."""
     host = machine(tmp_path, {**read_fabric("nd96isr_h200_v5"), "exposed": []})
     fabric = choose(host)
-    assert fabric.name == "tcp"
+    assert fabric.network.fabric == "tcp"
     assert "NCCL_IB_DISABLE" not in values(fabric)
     with pytest.raises(HardwareMissing) as caught:
         choose(host, wish=Wish(required="ib", required_origin="LAUNCHER_REQUIRE_FABRIC='ib'"))
@@ -421,7 +421,9 @@ def test_a_variable_that_rules_the_fabric_out_is_named(
     """The user wins, but not against himself in silence."""
     host = machine(tmp_path, "nd96isr_h200_v5")
     found = choose(host, environ)
-    assert found.name == "ib" and re.search(what + ".*: NCCL will not use InfiniBand", " ".join(found.notes))
+    assert found.network.fabric == "ib" and re.search(
+        what + ".*: NCCL will not use InfiniBand", " ".join(found.notes)
+    )
     with pytest.raises(HardwareMissing, match=what):
         choose(host, environ, Wish(required="ib", required_origin="--require-fabric ib"))
 
@@ -454,13 +456,13 @@ def test_a_variable_that_leaves_the_fabric_is_none_against_it(
     """Networks of NVIDIA's plugin use the same ports, and one port is one."""
     host = machine(tmp_path, "nd96isr_h200_v5")
     fabric = choose(host, environ, Wish(required="ib", required_origin="--require-fabric ib"))
-    assert fabric.name == "ib" and not [note for note in fabric.notes if "will not use" in note]
+    assert fabric.network.fabric == "ib" and not [note for note in fabric.notes if "will not use" in note]
 
 
 def test_tcp_is_what_a_variable_may_ask_for(tmp_path: Path) -> None:
     """In any case of letters."""
     wish = Wish("tcp", "--fabric tcp")
-    assert choose(Machine(str(tmp_path)), {"NCCL_NET": "socket"}, wish).name == "tcp"
+    assert choose(Machine(str(tmp_path)), {"NCCL_NET": "socket"}, wish).network.fabric == "tcp"
 
 
 def test_forcing_infiniband_leaves_no_silent_way_back(tmp_path: Path) -> None:
@@ -481,7 +483,7 @@ def test_gpudirect_tcpx_keeps_its_own_settings(folder: str, tmp_path: Path) -> N
     """Its checker refuses variables that differ from its file, so NCCL is told nothing."""
     host = machine(tmp_path, {"devices": {}}, {f"{folder[1:]}/libnccl-net.so": ""})
     fabric = choose(host, {"LD_LIBRARY_PATH": folder})
-    assert (fabric.name, set(values(fabric))) == ("gcp", {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"})
+    assert (fabric.network.fabric, set(values(fabric))) == ("gcp", {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"})
     assert f"source {folder}/nccl-env-profile.sh" in fabric.notes[0]
     assert choose(host, {"LD_LIBRARY_PATH": folder, "NCCL_FASTRAK_CTRL_DEV": "eth0"}).notes == (
         f"NCCL would load the net plugin {folder}/libnccl-net.so",
@@ -716,7 +718,7 @@ def test_what_is_required_holds_on_one_node_too(tmp_path: Path) -> None:
 
 def test_nothing_is_known_of_nothing() -> None:
     """No facts at all: TCP, and not one setting."""
-    assert plan_fabric(Facts()) == Fabric("tcp", "TCP")
+    assert plan_fabric(Facts()) == Fabric(Network("tcp", "TCP"))
     assert [row.name for row in FABRICS] == ["ib", "efa", "gcp", "roce", "tcp"]
 
 
@@ -727,7 +729,7 @@ def test_public_machines(name: str, tmp_path: Path) -> None:
     fabric = choose(build(tmp_path, made), made.environ)
     found = values(fabric)
     ports = ",".join(f"{device}:1" for device in made.hca)
-    assert (fabric.name, found.get("GLOO_SOCKET_IFNAME")) == (made.fabric, made.interface)
+    assert (fabric.network.fabric, found.get("GLOO_SOCKET_IFNAME")) == (made.fabric, made.interface)
     assert found.get("NCCL_IB_HCA", "").removeprefix("=") == ports
     assert found.get("UCX_NET_DEVICES", "") == ports
 
@@ -748,7 +750,7 @@ def test_what_cannot_be_decided_is_said(tmp_path: Path) -> None:
         "no list of ports is set: undecided whether mlx5_0:1 (eth0 has the default route) is for GPUs; to "
         "decide: NCCL_IB_HCA",
     )
-    assert (fabric.ports, fabric.port_count) == ((), None)
+    assert (fabric.network.ports, fabric.network.port_count) == ((), None)
 
 
 def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
@@ -757,15 +759,15 @@ def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
     replayed = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
     replayed.interfaces = host.interfaces  # type: ignore[method-assign]  # those of a built machine are made up
     expected = choose(host)
-    assert len(expected.ports) == 16
-    assert (choose(replayed).ports, choose(replayed).notes) == (expected.ports, expected.notes)
+    assert len(expected.network.ports) == 16
+    assert choose(replayed) == expected
 
 
 def test_gib_is_roce(tmp_path: Path) -> None:
     """Google's plugin of A3 Ultra and later uses the RoCE ports, so it satisfies who requires them."""
     made = MACHINES["gcp_a3_ultragpu_8g"]
     wish = Wish(required="roce", required_origin="--require-fabric roce")
-    assert choose(build(tmp_path, made), made.environ, wish).name == "roce"
+    assert choose(build(tmp_path, made), made.environ, wish).network.fabric == "roce"
 
 
 @pytest.mark.parametrize("nodes", [TWO_NODES, {"LAUNCHER_NNODES": "1"}])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.core.model import Policy
-from launcher.fabrics.generated import WORD
 from launcher.fabrics.reading import TOPOLOGYD
+from launcher.fabrics.topology_file import WORD
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
@@ -63,7 +63,7 @@ def test_an_nd_h200_v5_has_a_switch_for_each_gpu_and_port(tmp_path: Path) -> Non
     write_v5_gpus(tmp_path)
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5"), vm(H200))
     assert values(fabric)["NCCL_TOPO_FILE"] == WORD
-    ((word, text),) = fabric.files
+    ((word, text),) = fabric.network.files
     assert word == WORD
     assert groups(text) == [
         (str(place // 4), {f"{domain}:00:00.0", f"{0x101 + place:04x}:00:00.0"})
@@ -78,7 +78,7 @@ def test_an_nd_h200_v5_has_a_switch_for_each_gpu_and_port(tmp_path: Path) -> Non
 
 def test_an_nd_a100_v4_has_pairs(tmp_path: Path) -> None:
     """Two GPUs and two ports below each switch; the first GPU is on node 1."""
-    ((_, text),) = choose(v4(tmp_path), vm(A100)).files
+    ((_, text),) = choose(v4(tmp_path), vm(A100)).network.files
     found = groups(text)
     assert [node for node, _ in found] == ["0", "1", "2", "3"]
     assert found[0][1] == {f"{domain}:00:00.0" for domain in ("0003", "0004", "0103", "0104")}
@@ -92,7 +92,7 @@ def test_only_what_is_here_is_in_it(tmp_path: Path) -> None:
     write_v5_gpus(tmp_path, 2)
     fabric = read_fabric("nd96isr_h200_v5")
     fabric["devices"]["mlx5_ib1"]["ports"]["1"]["state"] = "1: DOWN"
-    ((_, text),) = choose(machine(tmp_path, fabric), vm(H200)).files
+    ((_, text),) = choose(machine(tmp_path, fabric), vm(H200)).network.files
     shown = {address for _, devices in groups(text) for address in devices}
     assert "0002:00:00.0" in shown and "0003:00:00.0" not in shown
     assert "0101:00:00.0" in shown and "0102:00:00.0" not in shown
@@ -120,7 +120,7 @@ def test_where_none_is_wanted_there_is_none(
     write_v5_gpus(tmp_path, node=node)
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5", files), vm(size))
     assert "NCCL_TOPO_FILE" not in values(fabric)
-    assert fabric.files == ()
+    assert fabric.network.files == ()
     assert not any("topology file" in note for note in fabric.notes)
 
 
@@ -139,7 +139,7 @@ def test_an_address_that_is_not_documented_gets_none(tmp_path: Path) -> None:
     """Azure may change where the devices of a size are."""
     write_gpus(tmp_path, [("0021:00:00.0", 0)])
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5"), vm(H200))
-    assert fabric.files == ()
+    assert fabric.network.files == ()
     assert "0021:00:00.0" in fabric.notes[-1]
 
 
@@ -149,7 +149,7 @@ def test_a_tree_that_the_node_shows_itself_counts(tmp_path: Path) -> None:
     fabric: dict[str, Any] = read_fabric("nd96isr_h200_v5")
     ib0 = fabric["devices"]["mlx5_ib0"]
     ib0["at"] = "pci0101:00/0101:00:01.0/" + ib0["at"].rpartition("/")[2]
-    assert choose(machine(tmp_path, fabric), vm(H200)).files == ()
+    assert choose(machine(tmp_path, fabric), vm(H200)).network.files == ()
 
 
 def test_a_snapshot_replays_it(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_snapshot_replays_it(tmp_path: Path) -> None:
     write_v5_gpus(tmp_path)
     host = machine(tmp_path, "nd96isr_h200_v5")
     replayed = replay(json.loads(render_snapshot(take_snapshot(host, vm(H200)))))
-    assert choose(replayed, vm(H200)).files == choose(host, vm(H200)).files != ()
+    assert choose(replayed, vm(H200)).network.files == choose(host, vm(H200)).network.files != ()
 
 
 def test_processes_read_it_by_a_path_that_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -706,3 +706,23 @@ def test_another_name_of_the_first_node_is_its_master() -> None:
     )
     made = plan_job(host.environ, host, read_options({}, host.environ), ("true",))
     assert made.topology.master_addr == "here-ib"
+
+
+def test_a_contradiction_is_reported_once() -> None:
+    """Also if a claim that its text quotes is left out: node_count of an outer job of 5 nodes."""
+    inner = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=9 OMPI_COMM_WORLD_LOCAL_RANK=0"
+    outer = "RANK=1 WORLD_SIZE=5 NUM_NODES=5 NODE_RANK=1 NUM_TRAINERS=1"
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(f"{inner} OMPI_COMM_WORLD_LOCAL_SIZE=1 {outer} {MASTER}")
+    (problem,) = caught.value.problems
+    assert problem.what == "OMPI_COMM_WORLD_SIZE='9' but WORLD_SIZE='5': one world_size expected"
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_a_claim_that_is_left_out_contradicts_nothing(gpus: int) -> None:
+    """horovodrun over 5 nodes, typed on a node of a cluster of 4: whatever else was looked at before."""
+    inner = "HOROVOD_RANK=4 HOROVOD_SIZE=5 HOROVOD_LOCAL_RANK=0 HOROVOD_LOCAL_SIZE=1"
+    nodes = "HOROVOD_CROSS_RANK=4 HOROVOD_CROSS_SIZE=5"
+    made = plan(f"{inner} {nodes} SKYPILOT_NUM_NODES=4 {MASTER}", gpus=gpus)
+    assert (made.topology.node_rank, made.topology.node_count, made.topology.world_size) == (4, 5, 5)
+    assert any(note.startswith("SKYPILOT_NUM_NODES='4' is not used") for note in made.notes)
