@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NAME = "launcher-node"
-CONNECT_S = 3.0
+CONNECT_S = 6.0
+"""Seconds of a call, with the proofs."""
 RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
 """A pause between calls is the time without node 0 divided by this share, within these limits."""
 SAY_EVERY_S = 15.0
@@ -367,11 +368,13 @@ def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
         OSError: Nothing answers there.
         Intruder: What answers does not have the key.
     """
+    until = time.monotonic() + CONNECT_S
     connected = socket.create_connection((host, port), CONNECT_S)
     try:
         calling = Calling(key)
         connected.sendall(calling.call)
         while calling.sealed is None:
+            connected.settimeout(max(0.001, until - time.monotonic()))
             data = connected.recv(READ_BYTES)
             if not data:
                 raise Intruder(OTHER_LAUNCHER if calling.has_proved else "closed the connection at once")

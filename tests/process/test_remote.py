@@ -14,7 +14,9 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -277,6 +279,34 @@ def test_a_node_that_is_gone_ends_its_programs_clients(pair: Pair, tmp_path: Pat
     pair.start_node()
     wait_for(lambda: pair.hub.has(1), "node 1 is back")
     assert pair.run("one", "echo again") == (0, b"again\n", b"")
+
+
+def test_a_stranger_at_the_first_port_does_not_keep_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers a byte at a time, each before a call would be given up."""
+    monkeypatch.setattr(programs, "CONNECT_S", 0.5)
+    stranger, _ = listen("127.0.0.1", (0,))
+    stranger.setblocking(True)
+    calls: list[socket.socket] = []
+
+    def drip() -> None:
+        with suppress(OSError):
+            calls.append(stranger.accept()[0])
+            while not calls[0].send(b"x") or not is_over.wait(programs.CONNECT_S / 4):
+                pass
+
+    is_over = threading.Event()
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(OSError):
+            programs.dial("127.0.0.1", stranger.getsockname()[1], KEY)
+        assert time.monotonic() < began + 3
+    finally:
+        is_over.set()
+        thread.join()
+        stranger.close()
+        calls[0].close()
 
 
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:
