@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -320,3 +321,20 @@ def test_only_nodes_of_the_job_join(pair: Pair) -> None:
     started = len(pair.joined)
     wait_for(lambda: len(pair.joined) > started, "it is taken for node 1")
     assert nameless.poll() is None
+
+
+def test_an_ssh_that_reads_nothing_delays_nobody(tmp_path: Path) -> None:
+    """However long the variables are: ``--ssh`` reaches the other hosts, and hears signals."""
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/called-$$\nexec sleep 600\n")
+    program.chmod(0o700)
+    hosts = f"{socket.gethostname()},192.0.2.7,192.0.2.8"
+    environ = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}", LONG="x" * 100_000)
+    line = [sys.executable, "-m", "launcher", "run", "--ssh", "--hosts", hosts, "--", "true"]
+    with subprocess.Popen(line, env=environ, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            wait_for(lambda: len(list(tmp_path.glob("called-*"))) == 2, "ssh was called for both")
+        finally:
+            launcher.kill()
+            assert launcher.stderr is not None
+            assert "error" not in launcher.stderr.read()
