@@ -13,7 +13,9 @@ from errno import EINVAL, ENOENT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Tree: TypeAlias = "dict[str, Tree]"
 
 READ_LIMIT_BYTES = 1 << 20
 _READ_STEP_BYTES = 1 << 14
@@ -75,7 +77,7 @@ class Recording:
 
     def __init__(self, texts: Mapping[str, object]) -> None:
         self._texts = texts
-        self._folders: dict[str, set[str]] = {}
+        self._tree: Tree = {}
 
     def path(self, path: str) -> str:
         """Return a path that does not exist."""
@@ -94,12 +96,15 @@ class Recording:
 
     def list_folder(self, path: str) -> tuple[str, ...]:
         """Return the names in a folder that occur in recorded paths."""
-        if not self._folders:  # a search for each folder would take hours for thousands
+        if not self._tree:  # a search for each folder would take hours for thousands
             for name in self._texts:
-                while name:
-                    name, _, last = name.rpartition("/")
-                    self._folders.setdefault(name, set()).add(last)
-        return tuple(sorted(self._folders.get(path.rstrip("/"), ())))
+                folder = self._tree
+                for part in name.split("/"):
+                    folder = folder.setdefault(part, {})
+        folder = self._tree
+        for part in path.rstrip("/").split("/"):
+            folder = folder.get(part, {})
+        return tuple(sorted(folder))
 
     def has_file(self, path: str) -> bool:
         """Whether a file was recorded."""

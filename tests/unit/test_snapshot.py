@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from launcher.core.redact import is_public_name
 from launcher.machine.host import DEVICE_LIMIT, Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import read_snapshot, replay
+from launcher.planning.recorded import FOLDERS_LIMIT, read_snapshot, replay
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
@@ -244,6 +245,22 @@ def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
     assert len(host.hca_ports()) == DEVICE_LIMIT
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports") == ("1",)
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports/1/state") == host.list_folder("/x") == ()
+
+
+def test_folders_in_a_path_cost_no_more_than_their_names(tmp_path: Path) -> None:
+    """A path of 400 KB once took 40 GB: each folder in it was kept with the whole path to it."""
+    path = tmp_path / "node.json"
+    deep = "/a" * (FOLDERS_LIMIT // 3)
+    path.write_text(json.dumps({"environ": {}, "files": {f"{deep}/b": "text"}}))
+    tracemalloc.start()
+    host = read_snapshot(str(path))
+    assert host.list_folder(deep) == ("b",)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200 << 20
+    path.write_text(json.dumps({"environ": {}, "files": {deep * 4: "text"}}))
+    with pytest.raises(UsageError, match="folders"):
+        read_snapshot(str(path))
 
 
 def test_a_snapshot_is_written_in_one_step(tmp_path: Path) -> None:
