@@ -155,20 +155,21 @@ def test_every_variable_that_a_source_reads_can_be_in_a_snapshot() -> None:
 
 def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     """What tells InfiniBand from Ethernet, and nothing else of /sys."""
-    device = tmp_path / "sys/devices/pci0/infiniband/mlx5_0"
+    link = "/sys/devices/pci0/infiniband/mlx5_0"
+    device = tmp_path / link[1:]
     (device / "ports/1/gids").mkdir(parents=True)
     for name, text in {"link_layer": "InfiniBand\n", "state": "4: ACTIVE\n", "lid": "0x1\n"}.items():
         (device / "ports/1" / name).write_text(text)
     (device / "ports/1/gids/0").write_text("fe80::\n")
     (device / "node_guid").write_text("0000:0000\n")
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
-    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(device)
+    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(link)
     recorded = take_snapshot(Host(str(tmp_path)), {})
     files = recorded["files"]
     assert isinstance(files, dict)
     device_files = {path: value for path, value in files.items() if path.startswith("/sys/class/infiniband/")}
     assert device_files == {
-        "/sys/class/infiniband/mlx5_0": {"link": str(device)},
+        "/sys/class/infiniband/mlx5_0": {"link": link},
         "/sys/class/infiniband/mlx5_0/ports/1": None,
         "/sys/class/infiniband/mlx5_0/ports/1/gids/0": "fe80::\n",
         "/sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
@@ -178,7 +179,7 @@ def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     assert host.list_folder("/sys/class/infiniband") == ("mlx5_0",)
     assert host.list_folder("/sys/class/infiniband/mlx5_0/ports") == ("1",)
     assert host.read_text("/sys/class/infiniband/mlx5_0/ports/1/link_layer") == "InfiniBand\n"
-    assert host.read_link("/sys/class/infiniband/mlx5_0") == str(device)
+    assert host.read_link("/sys/class/infiniband/mlx5_0") == link
     assert host.read_text("/proc/self/cgroup") is None
 
 
