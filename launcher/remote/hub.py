@@ -20,6 +20,7 @@ from launcher.core.frozen import frozen
 from launcher.core.messages import Garbled, pack, parse, unpack
 from launcher.remote.messages import (
     BEAT_S,
+    CHUNK_BYTES,
     FROM_CLIENT,
     FROM_NODE,
     LOST_S,
@@ -35,6 +36,7 @@ from launcher.remote.messages import (
     StillHere,
     StreamData,
     StreamTaken,
+    decode_data,
 )
 
 TYPE_CHECKING = False
@@ -256,6 +258,8 @@ class Hub:
         """
         message = unpack(packed, FROM_CLIENT)
         if isinstance(message, StreamData):
+            if len(decode_data(message.data)) > CHUNK_BYTES:
+                raise Garbled("more data than a message may have")
             node.connection.send(pack(StreamData(number, 0, message.data)))
         elif isinstance(message, StreamTaken):
             node.connection.send(pack(StreamTaken(number, 1, message.size)))

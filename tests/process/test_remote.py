@@ -30,7 +30,14 @@ from launcher.machine.pythons import own_program
 from launcher.process.loop import Loop
 from launcher.remote import programs, rsh
 from launcher.remote.hub import Gate, Hub
-from launcher.remote.messages import WINDOW_BYTES, AskProgram, RunProgram, StreamTaken, decode_data
+from launcher.remote.messages import (
+    WINDOW_BYTES,
+    AskProgram,
+    RunProgram,
+    StreamData,
+    StreamTaken,
+    decode_data,
+)
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
@@ -180,6 +187,19 @@ def test_clients_that_come_while_there_is_no_descriptor(pair: Pair) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         client.sendall(encode(pack(AskProgram("zero", "true"))) + b"\n")
         assert json.loads(client.recv(4096)) == {"is": "runhere"}
+
+
+@pytest.mark.parametrize("data", ["no base64", "A" * FRAME_LIMIT_BYTES], ids=["no base64", "too long"])
+def test_a_client_of_another_make_disturbs_no_other(pair: Pair, data: str) -> None:
+    """Its connection ends, not that of the node."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        client.connect(pair.path)
+        for said in (AskProgram("one", "cat"), StreamData(0, 0, data)):
+            client.sendall(encode(pack(said)) + b"\n")
+        while client.recv(4096):
+            pass
+    assert pair.run("one", "echo hi") == (0, b"hi\n", b"")
 
 
 def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
