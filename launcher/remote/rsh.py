@@ -61,7 +61,7 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
 
         def tell(message: object) -> None:
             """Send a message; if the command has ended meanwhile, what we receive tells."""
-            with suppress(OSError):
+            with suppress(BrokenPipeError, ConnectionResetError):
                 connected.sendall(pack_line(pack(message)))
 
         tell(AskProgram(host, line))
