@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 NAME = "launcher-node"
-CONNECT_S = 6.0
+CONNECT_S = 3.0
 """Seconds of a call, with the proofs."""
 RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
 """A pause between calls is the time without node 0 divided by this share, within these limits."""
