@@ -3,7 +3,7 @@
 A connection that has not passed the handshake costs a socket and 64 bytes, for a few seconds at most. There
 are never more than `PENDING_MAX` of them. If more come, a place is taken from the network that holds most of
 them, and in it from the busiest address: however often one calls, the others get in. If many addresses call,
-each connection gets a tenth of a second: a client with the key needs a thousandth.
+each connection gets 30 ms: a client with the key needs one, and a round trip.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PENDING_MAX = 256
 SLOW_S = 1.0
 """A connection without a first message after this time yields to others if there are too many ..."""
 CROWD = 32
-"""... and if one address holds more places than a node has launchers, or more than `PENDING_MAX` connections
-had to yield within `CALM_S`, the oldest connection yields sooner: even in a flood of 2,500 connections a
-second each gets a place, and none keeps it forever."""
-CROWDED_S = 0.1
-CALM_S = 10.0
+"""... and if one address holds more places than a node has launchers, or more than `YIELDS` connections had
+to yield at once, or `YIELDS_PER_S` a second, the oldest connection yields sooner: even in a flood of 8,000
+connections a second each gets a place, and the whole queue of the kernel is through within a second."""
+CROWDED_S = 0.03
+YIELDS, YIELDS_PER_S = 32, 25.0
 FIRST_S = 5.0
 READ_BYTES = 4096
 
@@ -81,7 +81,7 @@ class Acceptor:
         self.turned_away = TurnedAway(say)
         self._key, self._loop, self._admit = key, loop, admit
         self._arrivals: dict[int, Arrival] = {}
-        self._calm = Bucket(PENDING_MAX, PENDING_MAX / CALM_S)
+        self._calm = Bucket(YIELDS, YIELDS_PER_S)
         self._listener = Listener(listening, loop, self._take, self._has_room, say)
 
     def __len__(self) -> int:

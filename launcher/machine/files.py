@@ -8,26 +8,52 @@ from __future__ import annotations
 
 import os
 import stat
-from errno import EINVAL, ENOENT
+from errno import EINVAL, ELOOP, ENOENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Tree: TypeAlias = "dict[str, Tree]"
 
 READ_LIMIT_BYTES = 1 << 20
 _READ_STEP_BYTES = 1 << 14
+LINKS_MAX = 40
+"""Links in one path; the kernel's limit, see path_resolution(7)."""
 
 
 class Folder:
-    """The files below a folder: a whole machine's for ``/``."""
+    """The files below a folder, and no others: a whole machine's for ``/``."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def path(self, path: str) -> str:
-        """Return the path under ``root`` of an absolute path of the machine."""
-        return os.path.join(self.root, path.lstrip("/"))
+    def path(self, path: str, *, follows: bool = True) -> str:
+        """Return where an absolute path of the machine is; links lead to places below ``root`` (chroot(2)).
+
+        Raises:
+            OSError: Links lead in a circle.
+        """
+        if self.root == "/":
+            return f"/{path.lstrip('/')}"
+        found: list[str] = []
+        left, links = path.split("/")[::-1], 0
+        while left:
+            part = left.pop()
+            if part == "..":
+                del found[-1:]
+            elif part not in ("", "."):
+                found.append(part)
+                here = os.path.join(self.root, *found)
+                if (left or follows) and os.path.islink(here):
+                    links += 1
+                    if links > LINKS_MAX:
+                        raise OSError(ELOOP, os.strerror(ELOOP))
+                    target = os.readlink(here)
+                    found = [] if target.startswith("/") else found[:-1]
+                    left += target.split("/")[::-1]
+        return os.path.join(self.root, *found)
 
     def read_text(self, path: str) -> str | None:
         """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable.
@@ -42,7 +68,7 @@ class Folder:
     def read_link(self, path: str) -> str | None:
         """Return the target of a symbolic link, None if it is not a link."""
         try:
-            return os.readlink(self.path(path))
+            return os.readlink(self.path(path, follows=False))
         except (OSError, ValueError):
             return None
 
@@ -55,7 +81,10 @@ class Folder:
 
     def has_file(self, path: str) -> bool:
         """Whether a path exists, as a file of any kind or as a link."""
-        return os.path.lexists(self.path(path))
+        try:
+            return os.path.lexists(self.path(path, follows=False))
+        except OSError:
+            return False
 
     def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
         """Return the content of a file that the user names: see `launcher.machine.whole.read_whole`."""
@@ -75,7 +104,7 @@ class Recording:
 
     def __init__(self, texts: Mapping[str, object]) -> None:
         self._texts = texts
-        self._folders: dict[str, set[str]] = {}
+        self._tree: Tree = {}
 
     def path(self, path: str) -> str:
         """Return a path that does not exist."""
@@ -94,12 +123,15 @@ class Recording:
 
     def list_folder(self, path: str) -> tuple[str, ...]:
         """Return the names in a folder that occur in recorded paths."""
-        if not self._folders:  # a search for each folder would take hours for thousands
+        if not self._tree:  # a search for each folder would take hours for thousands
             for name in self._texts:
-                while name:
-                    name, _, last = name.rpartition("/")
-                    self._folders.setdefault(name, set()).add(last)
-        return tuple(sorted(self._folders.get(path.rstrip("/"), ())))
+                folder = self._tree
+                for part in name.split("/"):
+                    folder = folder.setdefault(part, {})
+        folder = self._tree
+        for part in path.rstrip("/").split("/"):
+            folder = folder.get(part, {})
+        return tuple(sorted(folder))
 
     def has_file(self, path: str) -> bool:
         """Whether a file was recorded."""

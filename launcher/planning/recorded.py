@@ -22,6 +22,8 @@ SNAPSHOT_LIMIT_BYTES = 1 << 24
 """Far more than any node's snapshot needs; it guards against endless files."""
 ENTRIES_LIMIT = 1 << 15
 """More names and items than any node's snapshot has, a thousand network interfaces included."""
+FOLDERS_LIMIT = 16 * ENTRIES_LIMIT
+"""Limit of the folders in all paths together: a path of a million slashes names a million folders."""
 DIGITS_LIMIT = 19
 """Maximum digits of a number: bytes of memory have fewer."""
 
@@ -53,6 +55,9 @@ def read_snapshot(path: str) -> Host:
         raise UsageError(_refuse(path, f"expected at most {ENTRIES_LIMIT} entries"))
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
+    files = data.get("files")
+    if isinstance(files, dict) and sum(name.count("/") for name in files) > FOLDERS_LIMIT:
+        raise UsageError(_refuse(path, f"expected at most {FOLDERS_LIMIT} folders"))
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

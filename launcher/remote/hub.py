@@ -12,16 +12,17 @@ import time
 
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import Connection
-from launcher.channel.lines import Lines
+from launcher.channel.frames import FRAME_LIMIT_BYTES
+from launcher.channel.lines import Lines, encode
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
 from launcher.core.messages import Garbled, pack, parse, unpack
 from launcher.remote.messages import (
     BEAT_S,
+    CHUNK_BYTES,
     FROM_CLIENT,
     FROM_NODE,
-    LINE_BYTES,
     LOST_S,
     NOT_REACHED,
     AskProgram,
@@ -34,6 +35,8 @@ from launcher.remote.messages import (
     RunThere,
     StillHere,
     StreamData,
+    StreamTaken,
+    decode_data,
 )
 
 TYPE_CHECKING = False
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 UNSENT_LIMIT_BYTES = 1 << 26
-"""Output that a client does not read, or input that a node does not take; with more, it counts as gone."""
+"""Data that a node does not take; each program has `WINDOW_BYTES` on the way at most."""
 NOT_YET = "its launcher has not joined"
 
 
@@ -192,11 +195,13 @@ class Hub:
         """
         node.heard_at = time.monotonic()
         message = unpack(packed, FROM_NODE)
-        number = message.number if isinstance(message, (StreamData, ProgramEnded)) else 0
+        number = message.number if isinstance(message, (StreamData, StreamTaken, ProgramEnded)) else 0
         client = node.clients.get(number)
         match message:
             case StreamData() if client is not None:
                 client.send(pack(StreamData(0, message.stream, message.data)))
+            case StreamTaken() if client is not None:
+                client.send(pack(StreamTaken(0, message.stream, message.size)))
             case ProgramEnded() if client is not None:
                 del node.clients[number]
                 client.send(pack(ProgramEnded(0, message.status, message.why)))
@@ -229,8 +234,10 @@ class Hub:
             why = f"no node of this job is called {ask.host}: {self._names()}"
         elif index not in self._nodes:
             why = f"node {index} ({ask.host}): {self.why(index)}"
-        elif len(ask.line) > LINE_BYTES:
-            why = f"a command line of {len(ask.line)} characters, expected {LINE_BYTES} at most"
+        run = pack(RunProgram(self._count + 1, self._gate.export + ask.line))
+        size = len(encode(run))
+        if not why and size > FRAME_LIMIT_BYTES:
+            why = f"a command line of {size} bytes as a message, expected {FRAME_LIMIT_BYTES} at most"
         if why or index is None:
             client.send(pack(ProgramEnded(0, NOT_REACHED, why)))
             client.finish()
@@ -241,17 +248,21 @@ class Hub:
         client.send(pack(RunThere()))
         node.clients[number] = client
         client.redirect(lambda packed: self._feed(node, number, packed), lambda _: self._leave(node, number))
-        node.connection.send(pack(RunProgram(number, self._gate.export + ask.line)))
+        node.connection.send(run)
 
     def _feed(self, node: Node, number: int, packed: Mapping[str, object]) -> None:
-        """Pass on a client's standard input.
+        """Pass on a client's standard input, and how much of the output it has taken.
 
         Raises:
             Garbled: The message is invalid.
         """
         message = unpack(packed, FROM_CLIENT)
         if isinstance(message, StreamData):
+            if len(decode_data(message.data)) > CHUNK_BYTES:
+                raise Garbled("more data than a message may have")
             node.connection.send(pack(StreamData(number, 0, message.data)))
+        elif isinstance(message, StreamTaken):
+            node.connection.send(pack(StreamTaken(number, 1, message.size)))
 
     def _leave(self, node: Node, number: int) -> None:
         """End a program whose client is gone."""
@@ -262,11 +273,12 @@ class Hub:
 
     def fire(self, now: float) -> None:
         """Send signs of life, and give up the nodes that have sent none for too long."""
-        self.due = now + 1.0
+        self._clients.fire(now)
+        dues = [now + 1.0, self._clients.due]
         if self._acceptor is not None:
             self._acceptor.look(now)
-            if self._acceptor.due is not None:
-                self.due = min(self.due, self._acceptor.due)
+            dues.append(self._acceptor.due)
+        self.due = min(due for due in dues if due is not None)
         if now < self._beat_at:
             return
         self._beat_at = now + BEAT_S

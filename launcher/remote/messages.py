@@ -19,8 +19,8 @@ NOT_REACHED = 255
 """Status of a program whose node is not there, as ssh has it."""
 CHUNK_BYTES = 1 << 15
 """Data of one message: with its encoding it fits into a frame."""
-LINE_BYTES = 48 << 10
-"""Limit of a command line, for the same reason."""
+WINDOW_BYTES = 1 << 18
+"""Data of a program's input, or of its outputs, that may be on its way before the other end has taken it."""
 
 
 def encode_data(data: bytes) -> str:
@@ -101,6 +101,15 @@ class StreamData:
 
 
 @message
+class StreamTaken:
+    """So many bytes of a program's input (0), or of its outputs (1), are taken: as many more may come."""
+
+    number: int
+    stream: int
+    size: int
+
+
+@message
 class ProgramEnded:
     """A program has ended, or could not run; then there is a reason."""
 
@@ -135,7 +144,7 @@ class RunThere:
     """The program starts on another node, which takes its standard input."""
 
 
-FROM_NODE = (NodeHere, StreamData, ProgramEnded, StillHere)
-TO_NODE = (RunProgram, EndProgram, StreamData, NotAdmitted, StillHere)
-FROM_CLIENT = (AskProgram, StreamData)
-TO_CLIENT = (StreamData, ProgramEnded, RunHere, RunThere)
+FROM_NODE = (NodeHere, StreamData, StreamTaken, ProgramEnded, StillHere)
+TO_NODE = (RunProgram, EndProgram, StreamData, StreamTaken, NotAdmitted, StillHere)
+FROM_CLIENT = (StreamData, StreamTaken)
+TO_CLIENT = (StreamData, StreamTaken, ProgramEnded, RunHere, RunThere)

@@ -27,6 +27,7 @@ from launcher.core.frozen import frozen
 from launcher.core.log import say
 from launcher.core.messages import pack, unpack
 from launcher.core.redact import quote
+from launcher.process.execute import RESTORED
 from launcher.process.kernel import set_name
 from launcher.process.loop import Every, Later, Loop
 from launcher.process.watchdog import MARK
@@ -36,6 +37,7 @@ from launcher.remote.messages import (
     LOST_S,
     NOT_REACHED,
     TO_NODE,
+    WINDOW_BYTES,
     EndProgram,
     NodeHere,
     NotAdmitted,
@@ -43,6 +45,7 @@ from launcher.remote.messages import (
     RunProgram,
     StillHere,
     StreamData,
+    StreamTaken,
     decode_data,
     encode_data,
 )
@@ -54,15 +57,15 @@ if TYPE_CHECKING:
 
 NAME = "launcher-node"
 CONNECT_S = 3.0
+"""Seconds of a call, with the proofs."""
 RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
 """A pause between calls is the time without node 0 divided by this share, within these limits."""
 SAY_EVERY_S = 15.0
-HIGH_BYTES = 1 << 17
-"""With more unsent data, nothing more is read from programs."""
-UNSENT_LIMIT_BYTES = 1 << 24
-UNREAD_LIMIT_BYTES = 1 << 26
-"""Standard input that a program does not read; with more, its streams are closed."""
-RESUME_S = 0.02
+UNSENT_LIMIT_BYTES = 1 << 26
+"""Data that node 0 does not take; each program has `WINDOW_BYTES` on the way at most."""
+PIPE_BYTES = 1 << 20
+"""The most that a pipe holds, see pipe(7): what a program has left there at its end."""
+OF_TERMINAL = (signal.SIGHUP, signal.SIGINT)
 LOOK_S = 0.1
 """Seconds between looks at programs whose end the kernel does not report."""
 
@@ -87,13 +90,18 @@ class Config:
 
 
 class Program:
-    """A program that runs here for node 0: its process, its streams, and data for its standard input."""
+    """A program that runs here for node 0: its process, its streams, and data for its standard input.
+
+    Attributes:
+        window: Bytes of its outputs that may be sent before node 0's client has taken those before.
+    """
 
     def __init__(self, number: int, process: Pipes) -> None:
         self.number, self.process = number, process
         self.outputs = {1: process.stdout, 2: process.stderr}
         self.pidfd = -1
         self.unread = bytearray()
+        self.window = WINDOW_BYTES
         self.has_stdin, self.stdin_ends = True, False
 
 
@@ -117,10 +125,7 @@ class Programs:
         self._environ = {name: value for name, value in os.environ.items() if name != MARK}
         self._heard_at = time.monotonic()
         self.is_open = True
-        self._resumes = Later(0.0, self._resume)
-        self._resumes.due = None  # while nothing waits
         self._unwatched: list[Program] = []
-        loop.timers.append(self._resumes)
         self._connection = Connection.of_socket(
             connected, framing, loop, self._obey, lambda why: self._end(why), UNSENT_LIMIT_BYTES
         )  # fmt: skip
@@ -144,7 +149,6 @@ class Programs:
     def _end(self, why: str, *, is_refused: bool = False) -> None:
         if self.is_open:
             self.is_open = False
-            self._loop.timers.remove(self._resumes)
             for program in list(self._programs.values()):
                 self._let_go(program)
             self._lose(why, is_refused)
@@ -163,6 +167,8 @@ class Programs:
                 self._let_go(self._programs[message.number])
             case StreamData() if message.number in self._programs:
                 self._feed(self._programs[message.number], message)
+            case StreamTaken() if message.number in self._programs:
+                self._widen(self._programs[message.number], message.size)
             case NotAdmitted():
                 self._connection.close()
                 self._end(message.why, is_refused=True)
@@ -176,8 +182,7 @@ class Programs:
             self.send(ProgramEnded(run.number, NOT_REACHED, f"cannot start it: {error.strerror}"))
             return
         program = self._programs[run.number] = Program(run.number, process)
-        for stream, fd in program.outputs.items() if self._resumes.due is None else ():
-            self._watch(program, stream, fd)
+        self._watch_outputs(program)
         try:
             program.pidfd = os.pidfd_open(process.pid)
             self._loop.add(program.pidfd, lambda: self._note_end(program))
@@ -202,21 +207,30 @@ class Programs:
             self._unwatched.remove(program)
         if program.number in self._programs:
             for stream in list(program.outputs):
-                while self._send_output(program, stream):
-                    pass
+                for _ in range(PIPE_BYTES // CHUNK_BYTES):  # what it has left behind may write on
+                    if stream not in program.outputs or not self._send_output(program, stream):
+                        break
             code = os.waitstatus_to_exitcode(status)
             self._forget(program)
             self.send(ProgramEnded(program.number, code if code >= 0 else 128 - code))
 
-    def _watch(self, program: Program, stream: int, fd: int) -> None:
-        self._loop.add(fd, lambda: self._forward(program, stream))
+    def _watch_outputs(self, program: Program) -> None:
+        for stream, fd in program.outputs.items():
+            self._loop.add(fd, lambda stream=stream: self._forward(program, stream))  # type: ignore[misc]
 
     def _forward(self, program: Program, stream: int) -> None:
-        """Send the output that can be read now, up to one chunk, unless too much is unsent."""
-        if self._connection.unsent_bytes <= HIGH_BYTES:
-            self._send_output(program, stream)
-        elif self._resumes.due is None:
-            self._pause()
+        """Send the output that can be read now, up to one chunk; no more once the window is used up."""
+        self._send_output(program, stream)
+        if program.window <= 0:
+            for fd in program.outputs.values():
+                self._loop.remove(fd)
+
+    def _widen(self, program: Program, size: int) -> None:
+        """Read outputs again, because the client has taken some."""
+        was_shut = program.window <= 0
+        program.window += size
+        if was_shut and program.window > 0:
+            self._watch_outputs(program)
 
     def _send_output(self, program: Program, stream: int) -> bool:
         """Send the output that can be read now, up to one chunk; return whether there was any."""
@@ -225,34 +239,17 @@ class Programs:
         except BlockingIOError:
             return False
         if data:
+            program.window -= len(data)
             self.send(StreamData(program.number, stream, encode_data(data)))
         else:
             self._close_output(program, stream)
         return bool(data)
 
-    def _pause(self) -> None:
-        """Read nothing more from programs until node 0 has taken what was read."""
-        for program in self._programs.values():
-            for fd in program.outputs.values():
-                self._loop.remove(fd)
-        self._resumes.due = time.monotonic() + RESUME_S
-
-    def _resume(self) -> None:
-        if self._connection.unsent_bytes > HIGH_BYTES:
-            self._resumes.due = time.monotonic() + RESUME_S
-            return
-        for program in self._programs.values():
-            for stream, fd in program.outputs.items():
-                self._watch(program, stream, fd)
-
     def _feed(self, program: Program, data: StreamData) -> None:
         """Pass data on to a program's standard input."""
         program.unread += decode_data(data.data)
         program.stdin_ends = program.stdin_ends or not data.data
-        if len(program.unread) > UNREAD_LIMIT_BYTES:
-            self._let_go(program)
-        else:
-            self._flush(program)
+        self._flush(program)
 
     def _flush(self, program: Program) -> None:
         if not program.has_stdin:
@@ -260,12 +257,15 @@ class Programs:
         fd = program.process.stdin
         try:
             while program.unread:
-                del program.unread[: os.write(fd, program.unread[:READ_BYTES])]
+                size = os.write(fd, program.unread[:READ_BYTES])
+                del program.unread[:size]
+                self.send(StreamTaken(program.number, 0, size))
         except BlockingIOError:
             if not self._loop.watches(fd):
                 self._loop.add(fd, lambda: self._flush(program), writable=True)
             return
         except OSError:  # it reads no more
+            self.send(StreamTaken(program.number, 0, len(program.unread)))
             program.unread.clear()
         self._loop.remove(fd)
         if program.stdin_ends:
@@ -368,11 +368,13 @@ def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
         OSError: Nothing answers there.
         HandshakeFailed: What answers does not have the key.
     """
+    until = time.monotonic() + CONNECT_S
     connected = socket.create_connection((host, port), CONNECT_S)
     try:
         calling = Calling(key)
         connected.sendall(calling.call)
         while calling.sealed is None:
+            connected.settimeout(max(0.001, until - time.monotonic()))
             data = connected.recv(READ_BYTES)
             if not data:
                 raise HandshakeFailed(
@@ -387,10 +389,13 @@ def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
 
 
 def main(argv: list[str]) -> int:
-    """Join the job that a file describes."""
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    """Join the job that a file describes.
+
+    The signals that we ignore have a handler: programs, unlike with SIG_IGN, find their default action.
+    """
+    kept = [number for number in OF_TERMINAL if signal.getsignal(number) is signal.SIG_IGN]
+    for number in {*OF_TERMINAL, *RESTORED}.difference(kept):
+        signal.signal(number, lambda *_: None)
     set_name(NAME)
     with open(argv[0], encoding="ascii") as file:
         told = json.load(file)

@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import getopt
 import select
 import socket
+from contextlib import suppress
 
 from launcher.channel.lines import Lines
 from launcher.channel.lines import pack as pack_line
@@ -26,11 +27,13 @@ from launcher.remote.messages import (
     CHUNK_BYTES,
     NOT_REACHED,
     TO_CLIENT,
+    WINDOW_BYTES,
     AskProgram,
     ProgramEnded,
     RunHere,
     RunThere,
     StreamData,
+    StreamTaken,
     decode_data,
     encode_data,
 )
@@ -55,17 +58,26 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
     """
     with socket.socket(socket.AF_UNIX) as connected:
         connected.connect(path)
-        connected.sendall(pack_line(pack(AskProgram(host, line))))
+
+        def tell(message: object) -> None:
+            """Send a message; if the command has ended meanwhile, what we receive tells."""
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connected.sendall(pack_line(pack(message)))
+
+        tell(AskProgram(host, line))
         framing = Lines()
         poll = select.poll()
         poll.register(connected, select.POLLIN)
+        window = WINDOW_BYTES
         while True:
             for fd, _ in poll.poll():
                 if fd == 0:
                     data = os.read(0, CHUNK_BYTES)
-                    connected.sendall(pack_line(pack(StreamData(0, 0, encode_data(data)))))
-                    if not data:
+                    tell(StreamData(0, 0, encode_data(data)))
+                    window -= len(data)
+                    if not data or window <= 0:
                         poll.unregister(0)
+                        reads = bool(data)
                     continue
                 received = connected.recv(CHUNK_BYTES)
                 if not received:
@@ -77,9 +89,15 @@ def run_there(path: str, host: str, line: str, *, reads: bool) -> int | None:
                         case RunThere() if reads:
                             poll.register(0, select.POLLIN)
                         case RunThere():
-                            connected.sendall(pack_line(pack(StreamData(0, 0))))
+                            tell(StreamData(0, 0))
                         case StreamData():
-                            write_all(2 if message.stream == 2 else 1, decode_data(message.data))
+                            data = decode_data(message.data)
+                            write_all(2 if message.stream == 2 else 1, data)
+                            tell(StreamTaken(0, 1, len(data)))
+                        case StreamTaken():
+                            window += message.size
+                            if reads and window - message.size <= 0 < window:
+                                poll.register(0, select.POLLIN)
                         case ProgramEnded():
                             if message.why:
                                 print(f"{WHO}{quote(message.why, 400)}", file=sys.stderr)

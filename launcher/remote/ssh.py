@@ -14,7 +14,6 @@ import shlex
 import signal
 import sys
 import time
-from contextlib import suppress
 
 from launcher.channel.keys import TOKEN_VARIABLE, read_token
 from launcher.core.environ import OWN_JOB_ID
@@ -25,6 +24,7 @@ from launcher.engines.forward import choose_forwarded
 from launcher.machine.pythons import own_program
 from launcher.planning.plan import plan_job
 from launcher.process.kernel import die_with_parent
+from launcher.process.memory_files import write_file
 from launcher.remote import started
 
 TYPE_CHECKING = False
@@ -77,13 +77,13 @@ def run_on_all(
     isolated = ("-I", "-S") if sys.flags.isolated and sys.flags.no_site else ()
     line = (sys.executable, *isolated, MAIN, "run", *flags, *command)
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    first = _fork(line, {**shared, **told, RANK: "0"}, b"")
+    first = _fork(line, {**shared, **told, RANK: "0"}, "")
     others = {}
     for rank, name in enumerate(hosts[1:], start=1):
         what = {"argv": line, "cwd": os.getcwd(), "environ": {**told, RANK: str(rank)}}
         start = f"exec {shlex.join(own_program(started.__file__))}"
         words = (*SSH, "--", name, start)
-        others[_fork(words, environ, json.dumps(what).encode() + b"\n")] = name
+        others[_fork(words, environ, json.dumps(what) + "\n")] = name
     return _watch(first, others)
 
 
@@ -99,19 +99,20 @@ def _no_hosts(count: int, node_rank: int | None) -> Problem:
     return Problem("no-hosts", what, "command line and environment", fix)
 
 
-def _fork(argv: Sequence[str], environ: Mapping[str, str], words: bytes) -> int:
+def _fork(argv: Sequence[str], environ: Mapping[str, str], words: str) -> int:
     """Start a program, and return its PID.
 
     Args:
         argv: Its command line.
         environ: Its environment.
-        words: Its whole standard input; it is kept apart from our terminal. Empty to let it have ours.
+        words: Its whole standard input, which need not be read; it is kept apart from our terminal. Empty to
+            let it have ours.
 
     Raises:
-        NotReady: No more processes or descriptors.
+        LauncherError: No more processes or descriptors, or no files in memory.
     """
     try:
-        ends = os.pipe() if words else ()
+        stdin = write_file(words, inherited=False) if words else None
         parent, pid = os.getpid(), os.fork()
     except OSError as error:
         problem = Problem(
@@ -121,9 +122,10 @@ def _fork(argv: Sequence[str], environ: Mapping[str, str], words: bytes) -> int:
     if pid == 0:
         try:
             die_with_parent(signal.SIGTERM)
-            if ends:
+            if stdin is not None:
                 os.setsid()
-                os.dup2(ends[0], 0)
+                os.lseek(stdin, 0, os.SEEK_SET)
+                os.dup2(stdin, 0)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
             if os.getppid() == parent:
                 os.execvpe(argv[0], list(argv), dict(environ))
@@ -131,10 +133,8 @@ def _fork(argv: Sequence[str], environ: Mapping[str, str], words: bytes) -> int:
             os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
-    if ends:
-        os.close(ends[0])
-        with suppress(BrokenPipeError), os.fdopen(ends[1], "wb") as pipe:  # ssh has ended: see `_watch`
-            pipe.write(words)
+    if stdin is not None:
+        os.close(stdin)
     return pid
 
 

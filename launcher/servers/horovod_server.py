@@ -19,10 +19,10 @@ if __name__ == "__main__":
     home = os.path.dirname(os.__file__)
     sys.path.sort(key=lambda folder: folder != home and not folder.endswith("/lib-dynload"))
 
-import collections
 import errno
 import io
 import logging
+import re
 import select
 import signal
 import socket
@@ -42,8 +42,11 @@ VALUE_LEAST_BYTES = 1 << 16
 TOTAL_LEAST_BYTES = 1 << 24
 EXCHANGES = 2
 """Number of exchanges between all ranks that must fit before finished ones are dropped."""
-LENGTH_DIGITS = 12
+END_OF_HEAD = re.compile(rb"\n\r?\n")
+LENGTH = re.compile(rb"\ncontent-length: *([0-9]{1,12})\r?\n", re.IGNORECASE)
 HEAD_BYTES = 1 << 14
+READ_BYTES = 1 << 16
+AT_ONCE, TICK_S = 64, 0.5
 REQUEST_S = 30.0
 """Seconds that a whole request may take."""
 REQUESTS_LEAST = 256
@@ -74,7 +77,6 @@ def main(port: int, slots: str, addresses: Sequence[str]) -> int:
         fix = "--master-port N on every node (the rendezvous is at N + 1), or HOROVOD_GLOO_RENDEZVOUS_PORT"
         return problem("horovod-port", what, fix, EXIT_NOT_READY)
     hosts = parse_hosts(slots)
-    server.daemon_threads = True
     server.init(get_host_assignments(hosts, sum(host.slots for host in hosts)))
     server.serve_forever()
     return 0
@@ -96,24 +98,25 @@ def make_server(server: Any, handler: Any, port: int, slots: str, addresses: Seq
     ranks = sum(int(node.rpartition(":")[2]) for node in slots.split(","))
     value_bytes = max(VALUE_LEAST_BYTES, ranks * PEER_BYTES)
     total_bytes = max(TOTAL_LEAST_BYTES, EXCHANGES * ranks * value_bytes)
-    bounded = _bound_server(server, total_bytes, max(REQUESTS_LEAST, 2 * ranks))
-    made = bounded((addresses[0], port), _bound_handler(handler, slots, value_bytes), 0)
+    bounded = _bound_server(server, total_bytes, value_bytes, max(REQUESTS_LEAST, 2 * ranks))
+    made = bounded((addresses[0], port), _bound_handler(handler, slots), 0)
     for address in addresses[1:]:
         made.add(address)
     return made
 
 
-def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
-    """Return Horovod's handler class, limited to values of a size that a rank could send."""
+def _bound_handler(handler: Any, slots: str) -> Any:
+    """Return Horovod's handler class, which reads a whole request from memory."""
 
     class Handler(handler):  # type: ignore[misc]
         """Horovod's handler, which also answers for `KEY` and refuses larger values."""
 
         def setup(self) -> None:
-            """Read at most `HEAD_BYTES` and what `do_PUT` allows, within `REQUEST_S`."""
-            super().setup()
-            self.bounded = Bounded(self.connection)
-            self.rfile = io.BufferedReader(self.bounded)
+            """Read the request, which is here as a whole, and keep the answer."""
+            self.rfile, self.wfile = io.BytesIO(self.request), io.BytesIO()
+
+        def finish(self) -> None:
+            """Keep the answer."""
 
         def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
             """Answer with the requested value."""
@@ -132,120 +135,165 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
         def do_PUT(self) -> None:  # noqa: N802 - as http.server calls it
             """Store a value, or answer 413 if it is too large or there is no room."""
             length = self.headers.get("Content-Length", "")
-            plain = length.isascii() and length.isdecimal() and len(length) <= LENGTH_DIGITS
-            self.bounded.left += int(length) if plain and int(length) <= value_bytes else 0
-            if plain and int(length) <= value_bytes and self.server.admit(len(self.path) + int(length)):
+            here = str(len(self.request) - self.rfile.tell())
+            if length == here and self.server.admit(len(self.path) + int(length)):
                 super().do_PUT()
             else:
-                self.close_connection = True
                 self.send_status_code(413)
 
     return Handler
 
 
-class Bounded(io.RawIOBase):
-    """Reads a connection up to a number of bytes and a time.
+class Request:
+    """A connection, with what has arrived of its one request, or what is left of the answer.
 
     Attributes:
-        left: Bytes that are left to read.
+        wanted: Bytes of the whole request; 0 while its head is not there.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__()
-        self.left, self._connection, self._until = HEAD_BYTES, connection, time.monotonic() + REQUEST_S
+    def __init__(self, connection: socket.socket, address: str) -> None:
+        self.connection, self.address = connection, address
+        self.until = time.monotonic() + REQUEST_S
+        self.data = bytearray()
+        self.wanted = 0
+        self.answer = memoryview(b"")
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
+    def is_whole(self, value_bytes: int) -> bool:
+        """Whether the request is complete, or can only be refused; its value is too large then.
 
-    def readinto(self, buffer: Any) -> int:
-        """Read once; raise an OSError, which ends the request, if a limit is reached."""
-        left_s = self._until - time.monotonic()
-        if self.left <= 0 or left_s <= 0:
-            raise OSError(errno.EMSGSIZE, "the request is too long")
-        self._connection.settimeout(left_s)
-        size = self._connection.recv_into(buffer, min(len(buffer), self.left))
-        self.left -= size
-        return size
+        Raises:
+            OSError: Its head is too long.
+        """
+        if not self.wanted:
+            ends = END_OF_HEAD.search(self.data)
+            if not ends and len(self.data) > HEAD_BYTES:
+                raise OSError(errno.EMSGSIZE, "the head is too long")
+            if not ends:
+                return False
+            length = LENGTH.search(self.data, 0, ends.end())
+            size = int(length[1]) if length else 0
+            self.wanted = ends.end() + (size if size <= value_bytes else 0)
+        return len(self.data) >= self.wanted
 
 
-def _bound_server(server: Any, total_bytes: int, requests_max: int) -> Any:
+def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max: int) -> Any:
     """Return Horovod's server class, limited to ``total_bytes`` of stored values, and in its requests."""
 
     class Server(server):  # type: ignore[misc]
-        """Horovod's server at several addresses, with a limit, and silent about broken connections."""
+        """Horovod's server at several addresses, in one thread, which waits for no connection.
 
+        A connection costs a socket until its request is here as a whole: a thread for each would make the
+        others wait in the kernel's queue.
+        """
+
+        request_queue_size = requests_max
         kept_bytes = 0
-        open: Any = None
-        """The connections by their handlers, the oldest first."""
 
         def server_bind(self) -> None:
             """Bind the first address, without the name lookup of http.server."""
             socketserver.TCPServer.server_bind(self)
             self.server_name, self.server_port = self.server_address
-            self.listening = {self.socket.fileno(): self.socket}
+            self.listening: dict[int, socket.socket] = {}
+            self.requests: dict[int, Request] = {}
+            self.held: dict[str, dict[int, Request]] = {}
             self.ready = select.epoll()
-            self.ready.register(self.socket.fileno(), select.EPOLLIN)
+            self.listen_to(self.socket)
 
         def add(self, address: str) -> None:
             """Listen at another address, on the same port."""
-            more = socket.create_server((address, self.server_port), backlog=self.request_queue_size)
-            self.listening[more.fileno()] = more
-            self.ready.register(more.fileno(), select.EPOLLIN)
+            self.listen_to(socket.create_server((address, self.server_port), backlog=self.request_queue_size))
 
-        def fileno(self) -> int:
-            """Return a descriptor that is readable when a connection waits at any of the addresses."""
-            return self.ready.fileno()
+        def listen_to(self, listening: socket.socket) -> None:
+            """Accept connections from a socket."""
+            listening.setblocking(False)
+            self.listening[listening.fileno()] = listening
+            self.ready.register(listening.fileno(), select.EPOLLIN)
 
-        def get_request(self) -> Any:
-            """Return a connection; without one raise an OSError, at which socketserver continues."""
-            for number, _ in self.ready.poll(0, 1):
-                return self.listening[number].accept()
-            raise BlockingIOError
+        def serve_forever(self, poll_interval: float = TICK_S) -> None:
+            """Serve until a signal ends this process."""
+            while True:
+                self.turn(poll_interval)
 
-        def process_request(self, request: Any, client_address: Any) -> None:
-            """Serve a connection; if there are too many, first end the oldest of the busiest address.
+        def turn(self, wait_s: float) -> None:
+            """Handle what has arrived; end what has taken too long."""
+            for number, _ in self.ready.poll(wait_s, AT_ONCE):
+                if number in self.listening:
+                    self.accept(self.listening[number])
+                elif number in self.requests:
+                    self.go_on(self.requests[number])
+            now = time.monotonic()
+            while self.requests and now > (oldest := next(iter(self.requests.values()))).until:
+                self.end(oldest)
+
+        def accept(self, listening: socket.socket) -> None:
+            """Take the connections that wait; if there are too many, end the oldest of the busiest address.
 
             All addresses are IPv4 here; see `launcher.core.budget.network_of` for others.
             """
-            with self.cache_lock:
-                self.open = self.open or {}
-                if len(self.open) >= requests_max:
-                    held = collections.Counter(address for _, address in self.open.values())
-                    busiest = held.most_common(1)[0][0]
-                    oldest = next(key for key, (_, address) in self.open.items() if address == busiest)
-                    end(self.open.pop(oldest)[0])
-                self.open[id(request)] = (request, client_address[0])
-            super().process_request(request, client_address)
+            for _ in range(AT_ONCE):
+                try:
+                    connection, (address, _) = listening.accept()
+                except OSError as error:
+                    if error.errno in (errno.EMFILE, errno.ENFILE):
+                        self.make_room()
+                    return
+                if len(self.requests) >= requests_max:
+                    self.make_room()
+                connection.setblocking(False)
+                request = Request(connection, address)
+                self.requests[connection.fileno()] = request
+                self.held.setdefault(address, {})[connection.fileno()] = request
+                self.ready.register(connection.fileno(), select.EPOLLIN)
+                self.go_on(request)
 
-        def shutdown_request(self, request: Any) -> None:
+        def make_room(self) -> None:
+            """End the oldest connection of the busiest address."""
+            if self.held:
+                self.end(next(iter(max(self.held.values(), key=len).values())))
+            else:
+                time.sleep(TICK_S)  # others have all descriptors
+
+        def go_on(self, request: Request) -> None:
+            """Read what there is of a request, and answer it when it is whole."""
+            try:
+                if not request.answer:
+                    data = request.connection.recv(READ_BYTES)
+                    request.data += data
+                    if not request.is_whole(value_bytes) and data:
+                        return
+                    request.answer = memoryview(self.answer(request))
+                    self.ready.modify(request.connection.fileno(), select.EPOLLOUT)
+                request.answer = request.answer[request.connection.send(request.answer) :]
+                if not request.answer:
+                    self.end(request)
+            except BlockingIOError:
+                pass
+            except Exception:
+                self.end(request)
+
+        def answer(self, request: Request) -> bytes:
+            """Return the answer to a whole request."""
+            handler = self.RequestHandlerClass(bytes(request.data), (request.address, 0), self)
+            return bytes(handler.wfile.getvalue())
+
+        def end(self, request: Request) -> None:
             """Close a connection."""
-            with self.cache_lock:
-                self.open.pop(id(request), None)
-            super().shutdown_request(request)
+            number = request.connection.fileno()
+            del self.requests[number], self.held[request.address][number]
+            if not self.held[request.address]:
+                del self.held[request.address]
+            request.connection.close()
 
         def admit(self, size_bytes: int) -> bool:
             """Whether there is room for an entry; when full, count again without the dropped entries."""
             cost = size_bytes + ENTRY_BYTES
-            with self.cache_lock:
-                if self.kept_bytes + cost > total_bytes:
-                    self.kept_bytes = _measure(self.cache)
-                fits = self.kept_bytes + cost <= total_bytes
-                self.kept_bytes += cost if fits else 0
-                return fits
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Print nothing: socketserver would print a traceback for every broken connection."""
+            if self.kept_bytes + cost > total_bytes:
+                self.kept_bytes = _measure(self.cache)
+            fits = self.kept_bytes + cost <= total_bytes
+            self.kept_bytes += cost if fits else 0
+            return fits
 
     return Server
-
-
-def end(connection: socket.socket) -> None:
-    """End a connection that another thread reads."""
-    try:  # noqa: SIM105
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has ended
 
 
 def _measure(cache: Any) -> int:

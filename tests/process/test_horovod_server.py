@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGABRT
-from socket import create_connection
+from signal import SIGABRT, SIGCONT, SIGSTOP
+from socket import create_connection, socket
+from time import monotonic
 
 import pytest
 
@@ -19,6 +22,7 @@ from tests.process.looking import wait_for
 from tests.process.starting import launch
 
 pytestmark = [pytest.mark.torch, pytest.mark.horovod]
+Served = tuple[int, Path, int]
 SLOTS = "node0:2"
 ADDRESSES = "127.0.0.1,127.0.1.1"
 STRANGE = (
@@ -46,15 +50,15 @@ def answers(port: int) -> bool:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """Start a server; return its port, and the file of what it says."""
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Start a server; return its port, the file of what it says, and its PID."""
     port, said = Host().free_port(), tmp_path / "said"
     with said.open("w") as file:
         line = [sys.executable, horovod_server.__file__, str(port), SLOTS, ADDRESSES]
         process = subprocess.Popen(line, stdout=file, stderr=file)
     try:
         wait_for(lambda: answers(port), "the server answers", deadline_s=60.0)
-        yield port, said
+        yield port, said, process.pid
     finally:
         process.terminate()
         process.wait(10)
@@ -62,9 +66,7 @@ def served(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 @pytest.mark.parametrize("path", ["/README.md", "/tests", "/"])
 @pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS"])
-def test_no_file_of_the_working_directory_is_told_of(
-    served: tuple[int, Path], method: str, path: str
-) -> None:
+def test_no_file_of_the_working_directory_is_told_of(served: Served, method: str, path: str) -> None:
     """The class below Horovod's answers HEAD with the size and the time of a file."""
     assert Path(f".{path}").exists()
     with create_connection(("127.0.0.1", served[0]), 10) as stranger:
@@ -73,9 +75,9 @@ def test_no_file_of_the_working_directory_is_told_of(
     assert head.startswith(b"HTTP/1.0 501 ") and b"Last-Modified" not in head
 
 
-def test_strangers_are_turned_away_in_silence(served: tuple[int, Path]) -> None:
+def test_strangers_are_turned_away_in_silence(served: Served) -> None:
     """Whatever they say, ranks still hear whose server this is, and nothing of it is written anywhere."""
-    port, said = served
+    port, said, _ = served
     for text in STRANGE:
         with create_connection(("127.0.0.1", port), 10) as guest, suppress(ConnectionError, TimeoutError):
             guest.sendall(text)
@@ -85,9 +87,9 @@ def test_strangers_are_turned_away_in_silence(served: tuple[int, Path]) -> None:
     assert said.read_text() == ""
 
 
-def test_it_listens_at_its_addresses_alone(served: tuple[int, Path]) -> None:
+def test_it_listens_at_its_addresses_alone(served: Served) -> None:
     """At both it is the same server: what is put at one is there at the other."""
-    port, _ = served
+    port, *_ = served
     assert put(port, "key", 3) == 200
     assert [ask(f"{address}:{port}") for address in ADDRESSES.split(",")] == [SLOTS, SLOTS]
     with create_connection(("127.0.1.1", port), 10) as guest:
@@ -97,9 +99,9 @@ def test_it_listens_at_its_addresses_alone(served: tuple[int, Path]) -> None:
         ask(f"127.0.2.1:{port}")
 
 
-def test_what_ranks_say_is_kept(served: tuple[int, Path]) -> None:
+def test_what_ranks_say_is_kept(served: Served) -> None:
     """A value comes back as it was put."""
-    port, _ = served
+    port, *_ = served
     for text, answer in (
         (b"PUT /global/0 HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello", b""),
         (b"GET /global/0 HTTP/1.0\r\n\r\n", b"hello"),
@@ -119,9 +121,9 @@ def put(port: int, key: str, size: int) -> int:
 
 
 @pytest.mark.thorough
-def test_strangers_cannot_fill_it(served: tuple[int, Path]) -> None:
+def test_strangers_cannot_fill_it(served: Served) -> None:
     """Neither with one value, nor with many; whose server it is, it still says."""
-    port, _ = served
+    port, *_ = served
     assert put(port, "large", 1 << 20) == 413
     assert put(port, "rank", 1 << 12) == 200
     statuses = [put(port, str(number), 1 << 16) for number in range(300)]
@@ -134,6 +136,35 @@ def test_strangers_cannot_fill_it(served: tuple[int, Path]) -> None:
     assert ask(f"127.0.0.1:{port}") == SLOTS
     for one in silent:
         one.close()
+
+
+def test_a_rank_does_not_wait_behind_strangers(served: Served) -> None:
+    """A short queue in the kernel drops its call, which comes again after a second at the earliest."""
+    port, _, pid = served
+    os.kill(pid, SIGSTOP)
+    strangers = []
+    for number in range(100):
+        strangers.append(socket())
+        strangers[-1].setblocking(False)
+        strangers[-1].bind((f"127.0.0.{1 + number % 9}", 0))
+        strangers[-1].connect_ex(("127.0.0.1", port))
+        with suppress(OSError):
+            strangers[-1].send(b"GET /a/b HTTP/1.0\r\nX: ")
+    with ThreadPoolExecutor(1) as pool:
+        rank = pool.submit(ask, f"127.0.0.1:{port}")
+        wait_for(lambda: calls_of(port) > len(strangers), "the rank has called")
+        began = monotonic()
+        os.kill(pid, SIGCONT)
+        assert rank.result(20) == SLOTS
+    assert monotonic() - began < 0.9
+    for one in strangers:
+        one.close()
+
+
+def calls_of(port: int) -> int:
+    """Return the number of sockets that have called a port, answered or not."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] in ("01", "02") for line in lines)
 
 
 def test_horovod_behind_a_shell_is_not_a_job_of_one(tmp_path: Path) -> None:

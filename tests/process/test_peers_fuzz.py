@@ -6,8 +6,10 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import socket
 import struct
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -342,6 +344,33 @@ def test_a_flood_from_many_addresses_keeps_no_node_out() -> None:
         member.hear("start")
         assert time.monotonic() - began < 15
         member.drain()
+
+
+def test_a_queue_full_of_strangers_is_soon_through() -> None:
+    """Half requests from nine addresses that have come before a node: its turn once came after 5 s."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
+    strangers, may_go_on = [], threading.Event()
+    try:
+        with live_hub(2) as live:
+            live.do(lambda: may_go_on.wait(WAIT_S))
+            for number in range(4000):
+                strangers.append(socket.socket())
+                strangers[-1].bind((f"127.0.0.{2 + number % 9}", 0))
+                strangers[-1].connect((ADDRESS, live.port))
+                strangers[-1].send(PREAMBLE[: 1 + number % 9])
+            began = time.monotonic()
+            may_go_on.set()
+            member = Caller(live.port)
+            member.say(make_join(1, 2))
+            assert member.hear("start")
+            assert time.monotonic() - began < 4.0
+            member.drain()
+    finally:
+        may_go_on.set()
+        for one in strangers:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def flood(hub: LiveHub, count: int) -> None:

@@ -5,30 +5,45 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import resource
 import shlex
 import signal
+import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from launcher.channel.frames import Answering
+from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
+from launcher.channel.lines import encode
 from launcher.channel.listener import listen
 from launcher.core.messages import pack
 from launcher.machine.pythons import own_program
 from launcher.process.loop import Loop
 from launcher.remote import programs, rsh
 from launcher.remote.hub import Gate, Hub
-from launcher.remote.messages import LINE_BYTES, RunProgram, decode_data
+from launcher.remote.messages import (
+    WINDOW_BYTES,
+    AskProgram,
+    RunProgram,
+    StreamData,
+    StreamTaken,
+    decode_data,
+)
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
 KEY = b"k" * 32
 MARK = "LAUNCHER_TEST_MARK=1"
+PLENTY_BYTES = 8 * WINDOW_BYTES
 
 
 class Pair:
@@ -44,7 +59,8 @@ class Pair:
             ("zero", "one", "two"), ("zero", "127.0.0.1", "two"), ("localhost",), self.path, KEY, listening,
             f"export {MARK}; ",
         )  # fmt: skip
-        self.hub = Hub(gate, self.loop, lambda *_, **__: None, self.joined.append)
+        self.refused: list[str] = []
+        self.hub = Hub(gate, self.loop, lambda what, _: self.refused.append(what), self.joined.append)
         self.loop.timers.append(self.hub)
         self.nodes: list[subprocess.Popen[str]] = []
         self._is_over = False
@@ -114,8 +130,80 @@ def test_streams_and_statuses_pass(pair: Pair) -> None:
     assert pair.run("one", "no-such-program")[0] == 127
 
 
+def test_signals_have_their_default_action(pair: Pair) -> None:
+    """A loop that prints ends when nobody reads it any more."""
+    assert pair.run("one", "kill -PIPE $$") == (128 + signal.SIGPIPE, b"", b"")
+    assert pair.run("one", "kill -XFSZ $$") == (128 + signal.SIGXFSZ, b"", b"")
+
+
+def test_input_waits_for_a_program_that_does_not_read(pair: Pair, tmp_path: Path) -> None:
+    """However much there is; the node's other programs do not notice."""
+    client = pair.start("one", f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; wc -c")
+    assert client.stdin is not None
+    fd, seen = client.stdin.fileno(), [0]
+    os.set_blocking(fd, False)
+
+    def is_held_up() -> bool:
+        try:
+            seen.append(seen[-1] + os.write(fd, bytes(1 << 16)))
+        except BlockingIOError:
+            seen.append(seen[-1])
+        return (len(seen) > 30 and seen[-30] == seen[-1]) or seen[-1] > PLENTY_BYTES
+
+    wait_for(is_held_up, "nothing more is taken")
+    assert WINDOW_BYTES < seen[-1] < PLENTY_BYTES
+    assert pair.run("one", "echo hi") == (0, b"hi\n", b"")
+    (tmp_path / "go").touch()
+    os.set_blocking(fd, True)
+    assert client.communicate(bytes(PLENTY_BYTES), timeout=30)[0] == b"%d\n" % (seen[-1] + PLENTY_BYTES)
+
+
+def test_output_waits_for_a_client_that_does_not_read(pair: Pair, tmp_path: Path) -> None:
+    """The program waits, as with ssh, and loses nothing."""
+    client = pair.start("one", f"echo $$ > {tmp_path}/pid; exec head -c {4 * PLENTY_BYTES} /dev/zero")
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the program runs")
+    path, seen = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/io"), [""]
+
+    def is_held_up() -> bool:
+        seen.append(path.read_text() if path.exists() else "gone")
+        return len(seen) > 30 and seen[-30] == seen[-1]
+
+    wait_for(is_held_up, "it writes no more")
+    written = int(re.findall("wchar: ([0-9]+)", seen[-1])[0])
+    assert WINDOW_BYTES < written < PLENTY_BYTES
+    assert len(client.communicate(timeout=30)[0]) == 4 * PLENTY_BYTES and client.returncode == 0
+
+
+def test_clients_that_come_while_there_is_no_descriptor(pair: Pair) -> None:
+    """They wait until there is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            client.connect(pair.path)
+            wait_for(lambda: pair.refused, "no descriptor was left")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client.sendall(encode(pack(AskProgram("zero", "true"))) + b"\n")
+        assert json.loads(client.recv(4096)) == {"is": "runhere"}
+
+
+@pytest.mark.parametrize("data", ["no base64", "A" * FRAME_LIMIT_BYTES], ids=["no base64", "too long"])
+def test_a_client_of_another_make_disturbs_no_other(pair: Pair, data: str) -> None:
+    """Its connection ends, not that of the node."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        client.connect(pair.path)
+        for said in (AskProgram("one", "cat"), StreamData(0, 0, data)):
+            client.sendall(encode(pack(said)) + b"\n")
+        while client.recv(4096):
+            pass
+    assert pair.run("one", "echo hi") == (0, b"hi\n", b"")
+
+
 def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
-    """Node 0 does not read: a flood waits, what starts meanwhile loses nothing, no fault is printed."""
+    """Node 0 takes nothing: a flood waits, what starts meanwhile loses nothing, no fault is printed."""
     listening, _ = listen("127.0.0.1", (0,))
     stays = f"until [ -e {tmp_path}/over ]; do sleep 0.05; done; echo hi"
     port, flood_bytes = listening.getsockname()[1], 8_000_000
@@ -147,12 +235,15 @@ def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
         sizes, ended = {1: 0, 2: 0, 3: 0}, set[object]()
         messages = list(sealed.feed(answering.rest))
         while len(ended) < len(sizes):
+            messages = messages or list(sealed.feed(connected.recv(65536)))
             for said in messages:
                 if said["is"] == "streamdata":
-                    sizes[said["number"]] += len(decode_data(str(said["data"])))  # type: ignore[index]
+                    number, size = int(str(said["number"])), len(decode_data(str(said["data"])))
+                    sizes[number] += size
+                    connected.sendall(sealed.pack(pack(StreamTaken(number, 1, size))))
                 elif said["is"] == "programended":
                     ended.add(said["number"])
-            messages = list(sealed.feed(connected.recv(65536)))
+            messages.clear()
         connected.close()
         node.kill()
         assert (sizes, node.communicate()[1]) == ({1: flood_bytes, 2: 3, 3: 3}, "")
@@ -183,7 +274,8 @@ def test_what_cannot_run_has_a_reason(pair: Pair) -> None:
     for host, line, why in (
         ("two", "true", b"node 2 (two): its launcher has not joined"),
         ("three", "true", b"no node of this job is called three: zero, one, two"),
-        ("one", "x" * (LINE_BYTES + 1), b"a command line of "),
+        ("one", "x" * FRAME_LIMIT_BYTES, b"a command line of "),
+        ("one", "é" * (FRAME_LIMIT_BYTES // 6), b"a command line of "),
     ):
         status, _, err = pair.run(host, line)
         assert status == 255 and why in err, err
@@ -210,6 +302,34 @@ def test_a_node_that_is_gone_ends_its_programs_clients(pair: Pair, tmp_path: Pat
     assert pair.run("one", "echo again") == (0, b"again\n", b"")
 
 
+def test_a_stranger_at_the_first_port_does_not_keep_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers a byte at a time, each before a call would be given up."""
+    monkeypatch.setattr(programs, "CONNECT_S", 0.5)
+    stranger, _ = listen("127.0.0.1", (0,))
+    stranger.setblocking(True)
+    calls: list[socket.socket] = []
+
+    def drip() -> None:
+        with suppress(OSError):
+            calls.append(stranger.accept()[0])
+            while not calls[0].send(b"x") or not is_over.wait(programs.CONNECT_S / 4):
+                pass
+
+    is_over = threading.Event()
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(OSError):
+            programs.dial("127.0.0.1", stranger.getsockname()[1], KEY)
+        assert time.monotonic() < began + 3
+    finally:
+        is_over.set()
+        thread.join()
+        stranger.close()
+        calls[0].close()
+
+
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:
     """Another key, and a rank that does not exist, are turned away and say why."""
     other = pair.start_node(2, key=b"x" * 32)
@@ -221,3 +341,20 @@ def test_only_nodes_of_the_job_join(pair: Pair) -> None:
     started = len(pair.joined)
     wait_for(lambda: len(pair.joined) > started, "it is taken for node 1")
     assert nameless.poll() is None
+
+
+def test_an_ssh_that_reads_nothing_delays_nobody(tmp_path: Path) -> None:
+    """However long the variables are: ``--ssh`` reaches the other hosts, and hears signals."""
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/called-$$\nexec sleep 600\n")
+    program.chmod(0o700)
+    hosts = f"{socket.gethostname()},192.0.2.7,192.0.2.8"
+    environ = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}", LONG="x" * 100_000)
+    line = [sys.executable, "-m", "launcher", "run", "--ssh", "--hosts", hosts, "--", "true"]
+    with subprocess.Popen(line, env=environ, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            wait_for(lambda: len(list(tmp_path.glob("called-*"))) == 2, "ssh was called for both")
+        finally:
+            launcher.kill()
+            assert launcher.stderr is not None
+            assert "error" not in launcher.stderr.read()

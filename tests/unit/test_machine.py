@@ -275,3 +275,26 @@ def test_a_parent_that_vanishes_while_it_is_looked_at(stat: str, tmp_path: Path)
     parent = f"proc/{os.getppid()}"
     host = machine(tmp_path, {f"{parent}/cmdline": "mpirun\0-n\0", f"{parent}/stat": stat})
     assert host.ancestors() == (("mpirun", "-n"),)
+
+
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        ("/secret", "/etc/launcher.conf"),
+        ("../../../../secret", "/etc/launcher.conf"),
+        ("/etc", "/etc/launcher.conf/../../../secret"),
+        ("launcher.conf", "/etc/launcher.conf"),
+    ],
+)
+def test_a_folder_of_files_has_no_way_out(tmp_path: Path, link: str, path: str) -> None:
+    """Links and dots lead to places below it: `launcher.plan` promises that nothing else is read."""
+    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "root" / "etc" / "launcher.conf").symlink_to(link)
+    host = Host(str(tmp_path / "root"))
+    assert host.read_text(path) is None
+    assert host.read_link("/etc/launcher.conf") == link and host.has_file("/etc/launcher.conf")
+    with pytest.raises(OSError):
+        host.read_guarded(path, 100, of_system=False)
+    (tmp_path / "root" / "secret").write_text("inside")
+    assert host.read_text(path) == (None if link == "launcher.conf" else "inside")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from launcher.core.secret_names import is_public_name
 from launcher.machine.host import DEVICE_LIMIT, Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.recorded import read_snapshot, replay
+from launcher.planning.recorded import FOLDERS_LIMIT, read_snapshot, replay
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
@@ -154,20 +155,21 @@ def test_every_variable_that_a_source_reads_can_be_in_a_snapshot() -> None:
 
 def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     """What tells InfiniBand from Ethernet, and nothing else of /sys."""
-    device = tmp_path / "sys/devices/pci0/infiniband/mlx5_0"
+    link = "/sys/devices/pci0/infiniband/mlx5_0"
+    device = tmp_path / link[1:]
     (device / "ports/1/gids").mkdir(parents=True)
     for name, text in {"link_layer": "InfiniBand\n", "state": "4: ACTIVE\n", "lid": "0x1\n"}.items():
         (device / "ports/1" / name).write_text(text)
     (device / "ports/1/gids/0").write_text("fe80::\n")
     (device / "node_guid").write_text("0000:0000\n")
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
-    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(device)
+    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(link)
     recorded = take_snapshot(Host(str(tmp_path)), {})
     files = recorded["files"]
     assert isinstance(files, dict)
     device_files = {path: value for path, value in files.items() if path.startswith("/sys/class/infiniband/")}
     assert device_files == {
-        "/sys/class/infiniband/mlx5_0": {"link": str(device)},
+        "/sys/class/infiniband/mlx5_0": {"link": link},
         "/sys/class/infiniband/mlx5_0/ports/1": None,
         "/sys/class/infiniband/mlx5_0/ports/1/gids/0": "fe80::\n",
         "/sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
@@ -177,7 +179,7 @@ def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     assert host.list_folder("/sys/class/infiniband") == ("mlx5_0",)
     assert host.list_folder("/sys/class/infiniband/mlx5_0/ports") == ("1",)
     assert host.read_text("/sys/class/infiniband/mlx5_0/ports/1/link_layer") == "InfiniBand\n"
-    assert host.read_link("/sys/class/infiniband/mlx5_0") == str(device)
+    assert host.read_link("/sys/class/infiniband/mlx5_0") == link
     assert host.read_text("/proc/self/cgroup") is None
 
 
@@ -244,6 +246,22 @@ def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
     assert len(host.hca_ports()) == DEVICE_LIMIT
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports") == ("1",)
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports/1/state") == host.list_folder("/x") == ()
+
+
+def test_folders_in_a_path_cost_no_more_than_their_names(tmp_path: Path) -> None:
+    """A path of 400 KB once took 40 GB: each folder in it was kept with the whole path to it."""
+    path = tmp_path / "node.json"
+    deep = "/a" * (FOLDERS_LIMIT // 3)
+    path.write_text(json.dumps({"environ": {}, "files": {f"{deep}/b": "text"}}))
+    tracemalloc.start()
+    host = read_snapshot(str(path))
+    assert host.list_folder(deep) == ("b",)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200 << 20
+    path.write_text(json.dumps({"environ": {}, "files": {deep * 4: "text"}}))
+    with pytest.raises(UsageError, match="folders"):
+        read_snapshot(str(path))
 
 
 def test_a_snapshot_is_written_in_one_step(tmp_path: Path) -> None:
