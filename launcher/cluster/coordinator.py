@@ -13,6 +13,7 @@ from collections import deque
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
 from launcher.cluster import messages
+from launcher.cluster.agreed import pack_hosts
 from launcher.cluster.attempts import Attempts, describe_error
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join, compare_clocks, read_identity
@@ -209,7 +210,7 @@ class Coordinator:
         seats = {str(index): rank for index, rank in self.state.seats.items()}
         found: Message = {"seats": seats} if seats else {}
         if self._shape.tells_hosts:
-            found["hosts"] = [self.members.by_index[index].address for index in order]
+            found |= pack_hosts(self.members.find_addresses(order))
         return found
 
     def _stop(self, command: commands.Stop) -> None:
@@ -391,13 +392,13 @@ class Coordinator:
             self._send_off_busy(connection, address, identity.rank)
             return
         join = parse(Join, message)
-        if join.session in self._calls:
+        known = self.members.find(join.session)
+        if join.session in self._calls or (known is not None and known.index != join.rank):
             raise Garbled("joins twice")
         facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
         member = Member(join.rank, facts, address)
         self._calls[join.session] = connection, member, join, heard_ns
-        is_back = self.members.find(join.session) is not None
-        refusal = None if is_back or join.begun else self._find_refusal(member)
+        refusal = None if known is not None or join.begun else self._find_refusal(member)
         self.feed(
             events.Joined(
                 join.rank, join.session, join.begun, join.attempt, refusal, member.host, member.described

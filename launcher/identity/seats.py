@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import replace
-from launcher.core.model import HOSTS_AT_ONCE, Allocation, Scope
+from launcher.core.model import Allocation, Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,15 +89,4 @@ def _too_few(asked: str, count: int) -> Problem:
         "a spare node takes the place of any node but node 0",
         "command line and environment",
         "start more nodes, or pass a smaller --spares",
-    )
-
-
-def needs_hosts(options: Options) -> Problem:
-    """Return the problem of spare nodes in a job with too many nodes to tell all addresses at the start."""
-    return Problem(
-        "no-spares-here",
-        f"{options.origins('spares')[0]}: this framework needs the addresses of all nodes, nothing lists "
-        f"them, and node 0 can tell no more than {HOSTS_AT_ONCE} at the start",
-        "command line and environment",
-        "pass --hosts HOST,... with all nodes, the spare ones last",
     )

@@ -55,7 +55,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
             shape,
             parse(Join, make_join(1, 2)),
             loop,
-            Helpers(loop),
+            Helpers(loop).ask,
             keep(said),
             lambda message: None,
             lambda: None,
