@@ -17,10 +17,8 @@ from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import listen
 from launcher.cluster.agreed import read_hosts
 from launcher.cluster.client import CoordinatorClient
-from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Over, Refuse, Start
-from launcher.cluster.outcome import read_refusal
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady, Problem
@@ -30,12 +28,12 @@ from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.process.limits import raise_limit
 from launcher.process.loop import Every, Later, Loop
-from launcher.recovery.recovery import Recovery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.cluster.coordinator import Coordinator
     from launcher.core.model import Meeting
     from launcher.process.helper import Take, Work
 
@@ -65,7 +63,7 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
         if isinstance(message, (Start, Refuse, Over)):
             heard.append(message)
 
-    channel = (_call if meeting.member else _listen)(meeting, key, loop, take)
+    channel = _call(meeting, key, loop, take) if meeting.member else _listen(meeting, key, loop, take)
     loop.timers += [channel, Every(TICK_S, lambda: None)]
     try:
         while not heard:
@@ -75,7 +73,7 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
                 what = f"{_name_kind(meeting)} 0 has told no addresses within {meeting.timeout_s:g} s"
                 raise NotReady(_problem(meeting, f"{what}: {channel.explain()}"))
             loop.turn()
-        if isinstance(channel, Coordinator):
+        if not isinstance(channel, CoordinatorClient):
             members = channel.members
             loop.turn_until(lambda: not members.are_connected, TAKE_S)
     finally:
@@ -90,6 +88,9 @@ def _listen(meeting: Meeting, key: bytes, loop: Loop, take: Callable[[object], N
     Raises:
         NotReady: The port is taken, or this node has no address at which others find it.
     """
+    from launcher.cluster.coordinator import Coordinator  # the other launchers start without it
+    from launcher.recovery.recovery import Recovery
+
     raise_limit(PENDING_MAX + meeting.member_count)
     address = find_address(meeting.address, (), Host())
     try:
@@ -173,6 +174,8 @@ def _read(message: Start | Refuse | Over, meeting: Meeting) -> tuple[str, ...]:
         return read_hosts(message.agreed, meeting.node_count)
     if isinstance(message, Over):
         raise NotReady(_problem(meeting, message.why))
+    from launcher.cluster.outcome import read_refusal
+
     for line in message.lines:
         say(line, "nodes-differ")
     if message.code == "nodes-missing":  # its fixes are for the control channel

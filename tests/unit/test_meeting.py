@@ -19,6 +19,7 @@ import pytest
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed
 from launcher.channel.keys import make_key, name_job
+from launcher.cluster import client
 from launcher.cluster.address_exchange import meet
 from launcher.cluster.agreed import HOSTS, pack_hosts, read_hosts
 from launcher.cluster.join import Join
@@ -393,3 +394,13 @@ def test_a_launcher_is_one_member_only(capfd: pytest.CaptureFixture[str]) -> Non
             assert again.hear() == []
         assert attend(port, 1, 3) == told.result() == (FIRST, SECOND, "127.0.0.3")
     assert "internal launcher error" not in capfd.readouterr().err
+
+
+def test_a_name_may_resolve_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container of the first launcher starts late: its name is asked for again, without a fork."""
+    answers = iter([(), ("127.0.77.9",), (FIRST,)])
+    monkeypatch.setattr(client, "read_address", lambda name: ())
+    monkeypatch.setattr(client, "resolve", lambda name: next(answers, (FIRST,)))
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a fork"))
+    with first(timeout_s=20.0) as (port, told):
+        assert meet(Meeting("node0", port, 1, 2, 1, 2, 20.0), {}) == told.result() == (FIRST, SECOND)
