@@ -77,13 +77,13 @@ class Admission:
             self._send_away(connection, address, identity.rank)
             return
         join = parse(Join, message)
-        if join.session in self._calls:
+        known = members.find(join.session)
+        if join.session in self._calls or (known is not None and known.index != join.rank):
             raise Garbled("joins twice")
         facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
         caller = Member(join.rank, facts, address)
         self._calls[join.session] = Call(connection, caller, join, heard_ns)
-        is_back = members.find(join.session) is not None
-        refusal = None if is_back or join.begun else self._find_refusal(caller)
+        refusal = None if known is not None or join.begun else self._find_refusal(caller)
         host, described = caller.host, caller.described
         self._feed(Joined(join.rank, join.session, join.begun, join.attempt, refusal, host, described))
         if self._calls.pop(join.session, None) is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import NotReady
+from launcher.core.environ import each_once
+from launcher.core.errors import NotReady, Problem
 from launcher.core.messages import Garbled
 from launcher.identity.seats import find_rank
 from launcher.machine.host import Host
@@ -11,7 +12,7 @@ from launcher.process.port_checks import OTHERS, find_taken, port_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
@@ -24,6 +25,10 @@ RUN, PORT, SEATS, HOSTS = "run", "master_port", "seats", "hosts"
 """The name of the run; the port of the rendezvous; the ranks of nodes that took the place of others, by
 index; the addresses of all nodes."""
 RUN_LENGTH = 64
+HOSTS_LENGTH = 60_000
+"""Characters of the addresses of all nodes, of the 64 KiB of a frame: those of 9,000 nodes, 3,600 by IPv6."""
+HOSTS_LIMIT = 1 << 20
+"""Characters of them once unpacked."""
 
 
 def choose(plan: Plan, run: str, last: Agreed | None, replan: Replan, say: Say) -> dict[str, object]:
@@ -84,9 +89,7 @@ def adopt(plan: Plan, agreed: Agreed, seats: Mapping[int, int], replan: Replan) 
     told = agreed.get(PORT)
     hosts: tuple[str, ...] = ()
     if plan.meeting is not None:
-        from launcher.cluster.address_exchange import read_hosts
-
-        hosts = read_hosts(plan.meeting, agreed.get(HOSTS))
+        hosts = read_hosts(agreed, plan.meeting.node_count)
     port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
     if port == plan.topology.master_port and not seats and not hosts:
         return plan
@@ -102,6 +105,51 @@ def name_run(agreed: Agreed) -> str:
     """Return the name of the run; empty from a node 0 that does not tell it."""
     told = agreed.get(RUN)
     return told if isinstance(told, str) and len(told) <= RUN_LENGTH and told.isalnum() else ""
+
+
+def pack_hosts(hosts: Iterable[str]) -> dict[str, object]:
+    """Return the addresses of all nodes as a value of the start signal.
+
+    Raises:
+        ValueError: They do not fit into a frame.
+    """
+    import base64
+    import zlib
+
+    packed = base64.b64encode(zlib.compress(" ".join(hosts).encode())).decode()
+    if len(packed) > HOSTS_LENGTH:
+        raise ValueError("too many addresses of nodes for the start signal: list the nodes (--hosts)")
+    return {HOSTS: packed}
+
+
+def read_hosts(agreed: Agreed, node_count: int) -> tuple[str, ...]:
+    """Return the address of every node, node 0 first.
+
+    Raises:
+        NotReady: They are not one for each node.
+    """
+    import base64
+    import zlib
+
+    told, reading = agreed.get(HOSTS), zlib.decompressobj()
+    try:
+        text = reading.decompress(base64.b64decode(told if isinstance(told, str) else ""), HOSTS_LIMIT)
+        hosts = each_once(text.decode().split())
+    except (ValueError, zlib.error) as error:
+        raise NotReady(_no_hosts(str(error))) from error
+    if len(hosts) != node_count:
+        raise NotReady(_no_hosts(f"{len(hosts)} addresses for {node_count} nodes"))
+    return hosts
+
+
+def _no_hosts(why: str) -> Problem:
+    return Problem(
+        "peers-missing",
+        f"the start signal does not have the address of each node: {why}",
+        "start signal of node 0",
+        "start one launcher per node or per process on all nodes, and let each node connect from an address "
+        "of its own; or pass --hosts HOST,... with all nodes",
+    )
 
 
 def read_seats(agreed: Agreed, shape: Shape) -> dict[int, int]:

@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.connect import NOT_YET, SILENT, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
+from launcher.cluster.connect import NOT_YET, SILENT, ConnectAttempt, ConnectStatus, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Again,
@@ -36,11 +36,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     from launcher.cluster.join import Join
     from launcher.core.log import Say
-    from launcher.process.helper import Helper, Helpers
+    from launcher.process.helper import Take, Work
     from launcher.process.loop import Loop
+
+    class Asked(Protocol):
+        """Work that goes on elsewhere."""
+
+        def close(self) -> None:
+            """End it, and discard its answer."""
+
+    Ask = Callable[[Work, Take, float], Asked]
 
 Message = dict[str, object]
 
@@ -84,7 +93,7 @@ class CoordinatorClient:
         shape: Shape,
         join: Join,
         loop: Loop,
-        helpers: Helpers,
+        ask: Ask,
         say: Say,
         deliver: Callable[[object], None],
         on_connected: Callable[[], None] = lambda: None,
@@ -97,7 +106,8 @@ class CoordinatorClient:
             shape: The job.
             join: Facts with which this node joins.
             loop: Waits for the sockets.
-            helpers: Resolve node 0's name, and probe its host.
+            ask: Runs what may block, for at most some seconds, and passes on its lines in a later turn of the
+                loop; may raise `OSError`.
             say: Prints a message in this node's log.
             deliver: Takes the messages of node 0.
             on_connected: Called when node 0 has let us in, again or for the first time.
@@ -114,15 +124,14 @@ class CoordinatorClient:
         self._quota = Quota(say, shape.node_count)
         self._say, self._deliver = say, deliver
         self._on_connected, self._on_answered = on_connected, on_answered
-        self._helpers = helpers
-        self._resolving: Helper | None = None
-        self._looking: Helper | None = None
+        self._ask = ask
+        self._resolving: Asked | None = None
+        self._looking: Asked | None = None
         self._answer_s = answer_s(shape.node_count)
         self._addresses: tuple[str, ...] = ()
         self._port = 0  # index in shape.ports
         self._address = 0
         self._attempts = 0
-        self._outcome = ConnectOutcome(self._open, self._on_refused, self._fail)
         self._attempt: ConnectAttempt | None = None
         self._connection: Connection | None = None
         self._until = self._called_at = 0.0
@@ -144,7 +153,7 @@ class CoordinatorClient:
             return
         try:
             name = self._shape.address
-            self._resolving = self._helpers.ask(lambda: resolve(name), self._on_resolved, RESOLVE_S)
+            self._resolving = self._ask(lambda: resolve(name), self._on_resolved, RESOLVE_S)
         except OSError as problem:
             self._fail(problem.strerror or "no process", next_port=False)
 
@@ -159,7 +168,9 @@ class CoordinatorClient:
     def _begin(self) -> None:
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
-        self._attempt = ConnectAttempt(self._key, self._answer_s, self._loop, self._outcome)
+        self._attempt = ConnectAttempt(
+            self._key, self._answer_s, self._loop, self._open, self._on_refused, self._fail
+        )
         if self.has_met:
             self._attempt.until = time.monotonic() + AGAIN_S
         self._attempt.begin(address, port)
@@ -342,7 +353,7 @@ class CoordinatorClient:
 
         if not self.is_connected and self.connect_status.needs_look:
             try:
-                self._looking = self._helpers.ask(self.connect_status.look, take, LOOK_S)
+                self._looking = self._ask(self.connect_status.look, take, LOOK_S)
                 return
             except OSError:
                 pass  # no more processes for the probe

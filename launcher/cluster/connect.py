@@ -47,43 +47,36 @@ def answer_s(node_count: int) -> float:
     return ANSWER_S + node_count / NODES_PER_S
 
 
-class ConnectOutcome:
-    """Callbacks for the end of an attempt, which calls exactly one of them.
-
-    Attributes:
-        opened: Takes the socket, which the loop does not watch, and the handshake in which both sides have
-            proved themselves.
-        refused: Takes the errno of a call that failed.
-        failed: Takes why there is no connection, and whether the next port may be worth a try.
-    """
-
-    def __init__(
-        self,
-        opened: Callable[[socket.socket, Calling], None],
-        refused: Callable[[int], None],
-        failed: Callable[[str, bool], None],
-    ) -> None:
-        self.opened, self.refused, self.failed = opened, refused, failed
-
-
 class ConnectAttempt:
-    """One call to node 0.
+    """One call to node 0; at its end it calls exactly one of its callbacks.
 
     Attributes:
         until: When it has taken too long, monotonic seconds.
     """
 
-    def __init__(self, key: bytes, answer_s: float, loop: Loop, outcome: ConnectOutcome) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        answer_s: float,
+        loop: Loop,
+        opened: Callable[[socket.socket, Calling], None],
+        refused: Callable[[int], None],
+        failed: Callable[[str, bool], None],
+    ) -> None:
         """Prepare the attempt.
 
         Args:
             key: Key of the job.
             answer_s: Seconds that node 0 may take to answer once connected.
             loop: The loop that waits for the socket.
-            outcome: Callbacks for the end of the attempt.
+            opened: Takes the socket, which the loop does not watch, and the handshake in which both sides
+                have proved themselves.
+            refused: Takes the errno of a call that failed.
+            failed: Takes why there is no connection, and whether the next port may be worth a try.
         """
         self.until = time.monotonic() + CONNECT_S
-        self._key, self._answer_s, self._loop, self._outcome = key, answer_s, loop, outcome
+        self._key, self._answer_s, self._loop = key, answer_s, loop
+        self._opened, self._refused, self._failed = opened, refused, failed
         self._socket: socket.socket | None = None
         self._calling: Calling | None = None
 
@@ -115,11 +108,11 @@ class ConnectAttempt:
 
     def _refuse(self, error: int) -> None:
         self.close()
-        self._outcome.refused(error)
+        self._refused(error)
 
     def _fail(self, why: str, *, next_port: bool = True) -> None:
         self.close()
-        self._outcome.failed(why, next_port)
+        self._failed(why, next_port)
 
     def _on_connected(self) -> None:
         assert self._socket is not None  # noqa: S101 - it has just become writable
@@ -162,7 +155,7 @@ class ConnectAttempt:
         if calling.sealed is not None:
             self._loop.remove(connected.fileno())
             self._socket = None
-            self._outcome.opened(connected, calling)
+            self._opened(connected, calling)
 
 
 class ConnectStatus:
@@ -197,7 +190,8 @@ class ConnectStatus:
     @property
     def needs_look(self) -> bool:
         """Whether probing another port of node 0's host may tell more."""
-        return self._silent_since is not None or NOT_YET in self.reason
+        has_other = bool(self._shape.master_port)
+        return has_other and (self._silent_since is not None or NOT_YET in self.reason)
 
     def look(self) -> Iterator[str]:
         """Probe that port, in a helper process; yield the line for `note_look`."""

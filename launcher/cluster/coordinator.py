@@ -14,6 +14,7 @@ from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
 from launcher.cluster import messages
 from launcher.cluster.admission import Admission
+from launcher.cluster.agreed import pack_hosts
 from launcher.cluster.attempts import Attempts, describe_error
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
@@ -217,7 +218,7 @@ class Coordinator:
         seats = {str(index): rank for index, rank in self.state.seats.items()}
         found: Message = {"seats": seats} if seats else {}
         if self._shape.tells_hosts:
-            found["hosts"] = [self.members.by_index[index].address for index in order]
+            found |= pack_hosts(self.members.find_addresses(order))
         return found
 
     def _stop(self, command: commands.Stop) -> None:

@@ -30,6 +30,7 @@ class Join:
         session: Random name that tells its launcher from a later one.
         begun: Whether it has been told that the job has started.
         attempt: The attempt that it was told to start last; -1 for none.
+        node: The node of a launcher that is one of several there; None if each node has one.
         mono_ns: Its monotonic clock.
         wall_ns: Its wall clock.
     """
@@ -38,6 +39,7 @@ class Join:
     session: Word
     begun: bool = False
     attempt: int = -1
+    node: NodeRank | None = None
     mono_ns: int = 0
     wall_ns: int | None = None
     host: Fact | None = None

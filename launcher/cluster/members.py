@@ -18,6 +18,8 @@ from launcher.job.state import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.job.state import State
@@ -135,6 +137,24 @@ class Members:
     def find(self, session: str) -> Member | None:
         """Return the launcher with a session; None if there is none."""
         return self._by_session.get(session)
+
+    @property
+    def are_connected(self) -> bool:
+        """Whether any of them has a connection."""
+        return any(member.connection is not None for member in self.by_index.values())
+
+    def find_addresses(self, order: Iterable[int]) -> list[str]:
+        """Return the address of each node, node 0 first, from its launcher with the lowest rank.
+
+        Args:
+            order: The index of the launcher that has each rank.
+        """
+        found: dict[int, str] = {}
+        for rank, index in enumerate(order):
+            member = self.by_index[index]
+            node = member.facts["node"]
+            found.setdefault(node if isinstance(node, int) else rank, member.address)
+        return [found[node] for node in sorted(found)]
 
     def may_send(self, index: int, kind: type) -> bool:
         """Count a message; return whether it is to be heard: what a node sends is kept or printed.

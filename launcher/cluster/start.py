@@ -85,8 +85,8 @@ def run_together(
         on_connected: Callable[[], None] = lambda: None,
         on_answered: Callable[[float], None] = lambda sent: None,
     ) -> CoordinatorClient:
-        loop, helpers = node.agent.loop, node.agent.group.helpers
-        return CoordinatorClient(key, shape, join, loop, helpers, say, deliver, on_connected, on_answered)
+        loop, ask = node.agent.loop, node.agent.group.helpers.ask
+        return CoordinatorClient(key, shape, join, loop, ask, say, deliver, on_connected, on_answered)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
         return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
@@ -127,7 +127,8 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
 def make_join(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Join:
     """Return this node's first message: its facts, its rank, and a random session for its launcher."""
     facts = read_facts(plan, command, Host(), environ)
-    return parse(Join, {**facts, "rank": shape.index, "session": os.urandom(8).hex()})
+    node = plan.topology.node_rank if shape.member == RANK else None
+    return parse(Join, {**facts, "rank": shape.index, "session": os.urandom(8).hex(), "node": node})
 
 
 def make_coordinator(
@@ -233,6 +234,6 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False, has_token:
         spare_count=peers.spare_count,
         index=peers.index,
         is_spare=allocation.spare is not None,
-        tells_hosts=plan.meeting is not None and plan.meeting.at_start,
+        tells_hosts=plan.meeting is not None,
         has_token=has_token,
     )

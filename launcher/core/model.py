@@ -671,7 +671,7 @@ class Meeting:
         node_count: Number of nodes.
         timeout_s: Time limit of the exchange.
         token_file: Path of the job's token; empty for the variable's token, or none.
-        at_start: Whether the launchers exchange nothing: the start signal of each attempt has the addresses.
+        at_start: Whether the launchers have a control channel, whose start signals have the addresses.
     """
 
     address: str
@@ -685,8 +685,6 @@ class Meeting:
     at_start: bool = False
 
 
-HOSTS_AT_ONCE = 1000
-"""Maximum number of addresses in one message between launchers, so that it fits into a frame."""
 NODE, RANK = "node", "rank"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import replace
-from launcher.core.model import HOSTS_AT_ONCE, Allocation, Scope
+from launcher.core.model import Allocation, Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,16 +71,6 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
         hosts=tuple(listed[occupants.get(place, place)] for place in range(count)) if listed else (),
         spare=index if rank is None else None,
         index=index,
-    )
-
-
-def needs_hosts(options: Options) -> UsageError:
-    """Return the error of spare nodes in a job with too many nodes to tell all addresses at the start."""
-    return _refuse(
-        options.origins("spares")[0],
-        "this framework needs the addresses of all nodes, nothing lists "
-        f"them, and node 0 can tell no more than {HOSTS_AT_ONCE} at the start",
-        "pass --hosts HOST,... with all nodes, the spare ones last",
     )
 
 

@@ -12,8 +12,6 @@ from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
-    HOSTS_AT_ONCE,
-    NODE,
     Allocation,
     Fact,
     Mode,
@@ -48,7 +46,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.core.model import Meeting, Preload
+    from launcher.core.model import Preload
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -131,7 +129,9 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     preload, unused = _plan_preload(case, agent, host, stays=stays)
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
     watch = _plan_watch(parts, host, proof, stays=stays)
-    meeting = _plan_meeting(parts, watch)
+    meeting = table.plan_meeting(case) if agent is None else None
+    if meeting is not None and parts.peers is not None:
+        meeting = replace(meeting, at_start=True)
     unseen = _find_unseen(parts, watch)
     has_channel, meets = parts.peers is not None, meeting is not None
     idle = note_idle(case, agent, stays=stays, has_channel=has_channel, meets=meets, unseen=unseen)
@@ -174,26 +174,6 @@ def _plan_preload(
 
     preload, why = plan_preload(case, agent, host, stays=stays)
     return preload, (f"preload skipped: {why}; ranks start normally",) if why else ()
-
-
-def _plan_meeting(parts: Parts, watch: Supervision) -> Meeting | None:
-    """Return the address exchange of the job's launchers; None if nothing needs it.
-
-    A lost node may come back with another address, and a spare one has its own. So the nodes of each attempt
-    have to be told, and the start signal tells them.
-
-    Raises:
-        UsageError: There are spare nodes, and more nodes than one message has room for.
-    """
-    meeting = table.plan_meeting(parts.case) if parts.agent is None else None
-    if meeting is None or parts.peers is None or parts.peers.member != NODE:
-        return meeting
-    changes, fits = watch.restarts.most or parts.peers.spare_count, meeting.node_count <= HOSTS_AT_ONCE
-    if parts.peers.spare_count and not fits:
-        from launcher.identity.seats import needs_hosts
-
-        raise needs_hosts(parts.case.options)
-    return replace(meeting, at_start=bool(changes and fits))
 
 
 def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:

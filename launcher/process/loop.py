@@ -54,6 +54,10 @@ class Later:
         self.due = None
         self._make()
 
+    def close(self) -> None:
+        """Do not act any more."""
+        self.due = None
+
 
 class Every:
     """An action that repeats, the first time after one interval."""

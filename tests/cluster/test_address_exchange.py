@@ -1,4 +1,4 @@
-"""The exchange of addresses, and the control channel, on nodes of their own: who gets in and who does not."""
+"""The nodes learn each other's addresses, by the start signal or by an exchange, on nodes of their own."""
 
 from __future__ import annotations
 
@@ -29,32 +29,49 @@ def job(tmp_path: Path) -> Iterator[Job]:
         one.close()
 
 
+CONTROL_PORT = 6106
+
+
+@pytest.mark.parametrize(
+    ("flags", "port"), [((), CONTROL_PORT), (("--no-peers",), MASTER_PORT)], ids=["peers", "no-peers"]
+)
 @pytest.mark.parametrize("environ", [{}, TOKEN], ids=["", "token"])
-def test_all_are_told_all_addresses(job: Job, environ: dict[str, str]) -> None:
-    """At the cluster's address alone, which is free again then."""
+def test_all_are_told_all_addresses(
+    job: Job, environ: dict[str, str], flags: tuple[str, ...], port: int
+) -> None:
+    """At the cluster's address alone: by the start signal, or without one at the master's port."""
     addresses = [node.address for node in job.cluster.nodes]
-    job.start(0, *SHOW, environ=environ)
-    wait_for(lambda: job.listens(0, MASTER_PORT), "the first launcher listens")
-    assert job.listens(0, MASTER_PORT) == f"{addresses[0]}:{MASTER_PORT}"
+    job.start(0, *flags, *SHOW, environ=environ)
+    wait_for(lambda: job.listens(0, port), "node 0 listens")
+    assert job.listens(0, port) == f"{addresses[0]}:{port}"
+    assert not job.listens(0, MASTER_PORT + CONTROL_PORT - port), "one place is enough"
     for index in (1, 2):
-        job.start(index, *SHOW, environ=environ)
+        job.start(index, *flags, *SHOW, environ=environ)
     for one in job.wait().values():
         assert one.status == 0, one.err
         assert json.loads(one.out)["cluster"]["worker"] == [f"{address}:2222" for address in addresses]
 
 
+@pytest.mark.parametrize("stay", ["1", "0"], ids=["stay", "exec"])
+def test_launchers_of_one_process_each_are_told_them_too(job: Job, stay: str) -> None:
+    """Six ranks on three nodes, dealt one by one: node 1 has the ranks 1 and 4."""
+    addresses = [node.address for node in job.cluster.nodes]
+    shape = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": addresses[0], "LAUNCHER_STAY": stay}
+    for rank in range(6):
+        node, local_rank = rank % 3, rank // 3
+        place = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "NODE_RANK": str(node)}
+        job.start_as(node, rank, "--scope", "process", "--nnodes", "3", *SHOW, environ={**shape, **place})
+    for one in job.wait().values():
+        assert one.status == 0, one.err
+        named = [f"{address}:{port}" for address in addresses for port in (2222, 2223)]
+        assert sorted(json.loads(one.out[one.out.index("{") :])["cluster"]["worker"]) == sorted(named)
+
+
 @pytest.mark.thorough
-def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
-    """Two nodes with one --node-rank: the job goes on with the first, once the third is there."""
-    job.start(0, *SHOW)
-    job.start(1, *SHOW)
-    wait_for(lambda: job.listens(0, MASTER_PORT), "the first launcher listens")
-    established = ("ss", "-Htn", "state", "established", f"sport = :{MASTER_PORT}")
-    wait_for(lambda: job.on(job.cluster.nodes[0], established), "node 1 is there")
-    job.start(2, "--roll-call-timeout", "2", *SHOW, rank=1, key=9)
-    refused = job.wait(9)[9]
-    why = f"launcher 1 has already connected from {job.cluster.nodes[1].address}"
-    assert refused.status == 75 and f"it was not reached: {why}" in refused.err, refused.err
-    assert job.says(0, f"turned away {job.cluster.nodes[2].address}: {why}")
-    job.start(2, *SHOW)
-    assert {one.status for one in job.wait(0, 1, 2).values()} == {0}
+def test_a_second_launcher_of_a_node_is_named(job: Job) -> None:
+    """Two nodes with one --node-rank: all are told, as in the roll call."""
+    for index, rank in ((0, 0), (1, 1), (2, 1)):
+        job.start(index, "--no-peers", *SHOW, rank=rank)
+    for one in job.wait().values():
+        assert one.status == 78 and "[two-nodes-one-rank] two nodes claim to be node 1: " in one.err, one.err
+        assert all(job.cluster.nodes[index].address in one.err for index in (1, 2))

@@ -57,7 +57,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
             shape,
             parse(Join, make_join(1, 2)),
             loop,
-            Helpers(loop),
+            Helpers(loop).ask,
             keep(said),
             lambda message: None,
         )
@@ -89,7 +89,7 @@ def test_a_node_that_has_called_for_long_has_its_lease_before_the_start_arrives(
             Shape(1, 2, 2, ADDRESS, (hub.port,)),
             parse(Join, make_join(1, 2)),
             loop,
-            Helpers(loop),
+            Helpers(loop).ask,
             keep([]),
             lambda message: order.append((type(message).__name__, time.monotonic())),
             on_answered=lambda sent: order.append(("answered", sent)),

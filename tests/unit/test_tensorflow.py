@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from launcher.cli.main import dispatch
 from launcher.cluster.address_exchange import meet
 from launcher.core.errors import LauncherError, NotReady
+from launcher.core.frozen import replace
 from launcher.core.model import Companion, Meeting, Mode, Plan, Process
 from launcher.frameworks.tensorflow_roles import Cast, plan_cast
 from launcher.machine.host import Host
@@ -296,11 +297,13 @@ def test_tasks_that_have_a_gpu_each_are_worth_no_word() -> None:
 
 
 def test_nodes_that_nobody_has_listed_meet_at_the_master() -> None:
-    """The first plan says where, the second has what they told."""
+    """The first plan says where, the second has what they told, or the start signal has."""
     flags: dict[str, str | bool] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
     options = read_options({**flags, "framework": "tensorflow"}, {})
     first = plan_job({}, make_host(), options, ("./train",))
-    assert first.meeting == Meeting("10.0.0.4", 6105, 1, 2, 1, 2, 900.0)
+    assert first.meeting == Meeting("10.0.0.4", 6105, 1, 2, 1, 2, 900.0, at_start=True)
+    alone = read_options({**flags, "framework": "tensorflow", "peers": False}, {})
+    assert plan_job({}, make_host(), alone, ("./train",)).meeting == replace(first.meeting, at_start=False)
     assert configs(first)["worker 1"]["cluster"] == {"worker": ["<node 0>:2222", "<node 1>:2222"]}
     second = plan_job({}, make_host(), options, ("./train",), met=("10.0.0.4", "10.0.0.5"))
     assert second.meeting is None
