@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.connect import NOT_YET, SILENT, ConnectAttempt, ConnectStatus, answer_s
+from launcher.cluster.connect import MUTE_SHARE, NOT_YET, SILENT, ConnectAttempt, ConnectStatus, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Again,
@@ -133,6 +133,8 @@ class CoordinatorClient:
         self._address = 0
         self._attempts = 0
         self._attempt: ConnectAttempt | None = None
+        self._mute: list[ConnectAttempt] = []
+        """Attempts at earlier ports that were accepted, and may still be answered."""
         self._connection: Connection | None = None
         self._until = self._called_at = 0.0
         self._retry_at: float | None = now
@@ -166,14 +168,44 @@ class CoordinatorClient:
             self._fail(f"{self._shape.address} cannot be resolved")
 
     def _begin(self) -> None:
-        address = self._addresses[self._address % len(self._addresses)]
+        address, place = self._addresses[self._address % len(self._addresses)], self._port
         port = self._shape.ports[self._port % len(self._shape.ports)]
-        self._attempt = ConnectAttempt(
-            self._key, self._answer_s, self._loop, self._open, self._on_refused, self._fail
+        attempt = ConnectAttempt(
+            self._key,
+            self._answer_s,
+            self._loop,
+            self._open,
+            self._on_refused,
+            lambda why, next_port: self._fail_attempt(attempt, place, why, next_port),
         )
+        self._attempt = attempt
         if self.has_met:
-            self._attempt.until = time.monotonic() + AGAIN_S
-        self._attempt.begin(address, port)
+            attempt.until = time.monotonic() + AGAIN_S
+        attempt.begin(address, port)
+
+    def _fail_attempt(self, attempt: ConnectAttempt, place: int, why: str, next_port: bool) -> None:
+        if attempt not in self._mute:
+            self._fail(why, next_port)
+            return
+        self._mute.remove(attempt)
+        if not self._mute and self._attempt is None and self._retry_at is None:
+            self._port = place
+            self._fail(why, next_port=False)  # the further ports have failed before
+
+    def _call_past(self, now: float) -> None:
+        """Call the next port beside one that accepts and does not answer: another program may have it."""
+        attempt = self._attempt
+        has_more = self._port + 1 < len(self._shape.ports)
+        if attempt is not None and has_more and not self.has_met and attempt.is_mute(now):
+            self._mute.append(attempt)
+            self._port += 1
+            self._begin()
+
+    def _drop_attempts(self) -> None:
+        """Close all attempts that are in progress."""
+        for attempt in (*self._mute, *filter(None, (self._attempt,))):
+            attempt.close()
+        self._mute, self._attempt = [], None
 
     def _on_refused(self, error: int) -> None:
         if error == ECONNREFUSED:
@@ -186,7 +218,7 @@ class CoordinatorClient:
     def _open(self, connected: socket.socket, calling: Calling) -> None:
         """Join on the new connection, after both sides have proved themselves; it replaces a silent one."""
         assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
-        self._attempt = None
+        self._drop_attempts()
         if self._connection is not None:
             self._connection.close()
         self.is_connected = False
@@ -209,6 +241,8 @@ class CoordinatorClient:
         if next_port and not self.has_met and (self._port + 1) % len(self._shape.ports):
             self._port += 1
             self._retry_at = now
+        elif self._mute:
+            self._retry_at = None  # one of them may be node 0, and busy: it has one call of ours
         else:
             if not self.has_met:
                 self._port = 0
@@ -221,7 +255,8 @@ class CoordinatorClient:
             self._retry_at = now + wait_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that not all call at once
             if not self._address % max(1, len(self._addresses)) and not self.has_met:
                 self._addresses = ()  # a name may resolve to something else while containers start
-        self._wake(self._retry_at)
+        if self._retry_at is not None:
+            self._wake(self._retry_at)
 
     def _on_closed(self, why: str) -> None:
         self._connection, self.is_connected = None, False
@@ -305,8 +340,8 @@ class CoordinatorClient:
         if late_s > LATE_S:  # we were paused, not node 0: its messages are still unread
             self._heard += late_s
             self._until += late_s
-            if self._attempt is not None:
-                self._attempt.until += late_s
+            for attempt in (*self._mute, *filter(None, (self._attempt,))):
+                attempt.until += late_s
         if self.is_connected:
             self._call_beside(now)
         if self._retry_at is not None and now >= self._retry_at:
@@ -314,9 +349,13 @@ class CoordinatorClient:
         elif self._attempt is not None:
             if now >= self._attempt.until:
                 self._attempt.give_up()
+            else:
+                self._call_past(now)
         elif self._connection is not None and not self.is_connected and now >= self._until:
             self._connection.close()
             self._on_closed("no welcome")
+        for attempt in [one for one in self._mute if now >= one.until]:
+            attempt.give_up()
         if self.is_connected and now >= self._beat_at and self._connection is not None:
             self._beat_at = now + BEAT_S
             self._connection.send(pack(Beat(now)))
@@ -381,8 +420,9 @@ class CoordinatorClient:
             times.append(self._retry_at)
         if self.is_connected:
             times.append(self._beat_at)
+        times += [attempt.until for attempt in self._mute]
         if self._attempt is not None:
-            times.append(self._attempt.until)
+            times += [self._attempt.until, now + self._answer_s * MUTE_SHARE]
         elif self._connection is not None and not self.is_connected:
             times.append(self._until)
         if self.is_connected:
@@ -400,10 +440,9 @@ class CoordinatorClient:
             if helper is not None:
                 helper.close()
         self._resolving = self._looking = None
-        if self._attempt is not None:
-            self._attempt.close()
+        self._drop_attempts()
         if self._connection is not None:
             self._connection.close()
-        self._attempt = self._connection = None
+        self._connection = None
         self.is_connected = False
         self.due = None

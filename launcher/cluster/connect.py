@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CONNECT_S = 3.0
 ANSWER_S = 5.0
+MUTE_SHARE = 0.1
+"""Share of the time for an answer after which the next port is called, beside the mute one."""
 NODES_PER_S = 500
 """Nodes that node 0 admits per second on a busy CPU if all call at once; the others wait in its queue."""
 NOT_YET = "nothing listens there: its container may still be starting, or its launcher has ended"
@@ -79,6 +81,11 @@ class ConnectAttempt:
         self._opened, self._refused, self._failed = opened, refused, failed
         self._socket: socket.socket | None = None
         self._calling: Calling | None = None
+        self._connected_at = 0.0
+
+    def is_mute(self, now: float) -> bool:
+        """Whether something has accepted the connection a while ago, and does not answer."""
+        return self._calling is not None and now - self._connected_at > self._answer_s * MUTE_SHARE
 
     def begin(self, address: str, port: int) -> None:
         """Start to connect to an address."""
@@ -124,8 +131,8 @@ class ConnectAttempt:
         if error:
             self._refuse(error)
             return
-        self._calling = Calling(self._key)
-        self.until = time.monotonic() + self._answer_s
+        self._calling, self._connected_at = Calling(self._key), time.monotonic()
+        self.until = self._connected_at + self._answer_s
         try:
             os.write(self._socket.fileno(), self._calling.call)
         except OSError as problem:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster import client as calling
+from launcher.cluster import connect as connecting
 from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
@@ -121,3 +122,38 @@ def test_what_has_arrived_on_a_connection_that_has_ended_is_read_and_the_new_one
         assert second.hear("beat")["sent"] == 2.5
         assert not hub.is_away(1) and hub.faults == []
         second.socket.close()
+
+
+@pytest.mark.parametrize("says", [b"", b"x"])
+def test_a_mute_program_at_the_first_port_keeps_no_node(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 has the next port; whatever has the first one accepts, and may say a byte."""
+    monkeypatch.setattr(calling, "answer_s", lambda count: 30.0 * WAIT_S)
+    monkeypatch.setattr(connecting, "MUTE_SHARE", 1e-4)
+    monkeypatch.setattr(calling, "MUTE_SHARE", 1e-4)
+    loop = Loop(keep([]))
+    with live_hub(2) as hub, socket.create_server((ADDRESS, 0)) as other:
+        port = other.getsockname()[1]
+        taken: list[socket.socket] = []
+
+        def accept() -> None:
+            taken.append(other.accept()[0])
+            taken[-1].sendall(says)
+
+        loop.add(other.fileno(), accept)
+        link = CoordinatorClient(
+            KEY,
+            Shape(1, 2, 2, ADDRESS, (port, hub.port)),
+            parse(Join, make_join(1, 2)),
+            loop,
+            Helpers(loop).ask,
+            keep([]),
+            lambda message: None,
+        )
+        loop.timers.append(link)
+        loop.turn_until(lambda: link.has_started, WAIT_S)
+        assert link.is_connected and len(taken) == 1
+        loop.remove(other.fileno())
+        link.close()
+        for one in taken:
+            one.close()
+    loop.close()
