@@ -13,7 +13,7 @@ import time
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import Connection
 from launcher.channel.frames import FRAME_LIMIT_BYTES
-from launcher.channel.lines import Lines, encode
+from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
@@ -216,7 +216,7 @@ class Hub:
             return
         client = Connection.of_socket(
             connected,
-            Lines(),
+            Lines(WELCOME_LIMIT_BYTES),
             self._loop,
             lambda packed: self._ask(client, parse(AskProgram, packed)),
             lambda why: None,

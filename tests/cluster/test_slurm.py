@@ -255,7 +255,7 @@ def test_a_batch_script_on_two_nodes_is_refused(slurm: SlurmCluster) -> None:
     """The script runs once, on the first node: starting the job there alone would hang."""
     done = slurm.run_script(shlex.join(RUN), "-N2")
     assert (done.returncode, done.stdout) == (78, "")
-    assert "[no-identity] SLURM_JOB_NUM_NODES='2'" in done.stderr
+    assert "(found: SLURM_JOB_NUM_NODES='2')" in done.stderr
     assert "srun launcher run -- COMMAND" in done.stderr
 
 
@@ -284,7 +284,7 @@ def test_a_shell_in_an_allocation_is_refused(slurm: SlurmCluster, way: tuple[str
     """Salloc's shell, on the node it is typed on or as the interactive step on the first, is no task."""
     done = slurm.run("salloc", "-N2", *way, *RUN)
     assert (done.returncode, done.stdout) == (78, ""), done.stderr
-    assert "[no-identity] SLURM_JOB_NUM_NODES='2'" in done.stderr
+    assert "(found: SLURM_JOB_NUM_NODES='2')" in done.stderr
     assert "srun launcher run -- COMMAND" in done.stderr
     assert "malformed" not in done.stderr
 

@@ -89,5 +89,5 @@ LINES = [
     "sig=3 ?sig=&x signature=forward signature=Tensor signature: str, int -> Tensor sig=SIGTERM",
     "ssh-keygen -t ed25519 -f /root/.ssh/id_ed25519 -C me@host; ssh-keygen -lf f -A; snowsql -a x -u u",
 ]
-EXPECTED_HIDDEN = {"...", "$T", "$(openssl", "X"}
+EXPECTED_HIDDEN = {"...", "16-or-more-random-characters", "$(openssl", "X"}
 """What is hidden in the documentation and the examples of this project: how to set a secret."""

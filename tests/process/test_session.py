@@ -70,7 +70,7 @@ def started_session(job: str) -> Iterator[subprocess.Popen[bytes]]:
     line = [sys.executable, "-I", "-S", session.__file__, job]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as started:
         try:
-            assert read_line(started)["is"] == "ready"
+            assert read_line(started)["is"] == "sessionready"
             yield started
         finally:
             started.send_signal(signal.SIGCONT)
@@ -132,7 +132,7 @@ def test_a_head_that_says_what_is_none_leads_the_job_no_more(message: dict[str, 
     line = [sys.executable, "-I", "-S", session.__file__, job]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(line, bufsize=0, **pipes) as started:  # type: ignore[call-overload]
-        assert read_line(started)["is"] == "ready"
+        assert read_line(started)["is"] == "sessionready"
         started.stdin.write(wire.pack(message))
         assert (started.wait(WAIT_S), started.stderr.read()) == (0, b"")
     assert find_session(job) is None

@@ -106,7 +106,7 @@ VALUES_OF: tuple[tuple[tuple[type, ...], dict[str, object], str, tuple[object, .
     (FROM_SESSION, ENDED, "verdict", ({}, [], "x", {"first": None})),
     (FROM_SESSION, ENDED, "why", (1, None, ["x"])),
     (FROM_SESSION, {"is": "gone"}, "pid", ("x", 1.0, 1 << 70)),
-    (FROM_SESSION, {"is": "ready", "node": "a"}, "launcher", (1, None)),
+    (FROM_SESSION, {"is": "sessionready", "node": "a"}, "launcher", (1, None)),
     (FROM_HEAD, {"is": "jobover"}, "status", (256, -1, "0", None)),
     (FROM_HEAD, {"is": "passon"}, "number", (0, 65, -9, "9", 10**30)),
     (FROM_HEAD, {"is": "briefing"}, "grace_s", (-1, "30", float("nan"), 1e300, True)),
