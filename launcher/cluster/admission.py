@@ -85,9 +85,11 @@ class Admission:
         self._calls[join.session] = Call(connection, caller, join, heard_ns)
         refusal = None if known is not None or join.begun else self._find_refusal(caller)
         host, described = caller.host, caller.described
-        self._feed(Joined(join.rank, join.session, join.begun, join.attempt, refusal, host, described))
-        if self._calls.pop(join.session, None) is not None:
-            connection.close()
+        try:
+            self._feed(Joined(join.rank, join.session, join.begun, join.attempt, refusal, host, described))
+        finally:
+            if self._calls.pop(join.session, None) is not None:
+                connection.close()
 
     def take_call(self, session: str) -> Call | None:
         """Return the call of a launcher about which the controller has decided; None if it does not call."""

@@ -174,7 +174,7 @@ class CoordinatorClient:
             self._key,
             self._answer_s,
             self._loop,
-            self._open,
+            lambda connected, calling: self._open(connected, calling, place),
             self._on_refused,
             lambda why, next_port: self._fail_attempt(attempt, place, why, next_port),
         )
@@ -215,9 +215,10 @@ class CoordinatorClient:
         else:
             self._fail(strerror(error), next_port=False)
 
-    def _open(self, connected: socket.socket, calling: Calling) -> None:
+    def _open(self, connected: socket.socket, calling: Calling, place: int) -> None:
         """Join on the new connection, after both sides have proved themselves; it replaces a silent one."""
         assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
+        self._port = place  # of several calls this one was answered
         self._drop_attempts()
         if self._connection is not None:
             self._connection.close()

@@ -280,7 +280,8 @@ class Coordinator:
         what, member = command.what, self.members.find(command.session)
         known, message = self._sent.get(type(what), (None, None))
         if known is None or (what != known and not isinstance(what, commands.Start)):
-            assert isinstance(what, commands.Over)  # noqa: S101 - others go to all first
+            if not isinstance(what, commands.Over):
+                return  # an attempt that could not start: nobody was told of it
             message = make_over(what)
         if member is None:
             call = self._admission.take_call(command.session)

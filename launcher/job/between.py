@@ -134,9 +134,8 @@ def fill(turn: Turn) -> None:
 
 
 def has_room(turn: Turn) -> bool:
-    """Whether a spare node may still come."""
-    places = range(turn.state.job.node_count, len(turn.state.nodes))
-    return any(turn.state.nodes[index] is None for index in places)
+    """Whether a spare node may still come, or be found healthy."""
+    return any(node is None or (node.rank is None and node.health is None) for node in turn.state.nodes)
 
 
 def describe_unhealthy(turn: Turn, index: int, health: str) -> str:

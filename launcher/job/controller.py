@@ -30,7 +30,7 @@ from launcher.job.events import (
     Unable,
 )
 from launcher.job.row import Row
-from launcher.job.settings import QUIET_S, SETTLE_S
+from launcher.job.settings import QUIET_S, SETTLE_S, UNREAD_S
 from launcher.job.state import Job, Link, Node, Phase, State
 from launcher.job.turn import Turn
 
@@ -68,7 +68,7 @@ def step(state: State, event: JobEvent, now: float) -> tuple[State, tuple[Comman
     """
     turn = Turn(state, now)
     if state.due is not None and now > state.due + LATE_S:
-        outwait(turn, now - state.due)
+        outwait(turn, now - state.due + UNREAD_S)
     rule = RULES[type(event)].get(turn.state.phase)
     if rule is not None:
         rule(turn, event)

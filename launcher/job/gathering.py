@@ -205,6 +205,10 @@ def note_spare_health(turn: Turn, event: Ready) -> None:
 
 def advance(turn: Turn) -> None:
     """Start the job if all nodes are here, or refuse it if they have not come in time."""
+    if turn.state.unhealthy:
+        between.fill(turn)
+    if turn.state.is_probing and not turn.state.missing:
+        turn.change(is_probing=False)  # the answer is about nodes that have joined meanwhile
     state, job = turn.state, turn.state.job
     if not state.missing:
         nodes = [node for _, node in turn.held()] if job.restarts.health_argv else []

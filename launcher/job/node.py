@@ -18,6 +18,7 @@ from launcher.core.signal import signal
 from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, LATENESS_NS, RANK, Event
 from launcher.job import events
 from launcher.job.commands import Again, Over, Stop
+from launcher.job.settings import UNREAD_S
 from launcher.job.state import Job
 
 TYPE_CHECKING = False
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 LATE_S = 1.0
 """A step that comes later than this shows that this launcher stood still, and not node 0."""
-UNREAD_S = 5.0
-"""Seconds to read what node 0 has sent meanwhile, and to call it again."""
 SLACK_S = 5.0
 """Extra seconds, so that node 0 gives the roll call up first and reports which nodes are missing."""
 
@@ -318,7 +317,8 @@ def start(turn: Turn, event: Begin) -> None:
     if event.rank is None:
         turn.change(is_spare=True)
         return
-    turn.change(attempt=event.attempt, is_spare=False, stop=None, has_told_end=False, kept=())
+    kept = tuple(one for one in state.kept if isinstance(one, events.Failed) and one.attempt == event.attempt)
+    turn.change(attempt=event.attempt, is_spare=False, stop=None, has_told_end=False, kept=kept)
     if state.job.restarts.most and turn.now > state.lease_until:
         turn.change(phase=Phase.ENDED)  # this launcher stood still, and that attempt may be over
         turn.send(events.Exited(state.index, EXIT_NOT_READY, event.attempt))
@@ -398,7 +398,8 @@ def leave(turn: Turn) -> None:
 def fail(turn: Turn, event: Broke) -> None:
     """Tell node 0, and stop the other processes unless the failure only follows from another one."""
     state = turn.state
-    turn.send(events.Failed(state.index, event.event, state.attempt, event.left_ms))
+    attempt = state.attempt if state.runs else max(state.attempt, state.awaits)  # it may cross the start
+    turn.send(events.Failed(state.index, event.event, attempt, event.left_ms))
     if not event.event.follows:
         end(turn, signal.SIGTERM)
 

@@ -19,6 +19,8 @@ LATE_COMERS_S = 10.0
 """The same if nodes are missing: those that come late hear why, and do not wait in vain."""
 HURRY_S = 0.15
 """The same if a launcher has received a signal before the start: the sender of the signal waits."""
+UNREAD_S = 5.0
+"""Seconds in which a launcher that stood still reads what was sent meanwhile, and is called again."""
 SETTLE_S = 0.3
 """Seconds after the first report for reports of earlier events, while a node may still have some to send."""
 SLACK_S = 5.0

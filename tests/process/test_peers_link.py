@@ -157,3 +157,33 @@ def test_a_mute_program_at_the_first_port_keeps_no_node(says: bytes, monkeypatch
         for one in taken:
             one.close()
     loop.close()
+
+
+def test_a_node_0_that_was_slow_is_called_at_its_own_port_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next port was called meanwhile; the connection ends later."""
+    monkeypatch.setattr(connecting, "MUTE_SHARE", 1e-4)
+    monkeypatch.setattr(calling, "MUTE_SHARE", 1e-4)
+    loop = Loop(keep([]))
+    with live_hub(2, Restarts(most=1)) as hub, socket.create_server((ADDRESS, 0)) as free:
+        other = free.getsockname()[1]
+        free.close()
+        hub.do(lambda: time.sleep(0.3))  # it stands still
+        link = CoordinatorClient(
+            KEY,
+            Shape(1, 2, 2, ADDRESS, (hub.port, other)),
+            parse(Join, make_join(1, 2)),
+            loop,
+            Helpers(loop).ask,
+            keep([]),
+            lambda message: None,
+        )
+        loop.timers.append(link)
+        loop.turn_until(lambda: link.has_started, WAIT_S)
+        connection = hub.hub.members.by_index[1].connection
+        assert connection is not None
+        hub.do(connection.finish)
+        loop.turn_until(lambda: not link.is_connected, WAIT_S)
+        loop.turn_until(lambda: link.is_connected, WAIT_S)
+        assert link.is_connected
+        link.close()
+    loop.close()

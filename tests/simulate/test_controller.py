@@ -5,9 +5,10 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK, Event
-from launcher.job.commands import Again, Busy, Command, Over, Start, Stop, To
+from launcher.job.commands import Again, Busy, Command, Over, Probe, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
-from launcher.job.events import Exited, Failed, JobEvent, Joined, Ready, Received, Tick, Unable
+from launcher.job.events import Exited, Failed, JobEvent, Joined, Lost, Ready, Received, Tick, Unable
+from launcher.job.settings import SPARES_S
 from launcher.job.state import Job, Phase, State
 
 
@@ -119,6 +120,50 @@ def test_a_signal_between_two_attempts_ends_the_job() -> None:
     job.fail(1)
     job.take(Received(1, 15), 3.0)
     assert job.state.over is not None and job.state.over.status == 1
+
+
+HEALTH = Restarts(most=3, health_argv=("check",))
+
+
+def test_an_unhealthy_node_waits_for_a_spare_one_that_is_examined() -> None:
+    """The spare node is here, and its health command has not answered yet."""
+    job = Steps(spares=1, restarts=HEALTH)
+    job.gather()
+    job.take(Ready(0, 0))
+    job.take(Ready(1, 0, "no GPU"), 2.0)
+    assert job.is_in(Phase.GATHERING)
+    job.take(Ready(2, 0), 2.1)
+    assert job.is_in(Phase.RUNNING) and tuple(job.state.holders) == (0, 2)
+
+
+def test_an_unhealthy_node_takes_part_if_no_spare_one_comes() -> None:
+    """The time for that ends in the roll call, too."""
+    job = Steps(spares=1, restarts=HEALTH)
+    job.take(Joined(1, "1"))
+    job.take(Ready(0, 0))
+    job.take(Ready(1, 0, "no GPU"), 2.0)
+    assert job.state.due == 2.0 + SPARES_S
+    job.take(Tick(), 2.0 + SPARES_S)
+    assert job.is_in(Phase.RUNNING)
+
+
+def test_a_probe_that_was_overtaken_ends_no_time_limit() -> None:
+    """A node has joined while its host was probed, and has left again."""
+    job = Steps(restarts=HEALTH)
+    job.take(Tick(), 1000.0)
+    assert job.state.is_probing
+    job.take(Joined(1, "1"), 1001.0)
+    job.take(Lost(1, 1002.0), 1002.0)
+    assert any(isinstance(one, Probe) for one in (*job.commands, *job.take(Tick(), 1003.0)))
+
+
+def test_a_node_0_that_stood_still_reads_what_has_come_before_it_loses_a_node() -> None:
+    job = Steps(nodes=3)
+    job.gather()
+    job.take(Lost(1, 4.0), 4.0)
+    job.take(Tick(), 17.0)
+    job.take(Joined(1, "1", begun=True, attempt=0), 17.1)
+    assert job.is_in(Phase.RUNNING)
 
 
 def test_each_rule_is_described() -> None:

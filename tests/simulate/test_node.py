@@ -95,6 +95,17 @@ def test_a_node_that_stood_still_hears_first_what_node_0_has_sent_meanwhile() ->
     assert one.state.over == over
 
 
+def test_a_preemption_that_crosses_the_start_is_of_the_attempt_that_starts() -> None:
+    """The node is ready for it, and its machine is taken back."""
+    one = Steps()
+    one.take(node.Done(1))
+    one.take(AGAIN)
+    one.take(node.Broke(Event(1, "preempted", 9, 75)))
+    one.take(node.Begin(1, 1))
+    (kept,) = one.repeated()
+    assert isinstance(kept, events.Failed) and kept.attempt == 1
+
+
 def test_an_answer_that_is_late_does_not_prolong_the_lease() -> None:
     """What counts is when the heartbeat was sent that node 0 has answered."""
     one = Steps()
