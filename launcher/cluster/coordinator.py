@@ -281,7 +281,7 @@ class Coordinator:
         known, message = self._sent.get(type(what), (None, None))
         if known is None or (what != known and not isinstance(what, commands.Start)):
             if not isinstance(what, commands.Over):
-                return  # an attempt that could not start: nobody was told of it
+                return  # an attempt that could not start: no node was told of it
             message = make_over(what)
         if member is None:
             call = self._admission.take_call(command.session)
