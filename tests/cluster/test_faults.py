@@ -50,9 +50,16 @@ def test_a_node_that_gave_node_0_up_makes_no_success_of_the_job(job: Job) -> Non
     hear_no_more(job, 2, 0, again=True)
     done = job.wait()
     assert {one.status for one in done.values()} == {75}, {name: one.err for name, one in done.items()}
-    for name in (0, 1, 3):
-        assert done[name].first == ["node 2 failed first: it was out of contact"], done[name].err
-        assert "[node-lost] node 2 had no contact with node 0 (node0)" in done[name].err
+    for name in (
+        0,
+        1,
+        3,
+    ):  # node 2 says so, or node 0 has missed it first: its packets may have stopped sooner
+        (first,) = done[name].first
+        assert first in ("node 2 failed first: it was out of contact", "node 2 failed first: it is lost"), (
+            first
+        )
+        assert "[node-lost] node 2 " in done[name].err
 
 
 def test_a_rank_that_dies_slowly_is_the_one_to_blame(job: Job) -> None:
