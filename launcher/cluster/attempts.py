@@ -61,8 +61,8 @@ class Attempts:
         progressed: bool | None,
         hosts: Iterable[str],
         machine: str,
-    ) -> str:
-        """Remember an attempt that has failed; return what follows, for the log.
+    ) -> None:
+        """Remember an attempt that has failed.
 
         Args:
             over: How it has ended.
@@ -80,15 +80,11 @@ class Attempts:
         if over.first is not None:  # the verdict has the time by the clock of its node
             failed = replace(failed, ended_ns=max(over.first.wall_ns - over.first.ago_ns, started_ns))
         self.note_hosts(hosts)
-        recovery = self._recovery()
-        recovery.note(failed, decision)
-        return recovery.describe()
+        self._recovery().note(failed, decision)
 
-    def give_up(self, why: str) -> str:
-        """Note that the attempt that was to follow does not; return that, for the log."""
-        recovery = self._recovery()
-        recovery.give_up(why)
-        return recovery.describe()
+    def give_up(self, why: str) -> None:
+        """Note that the attempt that was to follow does not."""
+        self._recovery().give_up(why)
 
     # --- nodes
 

@@ -234,39 +234,35 @@ class Coordinator:
         over = make_over(command.over)
         assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
         self._first = over.first
-        why = self._note(over, command.over, command.decision)
+        self._note(over, command.over, command.decision)
         self._attempts.hold()
         self._say_at = time.monotonic() + SAY_EVERY_S
-        self._send_all(command, messages.Again(command.attempt, over, why, self._run))
+        self._send_all(command, messages.Again(command.attempt, over, command.decision.describe(), self._run))
 
     def _end(self, command: commands.Over) -> None:
         """Say how the job ends."""
-        was_between, attempts, decision = commands.Again in self._sent, self._attempts, command.decision
-        attempts.release()
-        why = ""
+        was_between, decision = commands.Again in self._sent, command.decision
+        self._attempts.release()
         if decision is not None and was_between:
-            why = attempts.give_up(decision.why)
+            why = decision.why
+            self._loop.guard(lambda: self._attempts.give_up(why))
         elif self.state.attempt is not None:
             self._loop.guard(self.evidence.share)
             if decision is not None:
-                over = make_over(command)
-                assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
-                why = self._note(over, command, decision)
-        self._send_all(command, make_over(command, why, self._first if was_between else None))
+                self._note(make_over(command), command, decision)
+        known = self._first if was_between else None
+        self._send_all(command, make_over(command, "" if decision is None else decision.describe(), known))
 
-    def _note(self, over: messages.Over, ended: commands.Over, decision: Decision) -> str:
+    def _note(self, over: object, ended: commands.Over, decision: Decision) -> None:
         """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
-        found: list[str] = []
         attempt = self.state.attempt
-        assert attempt is not None  # noqa: S101 - it has failed
+        if attempt is None or not isinstance(over, messages.Over):
+            return
         hosts = [member.host for member in self.members.by_index.values()]
         machine = "" if ended.first is None else self.members.machine(ended.first.node)
         self._loop.guard(
-            lambda: found.append(
-                self._attempts.note(over, decision, attempt.number, attempt.progressed, hosts, machine)
-            )
+            lambda: self._attempts.note(over, decision, attempt.number, attempt.progressed, hosts, machine)
         )
-        return found[0] if found else decision.describe()
 
     def _send_all(self, command: object, message: object) -> None:
         """Send all nodes a command, and keep it for those that join later."""

@@ -30,6 +30,7 @@ from launcher.job.events import Left, Ready, Received
 from launcher.process.loop import Loop
 from launcher.process.signals import name_signal
 from launcher.process.watchdog import NAME as WATCHDOG
+from launcher.recovery.recovery import Recovery
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
@@ -1143,6 +1144,19 @@ def test_a_fault_of_node_0_between_two_attempts_ends_the_job(
             over["why"]
         )
         assert over["status"] == 9
+
+
+def test_a_record_that_fails_keeps_no_node_from_hearing_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others would wait for it until they give node 0 up."""
+
+    def fail(self: object, why: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Recovery, "give_up", fail)
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        node_1.say(pack(Received(0, 15, "SIGTERM")))
+        assert "no restart: node 1" in str(node_1.hear("over")["why"])
 
 
 HELD = "1 survive SIGKILL: python (pid 7, state D)"

@@ -124,6 +124,15 @@ def test_what_has_arrived_on_a_connection_that_has_ended_is_read_and_the_new_one
         second.socket.close()
 
 
+def start_link(loop: Loop, ports: tuple[int, ...]) -> CoordinatorClient:
+    """Return a node that node 0, at one of these ports, has let in."""
+    shape, join = Shape(1, 2, 2, ADDRESS, ports), parse(Join, make_join(1, 2))
+    link = CoordinatorClient(KEY, shape, join, loop, Helpers(loop).ask, keep([]), lambda message: None)
+    loop.timers.append(link)
+    loop.turn_until(lambda: link.has_started, WAIT_S)
+    return link
+
+
 @pytest.mark.parametrize("says", [b"", b"x"])
 def test_a_mute_program_at_the_first_port_keeps_no_node(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 0 has the next port; whatever has the first one accepts, and may say a byte."""
@@ -140,17 +149,7 @@ def test_a_mute_program_at_the_first_port_keeps_no_node(says: bytes, monkeypatch
             taken[-1].sendall(says)
 
         loop.add(other.fileno(), accept)
-        link = CoordinatorClient(
-            KEY,
-            Shape(1, 2, 2, ADDRESS, (port, hub.port)),
-            parse(Join, make_join(1, 2)),
-            loop,
-            Helpers(loop).ask,
-            keep([]),
-            lambda message: None,
-        )
-        loop.timers.append(link)
-        loop.turn_until(lambda: link.has_started, WAIT_S)
+        link = start_link(loop, (port, hub.port))
         assert link.is_connected and len(taken) == 1
         loop.remove(other.fileno())
         link.close()
@@ -168,17 +167,7 @@ def test_a_node_0_that_was_slow_is_called_at_its_own_port_again(monkeypatch: pyt
         other = free.getsockname()[1]
         free.close()
         hub.do(lambda: time.sleep(0.3))  # it stands still
-        link = CoordinatorClient(
-            KEY,
-            Shape(1, 2, 2, ADDRESS, (hub.port, other)),
-            parse(Join, make_join(1, 2)),
-            loop,
-            Helpers(loop).ask,
-            keep([]),
-            lambda message: None,
-        )
-        loop.timers.append(link)
-        loop.turn_until(lambda: link.has_started, WAIT_S)
+        link = start_link(loop, (hub.port, other))
         connection = hub.hub.members.by_index[1].connection
         assert connection is not None
         hub.do(connection.finish)
