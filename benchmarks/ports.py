@@ -20,6 +20,8 @@ from statistics import median
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher.machine.host import Host
+from launcher.machine.infiniband import read_ports
+from launcher.machine.network import read_interfaces
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
 from tests.golden.fabrics import Json, read_fabric, write_fabric
@@ -78,12 +80,12 @@ def main() -> int:
         write_fabric(second, roce(8))
         files, tables = Host(str(first)), Host(str(second))
         snapshot = replay(take_snapshot(files, {}))
-        assert len(files.hca_ports()) == len(snapshot.hca_ports()) == 9 and len(tables.hca_ports()) == 8
+        assert len(read_ports(files)) == len(read_ports(snapshot)) == 9 and len(read_ports(tables)) == 8
         found = {
-            "9 devices of an ND H200 v5, files": measure(files.hca_ports),
-            "the same, from a snapshot": measure(snapshot.hca_ports),
-            "8 RoCE devices, 256 identifiers each": measure(tables.hca_ports),
-            "the interfaces of this machine": measure(Host().interfaces),
+            "9 devices of an ND H200 v5, files": measure(lambda: read_ports(files)),
+            "the same, from a snapshot": measure(lambda: read_ports(snapshot)),
+            "8 RoCE devices, 256 identifiers each": measure(lambda: read_ports(tables)),
+            "the interfaces of this machine": measure(lambda: read_interfaces(Host())),
             "a launch on the first, two nodes less one": measure_plan(first, 2) - measure_plan(first, 1),
         }
     print("\n".join(markdown(("what is read", "ms"), [(name, cell(ms)) for name, ms in found.items()])))

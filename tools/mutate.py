@@ -1,11 +1,14 @@
 """Changes one comparison, constant or condition of the package at a time, and reports which the tests notice.
 
-    python tools/mutate.py --seed 1 --count 60                   # hours: most of it for what nothing notices
+    python tools/mutate.py --seed 1 --count 60          # hours: most of it for what no quick test notices
+    python tools/mutate.py --seed 1 --count 60 --quick  # half an hour: only tests in one process
     python tools/mutate.py --seed 1 --count 10 --rooms identity -- python -m pytest -x -q tests/unit
 
-Each change is made in a copy of the last commit. The tests run in stages, the quick ones first; the first
-failure ends a change's run. A change that survives all stages needs a test, or a reason why it does not
-matter. A seed gives the same changes for the same commit.
+Each change is made in a copy of the last commit. First run those tests of one process that execute the
+changed line (of a constant: the lines of its file), as coverage has seen in one run of all of them. What
+they do not notice, all tests of processes and clusters try. The first failure ends a change's run. A change
+that survives needs a test, or a reason why it does not matter. A seed gives the same changes for the same
+commit.
 """
 
 from __future__ import annotations
@@ -23,12 +26,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("planning", "identity", "process", "agent", "cluster", "failure")
-PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", str(os.cpu_count())]
-STAGES = (
-    [*PYTEST, "-m", "not thorough", "tests/unit", "tests/golden", "tests/fuzz", "tests/corpus"],
-    [*PYTEST, "-m", "not thorough", "--dist", "loadgroup", "tests/process", "tests/cluster"],
-)
+ROOMS = ("planning", "identity", "process", "agent", "cluster", "failure", "job")
+PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not thorough"]
+QUICK = ("tests/unit", "tests/golden", "tests/fuzz", "tests/corpus", "tests/simulate")
+PROCESSES = ("-n", str(os.cpu_count()), "--dist", "loadgroup", "tests/process", "tests/cluster")
+CONTEXTS = "[run]\nsource = launcher\ndynamic_context = test_function\n"
 STAGE_S = 1800.0
 """Seconds of one stage. Tests that hang have noticed the change, too."""
 OTHER = {
@@ -117,6 +119,37 @@ def choose(rooms: Sequence[str], seed: int, count: int, root: Path = ROOT) -> li
     return list(chosen)
 
 
+class Reached:
+    """Which quick tests execute which lines of a checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        """Run all quick tests once.
+
+        Raises:
+            CalledProcessError: A test fails without any change.
+        """
+        from coverage import CoverageData
+
+        config, data = checkout / ".coveragerc", checkout / ".coverage"
+        config.write_text(CONTEXTS)
+        run = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", f"--data-file={data}"]
+        subprocess.run([*run, *PYTEST, *QUICK], cwd=checkout, check=True)
+        self._data = CoverageData(str(data))
+        self._data.read()
+
+    def find(self, path: Path, line: int) -> list[str]:
+        """Return the tests that execute a line; of one that runs only at import, those of its file."""
+        lines = self._data.contexts_by_lineno(str(path))
+        tests = set(lines.get(line, ())) - {""} or {test for found in lines.values() for test in found} - {""}
+        return sorted(_place(test) for test in tests)
+
+
+def _place(context: str) -> str:
+    """Return ``tests/unit/test_a.py::test_b`` for coverage's ``tests.unit.test_a.test_b``."""
+    module, _, name = context.rpartition(".")
+    return f"{module.replace('.', '/')}.py::{name}"
+
+
 def try_change(
     change: Change, path: Path, stages: Sequence[Sequence[str]], checkout: Path | None = None
 ) -> str:
@@ -155,6 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--quick", action="store_true", help="no tests of processes and clusters")
     parser.add_argument("--rooms", default=",".join(ROOMS))
     parser.add_argument("tests", nargs="*", metavar="-- COMMAND", help="instead of the stages")
     asked = parser.parse_args()
@@ -163,14 +197,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         subprocess.run(["git", "clone", "-q", str(ROOT), folder], check=True)
-        stages = [asked.tests] if asked.tests else STAGES
-        failed = run_stages(stages, copy)
-        if failed:
-            print(f"without any change: {failed}: expected all tests to pass")
-            return 1
+        reached = None if asked.tests else Reached(copy)
         for change in changes:
             began = time.monotonic()
             path = copy / change.path.relative_to(ROOT)
+            stages = [asked.tests]
+            if reached is not None:
+                tests = reached.find(path, path.read_bytes()[: change.start].count(b"\n") + 1)
+                stages = [[sys.executable, *PYTEST, *tests]] if tests else []
+                stages += [] if asked.quick else [[sys.executable, *PYTEST, *PROCESSES]]
             by = try_change(change, path, stages, copy)
             survived += not by
             print(f"{time.monotonic() - began:5.0f} s  {by or 'SURVIVED'}", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.machine.gpus import count_gpus
 from launcher.output.folder import NCCL_FILE
 from launcher.process.loop import Later
 
@@ -260,7 +261,7 @@ class Observers:
         from launcher.machine.host import Host
 
         host = Host()
-        if agent.group.refused is None and agent.coordination.speaks and host.gpu_count():
+        if agent.group.refused is None and agent.coordination.speaks and count_gpus(host):
             due = time.monotonic() + SERVE_AFTER_S
             agent.loop.timers.append(Later(due, lambda: self._ask_gpus(host)))
 

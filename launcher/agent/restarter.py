@@ -9,6 +9,7 @@ from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
+from launcher.machine.gpus import count_gpus
 from launcher.output.folder import STARTS_FILE
 
 TYPE_CHECKING = False
@@ -96,7 +97,7 @@ class Restarter:
             return
         from launcher.machine.host import Host
 
-        if Host().gpu_count():
+        if count_gpus(Host()):
             from launcher.recovery.gpus import GpuGate
 
             self._gpus = GpuGate(agent.group.helpers, agent.loop, agent.say)

@@ -11,8 +11,8 @@ from launcher.bandwidth.definitions import render_gbps
 from launcher.core.environ import shorten
 from launcher.core.frozen import frozen
 from launcher.core.redact import redact
-from launcher.machine.infiniband import Port, is_usable
-from launcher.machine.network import Interface, cluster_interface
+from launcher.machine.infiniband import Port, is_usable, read_ports
+from launcher.machine.network import Interface, cluster_interface, read_interfaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def read_ways(
         master: Address of rank 0: the interface towards it leads to all other nodes.
         read_nvlink_gbps: Returns the total rate of a GPU's NVLinks in one direction.
     """
-    interfaces = host.interfaces()
+    interfaces = read_interfaces(host)
     lead = _find_interface(host, interfaces, environ, master)
-    ports, kind = choose_ports(host.hca_ports(), interfaces)
+    ports, kind = choose_ports(read_ports(host), interfaces)
     return Ways(
         name=name,
         port_gbps=tuple(port.rate_gbps for port in ports if port.rate_gbps),

@@ -8,6 +8,7 @@ from launcher.bandwidth.expect import Ways, read_ways
 from launcher.core.frozen import frozen
 from launcher.machine.gpu_facts import find_nvlink_gbps
 from launcher.machine.host import Host
+from launcher.machine.nvml import read_gpu_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def describe_process(torch: Any, local_rank: int, environ: Mapping[str, str]) ->
 
 def read_node(host: Host, environ: Mapping[str, str], name: str, master: str | None) -> Ways:
     """Return the hardware through which a node can talk. NVLinks come from NVML, which is slow: only here."""
-    return read_ways(host, environ, name, master, lambda: find_nvlink_gbps(host.gpu_facts()))
+    return read_ways(host, environ, name, master, lambda: find_nvlink_gbps(read_gpu_facts(host)))
 
 
 def name_gpus(torch: Any, visible: str) -> list[str]:

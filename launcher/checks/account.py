@@ -6,6 +6,8 @@ cache folder by getpass.getuser.
 
 from __future__ import annotations
 
+import os
+
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 
 TYPE_CHECKING = False
@@ -33,7 +35,7 @@ def _check_name(case: Case) -> list[Finding]:
 
 def _check_home(case: Case) -> list[Finding]:
     home = case.environ.get("HOME") or case.host.home()
-    if home and case.host.can_write(home):
+    if home and _can_write(home):
         return [ok("account", "home folder", home)]
     found = f"{home} cannot be written" if home else "none"
     fix = "set HOME to such a folder: -e HOME=/tmp/home; caches of Hugging Face, torch and pip are below it"
@@ -42,11 +44,16 @@ def _check_home(case: Case) -> list[Finding]:
 
 def _check_temporary(case: Case) -> list[Finding]:
     asked = case.environ.get("TMPDIR")
-    if asked and not case.host.can_write(asked):
+    if asked and not _can_write(asked):
         fix = f"mkdir -p {asked}, or unset TMPDIR"
         found = f"TMPDIR={asked} cannot be written"
         return [Finding("account", WARNING, "temporary folder", WRITABLE, found, fix)]
-    if asked or any(map(case.host.can_write, TEMPORARY)):
+    if asked or any(map(_can_write, TEMPORARY)):
         return []
     fix = "set TMPDIR to such a folder, or mount one: --tmpfs /tmp"
     return [Finding("account", PROBLEM, "temporary folder", WRITABLE, f"none of {', '.join(TEMPORARY)}", fix)]
+
+
+def _can_write(path: str) -> bool:
+    """Whether a folder exists and we can make files in it."""
+    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)

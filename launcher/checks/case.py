@@ -6,7 +6,9 @@ from launcher.checks.runtime import find_runtime
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, Scope
 from launcher.machine import count_visible
-from launcher.machine.azure_vm import Vm, is_azure, read_vm
+from launcher.machine.azure_vm import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.gpus import count_gpus
+from launcher.machine.infiniband import read_ports
 from launcher.planning.parts import GLOO_INTERFACE, find_interface
 
 TYPE_CHECKING = False
@@ -119,14 +121,14 @@ def read_case(
         asks: Whether Azure's metadata service may be asked for the size of the VM, if this is an Azure VM.
         health_commands: The site's own checks.
     """
-    exposed = host.gpu_count()
+    exposed = count_gpus(host)
     return Case(
         host=host,
         environ=environ,
         runtime=find_runtime(host, environ),
         exposed_count=exposed,
         visible_count=count_visible(host, environ),
-        ports=host.hca_ports(),
+        ports=read_ports(host),
         packages=_read_packages(host, environ, command),
         vm=_find_vm(host, environ, asks),
         health_commands=health_commands,
@@ -138,7 +140,7 @@ def _find_vm(host: Host, environ: Mapping[str, str], asks: bool) -> Vm | None:
     """Return the VM by the variables, else by the snapshot or the service, which takes up to a second."""
     told = read_vm(environ)
     may_ask = host.is_recorded() or (asks and is_azure(host, environ))
-    return host.ask_vm() if told is None and may_ask else told
+    return ask_vm(host) if told is None and may_ask else told
 
 
 def _read_packages(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.machine.clock import read_clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ YEARS = (2025, 2100)
 
 def look(case: Case) -> list[Finding]:
     """Check the year and, for several nodes, whether the kernel reports the clock as synchronized."""
-    clock = case.host.clock()
+    clock = read_clock(case.host)
     fix = "start chronyd or systemd-timesyncd on the machine (chronyc makestep)"
     try:
         year = time.gmtime(clock.now_s).tm_year

@@ -16,6 +16,7 @@ import re
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import MACHINE
 from launcher.machine.driver import read_driver_version
+from launcher.machine.loader import find_library
 from launcher.machine.packages import RUNTIMES_ALL
 
 TYPE_CHECKING = False
@@ -94,7 +95,7 @@ def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
 
 def _find_driver(case: Case) -> str | None:
     """Return the version of the driver in use: that of a forward compatibility package, or the kernel's."""
-    used = next(iter(case.host.libraries("libcuda.so.1", case.environ)), None)
+    used = next(iter(find_library(case.host, case.environ, "libcuda.so.1")), None)
     if used is not None and "/compat/" in used.path and _numbers(used.version):
         return used.version
     return read_driver_version(case.host)

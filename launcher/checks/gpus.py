@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address
+from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address, read_layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _look_at_variable(case: Case) -> list[Finding]:
     if doubles:
         found = f"{', '.join(doubles)} more than once: CUDA then finds no device"
         return [Finding("gpus", PROBLEM, VISIBLE, "each GPU once", found, fix)]
-    here = [gpu.uuid for gpu in case.host.layout().gpus]
+    here = [gpu.uuid for gpu in read_layout(case.host).gpus]
     foreign = [entry for entry in entries if entry.startswith("GPU-") and _is_foreign(entry, here)]
     if foreign:
         found = f"{', '.join(foreign)}: matches no GPU here, or several"

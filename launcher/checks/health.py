@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.machine.hardware import count_switched
+from launcher.machine.nvml import read_gpu_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "po
 
 def look(case: Case) -> list[Finding]:
     """Check the facts that NVML reports about each GPU, and compare the GPUs with each other."""
-    gpus = case.host.gpu_facts() if case.exposed_count else ()
+    gpus = read_gpu_facts(case.host) if case.exposed_count else ()
     known = [gpu for gpu in gpus if any(fact is not None for fact in (gpu.throttle, gpu.has_ecc, gpu.links))]
     if not known:
         return []

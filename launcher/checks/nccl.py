@@ -10,6 +10,7 @@ takes precedence over LD_LIBRARY_PATH).
 from __future__ import annotations
 
 from launcher.checks.finding import WARNING, Finding, ok
+from launcher.machine.loader import find_library
 from launcher.machine.packages import NCCLS
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ def _find_copies(case: Case) -> list[tuple[str, str]]:
 
     An unknown version is empty.
     """
-    found = case.host.libraries(NAME, case.environ)
+    found = find_library(case.host, case.environ, NAME)
     preloaded = [item for item in found if item.path in _preloads(case)]
     wheel = next((package for package in case.packages or () if package.name in NCCLS), None)
     path = f"{wheel.folder}/nvidia/nccl/lib/{NAME}" if wheel else ""

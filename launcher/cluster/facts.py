@@ -14,6 +14,7 @@ from launcher.core.model import Restarts
 from launcher.core.redact import quote_command, redact_variable
 from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
+from launcher.machine.loader import find_library
 from launcher.machine.packages import NCCLS
 from launcher.recovery.nodes import read_machine
 from launcher.sources.launched import MARKER
@@ -135,13 +136,13 @@ def _find_packages(host: Host, python: str | None, environ: Mapping[str, str]) -
     packages = {item.name: item.version for item in host.packages(python, environ) or ()}
     nccl = next((packages[name] for name in NCCLS if name in packages), None)
     if nccl is None and "torch" not in packages:
-        nccl = next((item.version for item in host.libraries("libnccl.so.2", environ)), None) or None
+        nccl = next((item.version for item in find_library(host, environ, "libnccl.so.2")), None) or None
     return {"torch": packages.get("torch"), "nccl": nccl}
 
 
 def _find_mpi(host: Host, environ: Mapping[str, str]) -> str | None:
     for name, family in MPI_LIBRARIES.items():
-        for library in host.libraries(name, environ):
+        for library in find_library(host, environ, name):
             return f"{family}, {name} {library.version}".rstrip()
     return None
 

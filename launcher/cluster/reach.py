@@ -14,6 +14,8 @@ from os import strerror
 from launcher.core.environ import REHEARSED, is_loopback
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
+from launcher.machine.network import address_towards
+from launcher.machine.own_names import address_of
 from launcher.process.refused import explain
 
 TYPE_CHECKING = False
@@ -60,14 +62,14 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
     if master in ANY:
         return ANY[master]
     own = host.own_addresses() - {host.hostname()}
-    address = host.address_of(master)
+    address = address_of(host, master)
     if is_loopback(master):
         return address
     if address in own and not is_loopback(address):
         return address
     # The name means 127.0.1.1 here (Debian), or a service in front of us (Kubernetes).
     for other in (*[name for name in hosts[1:] if name][:HOSTS_ASKED], *ANYWHERE):
-        towards = host.address_towards(other)  # None for a name that does not resolve yet
+        towards = address_towards(host, other)  # None for a name that does not resolve yet
         if towards in own and is_reachable(towards):
             return towards
     outside = sorted(filter(is_reachable, own), key=lambda item: (":" in item, item))

@@ -22,6 +22,7 @@ from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.machine.host import Host
+from launcher.machine.own_names import address_of
 from launcher.process.limits import raise_limit
 
 TYPE_CHECKING = False
@@ -192,7 +193,7 @@ def look_for(
 def is_own(name: str) -> bool:
     """Whether the job's name for node 0 means an address of ours here."""
     host = Host()
-    return is_loopback(name) or host.address_of(name) in host.own_addresses()
+    return is_loopback(name) or address_of(host, name) in host.own_addresses()
 
 
 def describe_place(shape: Shape, address: str, port: int, *, is_safe: bool) -> str:

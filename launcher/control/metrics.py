@@ -13,6 +13,8 @@ import socket
 from launcher.agent.observers import NICE
 from launcher.cluster.reach import ANYWHERE, is_reachable
 from launcher.machine.host import Host
+from launcher.machine.network import address_towards
+from launcher.machine.own_names import address_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +108,10 @@ def find_address(towards: str, host: Host) -> str:
     if not towards:
         return LOCAL
     own = host.own_addresses() - {host.hostname()}
-    for address in (host.address_of(towards), *map(host.address_towards, (towards, *ANYWHERE))):
+    for address in (
+        address_of(host, towards),
+        *(address_towards(host, target) for target in (towards, *ANYWHERE)),
+    ):
         if address in own and address is not None and is_reachable(address):
             return address
     return LOCAL

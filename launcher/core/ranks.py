@@ -1,10 +1,13 @@
-"""Ranks in words: ``rank 3``, ``ranks 0, 2-7, 9``. A thousand ranks fit on a line."""
+"""Lists of numbers as ranges: ranks in words (``ranks 0, 2-7, 9``), CPUs as the kernel writes them."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+CPU_LIMIT = 1 << 16
+"""More CPUs than any kernel supports (NR_CPUS is at most 8192); a larger number is not a CPU."""
 
 
 def render_ranges(ranks: Iterable[int]) -> str:
@@ -22,3 +25,22 @@ def name_ranks(ranks: Iterable[int]) -> str:
     """Return ``rank 3`` or ``ranks 0, 2-7, 9``."""
     names = render_ranges(ranks)
     return f"rank {names}" if names.isdecimal() else f"ranks {names}"
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """Return the CPUs in a kernel list such as ``0-3,8,10-11``; empty if the text is not such a list."""
+    cpus: set[int] = set()
+    count = 0
+    for part in text.strip().split(","):
+        low, dash, high = part.partition("-")
+        if not (_is_cpu(low) and (not dash or _is_cpu(high)) and int(low) <= int(high or low)):
+            return frozenset()
+        count += int(high or low) + 1 - int(low)
+        if count > CPU_LIMIT:  # an own limit for each range would be none for the list
+            return frozenset()
+        cpus.update(range(int(low), int(high or low) + 1))
+    return frozenset(cpus)
+
+
+def _is_cpu(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < CPU_LIMIT

@@ -120,7 +120,7 @@ def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host, 
     If it is unknown whether either has torch (in a replay), torchrun will report it itself.
     """
     pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
-    versions = {python: host.find_torch(python or None, environ) for python in pythons}
+    versions = {python: host.find_version(python or None, environ, "torch") for python in pythons}
     for known in (True, False):
         for python, version in versions.items():
             if version if known else version is None:

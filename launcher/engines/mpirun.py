@@ -19,6 +19,9 @@ from launcher.engines.mpirun_job import MpirunJob, carries
 from launcher.guest.marker import TOKEN
 from launcher.identity.hosts import no_hosts
 from launcher.identity.rendezvous import plan_control_ports
+from launcher.machine.infiniband import read_ports
+from launcher.machine.network import read_interfaces
+from launcher.machine.own_names import address_of
 from launcher.machine.pythons import own_program
 from launcher.options.flags import PREFIX
 
@@ -109,7 +112,7 @@ def make_job(mpi: Mpi, fleet: Fleet, options: Options, environ: Mapping[str, str
         forward=fleet.forward,
         network=network,
         interface=interface,
-        infiniband=tuple(f"{port.device}:{port.number}" for port in host.hca_ports() if is_usable(port)),
+        infiniband=tuple(f"{port.device}:{port.number}" for port in read_ports(host) if is_usable(port)),
         extra=options.words("mpi_args"),
         user=tuple(environ),
     )
@@ -140,7 +143,7 @@ def plan_fleet(
     return Fleet(
         hosts=hosts,
         per_node=topology.local_size or 1,
-        address=host.address_of(own) if count > 1 else "",
+        address=address_of(host, own) if count > 1 else "",
         ports=plan_control_ports(options, frozenset((allocation.master_port,))),
         token_file=token_file,
         index=allocation.node_rank,
@@ -200,7 +203,7 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
         return None, None
     from launcher.machine.network import find_interface, network_of
 
-    interface = find_interface(host.interfaces(), fleet.address)
+    interface = find_interface(read_interfaces(host), fleet.address)
     if interface is None:
         return None, None
     return interface.name, network_of(interface, fleet.address)

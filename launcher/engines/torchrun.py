@@ -17,6 +17,7 @@ from launcher.core.model import Allocation, Binding, Machine, NodeCommand, Polic
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
+from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import FLAGS
 from launcher.options.reading import PET_PREFIX, Options
@@ -247,4 +248,4 @@ def find_own_address(allocation: Allocation, host: Host) -> str | None:
         return None
     if allocation.master_addr in host.own_addresses():
         return allocation.master_addr
-    return host.address_towards(allocation.master_addr)
+    return address_towards(host, allocation.master_addr)

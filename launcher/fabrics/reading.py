@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from launcher.core.mpi import OPEN_MPI
 from launcher.fabrics.facts import IMEX_CHANNELS, Configured, Facts, TopologyFile
-from launcher.machine.azure_vm import Vm, is_azure, read_vm
-from launcher.machine.infiniband import is_usable
-from launcher.machine.libraries import list_libraries
-from launcher.machine.network import DEFAULT, Interface, cluster_interface, leads_out
-from launcher.machine.numa import read_gpu_paths
+from launcher.machine.azure_vm import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.infiniband import is_usable, read_ports
+from launcher.machine.libraries import NCCL_PLUGINS, find_libraries, list_libraries
+from launcher.machine.network import (
+    DEFAULT,
+    Interface,
+    cluster_interface,
+    leads_out,
+    read_interfaces,
+    read_routes,
+)
+from launcher.machine.numa import read_gpu_paths, read_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,12 +66,12 @@ def read_facts(
         master_addr: Address of rank 0; empty if unknown.
         ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
-    ports = host.hca_ports(tables=False)
-    interfaces = host.interfaces()
+    ports = read_ports(host, tables=False)
+    interfaces = read_interfaces(host)
     certain = is_azure(host, environ)
     vm = _find_vm(host, environ, ports, may_ask=ask and certain)
     interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
-    plugins = host.nccl_plugins(environ)
+    plugins = find_libraries(host, environ, NCCL_PLUGINS)
     return Facts(
         ports=ports,
         interfaces=interfaces,
@@ -86,14 +93,14 @@ def read_facts(
 def read_variables(host: Host, environ: Mapping[str, str], ports: Sequence[Port]) -> Facts:
     """Return only the facts against which the user's variables are checked."""
     configured = read_configured(host, environ)
-    return Facts(ports=tuple(ports), interfaces=host.interfaces(), configured=configured, environ=environ)
+    return Facts(ports=tuple(ports), interfaces=read_interfaces(host), configured=configured, environ=environ)
 
 
 def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, may_ask: bool) -> Vm | None:
     """Return the VM that variables name; else ask the service, but only if a port makes it matter."""
     told = read_vm(environ)
     asks = may_ask and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
-    return host.ask_vm() if told is None and asks else told
+    return ask_vm(host) if told is None and asks else told
 
 
 def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
@@ -102,14 +109,16 @@ def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
     topologies = read_topologies(host, vm)
     return {
         "topologies": topologies,
-        "gpus": host.gpus() if topologies or (kind is not None and kind.switches) else (),
+        "gpus": read_gpus(host, name_gpus=False)
+        if topologies or (kind is not None and kind.switches)
+        else (),
         "has_imex": kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
     }
 
 
 def _read_of_several(host: Host) -> dict[str, Any]:
     """Return the facts that tell the ports for GPUs from others."""
-    defaults = frozenset(name for name, networks in host.routes().items() if DEFAULT in networks)
+    defaults = frozenset(name for name, networks in read_routes(host).items() if DEFAULT in networks)
     return {"default_interfaces": defaults, "gpu_paths": read_gpu_paths(host)}
 
 

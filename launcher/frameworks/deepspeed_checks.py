@@ -14,6 +14,7 @@ from contextlib import suppress
 from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.machine.own_names import own_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ def check_hostfile(case: Case, own: Command, host: Host) -> list[str]:
     if path is None:
         entries = read_hostfile(host.read_text(DEFAULT_HOSTFILE) or "") if nodes == 1 else []
         foreign = [
-            entry.host for entry in entries if entry.host != "localhost" and not host.is_own(entry.host)
+            entry.host
+            for entry in entries
+            if entry.host != "localhost" and not own_places(host, (entry.host,))
         ]
         if foreign:
             raise UsageError(_default_hostfile(foreign))

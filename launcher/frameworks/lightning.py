@@ -129,7 +129,7 @@ def check(case: Case) -> tuple[str, ...]:
         problems.append(Problem("lightning-gpus", what, origin.partition(" ")[0].partition("=")[0], fix))
     if job.spans_nodes and job.node_rank is None and job.places and SLURM not in case.environ:
         what = "the rank of this node is unknown: Lightning counts ranks by node, and all would be node 0"
-        fix = "pass --node-rank, or start one launcher per node"
+        fix = "pass --nnodes N; if nodes run different numbers of processes, start one launcher per node"
         problems.append(Problem("lightning-no-node", what, "environment", fix))
     if problems:
         raise UsageError(*problems)

@@ -6,6 +6,7 @@ from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
 from launcher.identity.ledger import IDENTITY, STARTED, Ledger, is_typed, open_ledger
 from launcher.identity.topology import is_by_domain
+from launcher.machine.own_names import is_called, is_elsewhere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
         return
     if all(claim is not None and is_typed(claim) for claim in claims):
         return  # the user may run several nodes on one machine
-    if node and _is_in_order(ledger) and host.is_called(address):
+    if node and _is_in_order(ledger) and is_called(host, address):
         yield ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but this is node {node} "
             f"({ledger.origin(Fact.NODE_RANK)}): the master is node 0",
@@ -169,17 +170,17 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
 
 def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
     """Return what shows that an address is another node's; empty if nothing does."""
-    if host.is_called(address):
+    if is_called(host, address):
         return ""
     for claim in ledger.about(Fact.HOSTS):
         listed = claim.value if isinstance(claim.value, tuple) else ()
-        if not host.is_called(*listed):
+        if not is_called(host, *listed):
             continue
         if address in listed:
             return f"another host of {claim.origin}"
         if claim.source in ledger.speakers and host.own_addresses().isdisjoint(host.resolve(address)):
             return f"which is not this node, and not in {claim.origin}"
-    return "another address of this node's network" if host.is_elsewhere(address) else ""
+    return "another address of this node's network" if is_elsewhere(host, address) else ""
 
 
 def _check_numbers(ledger: Ledger, *numbers: int | None) -> Iterator[Problem]:

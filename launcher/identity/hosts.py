@@ -17,6 +17,7 @@ from launcher.core.environ import (
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Claim, Evidence, Fact, Trust
+from launcher.machine.own_names import own_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read_listed(
 
     Raises:
         UsageError: There are two lists, or the file cannot be read or is malformed.
-        NotReady: The resolver has not answered in time (see `Host.own_places`).
+        NotReady: The resolver has not answered in time (see `own_places`).
     """
     listed = _read_options(options, host)
     reader = Reader("manual", {}, host)
@@ -110,7 +111,7 @@ def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
 
 
 def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
-    places = reader.host.own_places(listed.hosts)
+    places = own_places(reader.host, listed.hosts)
     if len(places) == 1:
         reader.claim(
             Fact.NODE_RANK, places[0], f"{OWN_PLACE}{listed.hosts[places[0]]} in {listed.origin}", trust

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.model import Machine
-from launcher.machine.gpus import count_visible_gpus, find_doubles
+from launcher.machine.accelerators import count_accelerators
+from launcher.machine.cpus import read_granted_cpus
+from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles
+from launcher.machine.numa import read_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
         EnvironmentUntrusted: CUDA_VISIBLE_DEVICES lists a GPU twice.
     """
     devices = (*host.list_folder("/dev"), *host.list_folder("/dev/dri"))
-    bound, exposed, listed = host.affinity(), host.gpu_count(), environ.get(VISIBLE)
+    bound, exposed, listed = host.affinity(), count_gpus(host), environ.get(VISIBLE)
     doubles = find_doubles(listed) if listed and exposed else []
     if doubles:
         raise EnvironmentUntrusted(
@@ -45,10 +48,10 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
         )
     return Machine(
         gpu_count=count_visible(host, environ),
-        cpu_count=host.granted_cpus(),
+        cpu_count=read_granted_cpus(host),
         bound_cpu_count=None if bound is None else len(bound),
         has_others=any(name.startswith(OTHERS) for name in devices),
-        accelerators=host.accelerators(environ) if counts else (),
+        accelerators=count_accelerators(host, environ) if counts else (),
     )
 
 
@@ -57,5 +60,5 @@ def count_visible(host: Host, environ: Mapping[str, str]) -> int | None:
     listed = environ.get(VISIBLE)
     named = "GPU-" in (listed or "")
     return count_visible_gpus(
-        host.gpu_count(), listed, [gpu.uuid for gpu in host.gpus(name_gpus=True)] if named else ()
+        count_gpus(host), listed, [gpu.uuid for gpu in read_gpus(host, name_gpus=True)] if named else ()
     )

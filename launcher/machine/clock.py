@@ -29,7 +29,9 @@ class Clock:
 
 
 def read_clock(host: Host) -> Clock:
-    """Return the state of this node's clock, which containers share."""
+    """Return the state of this node's clock, which containers share; of a snapshot it is unknown."""
+    if host.is_recorded():
+        return Clock(0.0, None)
     marked = MARK in host.list_folder(TIMESYNC)
     return Clock(time.time(), True if marked else _ask_kernel())
 

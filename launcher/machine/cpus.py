@@ -8,7 +8,7 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 
 from __future__ import annotations
 
-from launcher.core.ranks import render_ranges
+from launcher.core.ranks import parse_cpu_list, render_ranges
 from launcher.machine.cgroup import cgroup_folders
 
 TYPE_CHECKING = False
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 ONLINE = "/sys/devices/system/cpu/online"
-CPU_LIMIT = 1 << 16
-"""More CPUs than any kernel supports (NR_CPUS is at most 8192); a larger number is not a CPU."""
 
 
 def read_granted_cpus(host: Host) -> int | None:
@@ -46,28 +44,9 @@ def _first_cpu_list(host: Host, folders: list[str]) -> frozenset[int]:
     return frozenset()
 
 
-def parse_cpu_list(text: str) -> frozenset[int]:
-    """Return the CPUs in a kernel list such as ``0-3,8,10-11``; empty if the text is not such a list."""
-    cpus: set[int] = set()
-    count = 0
-    for part in text.strip().split(","):
-        low, dash, high = part.partition("-")
-        if not (_is_cpu(low) and (not dash or _is_cpu(high)) and int(low) <= int(high or low)):
-            return frozenset()
-        count += int(high or low) + 1 - int(low)
-        if count > CPU_LIMIT:  # an own limit for each range would be none for the list
-            return frozenset()
-        cpus.update(range(int(low), int(high or low) + 1))
-    return frozenset(cpus)
-
-
 def render_cpu_list(cpus: Iterable[int]) -> str:
     """Return CPUs as the kernel and taskset write them: ``0-3,8,10-11``."""
     return render_ranges(cpus).replace(" ", "")
-
-
-def _is_cpu(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < CPU_LIMIT
 
 
 def _smallest_quota(host: Host, folders: list[str]) -> int | None:

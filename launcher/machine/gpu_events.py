@@ -6,6 +6,7 @@ nvmlEventSetWait_v2) and "Event Types".
 
 from __future__ import annotations
 
+from launcher.machine.gpus import list_minors
 from launcher.machine.numa import parse_pci_address, render_pci_address
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ def wait_for_errors(host: Host) -> Iterator[str]:
 
 
 def _list_gpus(nvml: ModuleType, host: Host) -> Iterator[Any]:
-    minors = host.gpu_minors()
+    minors = list_minors(host)
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)

@@ -1,10 +1,35 @@
-"""Reads CUDA_VISIBLE_DEVICES: the number and names of the visible GPUs, and each process's share."""
+"""NVIDIA's GPUs: those exposed to us, those that CUDA_VISIBLE_DEVICES leaves, and each process's share."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.machine.host import Host
+
+DEVICE_LIMIT = 256
+"""More GPUs than any node has: a snapshot with more is not trusted."""
+
+
+def count_gpus(host: Host) -> int | None:
+    """Return the number of NVIDIA GPUs exposed to us, by their device files; None if unknown.
+
+    The container runtime grants the device files. /proc/driver/nvidia lists all GPUs of the node, and NVML
+    needs tens of milliseconds for the same answer. A snapshot without them may have a number.
+    """
+    if not host.is_recorded() or host.list_folder("/dev"):
+        count: object = len(list_minors(host))
+    else:
+        gpus = host.recorded("gpus")
+        count = len(gpus) if isinstance(gpus, list) else gpus
+    return count if type(count) is int and 0 <= count <= DEVICE_LIMIT else None
+
+
+def list_minors(host: Host) -> frozenset[str]:
+    """Return the numbers N of the device files /dev/nvidiaN."""
+    names = host.list_folder("/dev")
+    return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
 
 
 def count_visible_gpus(

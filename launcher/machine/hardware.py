@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen, replace
-from launcher.machine.numa import parse_pci_address
-from launcher.machine.nvml import read_amd_gpus
+from launcher.machine.infiniband import read_ports
+from launcher.machine.network import read_interfaces, read_routes
+from launcher.machine.numa import parse_pci_address, read_layout
+from launcher.machine.nvml import read_amd_gpus, read_gpu_facts
 from launcher.machine.pci import SELF, PciFunction, read_function, relate
 
 TYPE_CHECKING = False
@@ -105,16 +107,16 @@ class Hardware:
 
 def read_hardware(host: Host) -> Hardware:
     """Return the parts of a node. Slow: asks NVML, and opens several files of each device."""
-    nvidia = host.gpu_facts()
+    nvidia = read_gpu_facts(host)
     amd = [replace(gpu, index=len(nvidia) + gpu.index) for gpu in read_amd_gpus(host)]
-    gpus, ports = (*nvidia, *amd), host.hca_ports()
+    gpus, ports = (*nvidia, *amd), read_ports(host)
     return Hardware(
         hostname=host.hostname(),
-        nodes=_nodes(host.layout(name_gpus=False), gpus, ports),
+        nodes=_nodes(read_layout(host, name_gpus=False), gpus, ports),
         gpus=gpus,
         ports=ports,
-        interfaces=host.interfaces(),
-        routes=tuple(host.routes().items()),
+        interfaces=read_interfaces(host),
+        routes=tuple(read_routes(host).items()),
         functions=read_functions(host, gpus, ports),
     )
 

@@ -1,9 +1,9 @@
 """Access to this node: its files, and the answers that are no files.
 
-`Host` composes the readers of `launcher.machine` over a root: a folder, ``/`` for this machine, or the files
-of a snapshot. Addresses, names, NVML, mpirun and the packages of Pythons are no files: a snapshot has the
-answers. A value that cannot be read is None or empty, and the caller decides what that means; methods that
-raise document it. The readers are loaded on first use.
+The files are under a root: a folder, ``/`` for this machine, or the files of a snapshot. Names, addresses,
+mpirun and the packages of Pythons are no files: of these, a snapshot has the answers. The other modules of
+`launcher.machine` read their subject from a `Host`. A value that cannot be read is None or empty, and the
+caller decides what that means; methods that raise document it.
 
 A snapshot may contain anything: an answer of the wrong type counts as unknown.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.core.ranks import parse_cpu_list
 from launcher.machine.files import Folder
 
 TYPE_CHECKING = False
@@ -20,23 +21,14 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Mapping, Sequence
 
-    from launcher.core.model import Gpu, Layout
-    from launcher.machine.azure_vm import Vm
-    from launcher.machine.clock import Clock
     from launcher.machine.files import Files
-    from launcher.machine.gpu_facts import GpuFacts
     from launcher.machine.gpu_use import GpuUse
-    from launcher.machine.infiniband import Port
-    from launcher.machine.loader import Library
     from launcher.machine.mpi import Mpi
-    from launcher.machine.network import Interface
     from launcher.machine.packages import Package
 
 LOOK_UP_S = 10.0
 HOME = "~"
 """Stands for the user's home folder in a snapshot: its path is private."""
-DEVICE_LIMIT = 256
-"""More GPUs or RDMA ports than any node has: a snapshot with more is not trusted."""
 
 
 class Answered:
@@ -76,7 +68,7 @@ class Host:
             from launcher.machine.files import Recording
 
             self.files = Recording(root)
-        self._look_up_s = self._left_s = look_up_s
+        self.look_up_s = self._left_s = look_up_s
         self._port = port
         self._own_depth = own_depth
         self._held: tuple[socket, ...] = ()
@@ -117,10 +109,6 @@ class Host:
         """Return a snapshot's answer; None without one."""
         return None if self.answers is None else self.answers.get(name)
 
-    def is_init(self) -> bool:
-        """Whether we are process 1 of a container: if we stay, we must do the work of an init."""
-        return self.answers is None and os.getpid() == 1
-
     def age_s(self, path: str) -> float | None:
         """Return the seconds since a file was last written, None if it does not exist."""
         import time
@@ -153,66 +141,20 @@ class Host:
         except OSError:  # uname is refused
             return (self.read_text("/proc/sys/kernel/hostname") or "").strip() or "unknown"
 
-    def addresses(self) -> dict[str, tuple[str, ...]]:
-        """Return the IP addresses of every interface, without zone suffixes."""
-        return {name: tuple(address for address, _ in pairs) for name, pairs in self.netmasks().items()}
-
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
         """Return the IP addresses of every interface, without zone suffixes, each with its netmask."""
         from launcher.machine.addresses import parse_netmasks, read_netmasks
 
         return read_netmasks() if self.answers is None else parse_netmasks(self.recorded("addresses"))
 
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Return the IP addresses of every interface, without zone suffixes."""
+        return {name: tuple(address for address, _ in pairs) for name, pairs in self.netmasks().items()}
+
     def own_addresses(self) -> frozenset[str]:
         """Return all addresses of this node, and its hostname."""
         addresses = {address for items in self.addresses().values() for address in items}
         return frozenset({*addresses, self.hostname()})
-
-    def is_own(self, name: str) -> bool:
-        """Whether a name or an address is this node's, literally or by the addresses that it resolves to.
-
-        Raises:
-            NotReady: The resolver has not answered in time.
-        """
-        return bool(self.own_places((name,)))
-
-    def is_called(self, *names: str) -> bool:
-        """Whether one of these names and addresses is literally this node's, without resolving it.
-
-        Of a host name only the part before the first dot must be the same.
-        """
-        if not names:
-            return False  # reading the addresses costs an import
-        own, hostname = self.own_addresses(), self.hostname()
-        return any(_is_called(name, own, hostname) for name in names)
-
-    def is_elsewhere(self, address: str) -> bool:
-        """Whether an IP address is in a network of this node, and not its own; False for a name.
-
-        An address of another network may be translated on the way, and lead here.
-        """
-        from launcher.machine.addresses import is_near
-
-        pairs = [pair for pairs in self.netmasks().values() for pair in pairs]
-        return address not in self.own_addresses() and any(is_near(address, *pair) for pair in pairs)
-
-    def own_places(self, names: Sequence[str]) -> list[int]:
-        """Return the indices of this node in a list of names and addresses.
-
-        If a name or an address is literally ours, nothing is resolved: a resolver that is down takes seconds
-        for each name.
-
-        Raises:
-            NotReady: The resolver has not answered for all names in time. A guess could start another job.
-        """
-        own, hostname = self.own_addresses(), self.hostname()
-        places = [place for place, name in enumerate(names) if _is_called(name, own, hostname)]
-        if places or not names:
-            return places
-        found = self.look_up(names)
-        if any(name not in found for name in names):
-            raise self._silence(names, found)
-        return [place for place, name in enumerate(names) if not own.isdisjoint(found[name])]
 
     def resolve(self, name: str) -> frozenset[str]:
         """Return the addresses of a name; empty if it cannot be resolved in time."""
@@ -233,56 +175,9 @@ class Host:
         self.answered.resolved.update(found)
         return found
 
-    def _silence(self, names: Sequence[str], found: Mapping[str, object]) -> Exception:
-        from launcher.core.errors import NotReady, Problem
-
-        left = [name for name in names if name not in found]
-        what = (
-            f"no answer within {self._look_up_s:g} s for {len(left)} of {len(names)} names (e.g. "
-            f"{left[0]}): cannot tell which of them is this node"
-        )
-        fix = "fix name resolution (getent hosts NAME), list addresses, or pass --node-rank R"
-        return NotReady(Problem("resolver-silent", what, "the resolver of this node, /etc/resolv.conf", fix))
-
-    def address_of(self, name: str) -> str:
-        """Return our address behind a name of ours; the name itself if it is an address, or if unknown."""
-        own = self.own_addresses()
-        found = sorted(address for address in self.resolve(name) if address in own and address != name)
-        return name if name in own - {self.hostname()} or not found else found[0]
-
     def is_root(self) -> bool:
         """Whether our effective user ID is root's."""
         return os.geteuid() == 0 if self.answers is None else bool(self.recorded("root"))
-
-    def interfaces(self) -> tuple[Interface, ...]:
-        """Return the network interfaces. Costs a millisecond or two: reads several files of each."""
-        from launcher.machine.network import read_interfaces
-
-        return read_interfaces(self)
-
-    def routes(self) -> dict[str, tuple[str, ...]]:
-        """Return the networks that each interface leads to, with ``default`` for the default route."""
-        from launcher.machine.network import read_routes
-
-        return read_routes(self)
-
-    def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
-        """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for ``tables``."""
-        from launcher.machine.infiniband import read_ports
-
-        return read_ports(self, tables=tables)
-
-    def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the paths of the plugins that NCCL could load; of each name the first in search order."""
-        from launcher.machine.libraries import NCCL_PLUGINS, find_libraries
-
-        return find_libraries(self, environ, NCCL_PLUGINS)
-
-    def ask_vm(self) -> Vm | None:
-        """Ask Azure's metadata service which VM this is; None if it does not answer within a second."""
-        from launcher.machine.azure_vm import ask_vm, describe_vm
-
-        return ask_vm() if self.answers is None else describe_vm(self.recorded("vm_size"), "recorded")
 
     def home(self) -> str:
         """Return the user's home folder from the system's accounts; empty without an account."""
@@ -294,51 +189,6 @@ class Host:
             return pwd.getpwuid(os.getuid()).pw_dir
         except KeyError:
             return ""
-
-    def can_write(self, path: str) -> bool:
-        """Whether a folder exists and we can make files in it."""
-        return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
-
-    def verbs_devices(self) -> frozenset[str] | None:
-        """Return the names (uverbsN) of the RDMA device files exposed to us, None if unknown."""
-        if self.answers is not None and not self.list_folder("/dev"):
-            return None
-        names = self.list_folder("/dev/infiniband")
-        return frozenset(name for name in names if name.startswith("uverbs"))
-
-    def address_towards(self, target: str) -> str | None:
-        """Return the address from which we would reach a host, None if it has no address or no route."""
-        if self.answers is not None:
-            return self._recorded_address_towards(target)
-        address = self.answered.towards[target] = self._ask_address_towards(target)
-        return address
-
-    def _ask_address_towards(self, target: str) -> str | None:
-        import socket
-
-        from launcher.machine.names import is_address
-
-        if not is_address(target) and not self.resolve(target):
-            return None
-        try:
-            family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.connect(where)  # sends nothing: the kernel looks up the route
-                ours = str(probe.getsockname()[0]).partition("%")[0]
-        except (OSError, ValueError):
-            return None
-        loops = ours == "::1" or ours.startswith("127.")
-        return str(where[0]) if loops else ours  # the route is the loopback, so the target is this node
-
-    def _recorded_address_towards(self, target: str) -> str | None:
-        """Return the recorded source address, or one from the recorded routes; None if unknown."""
-        from launcher.machine.network import find_source
-
-        known = _object(self.recorded("towards"))
-        if target not in known:
-            return find_source(self.interfaces(), self.routes(), target)
-        address = known[target]
-        return address if isinstance(address, str) else None
 
     def free_port(self) -> int:
         """Return a free port, always the same; the next port, which Horovod's rendezvous uses, is free too.
@@ -368,45 +218,21 @@ class Host:
             one.close()
         return self._port
 
-    def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
-        """Return the version of torch that a Python has; empty without torch, None if unknown.
-
-        ``python`` is the first word of a command line; None means the default Python, see `own_python`.
-        """
-        if self.answers is not None:
-            return self.find_version(python or sys.executable, environ, "torch")
-        from launcher.machine.pythons import own_python
-
-        return self.find_version(python or own_python(environ), environ, "torch")
-
-    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+    def find_version(self, python: str | None, environ: Mapping[str, str], name: str) -> str | None:
         """Return the version of a package that a Python has; empty without it, None if unknown.
 
-        A snapshot has only packages that jobs use.
+        ``python`` is the first word of a command line; None means the default Python, see `own_python`. A
+        snapshot has only packages that jobs use.
         """
         if self.answers is not None:
             found = self.packages(python, environ)
             return None if found is None else next((one.version for one in found if one.name == name), "")
-        from launcher.machine.pythons import find_version
+        from launcher.machine.pythons import find_version, own_python
 
-        return find_version(python, environ, name)
-
-    def has_module(self, name: str) -> bool:
-        """Whether the launcher's own Python can find a module; does not import it."""
-        if self.answers is not None:
-            return True  # nothing is started, so the modules do not matter
-        from importlib.util import find_spec
-
-        try:
-            return find_spec(name) is not None
-        except ModuleNotFoundError:  # the package that it would be in
-            return False
+        return find_version(python or own_python(environ), environ, name)
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
-        """Return the packages of a Python that matter to a job, None if unknown.
-
-        ``python`` is the first word of a command line; None means the default Python, see `own_python`.
-        """
+        """Return the packages of a Python, as in `find_version`, that matter to a job; None if unknown."""
         if self.answers is not None:
             from launcher.machine.packages import parse_packages
 
@@ -416,18 +242,6 @@ class Host:
         from launcher.machine.pythons import own_python
 
         return find_packages(python or own_python(environ), environ)
-
-    def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
-        """Return the copies of a shared library in search order: the first one is loaded."""
-        from launcher.machine.loader import find_library
-
-        return find_library(self, environ, name)
-
-    def clock(self) -> Clock:
-        """Return the time, and whether the clock is synchronized."""
-        from launcher.machine.clock import Clock, read_clock
-
-        return read_clock(self) if self.answers is None else Clock(0.0, None)
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
         """Return the processes and the memory in use on each GPU. Slow: asks NVML."""
@@ -453,74 +267,32 @@ class Host:
 
         return find_mpi(environ) if self.answers is None else parse_mpi(_object(self.recorded("mpirun")))
 
-    def gpu_count(self) -> int | None:
-        """Return the number of NVIDIA GPUs exposed to us, by their device files; None if unknown.
-
-        The container runtime grants the device files. /proc/driver/nvidia lists all GPUs of the node, and
-        NVML needs tens of milliseconds for the same answer. A snapshot without them may have a number.
-        """
-        if self.answers is None or self.list_folder("/dev"):
-            count: object = len(self.gpu_minors())
-        else:
-            gpus = self.recorded("gpus")
-            count = len(gpus) if isinstance(gpus, list) else gpus
-        return count if type(count) is int and 0 <= count <= DEVICE_LIMIT else None
-
-    def gpu_minors(self) -> frozenset[str]:
-        """Return the numbers N of the device files /dev/nvidiaN."""
-        names = self.list_folder("/dev")
-        return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
-
-    def accelerators(self, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
-        """Return (kind, number that a process here can see) of each kind of accelerator but NVIDIA's."""
-        from launcher.machine.accelerators import count_accelerators
-
-        return count_accelerators(self, environ)
-
-    def gpu_facts(self) -> tuple[GpuFacts, ...]:
-        """Return all known properties of the exposed NVIDIA GPUs. Slow: asks NVML."""
-        gpus = self.recorded("gpus")
-        if isinstance(gpus, list):
-            from launcher.machine.gpu_facts import parse_gpu
-
-            return tuple(parse_gpu(index, _object(gpu)) for index, gpu in enumerate(gpus[:DEVICE_LIMIT]))
-        from launcher.machine.nvml import read_gpu_facts
-
-        return read_gpu_facts(self)
-
     def affinity(self) -> frozenset[int] | None:
         """Return the CPUs that this process may run on; None if the kernel does not report them."""
         if self.answers is not None:
-            from launcher.machine.cpus import parse_cpu_list
-
             return parse_cpu_list(str(self.recorded("affinity"))) or None
         try:
             return frozenset(os.sched_getaffinity(0))
         except OSError:
             return None
 
-    def granted_cpus(self) -> int | None:
-        """Return the number of CPUs that the cgroup grants; None if it cannot be read."""
-        from launcher.machine.cpus import read_granted_cpus
+    def ask_source(self, target: str) -> str | None:
+        """Return the address from which the kernel would reach a host, None without an address or a route."""
+        import socket
 
-        return read_granted_cpus(self)
+        from launcher.machine.names import is_address
 
-    def gpus(self, *, name_gpus: bool = False) -> tuple[Gpu, ...]:
-        """Return addresses, NUMA nodes and, if asked, UUIDs of the exposed NVIDIA GPUs, in CUDA's order."""
-        from launcher.machine.numa import read_gpus
-
-        return read_gpus(self, name_gpus)
-
-    def layout(self, *, name_gpus: bool = True) -> Layout:
-        """Return our CPUs by core and NUMA node, and the GPUs by NUMA node.
-
-        Args:
-            name_gpus: Whether to read the GPUs' UUIDs. The driver may block a reader while another process
-                initializes a GPU, so the UUIDs are read only if CUDA_VISIBLE_DEVICES has some.
-        """
-        from launcher.machine.numa import read_layout
-
-        return read_layout(self, name_gpus)
+        if not is_address(target) and not self.resolve(target):
+            return None
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(where)  # sends nothing: the kernel looks up the route
+                ours = str(probe.getsockname()[0]).partition("%")[0]
+        except (OSError, ValueError):
+            return None
+        loops = ours == "::1" or ours.startswith("127.")
+        return str(where[0]) if loops else ours  # the route is the loopback, so the target is this node
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
         """Return the command lines of our parent, grandparent and so on, nearest first."""
@@ -539,12 +311,6 @@ class Host:
             words = stat.rpartition(")")[2].split()[:2]
             parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
         return tuple(lines[self._own_depth :])
-
-
-def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
-    is_address = name.replace(".", "").isdecimal()
-    called = hostname.partition(".")[0]
-    return name in own or (not is_address and name.partition(".")[0] == called != "")
 
 
 def _object(value: object) -> Mapping[str, object]:

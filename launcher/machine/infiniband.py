@@ -110,7 +110,7 @@ def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
         tables: Whether to read identifiers and partition keys, of which RoCE has hundreds per port. Without
             them a port's interface is that of its device; for a bond, the first member.
     """
-    exposed = host.verbs_devices()
+    exposed = read_verbs_devices(host)
     verbs = _read_verbs(host) if exposed else {}
     ports = (
         port
@@ -120,6 +120,13 @@ def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
         )
     )
     return tuple(islice(ports, PORTS_LIMIT))
+
+
+def read_verbs_devices(host: Host) -> frozenset[str] | None:
+    """Return the names (uverbsN) of the RDMA device files exposed to us, None if unknown."""
+    if host.is_recorded() and not host.list_folder("/dev"):
+        return None
+    return frozenset(name for name in host.list_folder("/dev/infiniband") if name.startswith("uverbs"))
 
 
 def _read_verbs(host: Host) -> dict[str, str]:

@@ -250,9 +250,24 @@ def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterabl
         yield own
     names = [own] if own is not None and _parse(own) is None else []
     for target in (*names, *peers):
-        address = host.address_towards(target)
+        address = address_towards(host, target)
         if address is not None:
             yield address
+
+
+def address_towards(host: Host, target: str) -> str | None:
+    """Return the address from which we would reach a host, None if it has no address or no route.
+
+    Of a snapshot: the recorded one, else one from the recorded routes.
+    """
+    if not host.is_recorded():
+        address = host.answered.towards[target] = host.ask_source(target)
+        return address
+    known = host.recorded("towards")
+    if not isinstance(known, dict) or target not in known:
+        return find_source(read_interfaces(host), read_routes(host), target)
+    recorded = known[target]
+    return recorded if isinstance(recorded, str) else None
 
 
 def find_source(

@@ -11,7 +11,9 @@ Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide
 from __future__ import annotations
 
 from launcher.core.model import Core, Gpu, Layout
-from launcher.machine.cpus import CPU_LIMIT, parse_cpu_list, read_cpuset
+from launcher.core.ranks import CPU_LIMIT, parse_cpu_list
+from launcher.machine.cpus import read_cpuset
+from launcher.machine.gpus import list_minors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ DRIVER_GPUS = "/proc/driver/nvidia/gpus"
 DRIVER_DEVICES, AMD_DEVICES = "/sys/bus/pci/drivers/nvidia", "/sys/bus/pci/drivers/amdgpu"
 
 
-def read_layout(host: Host, name_gpus: bool) -> Layout:
+def read_layout(host: Host, name_gpus: bool = True) -> Layout:
     """Return the CPUs of our affinity mask and cgroup by core and NUMA node, and the GPUs' NUMA nodes."""
     own, cpuset = host.affinity() or frozenset(), read_cpuset(host)
     return Layout(
@@ -86,7 +88,7 @@ def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
     CUDA orders equal GPUs by PCI address. If the driver lists more GPUs than we have device files (a
     container that was given some of them), the minor numbers tell which are ours.
     """
-    minors = host.gpu_minors()
+    minors = list_minors(host)
     if not minors:
         return ()
     listed = host.list_folder(DRIVER_GPUS)
@@ -109,7 +111,7 @@ def read_gpu_paths(host: Host) -> tuple[tuple[str, ...], ...]:
         for folder in (DRIVER_DEVICES, AMD_DEVICES)
         for name in host.list_folder(folder)
         if parse_pci_address(name)
-    ] or [f"{PCI_DEVICES}/{gpu.address}" for gpu in host.gpus()]
+    ] or [f"{PCI_DEVICES}/{gpu.address}" for gpu in read_gpus(host, name_gpus=False)]
     return tuple(filter(None, (parse_pci_path(host.read_link(link) or "") for link in links)))
 
 

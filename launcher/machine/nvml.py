@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from launcher.core.frozen import replace
-from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink
+from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink, parse_gpu
+from launcher.machine.gpus import DEVICE_LIMIT, count_gpus, list_minors
 from launcher.machine.numa import (
     AMD_DEVICES,
     DRIVER_GPUS,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEVICE_LIMIT = 256
 LINK_LIMIT = 36
 """Limit of links per GPU; NVML shows their number only by refusing the first one that does not exist."""
 NODE_WORDS = 16
@@ -51,7 +51,11 @@ FABRIC_COMPLETED = 3
 
 
 def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
-    """Return the GPUs exposed to us, in the order of their PCI addresses."""
+    """Return all known properties of the exposed NVIDIA GPUs, in the order of their PCI addresses. Slow."""
+    recorded = host.recorded("gpus")
+    if isinstance(recorded, list):
+        known = (gpu if isinstance(gpu, dict) else {} for gpu in recorded[:DEVICE_LIMIT])
+        return tuple(parse_gpu(index, gpu) for index, gpu in enumerate(known))
     found = ([] if host.is_recorded() else _by_nvml(host)) or _by_driver(host)
     return tuple(replace(gpu, index=index) for index, gpu in enumerate(found))
 
@@ -70,7 +74,7 @@ def _by_driver(host: Host) -> list[GpuFacts]:
     """Return the GPUs in the driver's files; without properties if it is unknown which ones are ours."""
     gpus = read_gpus(host)
     if not gpus:
-        return [GpuFacts(index) for index in range(host.gpu_count() or 0)]
+        return [GpuFacts(index) for index in range(count_gpus(host) or 0)]
     return [
         GpuFacts(0, address=gpu.address, uuid=gpu.uuid, name=_model(host, gpu.address), numa_node=gpu.node)
         for gpu in gpus
@@ -127,7 +131,7 @@ def _by_nvml(host: Host) -> list[GpuFacts]:
         return []
     nvml = _Nvml(pynvml)
     try:
-        handles = _handles(nvml, host.gpu_minors())
+        handles = _handles(nvml, list_minors(host))
         return sorted((_read_gpu(nvml, handle, host) for handle in handles), key=_by_address)
     finally:
         nvml.ask(_as_it_is, "nvmlShutdown")

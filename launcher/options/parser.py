@@ -37,20 +37,26 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(UNKNOWN):
             from launcher.options.unknown import describe_flags
 
-            fix = describe_flags(self, message.removeprefix(UNKNOWN).split(), fix)
+            words = message.removeprefix(UNKNOWN).split()
+            fix = describe_flags(self.prog, self._known(), words, fix, takes_command=self._takes_command())
         raise UsageError(Problem("usage", message, "command line", fix))
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse words after expanding abbreviated flags by our rule, which differs from argparse's."""
         from launcher.options.abbreviations import Ambiguous, spell_out
 
-        known = {name: action for action in self._actions for name in action.option_strings}
-        takes_command = any(action.dest == "command" for action in self._actions)
         try:
-            words = spell_out(args or (), known, takes_command=takes_command)
+            words = spell_out(args or (), self._known(), takes_command=self._takes_command())
         except Ambiguous as error:
             self.error(str(error))
         return super().parse_known_args(words, namespace)
+
+    def _known(self) -> dict[str, argparse.Action]:
+        """Return each spelling of a flag, and its action."""
+        return {name: action for action in self._actions for name in action.option_strings}
+
+    def _takes_command(self) -> bool:
+        return any(action.dest == "command" for action in self._actions)
 
 
 def make_parser(name: str, usage: str, description: str, *, add_help: bool = True) -> Parser:

@@ -6,9 +6,7 @@ from launcher.options.flags import FLAGS, PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcher.options.parser import Parser
+    from collections.abc import Iterable, Sequence
 
 NEAR = 0.75
 """Least similarity (0 to 1) of two names without their common prefix for one to suggest the other."""
@@ -62,22 +60,24 @@ def mend_command(name: str, known: Sequence[str]) -> str:
     return f"{meant}; launcher --help lists the commands".replace("?; ", "? ")
 
 
-def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
-    """Return the fix for words that a parser does not know: the nearest flags, and where other flags belong.
+def describe_flags(
+    prog: str, known: Iterable[str], words: Sequence[str], fix: str, *, takes_command: bool
+) -> str:
+    """Return the fix for words that a command does not know: the nearest flags, and where other flags belong.
 
     Args:
-        parser: The parser.
+        prog: The command, e.g. ``launcher run``.
+        known: Its flags.
         words: The words that it could not parse.
-        fix: The fix if no flag is near: the parser's help.
+        fix: The fix if no flag is near: its help.
+        takes_command: Whether a command with flags of its own follows.
     """
-    names = [name for action in parser._actions for name in action.option_strings if name[:2] == "--"]
-    known = [name for name in names if "_" not in name]  # torchrun's other spelling is not shown
-    takes_command = any(action.dest == "command" for action in parser._actions)
+    shown = [name for name in known if name[:2] == "--" and "_" not in name]  # torchrun's spelling is not
     flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")]
-    fixes = [_mend(flag, known, parser.prog) for flag in dict.fromkeys(flags)]
+    fixes = [_mend(flag, shown, prog) for flag in dict.fromkeys(flags)]
     fixes = [text for text in fixes if text] or [fix]
     if takes_command:
-        fixes.append(f"flags of your command come after it: {parser.prog} [options] -- COMMAND ...")
+        fixes.append(f"flags of your command come after it: {prog} [options] -- COMMAND ...")
     return "; ".join(fixes).replace("?; ", "? ")
 
 

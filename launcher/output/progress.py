@@ -6,6 +6,7 @@ import os
 
 from launcher.core.frozen import frozen
 from launcher.machine.cgroup import UNLIMITED, cgroup_folders
+from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 
 TYPE_CHECKING = False
@@ -232,7 +233,7 @@ class Gpus:
         """Take the value of CUDA_VISIBLE_DEVICES; None for all GPUs."""
         self._visible_devices = visible_devices
         self._nvml: Nvml | None = None
-        self._look_at: float | None = 0.0 if Host().gpu_count() else None
+        self._look_at: float | None = 0.0 if count_gpus(Host()) else None
         self._look_every_s = LOOK_EVERY_S
 
     def read(self, now: float) -> tuple[GpuUse, ...]:

@@ -28,6 +28,7 @@ from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import GLOO
 from launcher.identity.rendezvous import plan_control_ports
+from launcher.machine.numa import read_layout
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -151,7 +152,7 @@ def bind_processes(
     from launcher.planning.binding import plan_binding, plan_request
 
     request = plan_request(mode, options, environ, topology, machine, forks)
-    return plan_binding(request, host.layout(name_gpus=request.names_gpus))
+    return plan_binding(request, read_layout(host, name_gpus=request.names_gpus))
 
 
 def plan_network(

@@ -7,6 +7,8 @@ frozen values.
 
 from __future__ import annotations
 
+import os
+
 from launcher.command.line import reads_program
 from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, Problem, UsageError
@@ -241,7 +243,8 @@ def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None
     """Whether the launcher stays: as a parent, as init, or to watch for preemption or NCCL's network."""
     parent = parts.case.forks or stays_with_process(parts.case) or bool(parts.beside and shown)
     watches = parts.preemption is not None or proof is not None
-    return parent or watches or parts.case.options.switch("init", host.is_init())
+    is_init = os.getpid() == 1 and not host.is_recorded()  # process 1 of a container
+    return parent or watches or parts.case.options.switch("init", is_init)
 
 
 def _gather_notes(

@@ -23,6 +23,7 @@ from launcher.identity.allocation import decide
 from launcher.identity.contradictions import check_topology, seal_lone_world
 from launcher.identity.topology import plan_topology
 from launcher.machine import read_machine
+from launcher.machine.own_names import is_called
 from launcher.options.flag_values import PROCESS_LIMIT
 from launcher.planning.settings import PER_PROCESS
 from launcher.sources import Gathered, gather
@@ -93,15 +94,19 @@ def decide_shape(
     evidence = gathered.evidence
     if not request.leads:
         evidence = seal_lone_world(evidence, gathered.around, options)
+
+    def is_own(*names: str) -> bool:
+        return is_called(host, *names)
+
     if not request.leads and any(options.get(dest) for dest in NAMED_NODES):
         from launcher.engines.counts import check_counts
 
-        check_counts(request, outer, evidence, machine, starter, host.is_called)
+        check_counts(request, outer, evidence, machine, starter, is_own)
     allocation, ledger = decide(
         evidence,
         request.options,
         machine,
-        is_own=host.is_called,
+        is_own=is_own,
         starts_processes=starter is not None,
         starts_job=request.starts_job,
     )

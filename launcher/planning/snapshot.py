@@ -40,18 +40,21 @@ from launcher.core.version import __version__
 from launcher.fabrics.facts import IMEX_CHANNELS
 from launcher.fabrics.reading import TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.machine import OTHERS
-from launcher.machine.accelerators import PLAIN
-from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, is_azure, read_vm
+from launcher.machine.accelerators import PLAIN, count_accelerators
+from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, ask_vm, is_azure, read_vm
 from launcher.machine.cgroup import read_memory_limit
-from launcher.machine.cpus import render_cpu_list
+from launcher.machine.cpus import read_granted_cpus, render_cpu_list
 from launcher.machine.driver import FILE as DRIVER
 from launcher.machine.files import Noted
 from launcher.machine.gpu_facts import NVIDIA, describe_gpu
+from launcher.machine.gpus import count_gpus
 from launcher.machine.hardware import Hardware, read_hardware
 from launcher.machine.host import HOME, Answered, Host
-from launcher.machine.libraries import CACHE, NCCL_PLUGINS
+from launcher.machine.infiniband import read_verbs_devices
+from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries
+from launcher.machine.loader import find_library
 from launcher.machine.network import prefix_length
-from launcher.machine.numa import read_gpu_paths
+from launcher.machine.numa import read_gpu_paths, read_layout
 from launcher.options.config import LIMIT_BYTES
 from launcher.options.reading import CONFIG, ETC, find_beside, read_options
 from launcher.planning.plan import plan_job
@@ -93,7 +96,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     """Return this node as a JSON object, without secrets."""
     environ = leave_out_services(environ)
     affinity = host.affinity()
-    vm = read_vm(environ) or (host.ask_vm() if is_azure(host, environ) else None)
+    vm = read_vm(environ) or (ask_vm(host) if is_azure(host, environ) else None)
     noted = Noted(host.files)
     seen = copy(host)
     seen.files = noted
@@ -104,7 +107,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     kept = {path: _keep(path, value) for path, value in noted.texts.items() if _is_kept(path, value)}
     hosts = {path: redact(text) for path, text in _read_hosts(host, environ).items()}
     files = {f"{HOME}/{path[len(home) :]}" if path.startswith(home) else path: kept[path] for path in kept}
-    count = host.gpu_count() if host.is_recorded() else None
+    count = count_gpus(host) if host.is_recorded() else None
     return {
         "version": VERSION,
         "launcher": __version__,
@@ -131,13 +134,13 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
 
 def _read(seen: Host, environ: Mapping[str, str]) -> Hardware:
     """Read all that plans, checks and the topology read in files, so that it is noted."""
-    seen.verbs_devices()
-    seen.accelerators(environ)
-    seen.granted_cpus()
-    seen.layout()
-    seen.nccl_plugins(environ)
+    read_verbs_devices(seen)
+    count_accelerators(seen, environ)
+    read_granted_cpus(seen)
+    read_layout(seen)
+    find_libraries(seen, environ, NCCL_PLUGINS)
     for name in LIBRARIES:
-        seen.libraries(name, environ)
+        find_library(seen, environ, name)
     for path in (*KEPT_LINES, ASSET_TAG_FILE):
         seen.read_text(path)
     for folder in (IMEX_CHANNELS, TOPOLOGYD):

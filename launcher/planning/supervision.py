@@ -168,15 +168,27 @@ def find_tracing(environ: Mapping[str, str]) -> str:
     return next((name for name in OTEL_ENDPOINTS if environ.get(name, "").strip()), "")
 
 
+def _has_module(host: Host, name: str) -> bool:
+    """Whether the launcher's own Python can find a module; does not import it. A replay starts nothing."""
+    if host.is_recorded():
+        return True
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
+
+
 def has_traces(environ: Mapping[str, str], host: Host) -> bool:
     """Whether OpenTelemetry gets spans of the job: the environment asks for it, and the SDK is here."""
-    return bool(find_tracing(environ)) and host.has_module(OTEL_MODULE)
+    return bool(find_tracing(environ)) and _has_module(host, OTEL_MODULE)
 
 
 def note_traces(environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
     """Return a note that traces are asked for, and that the SDK is missing."""
     name = find_tracing(environ)
-    if not name or host.has_module(OTEL_MODULE):
+    if not name or _has_module(host, OTEL_MODULE):
         return ()
     fix = "pip install cluster-launcher[otel]"
     return (f"{name}: no traces of the job, the launcher's own Python has no opentelemetry-sdk ({fix})",)
@@ -188,7 +200,7 @@ def require_metrics(host: Host) -> None:
     Raises:
         Unavailable: prometheus-client is missing.
     """
-    if not host.has_module("prometheus_client"):
+    if not _has_module(host, "prometheus_client"):
         raise Unavailable(
             Problem(
                 "no-prometheus-client",

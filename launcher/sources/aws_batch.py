@@ -12,6 +12,7 @@ from __future__ import annotations
 from launcher.core.environ import Reader, is_loopback
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.machine.network import read_routes
 from launcher.sources.signs import FLAGS
 from launcher.sources.table import MARKERS
 
@@ -58,7 +59,7 @@ def _claim_own(reader: Reader) -> None:
     }
     usable = [name for name, addresses in found.items() if addresses]
     if len(usable) > 1:
-        routes = reader.host.routes()
+        routes = read_routes(reader.host)
         usable = [name for name in usable if "default" in routes.get(name, ())]
     if usable:
         reader.claim(Fact.MASTER_ADDR, found[usable[0]][0], "own address of the main node", Trust.DERIVED)

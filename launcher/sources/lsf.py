@@ -13,6 +13,7 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, Reader, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import JSRUN, STARTED
+from launcher.machine.own_names import is_called
 from launcher.sources.signs import LSF_HOSTS
 from launcher.sources.table import MARKERS
 
@@ -55,7 +56,7 @@ def _read_process(reader: Reader) -> None:
     rank, size, _, local_size = reader.claim_process(JSRUN.numbers())
     hosts = set((reader.text(SLOTTED) or "").split()[::2])
     first = _find_first(reader)
-    if reader.host.is_called(*hosts):
+    if is_called(reader.host, *hosts):
         reader.most_nodes = len(hosts) - bool(first) or None
     if size == local_size:
         return

@@ -14,6 +14,7 @@ from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import JSRUN, OPEN_MPI, expand
+from launcher.machine.own_names import is_called
 from launcher.sources.rows import NODES
 
 TYPE_CHECKING = False
@@ -183,7 +184,7 @@ def _read_pbs(reader: Reader) -> None:
     slots, first = reader.text("PBS_NP"), reader.text("PBS_NUM_PPN")
     fills_one = reader.text("PBS_NUM_NODES") == "1" and slots is not None and slots == first
     hosts = _read_file(reader, NODE_FILE, PBS_FIX, is_counted=is_other or fills_one)
-    reader.most_nodes = len(hosts) if reader.host.is_called(*hosts) else None
+    reader.most_nodes = len(hosts) if is_called(reader.host, *hosts) else None
     if len(hosts) > 1 or is_other:
         reader.sign(NODE_FILE, PBS_FIX)
 
@@ -193,7 +194,7 @@ def _read_lsf(reader: Reader) -> None:
     for name, step in LSF_HOSTS:
         listed = tuple(dict.fromkeys((reader.text(name) or "").split()[::step]))
         known = known or bool(listed)
-        reader.most_nodes = len(listed) if reader.host.is_called(*listed) else reader.most_nodes
+        reader.most_nodes = len(listed) if is_called(reader.host, *listed) else reader.most_nodes
         if len(listed) > 1:
             if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else `lsf` knows where ranks are
                 reader.claim(Fact.HOSTS, listed, name, Trust.INDIRECT)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from launcher.core.environ import Reader, each_once
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
+from launcher.machine.own_names import is_called
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 from launcher.sources.table import MARKERS
 
@@ -83,7 +84,7 @@ def _read_under_mpirun(reader: Reader) -> None:
     reader.several += [reader.origin(name) for name in counts if (reader.integer(name, 1) or 1) > 1]
     hosts = _read_hosts(reader, JOB_NODELIST)
     # Hydra passes on SLURMD_NODENAME of its own node
-    own = [host for host in hosts if host == reader.text(NODE_NAME) or reader.host.is_called(host)]
+    own = [host for host in hosts if host == reader.text(NODE_NAME) or is_called(reader.host, host)]
     if not own:
         return  # another job's list, from the shell in which mpirun was typed
     reader.most_nodes = len(hosts)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
@@ -99,7 +100,7 @@ def test_processes_that_never_come_are_an_error_of_one_line() -> None:
 @pytest.mark.gpu
 def test_one_gpu_measures_with_nccl(tmp_path: Path) -> None:
     """NCCL on the one GPU, through the launcher: right sums, nothing that travels, no verdict."""
-    if not Host().gpu_count():
+    if not count_gpus(Host()):
         pytest.skip("no NVIDIA GPU here")
     report = tmp_path / "report.json"
     words = ("--max-bytes", "64M", "--format", "json", "--output", str(report))

@@ -14,9 +14,9 @@ from tests.process.starting import ROOT
 
 CUSTOM = """
 import os
-from launcher.machine.host import Host
+from launcher.machine import gpus as exposed
+exposed.count_gpus = lambda host: 1
 from launcher.recovery import gpus
-Host.gpu_count = lambda self: 1
 gpus.LIMIT_S = float(os.environ["STAND_IN_LIMIT_S"])
 """
 PYNVML = """

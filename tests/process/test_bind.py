@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from launcher.machine.host import Host
+from launcher.machine.numa import read_layout
 from tests.mpis import find_mpi
 from tests.process.starting import clean_environ, launch
 from tests.process.test_run import MPI
@@ -41,7 +42,7 @@ WORKER = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
-several = pytest.mark.skipif(len(Host().layout().cores) < 2, reason="needs two cores")
+several = pytest.mark.skipif(len(read_layout(Host()).cores) < 2, reason="needs two cores")
 
 
 def masks(stdout: str) -> list[set[int]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 from tests.process.gpus import FALLS, StandIn
 from tests.process.starting import launch
@@ -80,7 +81,7 @@ def test_without_a_gpu_nvml_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").unlink()
     lasts = (sys.executable, "-c", LASTS)
     done = launch(*RUN, "--", *lasts, environ=gpu.environ(1))
-    assert (done.returncode, done.stdout) == (0, "" if not Host().gpu_count() else "launcher-xids\n")
+    assert (done.returncode, done.stdout) == (0, "" if not count_gpus(Host()) else "launcher-xids\n")
     gpu = StandIn(tmp_path)
     gpu.has_events()
     done = launch(*RUN, "--", *lasts, environ=gpu.environ(1))

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
 from tests.process.starting import ROOT, clean_environ
 from tests.unit.recorded_dumps import make_dump, make_entry
 
 
-@pytest.mark.skipif(bool(Host().gpu_minors()), reason="there is a GPU: it would run for minutes")
+@pytest.mark.skipif(bool(list_minors(Host())), reason="there is a GPU: it would run for minutes")
 def test_without_a_gpu_parts_are_skipped_by_name(tmp_path: Path) -> None:
     """The machine is looked at all the same; the status is 0."""
     line = ("bash", "tools/gpu.sh", str(tmp_path), "--only", "facts", "machine", "failures.endless")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
 from launcher.stacks.inquiry import find_py_spy
 from tests.process.asking import Asked
@@ -104,7 +105,7 @@ def test_the_wait_of_gloo(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.gpu
-@pytest.mark.skipif(len(Host().gpu_minors()) < 2, reason="fewer than two NVIDIA GPUs")
+@pytest.mark.skipif(len(list_minors(Host())) < 2, reason="fewer than two NVIDIA GPUs")
 def test_the_wait_of_nccl(tmp_path: Path) -> None:
     """With two GPUs. The script waits where it asks for the result, in CUDA's synchronisation."""
     with running(tmp_path, SKIPS.replace("BACKEND", "nccl"), count=2) as job:

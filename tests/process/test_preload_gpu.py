@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
 from tests.process.starting import launch
 from tests.process.test_recorder_gpu import count_gpus
@@ -15,7 +16,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.torch,
     pytest.mark.xdist_group("torch"),
-    pytest.mark.skipif(not Host().gpu_minors(), reason="no NVIDIA GPU: there is no /dev/nvidia0"),
+    pytest.mark.skipif(not list_minors(Host()), reason="no NVIDIA GPU: there is no /dev/nvidia0"),
 ]
 
 USED = " imported once, "

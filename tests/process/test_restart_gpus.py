@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.machine.gpu_use import GpuUse, read_gpu_use
+from launcher.machine.gpus import count_gpus, list_minors
 from launcher.machine.host import Host
 from launcher.recovery.gpus import SLACK_BYTES, Before, find_held, render_held
 from tests.process.gpus import HOLDS, StandIn
@@ -60,7 +61,7 @@ def test_without_a_gpu_nvml_is_not_asked(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").unlink()
     done = launch(*FLAGS, "sh", "-c", 'test "$LAUNCHER_ATTEMPT"', environ=gpu.environ(1))
     assert done.returncode == 0, done.stderr
-    assert bool(Host().gpu_count()) or not (tmp_path / "asked").exists()
+    assert bool(count_gpus(Host())) or not (tmp_path / "asked").exists()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not Host().gpu_minors(), reason="no NVIDIA GPU: there is no /dev/nvidia0")
+@pytest.mark.skipif(not list_minors(Host()), reason="no NVIDIA GPU: there is no /dev/nvidia0")
 def test_the_memory_of_a_real_gpu_is_free_before_the_next_attempt() -> None:
     """8 GiB of a rank that was killed."""
     before = read_gpu_use()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK, Event
-from launcher.job.commands import Again, Busy, Command, Over, Probe, Start, Stop, To
+from launcher.job.commands import Again, Busy, Close, Command, Over, Probe, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
-from launcher.job.events import Exited, Failed, JobEvent, Joined, Lost, Ready, Received, Tick, Unable
+from launcher.job.events import Exited, Failed, JobEvent, Joined, Left, Lost, Ready, Received, Tick, Unable
 from launcher.job.settings import SPARES_S
 from launcher.job.state import Job, Phase, State
 
@@ -164,6 +164,16 @@ def test_a_node_0_that_stood_still_reads_what_has_come_before_it_loses_a_node() 
     job.take(Tick(), 17.0)
     job.take(Joined(1, "1", begun=True, attempt=0), 17.1)
     assert job.is_in(Phase.RUNNING)
+
+
+def test_node_0_stays_until_every_node_knows_the_end_a_waiting_spare_one_too() -> None:
+    job = Steps(spares=1)
+    job.gather()
+    for index in (0, 1):
+        job.take(Exited(index, 0, 0), 3.0)
+    assert job.is_in(Phase.OVER)
+    assert Close() not in job.take(Left(1), 3.1)
+    assert Close() in job.take(Lost(2, 3.2), 3.2)
 
 
 def test_each_rule_is_described() -> None:

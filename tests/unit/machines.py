@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.machine.cpus import parse_cpu_list
+from launcher.core.ranks import parse_cpu_list
 from launcher.machine.host import Host
 
 NVIDIA = "proc/driver/nvidia/gpus"
@@ -86,9 +86,6 @@ class Machine(Host):
 
     def affinity(self) -> frozenset[int]:
         return self.mask
-
-    def is_init(self) -> bool:
-        return False
 
 
 class DGX(Machine):

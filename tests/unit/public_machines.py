@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.machine.host import Host
 from launcher.machine.network import Interface
 from tests.golden.fabrics import write_device
+from tests.unit.wiring import Wired
 
 IB, ETH, EFA = "InfiniBand", "Ethernet", "Unspecified"
 LO = Interface("lo", (("127.0.0.1", 8),), True, True, is_loopback=True, kind="loopback")
@@ -52,15 +52,12 @@ class Made:
     files: tuple[str, ...] = ()
 
 
-class Built(Host):
+class Built(Wired):
     """A machine in a folder, with its interfaces and routes."""
 
     made: Made
 
-    def interfaces(self) -> tuple[Interface, ...]:
-        return (LO, *self.made.interfaces)
-
-    def address_towards(self, target: str) -> str | None:
+    def ask_source(self, target: str) -> str | None:
         found = [item for item in self.made.interfaces if item.name == self.made.interface]
         return found[0].addresses[0][0] if found else None
 
@@ -96,6 +93,7 @@ def build(root: Path, made: Made) -> Built:
         (root / path).touch()
     host = Built(str(root))
     host.made = made
+    host.found = (LO, *made.interfaces)
     return host
 
 

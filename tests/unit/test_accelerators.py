@@ -10,6 +10,7 @@ import pytest
 from launcher.core.errors import HardwareMissing, UsageError
 from launcher.core.model import ACCELERATORS, COUNT_WORDS
 from launcher.machine import read_machine
+from launcher.machine.accelerators import count_accelerators
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
@@ -109,7 +110,7 @@ def test_accelerators_are_counted_by_their_files(name: str, tmp_path: Path) -> N
     """What is exposed to us, less what variables hide; None where files do not tell."""
     files, environ, expected = CASES[name]
     host = machine(tmp_path, files)
-    assert dict(host.accelerators(environ)) == expected
+    assert dict(count_accelerators(host, environ)) == expected
     assert dict(read_machine(host, environ, counts=True).accelerators) == expected
     assert read_machine(host, environ).accelerators == ()
     assert set(expected) <= set(ACCELERATORS)

@@ -253,17 +253,15 @@ def test_an_nd_h200_v5_should_give_3200_gbps(tmp_path: Path) -> None:
     assert (expected.gbps, expected.of, expected.kind) == (3200, "8 InfiniBand ports", INFINIBAND)
 
 
-class EightGpus(Host):
-    """GPUs as those of an H200 with NVSwitches; NVML, which would say so, needs a driver."""
+def test_between_gpus_of_one_node_nvlinks_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """18 links of 212.5 Gb/s: 3,825 Gb/s, whatever ports the node has besides.
 
-    def gpu_facts(self) -> tuple[GpuFacts, ...]:
-        return tuple(GpuFacts(index, links=(NvLink("switch", None, 18, 212.5),)) for index in range(8))
-
-
-def test_between_gpus_of_one_node_nvlinks_count(tmp_path: Path) -> None:
-    """18 links of 212.5 Gb/s: 3,825 Gb/s, whatever ports the node has besides."""
+    The GPUs are made up, as those of an H200 with NVSwitches: NVML needs a driver.
+    """
+    gpus = tuple(GpuFacts(index, links=(NvLink("switch", None, 18, 212.5),)) for index in range(8))
+    monkeypatch.setattr("launcher.bandwidth.members.read_gpu_facts", lambda host: gpus)
     write_fabric(tmp_path, read_fabric("nd96isr_h200_v5"))
-    found = read_node(EightGpus(str(tmp_path)), {}, "node0", None)
+    found = read_node(Host(str(tmp_path)), {}, "node0", None)
     expected = plan_expectation([found], "nccl", 8)
     assert (expected.gbps, expected.kind) == (3825, NVLINK)
 

@@ -297,13 +297,6 @@ def test_an_unknown_number_of_processes_is_a_note(tmp_path: Path) -> None:
     assert "how many processes this node runs is unknown" in notes(job)[-1]
 
 
-class Untouched(Host):
-    """A machine whose layout nobody may read."""
-
-    def layout(self, *, name_gpus: bool = True) -> Layout:
-        raise AssertionError("read without need")
-
-
 @pytest.mark.parametrize(
     ("gpus", "environ", "typed"),
     [
@@ -315,12 +308,12 @@ class Untouched(Host):
     ],
 )
 def test_nothing_is_read_where_nothing_is_to_be_bound(
-    gpus: int, environ: dict[str, str], typed: dict[str, str]
+    gpus: int, environ: dict[str, str], typed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No GPU, or started per process, or alone, or told not to: no price."""
-    assert set(cpus(plan(Untouched({}, answers={"environ": environ, "gpus": gpus}), environ, **typed))) == {
-        None
-    }
+    monkeypatch.delattr("launcher.planning.parts.read_layout")
+    host = Host({}, answers={"environ": environ, "gpus": gpus})
+    assert set(cpus(plan(host, environ, **typed))) == {None}
 
 
 def test_the_variable_is_not_handed_down(tmp_path: Path) -> None:

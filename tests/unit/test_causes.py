@@ -26,6 +26,7 @@ from launcher.machine.host import Host
 from launcher.machine.network import Interface
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
+from tests.unit.wiring import Wired
 
 ROOT = "sys/fs/cgroup"
 EMPTY_HOST = Host("/nonexistent")
@@ -34,12 +35,13 @@ QUIET = Counters(oom_kill=0, limit_hits=0, events_file="/sys/fs/cgroup/memory.ev
 GIB = 1 << 30
 
 
-class Wired(Host):
+class Leading(Wired):
     """A machine with one interface that leads out."""
 
-    def interfaces(self) -> tuple[Interface, ...]:
-        lo = Interface("lo", (("127.0.0.1", 8),), True, True, is_loopback=True)
-        return lo, Interface("eth0", (("10.0.0.4", 24),), True, True)
+    found = (
+        Interface("lo", (("127.0.0.1", 8),), True, True, is_loopback=True),
+        Interface("eth0", (("10.0.0.4", 24),), True, True),
+    )
 
 
 def death(
@@ -504,6 +506,16 @@ def test_an_old_line_is_not_the_cause_of_a_later_exception() -> None:
     assert "nccl-timeout" in codes(
         find_causes(death(-6, WATCHDOG + raised("ValueError: no")), UNKNOWN, EMPTY_HOST)
     )
+
+
+def test_the_fix_of_an_exception_is_a_line_of_the_user() -> None:
+    """The traceback itself if no line of it is."""
+    stderr = raised("ValueError: no")
+    (found,) = find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)
+    assert found.fix == "see train.py:1"
+    stderr = stderr.replace("train.py", "/usr/lib/python3/site-packages/torch/nn/modules/module.py")
+    (found,) = find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)
+    assert found.fix == "see the traceback"
 
 
 def test_code_is_not_mistaken_for_words() -> None:
@@ -1023,19 +1035,19 @@ def test_a_script_that_starts_its_own_processes_is_named(part: str, name: str) -
             ),
             {"GLOO_SOCKET_IFNAME": "eth9"},
             "gloo-no-interface",
-            ("GLOO_SOCKET_IFNAME='eth9': no interface of this node is called eth9: lo, eth0 (10.0.0.4)",),
+            ("GLOO_SOCKET_IFNAME='eth9': no interface of this node is called eth9: eth0 (10.0.0.4), lo",),
         ),
         (
             raised("torch.distributed.DistBackendError: Bootstrap : no socket interface found"),
             {"NCCL_SOCKET_IFNAME": "eth9"},
             "nccl-no-interface",
-            ("NCCL_SOCKET_IFNAME='eth9': no interface of this node is called eth9...: lo, eth0 (10.0.0.4)",),
+            ("NCCL_SOCKET_IFNAME='eth9': no interface of this node is called eth9...: eth0 (10.0.0.4), lo",),
         ),
         (
             raised("torch.distributed.DistBackendError: Bootstrap : no socket interface found"),
             {},
             "nccl-no-interface",
-            ("this node has lo, eth0 (10.0.0.4)",),
+            ("this node has eth0 (10.0.0.4), lo",),
         ),
         (
             raised("RuntimeError: Gloo connectFullMesh failed with [gloo/pair.cc:144] no error"),
@@ -1050,7 +1062,7 @@ def test_the_variable_and_the_interfaces_are_named(
 ) -> None:
     """gloo's and NCCL's own messages name at most a value."""
     environ = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.9", **environ}
-    explain = functools.partial(explain_network, Wired(), environ)
+    explain = functools.partial(explain_network, Leading(), environ)
     found = find_causes(death(1, text), UNKNOWN, EMPTY_HOST, network=explain)
     assert found[0].code == code and not found[0].consequence
     assert all(part in found[0].what for part in parts)

@@ -18,7 +18,6 @@ from launcher.fabrics.reading import choose_interface, parse_bus_ids, parse_conf
 from launcher.fabrics.topology_file import WORD
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
-from launcher.machine.infiniband import Port
 from launcher.machine.libraries import CACHE, find_libraries
 from launcher.machine.network import Interface
 from launcher.options.reading import read_options
@@ -28,6 +27,7 @@ from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.unit.machines import write, write_gpus
 from tests.unit.public_machines import MACHINES, build
+from tests.unit.wiring import Wired
 
 TAG_FILE = "sys/class/dmi/id/chassis_asset_tag"
 ETH0 = Interface("eth0", (("10.0.0.4", 24),), True, True, kind="ethernet")
@@ -39,22 +39,13 @@ V5_GPUS = [(f"{domain}:00:00.0", 0) for domain in ("0001", "0002", "0003", "0008
 NO_WISH = Wish()
 
 
-class Machine(Host):
+class Machine(Wired):
     """A machine in a folder whose network is made up; its home folder is in it too."""
 
     found: tuple[Interface, ...] = (LO, ETH0)
 
-    def interfaces(self) -> tuple[Interface, ...]:
-        return self.found
-
     def home(self) -> str:
         return "/root"
-
-    def address_towards(self, target: str) -> str | None:
-        return None
-
-    def ask_vm(self) -> None:
-        raise AssertionError("nobody may be asked here")
 
 
 def machine(folder: Path, fabric: str | Mapping[str, Any], files: Mapping[str, str] | None = None) -> Machine:
@@ -587,7 +578,7 @@ def test_plugins_are_named(tmp_path: Path) -> None:
 class Routed(Machine):
     """A machine whose routes are known."""
 
-    def address_towards(self, target: str) -> str | None:
+    def ask_source(self, target: str) -> str | None:
         return {"10.0.0.9": "10.0.0.4", "192.168.7.9": "192.168.7.4", "head": "192.168.7.4"}.get(target)
 
 
@@ -628,24 +619,22 @@ def test_a_link_local_address_is_no_network() -> None:
     assert choose_interface(Host("/nonexistent"), (LO, ETH0, left), master_addr="10.0.0.9")[0] == "eth0"
 
 
-def test_azures_service_is_asked_only_where_it_matters(tmp_path: Path) -> None:
+def test_azures_service_is_asked_only_where_it_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On Azure for certain, with InfiniBand, once per node, and not in Kubernetes."""
-    asked: list[str] = []
-
-    class Asking(Machine):
-        def ask_vm(self) -> None:
-            asked.append("yes")
-
+    asked: list[Host] = []
+    monkeypatch.setattr("launcher.fabrics.reading.ask_vm", asked.append)
     write_fabric(tmp_path, read_fabric("nd96isr_h200_v5"))
-    host, azure = Asking(str(tmp_path)), {"AZ_BATCH_NODE_ID": "tvm-1"}
+    host, azure = Machine(str(tmp_path)), {"AZ_BATCH_NODE_ID": "tvm-1"}
     read_facts(host, {}, ask=True)
     read_facts(host, azure)
     read_facts(host, {**azure, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ask=True)
     read_facts(host, {**azure, **vm("Standard_D2_v3")}, ask=True)
-    read_facts(Asking(str(tmp_path / "none")), azure, ask=True)
+    read_facts(Machine(str(tmp_path / "none")), azure, ask=True)
     assert asked == []
     read_facts(host, azure, ask=True)
-    assert asked == ["yes"]
+    assert asked == [host]
 
 
 @pytest.mark.parametrize("name", ["nd96isr_h200_v5", "efa", "roce"])
@@ -687,15 +676,12 @@ def test_a_job_of_several_nodes_gets_the_settings(tmp_path: Path) -> None:
     assert "fabric ib: 8 active InfiniBand ports of 400 Gb/s" in job.notes
 
 
-def test_a_job_on_one_node_reads_nothing(tmp_path: Path) -> None:
+def test_a_job_on_one_node_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the order of several GPUs is fixed; a process of this launcher has everything already."""
-
-    class Untouched(Machine):
-        def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
-            raise AssertionError("nobody may read the ports")
-
+    for module in ("reading", "node"):
+        monkeypatch.delattr(f"launcher.fabrics.{module}.read_ports")
     write_gpus(tmp_path, V5_GPUS)
-    found = settings(Untouched(str(tmp_path)), {"LAUNCHER_NNODES": "1"})
+    found = settings(Machine(str(tmp_path)), {"LAUNCHER_NNODES": "1"})
     assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert not set(found) & {*SOCKETS, "NCCL_IB_HCA"}
     inside = {
@@ -705,7 +691,7 @@ def test_a_job_on_one_node_reads_nothing(tmp_path: Path) -> None:
         "LOCAL_WORLD_SIZE": "1",
         "LAUNCHER_LAUNCHED": "0",
     }
-    settings(Untouched(str(tmp_path)), {**inside, "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "6105"})
+    settings(Machine(str(tmp_path)), {**inside, "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "6105"})
 
 
 def test_what_is_required_holds_on_one_node_too(tmp_path: Path) -> None:
@@ -757,7 +743,6 @@ def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
     """It has the places of the GPUs and the default route."""
     host = build(tmp_path, MACHINES["oci_bm_gpu_h100_8"])
     replayed = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
-    replayed.interfaces = host.interfaces  # type: ignore[method-assign]  # those of a built machine are made up
     expected = choose(host)
     assert len(expected.network.ports) == 16
     assert choose(replayed) == expected

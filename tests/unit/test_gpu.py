@@ -11,13 +11,15 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from launcher.cli.entry import main
+from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
 from launcher.machine.numa import parse_pci_address
+from launcher.machine.nvml import read_gpu_facts
 from tests.process.starting import launch
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not Host().gpu_minors(), reason="no NVIDIA GPU: there is no /dev/nvidia0"),
+    pytest.mark.skipif(not list_minors(Host()), reason="no NVIDIA GPU: there is no /dev/nvidia0"),
     pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi on PATH"),
 ]
 
@@ -31,7 +33,7 @@ def ask_nvidia_smi() -> list[ET.Element]:
 
 def test_facts_are_those_of_nvidia_smi() -> None:
     """Address, UUID, name, memory, ECC, instances, each GPU."""
-    theirs, ours = ask_nvidia_smi(), Host().gpu_facts()
+    theirs, ours = ask_nvidia_smi(), read_gpu_facts(Host())
     assert len(ours) == len(theirs)
     for gpu, node in zip(ours, theirs, strict=True):
         assert parse_pci_address(gpu.address or "") == parse_pci_address(node.get("id", ""))
@@ -50,7 +52,7 @@ def test_facts_are_those_of_nvidia_smi() -> None:
 
 def test_nvlinks_are_those_of_nvidia_smi() -> None:
     """As many active ones, where it lists any."""
-    for gpu in Host().gpu_facts():
+    for gpu in read_gpu_facts(Host()):
         command = ["nvidia-smi", "nvlink", "--status", "-i", gpu.uuid or ""]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         active = done.stdout.count("GB/s")
@@ -62,14 +64,14 @@ def test_topology_shows_the_machine(form: str, capfd: pytest.CaptureFixture[str]
     """Every GPU by its address."""
     assert main(["topology", "--format", form], {}) == 0
     shown = capfd.readouterr().out
-    assert all(str(gpu.address) in shown for gpu in Host().gpu_facts())
+    assert all(str(gpu.address) in shown for gpu in read_gpu_facts(Host()))
 
 
 def test_check_looks_at_the_machine(capfd: pytest.CaptureFixture[str]) -> None:
     """All GPUs are found, and NVML's facts about them are judged."""
     assert main(["check", "--format", "json"], {}) == 0
     found = {finding["check"]: finding for finding in json.loads(capfd.readouterr().out)["findings"]}
-    assert found["gpus"]["found"].startswith(f"{len(Host().gpu_minors())} ")
+    assert found["gpus"]["found"].startswith(f"{len(list_minors(Host()))} ")
     assert "health" in found
     assert [one for one in found.values() if one["what"] == "the check itself"] == []
 

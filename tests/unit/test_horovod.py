@@ -60,7 +60,7 @@ class Made(Host):
         super().__init__()
         self.built_for = built_for
 
-    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+    def find_version(self, python: str | None, environ: Mapping[str, str], name: str) -> str | None:
         """Return the versions that it was made with."""
         return {"horovod": "" if self.built_for is None else "0.28.1", "keras": "3.15.0"}.get(name, "")
 
@@ -196,7 +196,7 @@ class Node(Host):
         """Return what the name means here."""
         return frozenset(self._found)
 
-    def address_towards(self, target: str) -> str | None:
+    def ask_source(self, target: str) -> str | None:
         """Return the address that leads to the others."""
         return self._towards
 

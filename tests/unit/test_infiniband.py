@@ -84,7 +84,7 @@ def test_a_snapshot_replays_the_ports(name: str, tmp_path: Path) -> None:
     here = Host(str(tmp_path))
     there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
     again = replay(json.loads(render_snapshot(take_snapshot(there, {}))))
-    assert here.hca_ports() == there.hca_ports() == again.hca_ports()
+    assert read_ports(here) == read_ports(there) == read_ports(again)
 
 
 @pytest.mark.parametrize("name", fabric_names())
@@ -105,9 +105,9 @@ def test_a_snapshot_without_those_fields_still_replays() -> None:
     expected = Port(
         "mlx5_0", 1, link_layer="InfiniBand", state="ACTIVE", pci_path=("pci0001:00", "0001:00:00.0")
     )
-    assert (expected,) == host.hca_ports()
+    assert (expected,) == read_ports(host)
     assert is_usable(expected)
-    assert replay({"environ": {}}).hca_ports() == ()
+    assert read_ports(replay({"environ": {}})) == ()
 
 
 def test_no_device_is_no_port(tmp_path: Path) -> None:
@@ -192,6 +192,7 @@ REFUSED = """
 import os, sys
 from launcher.machine.host import Host
 from launcher.machine.infiniband import read_ports
+from launcher.machine.infiniband import read_ports
 os.setgroups([])
 os.setuid(65534)
 print(read_ports(Host(sys.argv[1])))
@@ -233,7 +234,7 @@ def test_any_text_anywhere_is_survived(files: dict[str, str], device: str, targe
     recorded: dict[str, object] = {f"{folder}/ports/1/{name}": text for name, text in files.items()}
     recorded[folder] = {"link": target}
     recorded |= {f"{folder}/device/numa_node": target, f"/dev/infiniband/{target}": None}
-    for port in replay({"environ": {}, "files": recorded}).hca_ports():
+    for port in read_ports(replay({"environ": {}, "files": recorded})):
         assert not is_usable(port) or files["state"].strip() == "4: ACTIVE"
         assert port.rate_gbps is None or 0 < port.rate_gbps < 1e6
 
@@ -313,7 +314,8 @@ OVERLAY = """\
 set -e
 mount -t overlay overlay -o "lowerdir=$1/machine/sys:/sys" /sys
 exec "$2" -c 'from launcher.machine.host import Host
-for port in Host().hca_ports(): print(port.device, port.state, port.link_layer, port.pci_path[-1])'
+from launcher.machine.infiniband import read_ports
+for port in read_ports(Host()): print(port.device, port.state, port.link_layer, port.pci_path[-1])'
 """
 
 

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The `srun` command is available"),
 ]
 NO_NODE = {
+    "azure_batch_mpirun",
     "flux_2x2",
     "flux_gpus_per_task",
     "flux_uneven_2_1",
@@ -33,10 +34,12 @@ NO_NODE = {
     "launcher_inside_launcher_node_unknown",
     "mpich_5.0.2_2x2_master_addr",
     "mvapich_2x2",
+    "openmpi_5.0.11_2x2",
     "openmpi_5.0.11_hosts_reversed_master_addr",
+    "openmpi_5.0.11_map_by_node",
     "openmpi_5.0.11_mpirun_elsewhere_master_addr",
 }
-"""Ranks that are not told their node, which Lightning counts by."""
+"""Jobs in which a rank is not told its node, which Lightning counts by."""
 UNEVEN = {
     "horovodrun_uneven_2_1",
     "mpich_5.0.2_uneven_3_1_gpus4",
@@ -58,10 +61,10 @@ def recorded_jobs() -> list[str]:
     return [n for n in case_names() if isinstance(t := TRUTH.get(n), Job) and AT_START not in t.starts]
 
 
-def plan_named(name: str) -> Iterator[tuple[Plan, Mapping[str, str]] | LauncherError]:
+def plan_named(name: str, **flags: str) -> Iterator[tuple[Plan, Mapping[str, str]] | LauncherError]:
     """Yield the plan of each start of a recorded job with ``--framework lightning``, and what it inherits."""
     case = read_case(name)
-    case["options"] = {**case.get("options", {}), "framework": "lightning"}
+    case["options"] = {**case.get("options", {}), "framework": "lightning", **flags}
     for place, snapshot in enumerate(snapshots(case)):
         try:
             yield plan_snapshot(case, place, snapshot)
@@ -69,9 +72,9 @@ def plan_named(name: str) -> Iterator[tuple[Plan, Mapping[str, str]] | LauncherE
             yield error
 
 
-def codes(name: str) -> set[str]:
+def codes(name: str, **flags: str) -> set[str]:
     """Return the codes of Lightning's refusals in a recorded job."""
-    errors = [start for start in plan_named(name) if isinstance(start, LauncherError)]
+    errors = [start for start in plan_named(name, **flags) if isinstance(start, LauncherError)]
     found = {problem.code for error in errors for problem in error.problems}
     return {code for code in found if code.startswith("lightning-")}
 
@@ -162,8 +165,12 @@ def expected_kind(environ: Mapping[str, str]) -> str:
 
 @pytest.mark.parametrize("name", sorted(NO_NODE))
 def test_ranks_without_a_node_are_refused(name: str) -> None:
-    """LightningEnvironment would take all of them for node 0: two processes of rank 0, and a hang."""
+    """LightningEnvironment would take all of them for node 0: two processes of rank 0, and a hang.
+
+    The fix, the number of nodes, is the same line on every node.
+    """
     assert codes(name) == {"lightning-no-node"}
+    assert not codes(name, nnodes="2") or "uneven" in name
 
 
 @pytest.mark.parametrize("name", sorted(UNEVEN))

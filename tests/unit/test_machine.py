@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.ranks import parse_cpu_list
 from launcher.machine import read_machine
-from launcher.machine.cpus import parse_cpu_list, read_granted_cpus, render_cpu_list
-from launcher.machine.gpus import count_visible_gpus, find_doubles, share_gpus
+from launcher.machine.cpus import read_granted_cpus, render_cpu_list
+from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles, share_gpus
 from launcher.machine.host import Host
 from launcher.planning.recorded import replay
 from tests.unit.machines import recorded_gpus, write_gpus
@@ -221,10 +222,10 @@ def test_gpus_are_the_device_files_that_we_were_given(tmp_path: Path) -> None:
     """nvidiactl, nvidia-uvm and the capabilities folder are no GPUs."""
     names = ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "nvidia", "null")
     host = machine(tmp_path, {f"dev/{name}": "" for name in names})
-    assert host.gpu_count() == 3
+    assert count_gpus(host) == 3
     assert read_machine(host, {}).gpu_count == 3
     assert read_machine(host, {"CUDA_VISIBLE_DEVICES": "1"}).gpu_count == 1
-    assert Host(str(tmp_path / "nowhere")).gpu_count() == 0
+    assert count_gpus(Host(str(tmp_path / "nowhere"))) == 0
 
 
 @pytest.mark.parametrize(
@@ -266,7 +267,7 @@ def test_a_machine_that_cannot_be_read_is_unknown_not_empty(tmp_path: Path) -> N
     assert host.read_text("/a\0b") is None
     assert host.read_link("/sys/x") is None
     assert host.list_folder("/sys") == ()
-    assert host.granted_cpus() is None
+    assert read_granted_cpus(host) is None
 
 
 @pytest.mark.parametrize("stat", ["", "1", "1 (a) S", "1 (a) S x 1", f"1 (a) S {'9' * 5000}", "1 (a) S -1"])

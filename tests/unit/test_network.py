@@ -57,7 +57,7 @@ class Machine(Host):
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
         return self._netmasks
 
-    def address_towards(self, target: str) -> str | None:
+    def ask_source(self, target: str) -> str | None:
         self.asked.append(target)
         return self._routes.get(target)
 
@@ -283,42 +283,47 @@ def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
     write_interface(tmp_path, "enP5s1", master="eth0", flags="0x1803", type="1", carrier="1")
     here = Machine(tmp_path, {"eth0": (("10.0.0.4", MASK), ("10.0.0.9", None)), "enP5s1": ()})
     there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
-    assert here.interfaces() == there.interfaces()
-    assert [interface.name for interface in there.interfaces()] == ["enP5s1", "eth0"]
+    assert read_interfaces(here) == read_interfaces(there)
+    assert [interface.name for interface in read_interfaces(there)] == ["enP5s1", "eth0"]
 
 
 def test_a_snapshot_without_interfaces_has_those_of_its_addresses() -> None:
     """One written by hand has addresses alone: no prefix, no kind."""
     host = replay({"environ": {}, "addresses": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.4"]}})
     lo = Interface("lo", (("127.0.0.1", None),), is_loopback=True)
-    assert host.interfaces() == (Interface("eth0", (("10.0.0.4", None),)), lo)
-    assert replay({"environ": {}}).interfaces() == ()
+    assert read_interfaces(host) == (Interface("eth0", (("10.0.0.4", None),)), lo)
+    assert read_interfaces(replay({"environ": {}})) == ()
 
 
 @pytest.mark.parametrize("addresses", [1, [], {"": ["10.0.0.4/24"]}, {"a b": []}, {"eth0": "10.0.0.4"}])
 def test_what_is_no_interface_in_a_snapshot_is_left_out(addresses: object) -> None:
     """Without a name that the kernel would accept it is none."""
-    assert replay({"environ": {}, "addresses": addresses}).interfaces() == ()
+    assert read_interfaces(replay({"environ": {}, "addresses": addresses})) == ()
 
 
 def test_what_is_no_prefix_in_a_snapshot_is_unknown() -> None:
     """The address stays."""
     recorded = {"eth0": ["10.0.0.4/x", 7, "10.0.0.5/99", "fd00::1/64"]}
     expected = Interface("eth0", (("10.0.0.4", None), ("7", None), ("10.0.0.5", None), ("fd00::1", 64)))
-    assert replay({"environ": {}, "addresses": recorded}).interfaces() == (expected,)
+    assert read_interfaces(replay({"environ": {}, "addresses": recorded})) == (expected,)
 
 
 TELL = """
 import json, sys
 from launcher.machine.host import Host
-from launcher.machine.network import cluster_interface
+from launcher.machine.network import cluster_interface, read_interfaces
 host = Host()
-interfaces = host.interfaces()
+interfaces = read_interfaces(host)
 ways = [(sys.argv[1], []), (None, [sys.argv[2]]), (None, [sys.argv[3]]), ("localhost", [sys.argv[2]])]
 found = [cluster_interface(host, interfaces, own, peers) for own, peers in ways]
 print(json.dumps([[vars(interface) for interface in interfaces], [one and one.name for one in found]]))
 """
-TELL_ROUTES = "import json; from launcher.machine.host import Host; print(json.dumps(Host().routes()))"
+TELL_ROUTES = """
+import json
+from launcher.machine.host import Host
+from launcher.machine.network import read_routes
+print(json.dumps(read_routes(Host())))
+"""
 
 
 @pytest.mark.root

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.model import Core, Gpu
-from launcher.machine.cpus import parse_cpu_list
+from launcher.core.ranks import parse_cpu_list
 from launcher.machine.host import Host
-from launcher.machine.numa import parse_pci_address, read_cores, read_gpus, render_pci_address
+from launcher.machine.numa import parse_pci_address, read_cores, read_gpus, read_layout, render_pci_address
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, recorded_cpus, write_gpus, write_nodes
@@ -145,19 +145,19 @@ def test_a_snapshot_holds_the_layout(tmp_path: Path, build: type[DGX | ND_V5 | N
     """What the files of a machine say, its snapshot says: CPUs, cores, nodes and GPUs."""
     host = build(tmp_path, mask="4-7,90")
     recorded = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
-    assert recorded.layout() == host.layout()
+    assert read_layout(recorded) == read_layout(host)
     assert recorded.affinity() == host.affinity()
-    assert len(host.layout().gpus) == 8
+    assert len(read_layout(host).gpus) == 8
 
 
 def test_a_snapshot_without_nodes_or_with_nonsense_has_no_layout() -> None:
     """Fields of another type are not there."""
     files = {"/dev/nvidia0": 7, **recorded_cpus("1-2", {0: "x"}), "/sys/bus/pci/drivers/nvidia/0:1:0.0": 7}
-    layout = replay({"files": files, "gpus": 7, "affinity": 3.5}).layout()
+    layout = read_layout(replay({"files": files, "gpus": 7, "affinity": 3.5}))
     assert layout.cores == (Core((1,)), Core((2,)))
     assert layout.gpus == (Gpu("0000:01:00.0"),)
     assert (layout.own, layout.cpuset) == ((), (1, 2))
-    assert replay({"environ": {}, "files": [], "gpus": 8}).layout().cores == ()
+    assert read_layout(replay({"environ": {}, "files": [], "gpus": 8})).cores == ()
 
 
 class Counted(Machine):
@@ -177,5 +177,5 @@ def test_few_files_are_read_of_a_large_machine(tmp_path: Path, smt: bool, limit:
     write_nodes(tmp_path, {0: "0-23,48-71", 1: "24-47,72-95"}, siblings=siblings, smt=smt)
     write_gpus(tmp_path, [(f"000{i}:00:00.0", i // 4) for i in range(8)])
     host = Counted(tmp_path, "0-95")
-    assert len(host.layout(name_gpus=False).cores) == (48 if smt else 96)
+    assert len(read_layout(host, name_gpus=False).cores) == (48 if smt else 96)
     assert host.reads <= limit

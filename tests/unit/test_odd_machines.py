@@ -19,6 +19,7 @@ from launcher.frameworks.torch import plan_threads
 from launcher.machine import read_machine
 from launcher.machine.cgroup import cgroup_folders
 from launcher.machine.host import Host
+from launcher.machine.numa import read_layout
 from launcher.machine.pythons import find_version
 from launcher.machine.sysfs import natural_order
 from launcher.options.reading import read_options
@@ -83,7 +84,7 @@ def test_numbers_of_any_length_in_names(tmp_path: Path) -> None:
     assert sorted(names, key=natural_order)[0] in ("mlx5_2", "mlx5_02")
     assert sorted(names[:2], key=natural_order) == ["mlx5_2", "mlx5_10"]
     files = {**recorded_cpus("0-1"), f"/sys/devices/system/node/node{'9' * 5000}/cpulist": "0-1"}
-    assert {core.node for core in replay({"files": files}).layout().cores} == {None}
+    assert {core.node for core in read_layout(replay({"files": files})).cores} == {None}
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "1" * 5000])

@@ -25,12 +25,14 @@ from launcher.channel.frames import (
 )
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
+from launcher.cluster import messages
 from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import compare, read_rules, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
 from launcher.cluster.members import Member, Members
 from launcher.cluster.offset import Offset, better, measure
+from launcher.cluster.outcome import make_over
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import messages as core_messages
@@ -49,6 +51,7 @@ from launcher.failure.arbiter import (
     is_new,
 )
 from launcher.failure.model import Cause, Verdict
+from launcher.job import commands
 from launcher.job.events import Exited, Failed, Ready
 from launcher.job.refusals import describe_missing, node_0_missing, nodes_missing
 from launcher.machine.host import Host
@@ -276,6 +279,18 @@ def test_clocks_are_compared_with_those_of_most() -> None:
     (found,) = compare(hellos)
     assert not found.is_problem
     assert found.groups == (("as most", ("node 1", "node 2")), ("-90.0 s", ("node 0",)))
+
+
+@pytest.mark.parametrize(("ahead_s", "differs"), [(1.9, False), (2.1, True)])
+def test_clocks_may_differ_by_two_seconds(ahead_s: float, differs: bool) -> None:
+    assert bool(compare({f"node {i}": {"clock_ahead_s": ahead_s * (i == 2)} for i in range(3)})) == differs
+
+
+@pytest.mark.parametrize(("over", "why", "expected"), [("moved", "", "moved"), ("", "spent", "spent")])
+def test_the_end_of_a_job_has_one_reason(over: str, why: str, expected: str) -> None:
+    """That of the controller, or why no attempt follows."""
+    message = make_over(commands.Over(1, why=over), why)
+    assert isinstance(message, messages.Over) and message.why == expected
 
 
 def test_a_setting_that_differs_is_named() -> None:
@@ -605,7 +620,7 @@ def test_node_0_never_listens_where_only_itself_can_call() -> None:
         def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
             return {name: frozenset({"127.0.1.1"} if name == "node0" else ()) for name in names}
 
-        def address_towards(self, target: str) -> str | None:
+        def ask_source(self, target: str) -> str | None:
             return "10.0.0.4" if target == "node2" else None
 
     for master in ("node0", "later"):
@@ -629,7 +644,7 @@ class Lone(Host):
     def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
         return {name: frozenset({"127.0.1.1"} if name == "node0" else ()) for name in names}
 
-    def address_towards(self, target: str) -> str | None:
+    def ask_source(self, target: str) -> str | None:
         return None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 from launcher.output.progress import (
     GIB,
@@ -285,7 +286,7 @@ def test_nvml_that_fails_is_silent_for_good(
     library = "libnot-there.so.1" if fails == "no library" else build_nvml(tmp_path, fails)
     monkeypatch.setattr("launcher.output.progress.LIBRARY", library)
     monkeypatch.setattr("launcher.output.progress._is_in_use", lambda: True)
-    monkeypatch.setattr(Host, "gpu_count", lambda self: 2)
+    monkeypatch.setattr("launcher.output.progress.count_gpus", lambda host: 2)
     gpus = Gpus()
     assert gpus.read(time.monotonic()) == ()
     monkeypatch.setattr("launcher.output.progress.LIBRARY", build_nvml(tmp_path))
@@ -295,7 +296,7 @@ def test_nvml_that_fails_is_silent_for_good(
 def test_nvml_is_not_asked_before_the_job_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waking a GPU takes seconds; and the look for it becomes rare in a job without one."""
     monkeypatch.setattr("launcher.output.progress.LIBRARY", build_nvml(tmp_path))
-    monkeypatch.setattr(Host, "gpu_count", lambda self: 2)
+    monkeypatch.setattr("launcher.output.progress.count_gpus", lambda host: 2)
     looks: list[int] = []
     uses_one = False
 
@@ -313,7 +314,7 @@ def test_nvml_is_not_asked_before_the_job_uses_a_gpu(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not Host().gpu_count(), reason="no NVIDIA GPU")
+@pytest.mark.skipif(not count_gpus(Host()), reason="no NVIDIA GPU")
 def test_a_real_gpu_is_read() -> None:
     """NVML of this machine, through our own binding."""
     uses = Nvml("libnvidia-ml.so.1").read()

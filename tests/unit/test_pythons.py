@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.machine.host import Host
+from launcher.machine.network import address_towards
 from launcher.machine.pythons import UNNAMED, find_version, own_python
 from tests.process.starting import ROOT
 
@@ -131,19 +132,19 @@ def test_the_real_torch_is_found_where_python_finds_it() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     environ = {"PATH": os.path.dirname(sys.executable)}
-    assert Host().find_torch(None, environ) == done.stdout.strip()
-    assert Host().find_torch("python", environ) == done.stdout.strip()
-    assert Host().find_torch(sys.executable, {}) == done.stdout.strip()
+    assert Host().find_version(None, environ, "torch") == done.stdout.strip()
+    assert Host().find_version("python", environ, "torch") == done.stdout.strip()
+    assert Host().find_version(sys.executable, {}, "torch") == done.stdout.strip()
 
 
 def test_a_hosts_own_address_and_port_are_real() -> None:
     """The address by which a host is reached is one of ours; a free port can be listened on."""
     import socket
 
-    assert Host().address_towards("127.0.0.1") == "127.0.0.1"
-    assert Host().address_towards("127.0.77.10") == "127.0.77.10"  # through the loopback: it is this machine
-    assert Host().address_towards("no.such.host.invalid") is None
-    outside = Host().address_towards("192.0.2.1")
+    assert address_towards(Host(), "127.0.0.1") == "127.0.0.1"
+    assert address_towards(Host(), "127.0.77.10") == "127.0.77.10"  # through the loopback: it is this machine
+    assert address_towards(Host(), "no.such.host.invalid") is None
+    outside = address_towards(Host(), "192.0.2.1")
     assert outside is None or outside in Host().own_addresses()
     with socket.create_server(("", Host().free_port())):
         pass
@@ -170,4 +171,4 @@ def test_a_python_without_site_says_what_it_would_have_with_it() -> None:
     )
     words = [sys.executable, "-I", "-S", "-c", "\n".join(lines)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == Host().find_torch(sys.executable, {})
+    assert done.stdout.strip() == Host().find_version(sys.executable, {}, "torch")

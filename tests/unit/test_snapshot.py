@@ -18,7 +18,11 @@ from launcher.cli.entry import main
 from launcher.cli.show import write_file
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, NotReady, UsageError
 from launcher.core.secret_names import is_public_name
-from launcher.machine.host import DEVICE_LIMIT, Host
+from launcher.machine.cpus import read_granted_cpus
+from launcher.machine.gpus import count_gpus
+from launcher.machine.host import Host
+from launcher.machine.infiniband import PORTS_LIMIT, read_ports
+from launcher.machine.numa import read_layout
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import FOLDERS_LIMIT, read_snapshot, replay
@@ -188,10 +192,10 @@ def test_fields_may_be_missing_or_of_another_type() -> None:
     wrong: dict[str, object] = {"gpus": "8", "affinity": 1.5, "addresses": [], "ancestors": {}, "files": 1}
     for data in ({}, wrong):
         host = replay({"environ": {}, **data})
-        assert (host.gpu_count(), host.granted_cpus(), host.affinity()) == (None, None, None)
+        assert (count_gpus(host), read_granted_cpus(host), host.affinity()) == (None, None, None)
         assert (host.addresses(), host.ancestors(), host.hostname()) == ({}, (), "recorded")
         assert host.list_folder("/sys/class/infiniband") == ()
-    assert replay({"environ": {}, "gpus": [{}, {}]}).gpu_count() == 2
+    assert count_gpus(replay({"environ": {}, "gpus": [{}, {}]})) == 2
 
 
 @pytest.mark.parametrize(
@@ -241,9 +245,9 @@ def test_a_snapshot_of_no_machine_is_not_believed(tmp_path: Path) -> None:
     files: dict[str, str | None] = {**nodes, **cpus, **ports, "/proc/self/cgroup": groups}
     path.write_text(json.dumps({"environ": {}, "affinity": "0-65535", "files": files}))
     host = read_snapshot(str(path))
-    assert host.granted_cpus() is None
-    assert len(host.layout().cores) == 1
-    assert len(host.hca_ports()) == DEVICE_LIMIT
+    assert read_granted_cpus(host) is None
+    assert len(read_layout(host).cores) == 1
+    assert len(read_ports(host)) == PORTS_LIMIT
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports") == ("1",)
     assert host.list_folder("/sys/class/infiniband/mlx5_7/ports/1/state") == host.list_folder("/x") == ()
 

@@ -434,7 +434,7 @@ def test_metrics_without_prometheus_client_are_an_error_of_planning(monkeypatch:
     from launcher.machine.host import Host
     from launcher.planning.plan import plan_job
 
-    monkeypatch.setattr(Host, "has_module", lambda self, name: False)
+    monkeypatch.setattr("launcher.planning.supervision._has_module", lambda host, name: False)
     environ: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LAUNCHER_METRICS_PORT": "9400"}
     with pytest.raises(Unavailable, match="no-prometheus-client") as caught:
         plan_job(environ, Host(), read_options({}, environ), ["true"])

@@ -620,8 +620,9 @@ OWN_CONFIG = "import os\nos.environ['TF_CONFIG'] = make()\n"
 class FourGpus(Host):
     """This machine, as if it had four GPUs."""
 
-    def gpu_count(self) -> int:
-        return 4
+    def list_folder(self, path: str) -> tuple[str, ...]:
+        gpus = [f"nvidia{number}" for number in range(4)] if path == "/dev" else []
+        return (*gpus, *super().list_folder(path))
 
 
 def plan_script(

@@ -47,17 +47,13 @@ class Made(Host):
         super().__init__()
         self.absent = absent
 
-    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+    def find_version(self, python: str | None, environ: Mapping[str, str], name: str) -> str | None:
         """Return that a package is there, unless it was made without."""
         return "" if name in self.absent else "1.0"
 
-    def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
-        """Return that there is torch."""
-        return "2.13.0"
-
-    def gpu_count(self) -> int | None:
-        """Return that there is no GPU."""
-        return 0
+    def list_folder(self, path: str) -> tuple[str, ...]:
+        """Return that there is no device."""
+        return () if path == "/dev" else super().list_folder(path)
 
 
 def plan(

@@ -22,6 +22,7 @@ sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from part import BROKEN, MARK, OK, ROOT, SKIPPED, WRONG, Part, kill_marked, read_json
 
 from launcher.cli.version import describe_version
+from launcher.machine.gpus import list_minors
 from launcher.machine.host import Host
 
 
@@ -79,7 +80,7 @@ def main() -> int:
         for name in ("logs", "parts"):
             os.makedirs(os.path.join(work, name))
         os.chmod(work, 0o755)  # noqa: S103 - one program of a part runs as nobody
-        return prove(out, work, asked.only, asked.seconds, bool(Host().gpu_minors()) or asked.anyway)
+        return prove(out, work, asked.only, asked.seconds, bool(list_minors(Host())) or asked.anyway)
 
 
 def prove(out: str, work: str, only: list[str], seconds: float, has_gpu: bool) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from launcher.checks.case import Case, read_case
 from launcher.checks.finding import Finding
-from launcher.machine.clock import Clock
 from launcher.machine.gpu_use import GpuUse
 from launcher.machine.host import Host
 from launcher.machine.mpi import Mpi
@@ -28,7 +27,6 @@ class Machine(Host):
         gpus: int = 0,
         spaces: Mapping[str, tuple[int, int]] | None = None,
         packages: tuple[Package, ...] | None = None,
-        clock: Clock | None = None,
         use: tuple[GpuUse, ...] = (),
         names: Mapping[str, set[str]] | None = None,
         mpi: Mpi | None = None,
@@ -37,7 +35,7 @@ class Machine(Host):
         super().__init__(str(root))
         write(root, {"proc/self/cgroup": "0::/\n", **(files or {})})
         write(root, {f"dev/nvidia{minor}": "" for minor in range(gpus)})
-        self._spaces, self._packages, self._clock = spaces or {}, packages, clock or Clock(0.0, None)
+        self._spaces, self._packages = spaces or {}, packages
         self._use, self._names, self._mpi, self._starters = use, names or {}, mpi, starters
 
     def space(self, path: str) -> tuple[int, int] | None:
@@ -45,9 +43,6 @@ class Machine(Host):
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         return self._packages
-
-    def clock(self) -> Clock:
-        return self._clock
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
         return self._use

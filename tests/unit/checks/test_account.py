@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
+
+import pytest
 
 from launcher.checks.account import look
 from launcher.checks.finding import OK, PROBLEM, WARNING
@@ -12,17 +15,22 @@ from tests.unit.checks.cases import Machine, case, levels
 class Account(Machine):
     """A machine with one account or none, and folders that can be written."""
 
+    writable: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, tmp_path: Path, home: str, *writable: str) -> None:
         super().__init__(tmp_path)
-        self._home, self._writable = home, writable
+        self._home = home
+        Account.writable = writable
 
     def home(self) -> str:
         """Return the home of the account."""
         return self._home
 
-    def can_write(self, path: str) -> bool:
-        """Whether it is one of ours."""
-        return path in self._writable
+
+@pytest.fixture(autouse=True)
+def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder can be written if it is one of the account's."""
+    monkeypatch.setattr("launcher.checks.account._can_write", lambda path: path in Account.writable)
 
 
 def test_an_ordinary_account_is_fine(tmp_path: Path) -> None:

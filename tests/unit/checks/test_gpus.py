@@ -113,7 +113,7 @@ def test_the_vm_is_asked_for_where_that_is_sure_to_be_answered(
 ) -> None:
     """By launcher check on a VM of Azure; never elsewhere, nor on the way to a start."""
     size = "Standard_ND96isr_H100_v5"
-    monkeypatch.setattr(Machine, "ask_vm", lambda _: Vm(size, find_kind(size), "told"))
+    monkeypatch.setattr("launcher.checks.case.ask_vm", lambda _: Vm(size, find_kind(size), "told"))
     azure = Machine(tmp_path / "azure", {ASSET_TAG_FILE.lstrip("/"): ASSET_TAG + "\n"}, gpus=8)
     elsewhere = Machine(tmp_path / "elsewhere", gpus=8)
     asked = [read_case(azure, {}, None, (), asks=True), read_case(azure, {}, None, ())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from launcher.checks.network import look
 from launcher.machine.infiniband import Port
 from launcher.machine.network import Interface
 from tests.unit.checks.cases import Machine, case, levels
+from tests.unit.wiring import WiredFiles, netmasks_of
 
 LO = Interface("lo", (("127.0.0.1", 8), ("::1", 128)), True, True, is_loopback=True, kind="loopback")
 ETH0 = Interface("eth0", (("10.0.0.4", 24), ("fe80::4", 64)), True, True, kind="ethernet")
@@ -23,13 +25,17 @@ NCCL, GLOO, TP, HCA, FAMILY = (
 PORTS = tuple(Port(f"mlx5_{n}", 1, "InfiniBand", "ACTIVE", 400.0) for n in (0, 10))
 
 
-class Wired(Machine):
+class Linked(Machine):
     """A machine with interfaces."""
 
     found: tuple[Interface, ...] = (LO, ETH0, ETH1, DOCKER)
 
-    def interfaces(self) -> tuple[Interface, ...]:
-        return self.found
+    def __init__(self, root: Path, files: Mapping[str, str] | None = None) -> None:
+        super().__init__(root, files)
+        self.files = WiredFiles(str(root), lambda: self.found)
+
+    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
+        return netmasks_of(self.found)
 
     def home(self) -> str:
         return "/root"
@@ -41,7 +47,7 @@ class Wired(Machine):
         (
             NCCL,
             "eth9",
-            "no interface of this node is called eth9...: lo, eth0 (10.0.0.4), eth1, docker0 (172.17.0.1)",
+            "no interface of this node is called eth9...: docker0 (172.17.0.1), eth0 (10.0.0.4), eth1, lo",
         ),
         (NCCL, "=eth", "no interface of this node is called eth: "),
         (NCCL, "lo", "lo leads to this node alone"),
@@ -67,7 +73,7 @@ class Wired(Machine):
 )
 def test_what_cannot_be(name: str, value: str, found: str, tmp_path: Path) -> None:
     """Each names the variable, what is wrong with its value, and what this node has."""
-    (finding,) = look(case(Wired(tmp_path), {name: value}, spans_nodes=True, ports=PORTS))
+    (finding,) = look(case(Linked(tmp_path), {name: value}, spans_nodes=True, ports=PORTS))
     assert (finding.level, finding.what) == (PROBLEM, f"{name}={value!r}")
     assert finding.found.startswith(found)
     assert finding.fix.startswith((f"{name}=", f"unset {name}"))
@@ -83,24 +89,24 @@ def test_what_cannot_be(name: str, value: str, found: str, tmp_path: Path) -> No
 )
 def test_what_is_right(name: str, value: str, tmp_path: Path) -> None:
     """Prefixes, whole names, and what is left out by name; a family that NCCL does not know it ignores."""
-    found = look(case(Wired(tmp_path), {name: value}, spans_nodes=True, ports=PORTS))
+    found = look(case(Linked(tmp_path), {name: value}, spans_nodes=True, ports=PORTS))
     assert levels(found) == ([OK] if value else [])
 
 
 def test_one_node_may_use_the_loopback(tmp_path: Path) -> None:
     """Nobody else has to reach it."""
-    assert levels(look(case(Wired(tmp_path), {NCCL: "lo", GLOO: "lo"}))) == [OK]
+    assert levels(look(case(Linked(tmp_path), {NCCL: "lo", GLOO: "lo"}))) == [OK]
 
 
 def test_a_device_that_is_missing_among_others(tmp_path: Path) -> None:
     """NCCL takes the others."""
-    found = look(case(Wired(tmp_path), {HCA: "=mlx5_0,mlx5_3"}, spans_nodes=True, ports=PORTS))
+    found = look(case(Linked(tmp_path), {HCA: "=mlx5_0,mlx5_3"}, spans_nodes=True, ports=PORTS))
     assert levels(found) == [WARNING] and "mlx5_3" in found[0].found
 
 
 def test_a_node_with_ipv6_alone(tmp_path: Path) -> None:
     """NCCL_SOCKET_FAMILY leaves it no interface at all."""
-    host = Wired(tmp_path)
+    host = Linked(tmp_path)
     host.found = (LO, ONLY6)
     found = look(case(host, {FAMILY: "AF_INET"}, spans_nodes=True))
     assert [(item.level, item.found) for item in found] == [(PROBLEM, "eth0 (fd00::4) has no IPv4 address")]
@@ -108,5 +114,5 @@ def test_a_node_with_ipv6_alone(tmp_path: Path) -> None:
 
 def test_a_file_of_nccls(tmp_path: Path) -> None:
     """What /etc/nccl.conf sets counts like a variable."""
-    host = Wired(tmp_path, {"etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth9\n"})
+    host = Linked(tmp_path, {"etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth9\n"})
     assert levels(look(case(host, spans_nodes=True))) == [PROBLEM]
