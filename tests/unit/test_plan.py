@@ -12,6 +12,9 @@ import cluster_launcher
 import launcher
 from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, UsageError
+from launcher.core.model import Setting
+from launcher.planning.parts import GLOO_INTERFACE, find_interface
+from launcher.planning.preload import describe_times
 from launcher.views.plan_json import describe
 from tests.fuzz.snapshots import WATCH
 from tests.golden.topologies import read_topology, topology_names
@@ -72,3 +75,18 @@ def test_refusals_are_those_of_the_command() -> None:
     assert caught.value.exit_status == 78
     with pytest.raises(UsageError):
         launcher.plan(["--nnodes", "none", "--", "train"], {}, {})
+
+
+def test_the_slowest_imports_of_a_preload_are_named() -> None:
+    modules = ["torch", "torch.nn", "json", "transformers", "numpy"]
+    assert describe_times(modules, [2.0, 0.1, 0.01, 1.4, 0.3]) == (
+        "torch (2.1 s), transformers (1.4 s) and 2 more"
+    )
+    assert describe_times(["json"], [0.01]) == "json"
+
+
+def test_gloos_interface_is_the_users_or_ours_and_the_first_of_several() -> None:
+    ours = [Setting(GLOO_INTERFACE, "eth0", "detected")]
+    assert find_interface(ours, {}) == "eth0"
+    assert find_interface(ours, {GLOO_INTERFACE: "ib0,ib1"}) == "ib0"
+    assert find_interface([], {}) == ""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.agent.timings import Attempt
 from launcher.core.model import Restarts
 from launcher.recovery.progress import LINE_BYTES, Lines, ProgressGate
 
@@ -131,3 +132,16 @@ def test_a_file_of_another_user_shows_no_progress(tmp_path: Path, monkeypatch: p
     gate.begin()
     assert gate.has_progressed() is None
     assert said == [f"no-progress-file: {path} shows no progress: another user owns it"]
+
+
+def test_a_failure_costs_what_was_done_since_the_last_progress() -> None:
+    """Nothing if the work had not begun, or if the attempt did not fail."""
+    attempt = Attempt()
+    attempt.started, attempt.ended = 10.0, 50.0
+    assert attempt.lost_s() == 0.0
+    attempt.has_failed = True
+    assert attempt.lost_s() == 40.0
+    attempt.saved = 45.0
+    assert attempt.lost_s() == 5.0
+    attempt.started = None
+    assert attempt.lost_s() == 0.0

@@ -15,7 +15,7 @@ from launcher.core.ranks import name_ranks
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters
 from launcher.failure.model import Cause, ProcessExit, Verdict
-from launcher.failure.reason import STALLED, Reason
+from launcher.failure.reason import LEFT, STALLED, UNMET, UNPROVEN, Reason
 from launcher.failure.record import render_json
 from launcher.failure.report import SCREEN_LINES, render_text
 from launcher.failure.verdict import describe_end, make_verdict
@@ -206,6 +206,12 @@ def test_a_reason_has_a_fix_of_its_own_or_that_of_its_kind() -> None:
     """NCCL's network names what to change there; a stall has one fix for all."""
     assert Reason(STALLED, "stalled").cause.fix != ""
     assert Reason(STALLED, "stalled", "do this").cause.fix == "do this"
+
+
+def test_what_is_set_up_wrongly_is_not_tried_again() -> None:
+    """A job that hangs may be."""
+    kinds = {kind: Reason(kind, "x").cause.retryable for kind in (STALLED, UNPROVEN, UNMET, LEFT)}
+    assert kinds == {STALLED: None, UNPROVEN: False, UNMET: False, LEFT: False}
 
 
 def test_colours_change_nothing_else() -> None:
