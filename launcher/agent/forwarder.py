@@ -84,7 +84,7 @@ class SignalForwarder:
             self._end_by(number, typed=from_terminal, reached=reached)
         elif number not in ENDING and self.translate(number) not in ENDING:
             self._pass_on(number, reached=reached, typed=from_terminal)
-        elif reached and self._shares_terminal and number == signal.SIGINT and self._target.count:
+        elif reached and self._shares_terminal and self._target.count and self._is_plain_interrupt(number):
             self._interrupt()
         elif self.told is not None and number == signal.SIGINT and from_terminal:
             self._target.kill()  # a second Ctrl-C: now
@@ -105,6 +105,9 @@ class SignalForwarder:
     def translate(self, number: int) -> int:
         """Return the signal to send for one that arrives (``--signal-map``)."""
         return dict(self._watch.signal_map).get(number, number)
+
+    def _is_plain_interrupt(self, number: int) -> bool:
+        return number == signal.SIGINT == self.translate(number)
 
     def _end_by(self, number: int, *, typed: bool, reached: bool) -> None:
         """Stop the processes because of a signal that asks for it; send them the signal of ``--signal-map``.

@@ -227,8 +227,11 @@ class Template:
                 places.append(len(fds) - 1)
             group = os.getpgrp() if streams.has_terminal else 0
             ranks.append(
-                {"environ": dict(child.environ), "cpus": child.cpus, "group": group, "streams": places}
-            )
+                {
+                    "environ": dict(child.environ), "cpus": child.cpus, "group": group, "streams": places,
+                    "ignored": streams.ignored,
+                }
+            )  # fmt: skip
         try:
             self._send({"ranks": ranks}, fds)
             answer = self._await(time.monotonic() + FORK_LIMIT_S)

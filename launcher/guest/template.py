@@ -433,7 +433,7 @@ def _become(
     """Wait until the launcher has noted this fork, and make it what the launcher makes of a new process.
 
     Args:
-        rank: The rank: its group, streams, CPUs and variables.
+        rank: The rank: its group, streams, CPUs, variables, and the signals that it ignores.
         fds: The pipe at which it waits, and the descriptors for the streams of all ranks.
         launcher: The launcher's pid.
         before: The variables that this process was given.
@@ -452,11 +452,19 @@ def _become(
         _die_with(launcher)
         _keep_to(rank["cpus"])
         _set_environ(rank["environ"], before)
+        _ignore(rank["ignored"])
         _renew()
         _renew_streams(start)
     except BaseException as error:
         os.write(2, f"launcher: cannot start: {error}\n".encode())
         os._exit(FAILED)
+
+
+def _ignore(numbers: Sequence[int]) -> None:
+    import signal
+
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _die_with(launcher: int) -> None:

@@ -17,6 +17,7 @@ from launcher.output.folder import RunFolder
 from launcher.output.formats import JsonLines, PlainLines
 from launcher.output.stdin import StandardInput
 from launcher.output.streams import Stream, fill_template, make_prefix
+from launcher.process.signals import TYPED
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
@@ -69,6 +70,7 @@ class OutputRouter:
         both = all(console.is_terminal for console in self._consoles)
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
+        self._mapped = tuple(one for one, sent in watch.signal_map if one in TYPED and sent != one)
         self.expect(several=several)
         readers = None if shares_terminal else watch.stdin
         self.stdin = StandardInput(readers, lends_terminal=lends_terminal)
@@ -117,7 +119,8 @@ class OutputRouter:
         has_terminal = stdin is None and self.stdin.is_terminal
         if has_terminal and self._written[index]:
             self._reader = self._written[index][-1]  # its standard output, where prompts go
-        return Streams(stdin, fds[STDOUT], fds[STDERR], has_terminal=has_terminal)
+        ignored = self._mapped if has_terminal else ()
+        return Streams(stdin, fds[STDOUT], fds[STDERR], has_terminal, ignored)
 
     def _open_one(
         self, index: int, child: Child, bit: int, file: LogFile | None, fds: dict[int, int | None]

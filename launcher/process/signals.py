@@ -15,6 +15,8 @@ ENDING_IDLE = (*ENDING, signal.SIGHUP, signal.SIGQUIT)
 """Signals that request an end while no process runs to which they can be forwarded."""
 OF_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 """Blocked, so that the terminal does not stop a launcher that writes from the background."""
+TYPED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP)
+"""Sent by a terminal to the process group in its foreground: keys, and the hang-up."""
 DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)
 """Signals that are reset to their default action for the processes.
 

@@ -73,12 +73,14 @@ class Streams:
 
     ``has_terminal``: the process reads our terminal. It stays in our process group, which has the foreground,
     and gets each signal of the terminal from there. All others lead groups of their own.
+    ``ignored``: of these signals, those that it is to get only as ``--signal-map`` says, from us.
     """
 
     stdin: int | None = None
     stdout: int | None = None
     stderr: int | None = None
     has_terminal: bool = False
+    ignored: tuple[int, ...] = ()
 
 
 class Inherited:
@@ -193,6 +195,8 @@ def start(
                 os.dup2(fd, number)
         if child.cpus:
             keep_to(child.cpus)
+        for number in streams.ignored:
+            signal.signal(number, signal.SIG_IGN)
         signals.reset()
         os.execv(path, child.argv)
     except Exception as error:

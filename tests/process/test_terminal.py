@@ -143,6 +143,35 @@ def test_ctrl_c_arrives_once(opened: list[Terminal], count: str) -> None:
     assert terminal.end() == 0
 
 
+SAVES = """
+import signal, sys
+def save(*_):
+    print('saved', flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print('ready', flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.rows(2)
+@pytest.mark.parametrize("flags", [(), ("--preload", "json")], ids=["started", "forked"])
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_typed_signal_arrives_as_what_it_is_mapped_to(
+    opened: list[Terminal], count: str, flags: tuple[str, ...]
+) -> None:
+    """The rank that reads the terminal gets the signal from there, too, and it must not end that rank."""
+    words = ("--signal-map", "INT=TERM", *flags, "--", sys.executable, "-c", SAVES)
+    terminal = at_terminal(opened, "run", "--nproc-per-node", count, *words)
+    for _ in range(int(count)):
+        terminal.wait_for("ready")
+    terminal.type("\x03")
+    for _ in range(int(count)):
+        terminal.wait_for("saved")
+    assert terminal.end() in (0, 128 + signal.SIGINT)
+
+
 STUBBORN = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
