@@ -5,10 +5,10 @@
     python tools/mutate.py --seed 1 --count 10 --rooms identity -- python -m pytest -x -q tests/unit
 
 Each change is made in a copy of the last commit. First run those tests of one process that execute the
-changed line (of a constant: the lines of its file), as coverage has seen in one run of all of them. What
-they do not notice, all tests of processes and clusters try. The first failure ends a change's run. A change
-that survives needs a test, or a reason why it does not matter. A seed gives the same changes for the same
-commit.
+changed line (of a constant: the lines of its file; else all), as coverage has seen in one run of all of
+them. What they do not notice, all tests of processes and clusters try. The first failure ends a change's
+run. A change that survives needs a test, or a reason why it does not matter. A seed gives the same changes
+for the same commit.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def main() -> int:
             stages = [asked.tests]
             if reached is not None:
                 tests = reached.find(path, path.read_bytes()[: change.start].count(b"\n") + 1)
-                stages = [[sys.executable, *PYTEST, *tests]] if tests else []
+                stages = [[sys.executable, *PYTEST, *(tests or QUICK)]]
                 stages += [] if asked.quick else [[sys.executable, *PYTEST, *PROCESSES]]
             by = try_change(change, path, stages, copy)
             survived += not by
