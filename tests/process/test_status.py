@@ -312,6 +312,32 @@ fetch()
 """
 
 
+def test_the_main_thread_is_shown_of_stacks_that_are_too_long(tmp_path: Path) -> None:
+    """Threads with deep stacks of long names: the dump has more than what is read of it."""
+    job = Asked(tmp_path, script=HANGS_WITH_DEEP_THREADS, count=1)
+    try:
+        assert "in fetch" in job.run("stacks").stdout
+    finally:
+        job.end()
+
+
+HANGS_WITH_DEEP_THREADS = f"""
+import sys, threading, time
+import launcher
+launcher.arm()
+def fetch():
+    open(sys.argv[1] + "/up-0", "w").close()
+    time.sleep(3600)
+def deep_{"x" * 200}(left):
+    deep_{"x" * 200}(left - 1) if left else ready.wait() + 1 and time.sleep(3600)
+ready = threading.Barrier(61)
+for _ in range(60):
+    threading.Thread(target=deep_{"x" * 200}, args=(98,), daemon=True).start()
+ready.wait()
+fetch()
+"""
+
+
 def test_stacks_names_ranks_without_a_stack_and_the_reason(tmp_path: Path) -> None:
     """One rank has exited; the other has no hook, and py-spy is not installed."""
     script = """
