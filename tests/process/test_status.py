@@ -271,7 +271,18 @@ def test_debug_names_py_spy_where_pdb_cannot_attach(job: Asked) -> None:
     done = job.run("debug", "--rank", "7")
     assert done.returncode == 64 and "rank 7 does not run" in done.stderr
     with pytest.raises(Unavailable, match="runs no Python"):
-        find_debugger(0, 2)  # a thread of the kernel, or nothing
+        find_debugger(0, os.getpid() + (1 << 22))  # nothing
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_debug_runs_no_program_of_another_user() -> None:
+    """Root would run the Python of the rank, which that user may have made."""
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", "input()"], user=NOBODY, group=NOBODY, stdin=subprocess.PIPE, cwd="/"
+    ) as other:
+        with pytest.raises(Unavailable, match=f"user {NOBODY}"):
+            find_debugger(0, other.pid)
+        other.communicate(b"\n")
 
 
 def test_stacks_shows_equal_stacks_once(tmp_path: Path) -> None:
