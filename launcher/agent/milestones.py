@@ -230,7 +230,7 @@ class Milestones:
         )  # fmt: skip
         self._guard(self._finish_traces)
         if self._file is not None:
-            self._guard(lambda: self._close_file(now))
+            self._guard(self._close_file)
 
     def _guard(self, action: Callable[[], None]) -> bool:
         return self._agent.loop.guard(action)
@@ -239,9 +239,9 @@ class Milestones:
         if self._traces is not None:
             self._traces.finish(self._agent.signals.fd)
 
-    def _close_file(self, now: float) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
-        if file is not None and file.finish(now + DRAIN_S) and not file.complaints:
+        if file is not None and file.finish(time.monotonic() + DRAIN_S) and not file.complaints:
             self._complain(f"{self._path}: the last events were lost: it does not take them fast enough")
 
 

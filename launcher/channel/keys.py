@@ -80,3 +80,12 @@ def make_key(token: bytes | None, job: str) -> bytes:
         # Two jobs with the same token must not have the same key.
         return hmac.digest(token, PURPOSE + b"token " + os.fsencode(job), "sha256")
     return hmac.digest(b"", PURPOSE + b"job " + os.fsencode(job), "sha256")
+
+
+def at_port(key: bytes, port: int) -> bytes:
+    """Return the key for connections to one port of node 0.
+
+    Another user of node 0's machine who has taken the first port, so that node 0 listens at the next one,
+    could pass connections on to it: the nodes would not notice, and that user could read and end them.
+    """
+    return hmac.digest(key, b"port %d" % port, "sha256")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.control import QUESTION_LIMIT_BYTES
-from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
+from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose, read_owner
 from launcher.control.table import (
     View,
     make_view,
@@ -167,14 +167,18 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
     """Return the command line that attaches pdb to a rank, by the rank's own Python.
 
     Raises:
-        Unavailable: pdb cannot attach to it.
+        Unavailable: pdb cannot attach to it, or it runs as another user, who may have made that Python.
     """
     found = [(one, read_link(f"/proc/{one}/exe")) for one in (pid, *find_descendants([pid]))]
     pythons = [(one, path) for one, path in found if os.path.basename(path).startswith("python")]
     one, python = pythons[0] if pythons else (pid, "")
+    owner = read_owner(one)
+    if owner not in (-1, os.geteuid()):
+        what = f"rank {rank} (pid {one}) runs as user {owner}, and its own Python is the debugger"
+        raise Unavailable(Problem("cannot-debug", what, "--rank", f"run launcher debug as user {owner}"))
     version = _read_version(python) if python else ()
     if version >= REMOTE_PDB:
-        return (python, "-m", "pdb", "-p", str(one))
+        return (python, "-I", "-m", "pdb", "-p", str(one))
     runs = f"Python {'.'.join(map(str, version)) or 'of an unknown version'}" if python else "no Python"
     fix = f"py-spy dump --pid {one} (pip install py-spy); for a prompt, put breakpoint() into the script"
     what = f"rank {rank} (pid {one}) runs {runs}; pdb can attach to Python 3.14 or newer"

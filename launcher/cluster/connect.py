@@ -11,6 +11,7 @@ import time
 from errno import EINPROGRESS
 
 from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, HandshakeFailed
+from launcher.channel.keys import at_port
 from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
@@ -89,6 +90,7 @@ class ConnectAttempt:
 
     def begin(self, address: str, port: int) -> None:
         """Start to connect to an address."""
+        self._key = at_port(self._key, port)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

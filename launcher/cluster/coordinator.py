@@ -12,6 +12,7 @@ from collections import deque
 
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
+from launcher.channel.keys import at_port
 from launcher.cluster import messages
 from launcher.cluster.admission import Admission
 from launcher.cluster.agreed import pack_hosts
@@ -115,8 +116,13 @@ class Coordinator:
         self.subscribers: dict[type, Callable[[int, Any], None]] = {
             messages.MachineNotice: lambda rank, notice: self.broadcast(messages.NodeNotice(rank, notice))
         }
+        self.port: int = listener.getsockname()[1]
         self.acceptor = acceptor = Acceptor(
-            listener, key, loop, lambda what, event: say(f"control channel: {what}", event), self._admit
+            listener,
+            at_port(key, self.port),
+            loop,
+            lambda what, event: say(f"control channel: {what}", event),
+            self._admit,
         )
         self._quota = quota = Quota(say, shape.node_count + shape.spare_count)
         self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree
@@ -146,7 +152,6 @@ class Coordinator:
         """The latest command of each type that went to all nodes, and its message."""
         self._first: messages.First | None = None
         """What came first in the last attempt that has failed."""
-        self.port: int = listener.getsockname()[1]
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
         self._begin_evidence(0)

@@ -346,7 +346,7 @@ def is_coming() -> bool:
     own = os.geteuid()
     for pid in list_pids():
         found = read_stat(pid) if is_run(read_command(pid)) else None
-        if found is not None and now - found.started_s < YOUNG_S and own in (0, _owner(pid)):
+        if found is not None and now - found.started_s < YOUNG_S and own in (0, read_owner(pid)):
             return True
     return False
 
@@ -359,7 +359,8 @@ def is_run(words: Sequence[str]) -> bool:
     return False
 
 
-def _owner(pid: int) -> int:
+def read_owner(pid: int) -> int:
+    """Return the user ID of a process; -1 if it is gone."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:

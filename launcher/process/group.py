@@ -328,10 +328,13 @@ class ProcessGroup:
 
     def _find_stopped(self) -> None:
         """Tell the owner about processes that the terminal has stopped: they would wait without a word."""
-        while self.running and (found := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG)) is not None:
-            process = self.running.get(found.si_pid)
-            if process is not None and found.si_status in OF_TERMINAL:
-                self._owner.on_stopped(process, found.si_status)
+        try:
+            while self.running and (found := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG)) is not None:
+                process = self.running.get(found.si_pid)
+                if process is not None and found.si_status in OF_TERMINAL:
+                    self._owner.on_stopped(process, found.si_status)
+        except ChildProcessError:
+            pass  # all have ended, and none can be stopped any more
 
     def _forget_child(self, pid: int) -> None:
         """Forget a reaped child that is not a process of the job: its pid can be reused."""

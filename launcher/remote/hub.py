@@ -13,6 +13,7 @@ import time
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import Connection
 from launcher.channel.frames import FRAME_LIMIT_BYTES
+from launcher.channel.keys import at_port
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.files import remove_file
@@ -119,7 +120,7 @@ class Hub:
         self._beat_at = 0.0
         self._acceptor: Acceptor | None = None
         if gate.listening is not None:
-            self._acceptor = Acceptor(gate.listening, gate.key, loop, say, self._admit)
+            self._acceptor = Acceptor(gate.listening, at_port(gate.key, gate.port), loop, say, self._admit)
         server = socket.socket(socket.AF_UNIX)
         server.bind(gate.path)
         server.listen(512)

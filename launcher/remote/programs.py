@@ -23,6 +23,7 @@ import time
 
 from launcher.channel.connection import READ_BYTES, Connection
 from launcher.channel.frames import OTHER_LAUNCHER, Calling, HandshakeFailed, Sealed
+from launcher.channel.keys import at_port
 from launcher.core.frozen import frozen
 from launcher.core.log import say
 from launcher.core.messages import pack, unpack
@@ -371,7 +372,7 @@ def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
     until = time.monotonic() + CONNECT_S
     connected = socket.create_connection((host, port), CONNECT_S)
     try:
-        calling = Calling(key)
+        calling = Calling(at_port(key, port))
         connected.sendall(calling.call)
         while calling.sealed is None:
             connected.settimeout(max(0.001, until - time.monotonic()))

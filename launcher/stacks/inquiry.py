@@ -320,13 +320,16 @@ def is_answering(pid: int, before: set[str]) -> bool:
 
 
 def read_from(path: str, start: int) -> bytes:
-    """Return the part of a file after ``start``, at most 1 MiB; empty if it is no longer a file of ours."""
+    """Return the part of a file after ``start``; empty if it is no longer a file of ours.
+
+    At most the last MiB: the main thread comes last.
+    """
     try:
         fd = open_own(path)
     except OSError:
         return b""
     try:
-        return os.pread(fd, LIMIT_BYTES, start)
+        return os.pread(fd, LIMIT_BYTES, max(start, os.fstat(fd).st_size - LIMIT_BYTES))
     except OSError:
         return b""
     finally:

@@ -60,6 +60,8 @@ FLAGS = [
 ]
 VARIABLES = [
     "DB_PASS={}",
+    "IDENTITY_HEADER={}",
+    "X-IDENTITY-HEADER: {}",
     "MYSQL_PWD={}",
     "REDIS_AUTH={}",
     "GITHUB_PAT={}",
@@ -210,6 +212,9 @@ TEXTS = [
     "passwords: {}",
     "secret_value={}",
     '"secretString": "{}"',
+    "  hub_token ............................ {}",
+    "  wandb_api_key ........................................... {}\n  weight_decay ... 0.01",
+    "[INFO] [config.py:1000:print]   db_password .................... {}",
 ]
 ADDRESSES = [
     "https://user:{}@host/path",
@@ -1025,6 +1030,12 @@ KNOWN = [
     "LTAI5t" + "aB3" * 7,
     "AGE-SECRET-KEY-" + "1AB3" * 12,
     "wandb_v1_" + "aB3" * 20,
+    "local-" + "0a" * 20,
+    "pat" + "aB3cD4eF5gH6iJ" + "." + "0a" * 32,
+    "aB3x" * 19 + "AZDO" + "1aB2",
+    "as-" + "aB3xY7" * 3 + "aB3x",
+    "AKCp5" + "aB3x" * 17,
+    "cmVmdGtuOj" + "aB3x" * 13 + "aB",
     "pplx-" + "aB3" * 16,
     ".".join(["eyJ" + "hbGciOiJIUzI1NiJ9", "eyJ" + "zdWIiOiIxMjM0In0", "dGhlIHNpZ25hdHVyZQ"]),
     *("https://hooks.slack.com/services/" + part for part in ("T0AB3CD4E/B0AB3CD4E/" + "aB3" * 8,)),

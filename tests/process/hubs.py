@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from launcher.channel.frames import Calling, Sealed
-from launcher.channel.keys import make_key
+from launcher.channel.keys import at_port, make_key
 from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
@@ -187,7 +187,7 @@ class Caller:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((ADDRESS, port), WAIT_S)
-        calling = Calling(KEY)
+        calling = Calling(at_port(KEY, port))
         self.socket.sendall(calling.call)
         while calling.sealed is None:
             data = self.socket.recv(4096)

@@ -368,6 +368,20 @@ def test_the_watchdog_is_killed(tmp_path: Path, hold: Hold) -> None:
     hold(job.end())
 
 
+@pytest.mark.rows(4)
+@pytest.mark.parametrize("_", range(4))
+def test_all_processes_end_at_once_without_a_watchdog(_: int, tmp_path: Path) -> None:
+    """Those that are stopped end while the launcher looks: then all of its children have ended."""
+    job = Job(tmp_path, "--nproc-per-node", "32", "--", "sleep", "600")
+    ranks = job.ranks(32)
+    os.kill(job.watchdog(), signal.SIGKILL)
+    wait_for(lambda: sorted(job.children()) == sorted(ranks.values()), "the launcher has noticed")
+    job.kill(ranks[1])
+    outcome = job.end()
+    assert outcome.status == 128 + signal.SIGKILL, outcome.err
+    assert "internal launcher error" not in outcome.err
+
+
 # --- output
 
 

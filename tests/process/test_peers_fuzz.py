@@ -20,15 +20,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
+from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling, HandshakeFailed
 from launcher.channel.turned_away import NAMED_MAX
+from launcher.cluster.connect import REFUSED, ConnectAttempt
 from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
 from launcher.core.messages import render as render_message
 from launcher.preemption.events import ANNOUNCED
+from launcher.process.loop import Loop
+from launcher.remote.programs import dial
 from tests.fuzz.frames import seal
 from tests.process.flooding import flood as flooded
-from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, exited, live_hub, make_join
+from tests.process.hubs import ADDRESS, KEY, WAIT_S, Caller, LiveHub, exited, live_hub, make_join
 from tests.process.looking import wait_for
 from tests.unit.test_verdict import dead, judge
 
@@ -428,6 +431,46 @@ def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None
         assert 0 < len(noticed["notice"]["what"]) <= LINE_LENGTH
         assert live.faults == []
         caller.socket.close()
+
+
+def pass_on(listening: socket.socket, port: int) -> None:
+    """Pass two connections on to node 0, in both directions."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(4096):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    for _ in range(2):
+        with listening.accept()[0] as caller, socket.create_connection((ADDRESS, port), WAIT_S) as callee:
+            back = threading.Thread(target=copy, args=(callee, caller))
+            back.start()
+            copy(caller, callee)
+            back.join()
+
+
+def test_a_program_at_another_port_cannot_pass_connections_on() -> None:
+    """Another user has the first port of node 0's machine: the nodes do not take it for node 0."""
+    ends: list[str] = []
+    with live_hub(2) as hub, socket.create_server((ADDRESS, 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=pass_on, args=(listening, hub.port))
+        thread.start()
+        with pytest.raises(HandshakeFailed, match="another token"):
+            dial(ADDRESS, port, KEY)
+        loop = Loop(lambda what, event: None)
+        attempt = ConnectAttempt(
+            KEY, WAIT_S, loop, lambda *opened: ends.append("opened"), lambda error: ends.append("refused"),
+            lambda why, next_port: ends.append(why),
+        )  # fmt: skip
+        attempt.begin(ADDRESS, port)
+        loop.turn_until(lambda: bool(ends), WAIT_S)
+        loop.close()
+        thread.join()
+        dial(ADDRESS, hub.port, KEY)[0].close()
+    assert ends == [REFUSED]
 
 
 def test_a_proof_for_another_connection_is_none() -> None:

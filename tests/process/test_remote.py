@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
+from launcher.channel.keys import at_port
 from launcher.channel.lines import encode
 from launcher.channel.listener import listen
 from launcher.core.messages import pack
@@ -215,7 +216,7 @@ def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
         listening.settimeout(20)
         connected, _ = listening.accept()
         connected.settimeout(20)
-        answering = Answering(KEY)
+        answering = Answering(at_port(KEY, port))
         while answering.sealed is None:
             connected.sendall(answering.feed(connected.recv(4096)))
         sealed = answering.sealed

@@ -271,7 +271,18 @@ def test_debug_names_py_spy_where_pdb_cannot_attach(job: Asked) -> None:
     done = job.run("debug", "--rank", "7")
     assert done.returncode == 64 and "rank 7 does not run" in done.stderr
     with pytest.raises(Unavailable, match="runs no Python"):
-        find_debugger(0, 2)  # a thread of the kernel, or nothing
+        find_debugger(0, os.getpid() + (1 << 22))  # nothing
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_debug_runs_no_program_of_another_user() -> None:
+    """Root would run the Python of the rank, which that user may have made."""
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", "input()"], user=NOBODY, group=NOBODY, stdin=subprocess.PIPE, cwd="/"
+    ) as other:
+        with pytest.raises(Unavailable, match=f"user {NOBODY}"):
+            find_debugger(0, other.pid)
+        other.communicate(b"\n")
 
 
 def test_stacks_shows_equal_stacks_once(tmp_path: Path) -> None:
@@ -308,6 +319,32 @@ def beside():
     time.sleep(3600)
 threading.Thread(target=beside, daemon=True).start()
 open(sys.argv[1] + "/up-0", "w").close()
+fetch()
+"""
+
+
+def test_the_main_thread_is_shown_of_stacks_that_are_too_long(tmp_path: Path) -> None:
+    """Threads with deep stacks of long names: the dump has more than what is read of it."""
+    job = Asked(tmp_path, script=HANGS_WITH_DEEP_THREADS, count=1)
+    try:
+        assert "in fetch" in job.run("stacks").stdout
+    finally:
+        job.end()
+
+
+HANGS_WITH_DEEP_THREADS = f"""
+import sys, threading, time
+import launcher
+launcher.arm()
+def fetch():
+    open(sys.argv[1] + "/up-0", "w").close()
+    time.sleep(3600)
+def deep_{"x" * 200}(left):
+    deep_{"x" * 200}(left - 1) if left else ready.wait() + 1 and time.sleep(3600)
+ready = threading.Barrier(61)
+for _ in range(60):
+    threading.Thread(target=deep_{"x" * 200}, args=(98,), daemon=True).start()
+ready.wait()
 fetch()
 """
 

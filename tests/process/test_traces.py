@@ -161,6 +161,14 @@ def test_an_endpoint_that_refuses_is_said_once(tmp_path: Path) -> None:
     assert SECRET not in done.stderr and SECRET not in (tmp_path / "e").read_text()
 
 
+def test_the_events_have_their_own_time_after_an_endpoint_that_refuses(tmp_path: Path) -> None:
+    """The wait for the traces takes nothing of it: no event is lost."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    done = launch(*TWO, "--events", str(tmp_path / "events"), "--", "true", environ=variables)
+    assert done.returncode == 0 and "Connection refused" in done.stderr
+    assert "were lost" not in done.stderr
+
+
 def test_a_setting_that_the_sdk_mends_is_no_failure(receiver: Receiver) -> None:
     """Its warning does not say that nothing was sent."""
     done = launch(

@@ -18,7 +18,7 @@ import pytest
 
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed
-from launcher.channel.keys import make_key, name_job
+from launcher.channel.keys import at_port, make_key, name_job
 from launcher.cluster import client
 from launcher.cluster.address_exchange import meet
 from launcher.cluster.agreed import HOSTS, pack_hosts, read_hosts
@@ -87,7 +87,7 @@ class Guest:
     def __init__(self, port: int, said: Mapping[str, object], source: str = SECOND) -> None:
         self.socket = connect(port, source)
         self.socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-        calling = Calling(make_key(None, name_job({}, port)))
+        calling = Calling(at_port(make_key(None, name_job({}, port)), port))
         self.socket.sendall(calling.call)
         while calling.sealed is None:
             data = self.socket.recv(4096)
@@ -301,7 +301,7 @@ class Impostor:
     def answer(self) -> None:
         """Answer one launcher."""
         guest, _ = self.server.accept()
-        answering = Answering(make_key(None, name_job({}, self.port)))
+        answering = Answering(at_port(make_key(None, name_job({}, self.port)), self.port))
         with guest, suppress(OSError):
             while answering.sealed is None:
                 guest.sendall(answering.feed(guest.recv(4096)))
