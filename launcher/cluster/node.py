@@ -261,11 +261,10 @@ class ClusterNode(Coordination):
                 twin.close()
         if self._refusal is not None:
             self._leave_refused(self._refusal)
-        elif agent.forwarder.told is not None:
-            if shape.is_spare:
-                self.tell(events.Left(shape.index))
-        elif self.agreed is not None:
+        elif self.agreed is not None:  # a signal that crosses the start stops what has been started
             self._take_children()
+        elif agent.forwarder.told is not None:
+            self._leave()
         elif self.over is None and isinstance(channel, CoordinatorClient):
             raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
         self.has_work = self.agreed is not None
