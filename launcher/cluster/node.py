@@ -684,7 +684,9 @@ class ClusterNode(Coordination):
         """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
         channel, loop = self.channel, self.agent.loop
         if isinstance(channel, Coordinator):
-            loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
+            before = self.agent.forwarder.told
+            patience_s = max(PATIENCE_S, self.shape.given_up_s + ARRIVE_S)
+            loop.turn_until(lambda: channel.may_leave or self.agent.forwarder.told != before, patience_s)
             return
         if self.state.gave_up:  # otherwise the others would take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)

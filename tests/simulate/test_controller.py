@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
+
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK, Event
-from launcher.job.commands import Again, Busy, Command, Over, Probe, Start, Stop, To
+from launcher.job.commands import Again, Busy, Close, Command, Over, Probe, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
-from launcher.job.events import Exited, Failed, JobEvent, Joined, Lost, Ready, Received, Tick, Unable
-from launcher.job.settings import SPARES_S
+from launcher.job.events import (
+    Exited,
+    Failed,
+    JobEvent,
+    Joined,
+    Left,
+    Lost,
+    Ready,
+    Received,
+    Silent,
+    Tick,
+    Unable,
+)
+from launcher.job.settings import LEAVE_S, SPARES_S
 from launcher.job.state import Job, Phase, State
 
 
@@ -61,6 +75,38 @@ def test_a_whole_life() -> None:
     assert any(isinstance(one, Stop) and one.number == 15 for one in job.take(Received(1, 15), 4.0))
     job.take(Exited(0, 0, 1), 5.0)
     assert any(isinstance(one, Over) and one.status == 0 for one in job.take(Exited(1, 0, 1), 5.0))
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_node_0_stays_for_a_node_whose_link_is_down_at_the_end(is_back: bool) -> None:
+    """Node 2 has succeeded, and would take node 0 for lost; it is waited for until it is lost itself."""
+    job = Steps(3)
+    job.gather()
+    job.take(Exited(2, 0, 0), 2.0)
+    job.take(Silent(2, 2.0), 6.0)
+    job.take(Exited(1, 0, 0), 7.0)
+    assert any(isinstance(one, Over) for one in job.take(Exited(0, 0, 0), 7.0))
+    job.take(Left(1), 7.1)
+    assert Close() not in job.take(Tick(), 12.1)
+    if is_back:
+        assert any(isinstance(one, To) and one.session == "2" for one in job.take(Joined(2, "2"), 13.0))
+        assert Close() in job.take(Left(2), 13.1)
+    else:
+        assert job.state.due == 2.0 + job.state.job.given_up_s
+        assert Close() in job.take(Tick(), 17.0)
+
+
+def test_a_job_that_was_told_to_end_waits_no_longer_for_a_silent_node() -> None:
+    """The platform kills what has not ended in time."""
+    job = Steps(3)
+    job.gather()
+    job.take(Received(0, 15), 2.0)
+    job.take(Exited(2, 143, 0), 2.0)
+    job.take(Silent(2, 2.0), 6.0)
+    job.take(Exited(1, 143, 0), 7.0)
+    job.take(Exited(0, 143, 0), 7.0)
+    job.take(Left(1), 7.1)
+    assert Close() in job.take(Tick(), 7.0 + LEAVE_S)
 
 
 def test_what_a_health_command_found_moves_no_node_that_runs() -> None:
