@@ -129,7 +129,7 @@ def hear(turn: Turn, event: Heard) -> None:
 
 
 def leave(turn: Turn, event: Left) -> None:
-    """Note that the node knows how the job ended. Forget it if it was a spare one."""
+    """Note that the node knows how the job ended. Forget it if it was a spare one before that."""
     node = turn.find(event.node)
     if node is None:
         return
@@ -137,6 +137,11 @@ def leave(turn: Turn, event: Left) -> None:
         what = f"{turn.name(event.node)}, a spare {turn.state.job.member}, has left"
         turn.send(Print(what, "spare-left"))
         turn.put(event.node, None)
+    elif turn.state.phase is Phase.BETWEEN and not node.has_left:
+        turn.send(
+            Print(f"{turn.name(event.node)} has left before attempt {turn.pause.again.attempt}", "node-left")
+        )
+        between.drop(turn, event.node)
     else:
         turn.put(event.node, replace(node, has_left=True))
 

@@ -7,7 +7,7 @@ import pytest
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK, Event
-from launcher.job.commands import Again, Busy, Close, Command, Over, Probe, Start, Stop, To
+from launcher.job.commands import Again, Blame, Busy, Close, Command, Over, Print, Probe, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
 from launcher.job.events import (
     Exited,
@@ -107,6 +107,25 @@ def test_a_job_that_was_told_to_end_waits_no_longer_for_a_silent_node() -> None:
     job.take(Exited(0, 143, 0), 7.0)
     job.take(Left(1), 7.1)
     assert Close() in job.take(Tick(), 7.0 + LEAVE_S)
+
+
+def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -> None:
+    """It does not know of its place before the start, and just leaves; another launcher may take it."""
+    job = Steps(3, spares=1)
+    job.gather()
+    job.take(Lost(2, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Tick(), 11.6)
+    job.take(Exited(0, 143, 0), 12.0)
+    job.take(Exited(1, 143, 0), 12.0)
+    assert job.is_in(Phase.BETWEEN) and job.state.holders[2] == 3
+    left = (*job.take(Left(3), 12.5), *job.take(Lost(3, 12.5, has_exited=True, why="closed"), 12.5))
+    assert not any(isinstance(one, Blame) for one in left)
+    assert any(isinstance(one, Print) and "node 2 has left" in one.text for one in left), left
+    assert job.state.holders[2] is None
+    job.take(Joined(2, "new"), 13.0)
+    job.take(Ready(0, 1), 13.0)
+    job.take(Ready(1, 1), 13.0)
+    assert Start(1, (0, 1, 2)) in job.take(Tick(), 40.0)
 
 
 def test_what_a_health_command_found_moves_no_node_that_runs() -> None:
