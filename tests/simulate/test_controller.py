@@ -109,6 +109,29 @@ def test_a_job_that_was_told_to_end_waits_no_longer_for_a_silent_node() -> None:
     assert Close() in job.take(Tick(), 7.0 + LEAVE_S)
 
 
+def test_all_nodes_that_are_lost_at_once_are_bad_nodes() -> None:
+    """The failed attempt names the first of them."""
+    job = Steps(4)
+    job.gather()
+    job.take(Lost(1, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Lost(3, 1.6, has_exited=True, why="reset"), 1.6)
+    job.take(Tick(), 11.7)
+    found = (*job.take(Exited(0, 143, 0), 12.0), *job.take(Exited(2, 143, 0), 12.0))
+    (again,) = (one for one in found if isinstance(one, Again))
+    assert again.over.first is not None and again.over.first.node == 1
+    assert [(one.node, one.cause) for one in found if isinstance(one, Blame)] == [(3, "node-lost")]
+
+
+def test_nodes_that_node_0_has_lost_because_it_was_cut_off_are_no_bad_nodes() -> None:
+    job = Steps(4)
+    job.gather()
+    for index in (1, 2, 3):
+        job.take(Silent(index, 1.0), 4.5)
+    found = (*job.take(Tick(), 16.5), *job.take(Exited(0, 143, 0), 18.0))
+    assert any(isinstance(one, Over) for one in found)
+    assert not any(isinstance(one, Blame) for one in found)
+
+
 def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -> None:
     """It does not know of its place before the start, and just leaves; another launcher may take it."""
     job = Steps(3, spares=1)
