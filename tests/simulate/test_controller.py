@@ -12,6 +12,7 @@ from launcher.job.controller import RULES, begin, step
 from launcher.job.events import (
     Exited,
     Failed,
+    Heard,
     JobEvent,
     Joined,
     Left,
@@ -107,6 +108,25 @@ def test_a_job_that_was_told_to_end_waits_no_longer_for_a_silent_node() -> None:
     job.take(Exited(0, 143, 0), 7.0)
     job.take(Left(1), 7.1)
     assert Close() in job.take(Tick(), 7.0 + LEAVE_S)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_no_attempt_starts_while_a_node_is_silent(is_heard: bool) -> None:
+    """It would fail, and use a restart: soon the node is heard again, or lost, and then waited for."""
+    job = Steps(3)
+    job.gather()
+    job.fail(1)
+    job.take(Ready(2, 1), 3.0)
+    job.take(Silent(2, 3.0), 6.5)
+    job.take(Ready(0, 1), 7.0)
+    assert not any(isinstance(one, Start) for one in job.take(Ready(1, 1), 7.0))
+    if is_heard:
+        assert Start(1, (0, 1, 2)) in job.take(Heard(2), 9.0)
+    else:
+        lost_at = 3.0 + job.state.job.given_up_s
+        assert job.state.due == lost_at
+        job.take(Tick(), lost_at)
+        assert job.state.holders[2] is None and job.is_in(Phase.BETWEEN)
 
 
 def test_all_nodes_that_are_lost_at_once_are_bad_nodes() -> None:
