@@ -685,7 +685,7 @@ class ClusterNode(Coordination):
         channel, loop = self.channel, self.agent.loop
         if isinstance(channel, Coordinator):
             before = self.agent.forwarder.told
-            patience_s = max(PATIENCE_S, self.shape.given_up_s + ARRIVE_S)
+            patience_s = PATIENCE_S + self.shape.given_up_s
             loop.turn_until(lambda: channel.may_leave or self.agent.forwarder.told != before, patience_s)
             return
         if self.state.gave_up:  # otherwise the others would take the job for a success

@@ -238,9 +238,11 @@ def hears_until(state: State, node: Node) -> float:
         return 0.0
     if node.rank is None and node.link is Link.CLOSED:
         return 0.0
-    if node.link is Link.SILENT and state.attempt is not None and not state.is_told:
+    if node.link is Link.CLOSED or state.attempt is None or state.is_told:
+        return state.leave_by
+    if node.link is Link.SILENT:
         return max(state.leave_by, lost_at(state, node))
-    return state.leave_by
+    return state.leave_by + state.job.given_up_s  # soon it leaves, or is silent
 
 
 def find_due(turn: Turn) -> float | None:

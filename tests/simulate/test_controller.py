@@ -97,6 +97,23 @@ def test_node_0_stays_for_a_node_whose_link_is_down_at_the_end(is_back: bool) ->
         assert Close() in job.take(Tick(), 17.0)
 
 
+def test_node_0_stays_for_a_node_that_is_not_yet_known_to_be_silent() -> None:
+    """Its link was cut just before the end, or node 0 is late to notice; it cannot wait for ever."""
+    job = Steps(3)
+    job.gather()
+    for index in (2, 1, 0):
+        job.take(Exited(index, 0, 0), 7.0)
+    job.take(Left(1), 7.1)
+    assert Close() not in job.take(Tick(), 7.0 + LEAVE_S)
+    job.take(Silent(2, 7.0), 12.5)
+    assert Close() in job.take(Tick(), 7.0 + job.state.job.given_up_s)
+    job = Steps(2)
+    job.gather()
+    for index in (1, 0):
+        job.take(Exited(index, 0, 0), 7.0)
+    assert Close() in job.take(Tick(), 7.0 + LEAVE_S + job.state.job.given_up_s)
+
+
 def test_a_job_that_was_told_to_end_waits_no_longer_for_a_silent_node() -> None:
     """The platform kills what has not ended in time."""
     job = Steps(3)
