@@ -274,10 +274,9 @@ class Agent:
         """
         try:
             self.coordination.gather()
-            if self.forwarder.told is not None:
-                return self.restarter.exit_status(128 + self.forwarder.told)
             if not self.coordination.has_work:
-                return self._finish()
+                told = self.forwarder.told
+                return self._finish() if told is None else self.restarter.exit_status(128 + told)
             if self.coordination.has_others:
                 self.observers.note_together()
             self._run_attempt()

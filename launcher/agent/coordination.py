@@ -107,6 +107,7 @@ class Coordination:
         Raises:
             LauncherError: The nodes do not come together.
         """
+        self.has_work = self.agent.forwarder.told is None
 
     def begin(self) -> None:
         """Prepare for the start of an attempt's processes."""

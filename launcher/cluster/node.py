@@ -261,11 +261,10 @@ class ClusterNode(Coordination):
                 twin.close()
         if self._refusal is not None:
             self._leave_refused(self._refusal)
-        elif agent.forwarder.told is not None:
-            if shape.is_spare:
-                self.tell(events.Left(shape.index))
-        elif self.agreed is not None:
+        elif self.agreed is not None:  # a signal that crosses the start stops what has been started
             self._take_children()
+        elif agent.forwarder.told is not None:
+            self._leave()
         elif self.over is None and isinstance(channel, CoordinatorClient):
             raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
         self.has_work = self.agreed is not None
@@ -685,7 +684,9 @@ class ClusterNode(Coordination):
         """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
         channel, loop = self.channel, self.agent.loop
         if isinstance(channel, Coordinator):
-            loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
+            before = self.agent.forwarder.told
+            patience_s = PATIENCE_S + self.shape.given_up_s
+            loop.turn_until(lambda: channel.may_leave or self.agent.forwarder.told != before, patience_s)
             return
         if self.state.gave_up:  # otherwise the others would take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)

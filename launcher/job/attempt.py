@@ -7,6 +7,7 @@ from launcher.core.frozen import replace
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
+    LOST,
     PREEMPTED,
     RANK,
     REFUSED,
@@ -18,7 +19,7 @@ from launcher.failure.arbiter import (
 )
 from launcher.failure.model import Cause
 from launcher.job import between
-from launcher.job.commands import News, Over, Stop
+from launcher.job.commands import Blame, News, Over, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
 from launcher.job.settings import ALSO_MAX, CUT_OFF_FIX, SETTLE_S, SLACK_S
 from launcher.job.state import Link, Phase
@@ -181,6 +182,7 @@ def conclude(turn: Turn) -> None:
     if over.first is None and not over.status:
         turn.finish(over)
         return
+    blame_lost(turn, over)
     failed = (*turn.state.failed, describe(turn, over))[-FAILED_MAX:]
     turn.change(failed=failed)
     veto, job = find_veto(turn, over), turn.state.job
@@ -191,6 +193,18 @@ def conclude(turn: Turn) -> None:
         between.begin(turn, over, decision)
     else:
         turn.finish(replace(over, decision=decision if job.restarts.most else None))
+
+
+def blame_lost(turn: Turn, over: Over) -> None:
+    """Note the nodes that were lost beside what failed first, unless node 0 could not hear them."""
+    events, first = turn.attempt.events, over.first
+    if not turn.state.job.restarts.most:
+        return  # nor is the attempt itself remembered
+    if first is None or first.kind == GAVE_UP or any(event.kind == CUT_OFF for event in events):
+        return
+    for event in events:
+        if event.kind == LOST and event.node != first.node:
+            turn.send(Blame(event.node, turn.rank_of(event.node), "node-lost", event.what))
 
 
 def draw(seed: str) -> float:

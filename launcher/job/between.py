@@ -319,24 +319,24 @@ def is_complete(turn: Turn) -> bool:
 
 
 def find_absent(state: State) -> list[int]:
-    """Return the ranks whose node is not here, not ready, or not connected."""
+    """Return the ranks whose node is not here, not ready, or not heard."""
     nodes = [None if index is None else state.nodes[index] for index in state.holders]
     return [
         rank
         for rank, node in enumerate(nodes)
-        if node is None or not node.is_ready or node.link is Link.CLOSED
+        if node is None or not node.is_ready or node.link is not Link.OPEN
     ]
 
 
 def find_awaited(state: State) -> list[int]:
     """Return the absent ranks that have only their time to come back, or to get ready.
 
-    Node 0 has to get ready, however long that takes. A node without a connection is lost before that.
+    Node 0 has to get ready, however long that takes. A node that is not heard is lost before that.
     """
 
     def is_awaited(index: int | None) -> bool:
         node = None if index is None else state.nodes[index]
-        return index != 0 and (node is None or node.link is not Link.CLOSED)
+        return index != 0 and (node is None or node.link is Link.OPEN)
 
     return [rank for rank in find_absent(state) if is_awaited(state.holders[rank])]
 

@@ -129,7 +129,7 @@ def hear(turn: Turn, event: Heard) -> None:
 
 
 def leave(turn: Turn, event: Left) -> None:
-    """Note that the node knows how the job ended. Forget it if it was a spare one."""
+    """Note that the node knows how the job ended. Forget it if it was a spare one before that."""
     node = turn.find(event.node)
     if node is None:
         return
@@ -137,6 +137,11 @@ def leave(turn: Turn, event: Left) -> None:
         what = f"{turn.name(event.node)}, a spare {turn.state.job.member}, has left"
         turn.send(Print(what, "spare-left"))
         turn.put(event.node, None)
+    elif turn.state.phase is Phase.BETWEEN and not node.has_left:
+        turn.send(
+            Print(f"{turn.name(event.node)} has left before attempt {turn.pause.again.attempt}", "node-left")
+        )
+        between.drop(turn, event.node)
     else:
         turn.put(event.node, replace(node, has_left=True))
 
@@ -210,21 +215,41 @@ def find_lost(turn: Turn) -> None:
 
 def advance_over(turn: Turn) -> None:
     """Leave when all nodes know how the job ended, or have had the time to hear it."""
-    nodes = [node for index, node in enumerate(turn.state.nodes) if index and node is not None]
-    knows = all(
-        node.has_left or node.is_lost or (node.rank is None and node.link is Link.CLOSED) for node in nodes
-    )
-    has_all = turn.state.attempt is not None or not turn.state.missing
-    if (knows and has_all) or turn.now >= (turn.state.leave_by or 0.0):
+    if turn.now >= find_leave_at(turn.state):
         turn.change(leave_by=None)
         turn.send(Close())
+
+
+def find_leave_at(state: State) -> float:
+    """Return until when a node may still hear how the job ended; 0 if all know it, or node 0 has left."""
+    nodes = [node for index, node in enumerate(state.nodes) if index and node is not None]
+    times = [hears_until(state, node) for node in nodes]
+    if state.attempt is None and state.missing:  # it may still come
+        times.append(state.leave_by or 0.0)
+    return max(times, default=0.0)
+
+
+def hears_until(state: State, node: Node) -> float:
+    """Return until when a node may hear how the job ended; 0 if it knows, or is gone.
+
+    A link may be down at the end, too; but what was told to end must do so soon.
+    """
+    if state.leave_by is None or node.has_left or node.is_lost:
+        return 0.0
+    if node.rank is None and node.link is Link.CLOSED:
+        return 0.0
+    if node.link is Link.CLOSED or state.attempt is None or state.is_told:
+        return state.leave_by
+    if node.link is Link.SILENT:
+        return max(state.leave_by, lost_at(state, node))
+    return state.leave_by + state.job.given_up_s  # soon it leaves, or is silent
 
 
 def find_due(turn: Turn) -> float | None:
     """Return when something follows from time alone."""
     state, now, times = turn.state, turn.now, list[float]()
     if state.phase is Phase.OVER:
-        return state.leave_by
+        return find_leave_at(state) or None
     if state.away:
         times += [lost_at(state, node) for index in state.away if (node := turn.find(index)) is not None]
     times += state.unhealthy.values()

@@ -19,10 +19,13 @@ class Silence:
         self._heard: dict[int, float] = {}
         self._silent: set[int] = set()
         self._looked: float | None = None
+        """When it has looked last; before that, when the first node was heard."""
 
     def hear(self, node: int, now: float) -> bool:
         """Note that a node was heard; return whether it was silent before."""
         self._heard[node] = now
+        if self._looked is None:
+            self._looked = now
         if node not in self._silent:
             return False
         self._silent.discard(node)

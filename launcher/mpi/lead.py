@@ -80,6 +80,7 @@ class Lead(Coordination):
         self.turn_until(
             lambda: agent.forwarder.told is not None or not self.sessions.missing(), self._timeout_s
         )
+        self.has_work = agent.forwarder.told is None
         if agent.forwarder.told is not None:
             self.status = 128 + agent.forwarder.told
         elif self.sessions.missing():

@@ -121,6 +121,7 @@ class ProcessGroup:
         self.ended: list[Process] = []
         self.refused: LauncherError | None = None
         self.watchdog: Watchdog | None = None
+        self._make_watchdog: Callable[[], Watchdog] | None = None
         self.helpers = Helpers(loop)
         self.template: Template | None = None
         self.has_more = False
@@ -237,14 +238,29 @@ class ProcessGroup:
             clean_up: See `Watchdog`.
             lease_until: When it also kills them if the launcher stands still; None for never.
         """
+        self._make_watchdog = lambda: Watchdog(run_id, clean_up, has_lease=lease_until is not None)
         try:
-            self.watchdog = self.watchdog or Watchdog(run_id, clean_up, has_lease=lease_until is not None)
+            self.watchdog = self.watchdog or self._make_watchdog()
             if lease_until is not None:
                 self.watchdog.renew(lease_until)
             for process in self.processes:
                 self.watchdog.tell(process.pid)
         except OSError as error:
             self._say(f"no watchdog ({error.strerror}): {UNGUARDED}", "no-watchdog")
+
+    def _replace_watchdog(self) -> None:
+        """Start another watchdog in place of one that was killed, once in an attempt; its lease follows."""
+        make, self._make_watchdog = self._make_watchdog, None
+        try:
+            self.watchdog = None if make is None else make()
+        except OSError:
+            self.watchdog = None
+        if self.watchdog is None:
+            self._say(f"the launcher's watchdog was killed: {UNGUARDED}", "watchdog-killed")
+            return
+        self._say("the launcher's watchdog was killed: another one takes its place", "watchdog-killed")
+        for group in filter(None, self.stopper.groups):
+            self.watchdog.tell(group)
 
     def _on_exec_errors(self, errors: ExecErrors) -> None:
         """Handle errors of exec: if one process cannot exec, none of them may run."""
@@ -341,7 +357,7 @@ class ProcessGroup:
         self.inherited.discard(pid)
         if self.watchdog is not None and pid == self.watchdog.pid:
             self.watchdog.lose()
-            self._say(f"the launcher's watchdog was killed: {UNGUARDED}", "watchdog-killed")
+            self._replace_watchdog()
         self.helpers.forget(pid)
 
     def _note_lost(self) -> None:

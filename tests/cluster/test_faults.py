@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster.together import Job, assert_one_truth, own_environ
+from tests.cluster.together import WAITER, Job, assert_one_truth, own_environ
 from tests.process.looking import wait_for
 from tests.process.test_torch_agent import SAVES as SAVES_IN_TORCH
 from tests.process.test_torch_agent import WHOLE, ranks_with
@@ -105,8 +105,7 @@ def test_a_signal_while_nodes_are_waited_for_ends_at_once(job: Job, told: int) -
     """Podman kills after ten seconds; all that wait are told, and by whom."""
     for index in (0, 1, 2):
         job.start(index, "--", "true")
-    both = {node.address for node in job.cluster.nodes[1:3]}
-    wait_for(lambda: _find_connected(job) == both, "they wait for node 3")
+    wait_for(lambda: job.count_joined() == 3, "they wait for node 3", 60)
     began = time.monotonic()
     job.signal(told, signal.SIGTERM)
     job.launchers[told].wait(20)
@@ -118,6 +117,40 @@ def test_a_signal_while_nodes_are_waited_for_ends_at_once(job: Job, told: int) -
     for name in {0, 1, 2} - {told}:
         assert done[name].status == 75
         assert f"node {told} (node{told}) received SIGTERM while the nodes were joining" in done[name].err
+
+
+def test_a_signal_while_a_node_calls_node_0_ends_all_that_wait(job: Job) -> None:
+    """Node 0 stands still, so that node 1 has called and was not let in; it tells that it leaves."""
+    job.start(0, "--", "true")
+    wait_for(lambda: job.listens(0, 6106), "node 0 listens")
+    job.signal(0, signal.SIGSTOP)
+    for index in (1, 2):
+        job.start(index, "--", "true")
+    both = {node.address for node in job.cluster.nodes[1:3]}
+    wait_for(lambda: _find_connected(job) == both, "they have called")
+    job.signal(1, signal.SIGTERM)
+    job.signal(0, signal.SIGCONT)
+    done = job.wait(0, 1, 2)
+    assert [done[name].status for name in (0, 1, 2)] == [75, 143, 75]
+    assert all("node 1 (node1) received SIGTERM" in done[name].err for name in (0, 2))
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_signal_that_crosses_the_start_ends_the_job(job: Job, told: int) -> None:
+    """Node 1 stands still at the start; when it goes on, it finds the start, and SIGTERM to it or node 0."""
+    for index in (0, 1, 2):
+        job.start(index, "--grace", "2", "--", "sh", "-c", WAITER.format(folder=job.folder))
+    wait_for(lambda: job.count_joined() == 3, "three nodes are here", 60)
+    job.signal(1, signal.SIGSTOP)
+    job.start(3, "--grace", "2", "--", "sh", "-c", WAITER.format(folder=job.folder))
+    wait_for(lambda: len(list(job.folder.glob("pid-*[0-9]"))) == 3, "the other nodes have begun", 60)
+    job.signal(told, signal.SIGTERM)
+    if not told:
+        wait_for(lambda: job.says(3, "passing it on to all nodes"), "all were told")
+    job.signal(1, signal.SIGCONT)
+    done = job.wait()
+    assert {one.status for one in done.values()} == {143}, {name: one.err for name, one in done.items()}
+    assert all("is lost" not in one.err for one in done.values()), done[0].err
 
 
 def _find_connected(job: Job) -> set[str]:

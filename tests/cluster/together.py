@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -140,6 +141,15 @@ class Job:
         """Return where something listens on a node, as ss shows it; empty for nowhere."""
         lines = self.on(self.cluster.nodes[index], ("ss", "-Hltn", f"sport = :{port}")).splitlines()
         return ",".join(sorted(line.split()[3] for line in lines))
+
+    def count_joined(self) -> int:
+        """Return how many nodes node 0 has let in, itself included."""
+        line = self.cluster.argv(
+            self.cluster.nodes[0], (sys.executable, "-m", "launcher", "status", "--json")
+        )
+        done = subprocess.run(line, env=clean_environ(), capture_output=True, text=True, check=False)
+        nodes = json.loads(done.stdout)["nodes"] if done.stdout else []
+        return int(nodes[0]["nodes"]["heard"]) if nodes else 0
 
     def told_at(self, rank: int) -> float:
         """Return when a waiting process heard SIGTERM, seconds since 1970."""

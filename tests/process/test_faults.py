@@ -18,7 +18,7 @@ from launcher.machine.cgroup import cgroup_folders
 from launcher.machine.host import Host
 from launcher.process.descendants import read_state
 from tests.process.faults import ANYTHING, Job, Outcome, read_rows
-from tests.process.looking import is_gone, wait_for
+from tests.process.looking import is_gone, read_pid, wait_for
 
 ROWS = read_rows()
 TWO = ("--nproc-per-node", "2")
@@ -346,6 +346,19 @@ def test_the_launcher_crashes(tmp_path: Path, hold: Hold) -> None:
         wait_until_gone(pid)
 
 
+def test_the_watchdog_is_killed_and_later_the_launcher(tmp_path: Path) -> None:
+    """Another watchdog has taken its place, and kills what a shell has started, too."""
+    job = Job(tmp_path, *TWO, "--", "sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid-$RANK; wait")
+    job.ranks(2)
+    first = job.watchdog()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: job.watchdog() != first, "there is another one")
+    pids = [read_pid(tmp_path / f"pid-{rank}") for rank in (0, 1)]
+    job.kill(job.launcher.pid)
+    for pid in pids:
+        wait_until_gone(pid)
+
+
 def test_launcher_and_watchdog_are_killed(tmp_path: Path, hold: Hold) -> None:
     """Both by SIGKILL, at once: the kernel ends the processes, by their parent-death signal."""
     job = Job(tmp_path, *TWO, "--", "sleep", "600")
@@ -359,9 +372,12 @@ def test_launcher_and_watchdog_are_killed(tmp_path: Path, hold: Hold) -> None:
 
 
 def test_the_watchdog_is_killed(tmp_path: Path, hold: Hold) -> None:
-    """It is said, and changes neither the job nor its status."""
+    """It is said, changes neither the job nor its status, and another one takes its place, once."""
     job = Job(tmp_path, *TWO, "--", "sleep", "600")
     ranks = job.ranks(2)
+    first = job.watchdog()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: job.watchdog() != first, "there is another one")
     os.kill(job.watchdog(), signal.SIGKILL)
     wait_for(lambda: sorted(job.children()) == sorted(ranks.values()), "the launcher has noticed")
     job.kill(ranks[1])

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
+
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK, Event
-from launcher.job.commands import Again, Busy, Close, Command, Over, Probe, Start, Stop, To
+from launcher.job.commands import Again, Blame, Busy, Close, Command, Over, Print, Probe, Start, Stop, To
 from launcher.job.controller import RULES, begin, step
-from launcher.job.events import Exited, Failed, JobEvent, Joined, Left, Lost, Ready, Received, Tick, Unable
-from launcher.job.settings import SPARES_S
+from launcher.job.events import (
+    Exited,
+    Failed,
+    Heard,
+    JobEvent,
+    Joined,
+    Left,
+    Lost,
+    Ready,
+    Received,
+    Silent,
+    Tick,
+    Unable,
+)
+from launcher.job.settings import LEAVE_S, SPARES_S
 from launcher.job.state import Job, Phase, State
 
 
@@ -61,6 +76,116 @@ def test_a_whole_life() -> None:
     assert any(isinstance(one, Stop) and one.number == 15 for one in job.take(Received(1, 15), 4.0))
     job.take(Exited(0, 0, 1), 5.0)
     assert any(isinstance(one, Over) and one.status == 0 for one in job.take(Exited(1, 0, 1), 5.0))
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_node_0_stays_for_a_node_whose_link_is_down_at_the_end(is_back: bool) -> None:
+    """Node 2 has succeeded, and would take node 0 for lost; it is waited for until it is lost itself."""
+    job = Steps(3)
+    job.gather()
+    job.take(Exited(2, 0, 0), 2.0)
+    job.take(Silent(2, 2.0), 6.0)
+    job.take(Exited(1, 0, 0), 7.0)
+    assert any(isinstance(one, Over) for one in job.take(Exited(0, 0, 0), 7.0))
+    job.take(Left(1), 7.1)
+    assert Close() not in job.take(Tick(), 12.1)
+    if is_back:
+        assert any(isinstance(one, To) and one.session == "2" for one in job.take(Joined(2, "2"), 13.0))
+        assert Close() in job.take(Left(2), 13.1)
+    else:
+        assert job.state.due == 2.0 + job.state.job.given_up_s
+        assert Close() in job.take(Tick(), 17.0)
+
+
+def test_node_0_stays_for_a_node_that_is_not_yet_known_to_be_silent() -> None:
+    """Its link was cut just before the end, or node 0 is late to notice; it cannot wait for ever."""
+    job = Steps(3)
+    job.gather()
+    for index in (2, 1, 0):
+        job.take(Exited(index, 0, 0), 7.0)
+    job.take(Left(1), 7.1)
+    assert Close() not in job.take(Tick(), 7.0 + LEAVE_S)
+    job.take(Silent(2, 7.0), 12.5)
+    assert Close() in job.take(Tick(), 7.0 + job.state.job.given_up_s)
+    job = Steps(2)
+    job.gather()
+    for index in (1, 0):
+        job.take(Exited(index, 0, 0), 7.0)
+    assert Close() in job.take(Tick(), 7.0 + LEAVE_S + job.state.job.given_up_s)
+
+
+def test_a_job_that_was_told_to_end_waits_no_longer_for_a_silent_node() -> None:
+    """The platform kills what has not ended in time."""
+    job = Steps(3)
+    job.gather()
+    job.take(Received(0, 15), 2.0)
+    job.take(Exited(2, 143, 0), 2.0)
+    job.take(Silent(2, 2.0), 6.0)
+    job.take(Exited(1, 143, 0), 7.0)
+    job.take(Exited(0, 143, 0), 7.0)
+    job.take(Left(1), 7.1)
+    assert Close() in job.take(Tick(), 7.0 + LEAVE_S)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_no_attempt_starts_while_a_node_is_silent(is_heard: bool) -> None:
+    """It would fail, and use a restart: soon the node is heard again, or lost, and then waited for."""
+    job = Steps(3)
+    job.gather()
+    job.fail(1)
+    job.take(Ready(2, 1), 3.0)
+    job.take(Silent(2, 3.0), 6.5)
+    job.take(Ready(0, 1), 7.0)
+    assert not any(isinstance(one, Start) for one in job.take(Ready(1, 1), 7.0))
+    if is_heard:
+        assert Start(1, (0, 1, 2)) in job.take(Heard(2), 9.0)
+    else:
+        lost_at = 3.0 + job.state.job.given_up_s
+        assert job.state.due == lost_at
+        job.take(Tick(), lost_at)
+        assert job.state.holders[2] is None and job.is_in(Phase.BETWEEN)
+
+
+def test_all_nodes_that_are_lost_at_once_are_bad_nodes() -> None:
+    """The failed attempt names the first of them."""
+    job = Steps(4)
+    job.gather()
+    job.take(Lost(1, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Lost(3, 1.6, has_exited=True, why="reset"), 1.6)
+    job.take(Tick(), 11.7)
+    found = (*job.take(Exited(0, 143, 0), 12.0), *job.take(Exited(2, 143, 0), 12.0))
+    (again,) = (one for one in found if isinstance(one, Again))
+    assert again.over.first is not None and again.over.first.node == 1
+    assert [(one.node, one.cause) for one in found if isinstance(one, Blame)] == [(3, "node-lost")]
+
+
+def test_nodes_that_node_0_has_lost_because_it_was_cut_off_are_no_bad_nodes() -> None:
+    job = Steps(4)
+    job.gather()
+    for index in (1, 2, 3):
+        job.take(Silent(index, 1.0), 4.5)
+    found = (*job.take(Tick(), 16.5), *job.take(Exited(0, 143, 0), 18.0))
+    assert any(isinstance(one, Over) for one in found)
+    assert not any(isinstance(one, Blame) for one in found)
+
+
+def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -> None:
+    """It does not know of its place before the start, and just leaves; another launcher may take it."""
+    job = Steps(3, spares=1)
+    job.gather()
+    job.take(Lost(2, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Tick(), 11.6)
+    job.take(Exited(0, 143, 0), 12.0)
+    job.take(Exited(1, 143, 0), 12.0)
+    assert job.is_in(Phase.BETWEEN) and job.state.holders[2] == 3
+    left = (*job.take(Left(3), 12.5), *job.take(Lost(3, 12.5, has_exited=True, why="closed"), 12.5))
+    assert not any(isinstance(one, Blame) for one in left)
+    assert any(isinstance(one, Print) and "node 2 has left" in one.text for one in left), left
+    assert job.state.holders[2] is None
+    job.take(Joined(2, "new"), 13.0)
+    job.take(Ready(0, 1), 13.0)
+    job.take(Ready(1, 1), 13.0)
+    assert Start(1, (0, 1, 2)) in job.take(Tick(), 40.0)
 
 
 def test_what_a_health_command_found_moves_no_node_that_runs() -> None:

@@ -87,6 +87,14 @@ def test_a_node_0_that_was_paused_for_long_ends_the_job() -> None:
         assert (status(world), attempts(world)) == (EXIT_NOT_READY, 1)
 
 
+def test_a_node_0_that_is_paused_right_after_its_start_blames_itself() -> None:
+    """It has not looked for silent nodes yet, and their messages are unread when it goes on."""
+    world = play({1.4: pause(0, 20.0)})
+    assert (status(world), attempts(world)) == (EXIT_NOT_READY, 1)
+    first = world.overs[-1].first
+    assert first is not None and first.node == 0, first
+
+
 def test_a_node_0_that_was_paused_for_a_moment_loses_nobody() -> None:
     world = play({10.0: pause(0, 9.0)})
     assert (status(world), attempts(world)) == (0, 1)
