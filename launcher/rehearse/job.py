@@ -15,7 +15,7 @@ from launcher.machine.pythons import own_program
 from launcher.rehearse.caller import describe_taken, keep_own
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
-from launcher.rehearse.platforms import RehearsedJob, Start, find_platform
+from launcher.rehearse.platforms import RehearsedJob, Start, find_platform, plan_starts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run_rehearsal(
     stem, domain = platform.names
     with Cluster(node_count, loopback=loopback, stem=stem, domain=domain) as cluster:
         job = RehearsedJob(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
-        starts = platform.starts(job)
+        starts = plan_starts(like, job)
         _announce(like, job, cluster)
         _say_taken(os.environ, env or {})
         reports = not bare and not platform.uses

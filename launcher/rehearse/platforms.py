@@ -1,7 +1,6 @@
 """The processes that each platform starts on each node, with exactly the environment that it gives.
 
-There is one function per platform. It turns a `RehearsedJob` into the processes that the platform itself
-would start. If the platform uses mpirun or torchrun, these processes are the real programs.
+If the platform uses mpirun or torchrun, these processes are the real programs.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ import sys
 from dataclasses import dataclass
 
 from launcher.core.errors import NotReady, Problem, UsageError
-from launcher.rehearse import azure, slurm
 from launcher.rehearse.mpirun import command_line
+from launcher.rehearse.variables import variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from launcher.machine.mpi import Mpi
     from launcher.rehearse.nodes import Node
 
-MASTER_PORT = str(azure.MASTER_PORT)
+MASTER_PORT = "6105"
 REHEARSED = "LAUNCHER_REHEARSED"
 """Variable that tells a launcher that all nodes write to one screen: node 0 prints what concerns all."""
 
@@ -82,101 +81,56 @@ class Platform:
     """A row of `PLATFORMS`.
 
     Attributes:
-        starts: Returns the processes that the platform starts for a job.
         scopes: Possible scopes, the default first.
-        uses: The program that starts the command on all nodes, if the platform needs one.
+        uses: The program that starts the command on all nodes, if the platform needs one: ``"mpirun"``,
+            ``"torchrun"``.
         names: Beginning of the nodes' names, and the domain of their full names.
     """
 
-    starts: Callable[[RehearsedJob], list[Start]]
     scopes: tuple[str, ...]
     uses: str = ""
     names: tuple[str, str] = ("node", "")
 
 
-def azureml_pytorch(job: RehearsedJob) -> list[Start]:
-    """Return the processes of Azure ML's PyTorch distribution; its default is one per node."""
-    return _each(job, lambda node, local: azure.pytorch(job.nodes, node, local, job.per_node))
+PLATFORMS: dict[str, Platform] = {
+    "azureml-pytorch": Platform(("node", "process")),
+    "azureml-mpi": Platform(("process", "node"), uses="mpirun"),
+    "azureml-tensorflow": Platform(("process",)),
+    "azure-batch": Platform(("node",)),
+    "openmpi": Platform(("process", "node"), uses="mpirun"),
+    "slurm": Platform(("process", "node")),
+    "kubernetes": Platform(("node",), names=("train-", "train.default.svc.cluster.local")),
+    "torchrun": Platform(("process",), uses="torchrun"),
+    "plain": Platform(("node",)),
+}
+"""What can be imitated. What each sets is in ``variables.txt``; torchrun itself sets all that it does."""
 
 
-def azureml_tensorflow(job: RehearsedJob) -> list[Start]:
-    """Return the processes of Azure ML's TensorFlow distribution: TF_CONFIG, one worker per node."""
-    return _each(job, lambda node, local: azure.tensorflow(job.nodes, node))
-
-
-def azureml_mpi(job: RehearsedJob) -> list[Start]:
-    """Return the mpirun of Azure ML's MPI distribution, on the first node, with Azure ML's variables."""
-    return _by_mpirun(job, azure.machine_learning(job.nodes))
-
-
-def azure_batch(job: RehearsedJob) -> list[Start]:
-    """Return the processes of an Azure Batch multi-instance task with the same command on all nodes.
-
-    Its coordination command and its application command are the same.
-    """
-    return _each(job, lambda node, local: azure.batch(job.nodes, node))
-
-
-def openmpi(job: RehearsedJob) -> list[Start]:
-    """Return the mpirun that a person types on the first node.
-
-    With loopback addresses mpirun takes no node for its own, so that nothing tells where rank 0 runs. The
-    person then sets MASTER_ADDR as well.
-    """
-    isolated = job.nodes[0].hostname != job.nodes[0].address
-    return _by_mpirun(job, {} if isolated else {"MASTER_ADDR": job.nodes[0].address})
-
-
-def slurm_step(job: RehearsedJob) -> list[Start]:
-    """Return the tasks of an srun, which are simulated: see `launcher.rehearse.slurm`."""
-    return _each(job, lambda node, local: slurm.task(job.nodes, node, local, job.per_node))
-
-
-def indexed_job(job: RehearsedJob) -> list[Start]:
-    """Return the containers of a Kubernetes Indexed Job with a headless Service.
-
-    A pod knows its index, but not the number of pods, which the user types (``--nnodes``). The master follows
-    from the pod's full name; with loopback addresses there is none.
-    """
-    master = job.nodes[0]
-    typed = {"LAUNCHER_NNODES": str(len(job.nodes))}
-    typed |= {} if master.hostname == master.name else {"LAUNCHER_MASTER_ADDR": master.address}
-    service = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    return _each(
-        job,
-        lambda node, local: {
-            **typed, **service, "HOSTNAME": node.name, "JOB_COMPLETION_INDEX": str(node.index)
-        },
-    )  # fmt: skip
-
-
-def torchrun(job: RehearsedJob) -> list[Start]:
-    """Return one real torchrun per node, with static rendezvous; it starts the command once per process.
+def plan_starts(like: str, job: RehearsedJob) -> list[Start]:
+    """Return the processes that a platform starts for a job, in rank order.
 
     Raises:
-        NotReady: torch is not installed beside the launcher.
+        NotReady: The platform is torchrun, and torch is not installed beside the launcher.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise NotReady(_no_torch())
-    return [_torchrun(job, node) for node in job.nodes]
-
-
-def plain(job: RehearsedJob) -> list[Start]:
-    """Return the commands that a person types on each node, with the launcher's flags as LAUNCHER_*."""
-    return _each(job, lambda node, local: _flags(job, node))
-
-
-PLATFORMS: dict[str, Platform] = {
-    "azureml-pytorch": Platform(azureml_pytorch, ("node", "process")),
-    "azureml-mpi": Platform(azureml_mpi, ("process", "node"), uses="mpirun"),
-    "azureml-tensorflow": Platform(azureml_tensorflow, ("process",)),
-    "azure-batch": Platform(azure_batch, ("node",)),
-    "openmpi": Platform(openmpi, ("process", "node"), uses="mpirun"),
-    "slurm": Platform(slurm_step, ("process", "node")),
-    "kubernetes": Platform(indexed_job, ("node",), names=("train-", "train.default.svc.cluster.local")),
-    "torchrun": Platform(torchrun, ("process",), uses="torchrun"),
-    "plain": Platform(plain, ("node",)),
-}
+    if PLATFORMS[like].uses == "torchrun":
+        if importlib.util.find_spec("torch") is None:
+            raise NotReady(_no_torch())
+        return [_torchrun(job, node) for node in job.nodes]
+    if job.mpirun is not None:
+        environ = job.environ(variables(like, job.nodes, job.nodes[0]))
+        line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
+        return [Start(job.nodes[0], (*line, *job.command), environ)]
+    return [
+        Start(
+            node,
+            job.command,
+            job.environ({
+                REHEARSED: str(node.index), **variables(like, job.nodes, node, local, job.per_node)
+            }),
+        )
+        for node in job.nodes
+        for local in range(job.per_node)
+    ]  # fmt: skip
 
 
 def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platform, str]:
@@ -202,23 +156,6 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
     return platform, scope or platform.scopes[0]
 
 
-def _each(job: RehearsedJob, variables: Callable[[Node, int], Mapping[str, str]]) -> list[Start]:
-    """Return the processes that the platform itself starts, in rank order."""
-    return [
-        Start(node, job.command, job.environ({REHEARSED: str(node.index), **variables(node, local)}))
-        for node in job.nodes
-        for local in range(job.per_node)
-    ]
-
-
-def _by_mpirun(job: RehearsedJob, platform: Mapping[str, str]) -> list[Start]:
-    if job.mpirun is None:
-        raise ValueError("this platform needs an mpirun, see Platform.uses")
-    environ = job.environ(platform)
-    line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
-    return [Start(job.nodes[0], (*line, *job.command), environ)]
-
-
 def _torchrun(job: RehearsedJob, node: Node) -> Start:
     flags = {
         "--nnodes": str(len(job.nodes)),
@@ -230,14 +167,6 @@ def _torchrun(job: RehearsedJob, node: Node) -> Start:
     line = [sys.executable, "-m", "torch.distributed.run"]
     line += [word for flag in flags.items() for word in flag]
     return Start(node, (*line, "--no-python", *job.command), job.environ({}))
-
-
-def _flags(job: RehearsedJob, node: Node) -> Mapping[str, str]:
-    return {
-        "LAUNCHER_NNODES": str(len(job.nodes)),
-        "LAUNCHER_NODE_RANK": str(node.index),
-        "LAUNCHER_MASTER_ADDR": job.nodes[0].address,
-    }
 
 
 def _usage(what: str, fix: str) -> Problem:

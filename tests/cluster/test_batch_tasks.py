@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.rehearse import azure
 from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.variables import variables
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.fleets import ALLREDUCE, Fleet
 from tests.mpis import find_mpi
@@ -59,7 +59,7 @@ def run_task(name: str, cluster: Cluster, shared: Path) -> subprocess.CompletedP
     def run(node: Node, words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         work = shared.parent / f"wd-{node.hostname}"
         work.mkdir(exist_ok=True)
-        batch = azure.batch(cluster.nodes, node) | {"AZ_BATCH_TASK_SHARED_DIR": str(shared)}
+        batch = variables("azure-batch", cluster.nodes, node) | {"AZ_BATCH_TASK_SHARED_DIR": str(shared)}
         environ = fleet.environ(**batch, LAUNCHER_HOSTS="", LAUNCHER_NPROC_PER_NODE="2")
         path = f"{ROOT}/bin:{os.path.dirname(sys.executable)}:{environ['PATH']}"
         return subprocess.run(

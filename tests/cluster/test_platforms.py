@@ -13,7 +13,7 @@ from launcher.machine.mpi import Mpi
 from launcher.rehearse.job import base_environ, run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
-from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform
+from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform, plan_starts
 from launcher.sources.table import TABLE
 
 from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
@@ -34,7 +34,7 @@ def starts(like: str, processes: int, scope: str | None = None, **extra: str) ->
     mpirun = OPEN_MPI if platform.uses == "mpirun" else None
     base = {"PATH": "/usr/bin:/bin"}
     job = RehearsedJob(NODES, "/agent", processes, chosen, ("train",), base, extra, mpirun)
-    return platform.starts(job)
+    return plan_starts(like, job)
 
 
 def platform_names(environ: Mapping[str, str]) -> set[str]:
@@ -180,7 +180,7 @@ def test_base_environment_is_clean() -> None:
         "OMPI_MCA_btl": "tcp,self",
     }
     environ = base_environ({**leftovers, **kept, "PATH": "/usr/bin"})
-    assert environ.pop("PATH").endswith(":/usr/bin")
+    assert environ.pop("PATH").startswith("/usr/bin:")  # what the job is given comes first
     assert environ == {**kept, "PYTHONUNBUFFERED": "1"}
 
 

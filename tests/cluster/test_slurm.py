@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse import slurm as simulated
+from launcher.rehearse.variables import variables
 from tests.cluster import slurm as cluster_slurm
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.slurm import SlurmCluster
@@ -350,7 +350,7 @@ def test_a_rehearsal_sets_what_srun_sets(slurm: SlurmCluster) -> None:
     by_chance = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_STEP_LAUNCHER_PORT", "SLURM_SRUN_COMM_PORT"}
     named = {"SLURM_CLUSTER_NAME", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION"}
     for rank, real in tasks.items():
-        expected = simulated.task(nodes, nodes[rank // 2], rank % 2, 2)
+        expected = variables("slurm", nodes, nodes[rank // 2], rank % 2, 2)
         assert set(expected) - set(real) == set()
         compared = set(expected) - by_chance - named
         assert {n: real[n] for n in compared} == {n: expected[n] for n in compared}

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launcher.rehearse import azure
 from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.variables import variables
 from tests.cluster.fleets import ALLREDUCE
 from tests.container.containers import Container, wait_for
 from tests.container.test_entry_point import SAVE
@@ -122,7 +122,7 @@ def azure_ml(nodes: Sequence[Node]) -> list[dict[str, str]]:
     recorded = (RECORDINGS / "azureml_pytorch_and_tf_docs.json").read_text()
     recorded = recorded.replace("<node0>", nodes[0].address)
     processes = json.loads(recorded)["pytorch_per_node_launch_2nodes"]
-    every = [azure.machine_learning_node(nodes, node, node.index) for node in nodes]
+    every = [variables("azureml-node", nodes, node) for node in nodes]
     return [{**common, **process["env"]} for common, process in zip(every, processes, strict=True)]
 
 
@@ -154,7 +154,7 @@ def test_containers_train(container: Container, cluster: Cluster, count: int, pe
     job = Job(container, cluster, count)
     container.write("train.py", TRAIN)
     settings = {"LAUNCHER_ENGINE": "process", "LAUNCHER_PEERS": peers, "LAUNCHER_NPROC_PER_NODE": "1"}
-    environs = [{**azure.pytorch(job.nodes, node, 0, 1), **settings} for node in job.nodes]
+    environs = [{**variables("azureml-pytorch", job.nodes, node), **settings} for node in job.nodes]
     said = check_training(job.run([["python", "/job/train.py"]] * count, environs), count)
     assert [record["host"] for record in said] == [node.name for node in job.nodes]
     assert [record["NODE_RANK"] for record in said] == [str(node.index) for node in job.nodes]
