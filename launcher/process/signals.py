@@ -73,13 +73,12 @@ class SignalFile:
         set_mask(self._mask)
 
 
-def send(pid: int, number: int) -> bool:
-    """Send a signal to a process or, if negative, a group; return whether it exists and we may signal it."""
-    try:
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process or, if negative, a group, if it exists and we may signal it."""
+    try:  # noqa: SIM105 - contextlib would be one more module
         os.kill(pid, number)
     except OSError:
-        return False
-    return True
+        pass
 
 
 def name_signal(number: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.starter import read_status
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.model import Plan
 from launcher.frameworks.deepspeed_checks import is_abandoned
@@ -248,3 +249,10 @@ def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
         assert job.agent is not None
         found.append((job.agent.engine, len(job.agent.fleet.hosts) if job.agent.fleet else 0))
     assert found == [("deepspeed", 2), ("serve", 2)]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(0, 0), (1, 1), (247, 137), (241, 143), (255, 255), (156, 156)]
+)
+def test_the_signal_of_a_rank_behind_deepspeeds_status(status: int, expected: int) -> None:
+    assert read_status(status) == expected
