@@ -182,7 +182,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
     Raises:
         LauncherError: They cannot be watched as the user requests.
     """
-    allocation = parts.case.allocation
+    allocation, machine = parts.case.allocation, parts.case.machine
     if parts.case.options.get("metrics_port"):
         require_metrics(host)
     if parts.agent is not None:
@@ -198,6 +198,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
         blind=_find_blindness(parts),
+        on_cpus=machine.gpu_count == 0 and not machine.has_others,
         has_channel=parts.peers is not None,
         starts_again=parts.agent is not None and parts.agent.fleet is not None,
         traces=stays and has_traces(parts.case.environ, host),
