@@ -10,6 +10,7 @@ from __future__ import annotations
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.engines import wrapped
+from launcher.engines.hostfile import render_hostfile
 from launcher.engines.mpirun import FOLDER, plan_fleet, plan_server
 
 TYPE_CHECKING = False
@@ -43,7 +44,7 @@ def plan_agent(job: wrapped.KnownJob, argv: tuple[str, ...]) -> NodeCommand:
     return replace(
         agent,
         argv=(*argv[:head], *told, *argv[head:]),
-        files=((HOSTFILE, wrapped.render_hostfile(fleet.hosts, fleet.per_node)),),
+        files=((HOSTFILE, render_hostfile(fleet.hosts, fleet.per_node)),),
         fleet=fleet,
     )
 

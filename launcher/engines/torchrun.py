@@ -15,7 +15,7 @@ import os
 from launcher.core.environ import is_loopback
 from launcher.core.model import Allocation, Binding, Machine, NodeCommand, Policy, Setting, Topology
 from launcher.frameworks import starters, torch
-from launcher.frameworks.python import UNBUFFERED
+from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import FLAGS

@@ -12,6 +12,7 @@ from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Allocation, Machine, NodeCommand, Setting, Topology
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.engines.hostfile import render_hostfile
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
@@ -19,7 +20,7 @@ from launcher.options.reading import PET_PREFIX, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from launcher.command.launchers import Command
     from launcher.machine.host import Host
@@ -157,11 +158,6 @@ def _tell_deepspeed(job: KnownJob) -> Told:
         return Told(tuple(flags))
     text = render_hostfile(_name_hosts(job), job.each)
     return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, text),))
-
-
-def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
-    """Return the text of a hostfile for DeepSpeed, one line for each node."""
-    return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
 def _name_hosts(job: KnownJob) -> tuple[str, ...]:

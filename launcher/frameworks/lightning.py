@@ -17,11 +17,12 @@ lightning/fabric/plugins/environments/ (2.6).
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem, UsageError
-from launcher.core.model import Place, Policy, Setting, Topology
+from launcher.core.model import Policy, Setting
+from launcher.frameworks import starters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.core.model import Place, Topology
     from launcher.frameworks.case import Case
 
 NAME = "lightning"
@@ -86,51 +87,12 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     """
     if SLURM not in case.environ:
         return []
-    job = case.topology
-    values = {
-        "SLURM_PROCID": place.rank,
-        "SLURM_LOCALID": place.local_rank,
-        "SLURM_NODEID": job.node_rank,
-        "SLURM_NTASKS_PER_NODE": job.local_size,
-    }
-    return [
-        Setting(name, str(value), f"Lightning asks for it where {SLURM} is set", Policy.IF_UNSET)
-        for name, value in values.items()
-        if value is not None and name not in case.environ
-    ]
+    return starters.plan_missing(
+        starters.OF_SLURM, case, place, f"Lightning asks for it where {SLURM} is set"
+    )
 
 
 def is_script(case: Case) -> bool:
     """Whether the script imports Lightning, and no other framework was named."""
     asked = case.options.framework in ("", NAME)
     return asked and any(case.script.imports(package) for package in PACKAGES)
-
-
-def check(case: Case) -> tuple[str, ...]:
-    """Return no notes on a job that names Lightning.
-
-    Raises:
-        UsageError: No Trainer can run it, whatever its arguments.
-    """
-    if case.options.text("framework") != NAME:
-        return ()
-    job, problems = case.topology, []
-    if job.world_size and job.local_size and (count_nodes(job) or 0) * job.local_size != job.world_size:
-        here = f"{job.local_size} of {job.world_size} processes are on this node"
-        what = f"{here}: Lightning needs the same number on every node"
-        fix = "start the same number of processes on every node"
-        problems.append(Problem("lightning-uneven", what, "environment", fix))
-    if case.options.get("gpus_per_process") and (job.local_size or 1) > 1:
-        origin = case.options.origins("gpus_per_process")[0]
-        what = (
-            f"{origin}: a Lightning process uses the GPU numbered like its local rank, and would not see it"
-        )
-        fix = "leave it out: each process takes one of the GPUs that all of them see"
-        problems.append(Problem("lightning-gpus", what, origin.partition(" ")[0].partition("=")[0], fix))
-    if job.spans_nodes and job.node_rank is None and job.places and SLURM not in case.environ:
-        what = "the rank of this node is unknown: Lightning counts ranks by node, and all would be node 0"
-        fix = "pass --node-rank, or start one launcher per node"
-        problems.append(Problem("lightning-no-node", what, "environment", fix))
-    if problems:
-        raise UsageError(*problems)
-    return ()

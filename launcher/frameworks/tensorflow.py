@@ -74,11 +74,6 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
     return None
 
 
-def plan_common(case: Case) -> list[Setting]:
-    """Return nothing: two tasks have nothing in common."""
-    return []
-
-
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return TF_CONFIG of one process, unless it is set, and its share of the node's GPUs.
 

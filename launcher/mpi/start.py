@@ -23,8 +23,8 @@ from launcher.engines.mpirun import (
     no_token,
     plan_rsh,
 )
-from launcher.frameworks.python import UNBUFFERED
 from launcher.frameworks.starters import plan_agent_unset
+from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.machine.pythons import own_program

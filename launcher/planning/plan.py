@@ -26,7 +26,7 @@ from launcher.core.model import (
 )
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.choice import WITH_WORKERS
-from launcher.frameworks import python, table, torch
+from launcher.frameworks import table, torch
 from launcher.frameworks.horovod_meeting import TRAP
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
@@ -122,7 +122,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     options, environ, topology = case.options, case.environ, case.topology
     shown = _list_shown(shape)
     proof = _choose_proof(parts, shown)
-    unbuffered = python.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
+    unbuffered = torch.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)

@@ -139,7 +139,7 @@ place = dict(os.environ, ACCELERATE_USE_CPU="False")
 subprocess.run([sys.executable, "-c", sys.argv[1] + '''\nlibrary = load()
 kept = meet()\ntime.sleep({LONG})'''], env=place, check=True)
 """
-"""What ``accelerate launch`` inside of a rank does without a GPU: its process joins a group, and trains alone."""
+"""As by ``accelerate launch`` in a rank without a GPU: its process joins a group, and trains alone."""
 
 
 def test_processes_of_accelerate_that_use_no_job_are_warned_about() -> None:

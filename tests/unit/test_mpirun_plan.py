@@ -18,7 +18,7 @@ from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
 from launcher.core.model import Fleet, NodeCommand, Plan
 from launcher.engines.mpirun import FOLDER, JOB, WRAPPER
-from launcher.frameworks.python import UNBUFFERED
+from launcher.frameworks.torch import UNBUFFERED
 from launcher.machine.host import Host
 from launcher.options.parser import read_run
 from launcher.options.reading import read_options
