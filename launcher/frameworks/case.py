@@ -6,7 +6,6 @@ from launcher.command.line import behind_front
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.core.model import Setting
-from launcher.frameworks.horovod_meeting import Meeting
 from launcher.frameworks.script import Script
 from launcher.guest.marker import is_worker
 
@@ -19,6 +18,22 @@ if TYPE_CHECKING:
 
 BY_MPI = ("mpirun", "serve")
 """Agents for which mpirun starts the processes."""
+
+
+@frozen
+class Horovod:
+    """How the processes of a job connect by Horovod, if they do.
+
+    Attributes:
+        kind: ``mpi`` (Horovod asks MPI), ``gloo`` (it needs all of our variables), ``trap``; empty for no
+            settings.
+        why: The evidence for it.
+        notes: Notes for the plan.
+    """
+
+    kind: str = ""
+    why: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @frozen
@@ -51,7 +66,7 @@ class Case:
     origins: Mapping[str, str]
     forks: bool
     interface: str = ""
-    horovod: Meeting = Meeting()
+    horovod: Horovod = Horovod()
     script: Script = Script()
     agent: str = ""
     is_wrapped: bool = False

@@ -13,7 +13,7 @@ Source: docs/frameworks.md has the variables, and their readers.
 from __future__ import annotations
 
 from launcher.frameworks import accelerate, horovod, jax, lightning, starters, torch
-from launcher.frameworks.horovod_meeting import NAME as HOROVOD
+from launcher.frameworks.horovod import NAME as HOROVOD
 from launcher.options.flags import ROLE_FLAGS
 
 TYPE_CHECKING = False

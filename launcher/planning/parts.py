@@ -26,7 +26,7 @@ from launcher.engines.agents import plan_engine, refuse_framework, refuse_roles
 from launcher.engines.choice import Choice
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
-from launcher.frameworks.horovod_meeting import GLOO
+from launcher.frameworks.horovod import GLOO
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.sources.launched import MARKER
 

@@ -27,7 +27,7 @@ from launcher.core.model import (
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.choice import WITH_WORKERS
 from launcher.frameworks import table, torch
-from launcher.frameworks.horovod_meeting import TRAP
+from launcher.frameworks.horovod import TRAP
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process

@@ -9,8 +9,9 @@ from launcher.core.model import Allocation, Fact, Machine, Scope, Topology
 from launcher.engines.agents import Request, count_processes, read_request, refuse_per_process
 from launcher.engines.choice import MPIRUN
 from launcher.frameworks import jax, table
-from launcher.frameworks.horovod_meeting import GLOO, MPI, Meeting, find_meeting
-from launcher.frameworks.horovod_meeting import NAME as HOROVOD
+from launcher.frameworks.case import Horovod
+from launcher.frameworks.horovod import GLOO, MPI, find_meeting
+from launcher.frameworks.horovod import NAME as HOROVOD
 from launcher.frameworks.script import (
     STRATEGY,
     TENSORFLOW,
@@ -61,7 +62,7 @@ class Shape:
     ledger: Ledger
     allocation: Allocation
     topology: Topology
-    meeting: Meeting
+    meeting: Horovod
     script: Script
 
 
@@ -170,10 +171,10 @@ def _find_framework(
     allocation: Allocation,
     topology: Topology,
     host: Host,
-) -> tuple[Request, Meeting]:
+) -> tuple[Request, Horovod]:
     """Return the request with the framework that the script shows, and how Horovod connects the processes."""
     if request.own is not None or allocation.ranks_at_start:
-        return request, Meeting()
+        return request, Horovod()
     options = request.options
     meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
     if meeting.kind in (MPI, GLOO):
