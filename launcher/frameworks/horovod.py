@@ -187,19 +187,19 @@ def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool)
 def _find_gap(topology: Topology) -> UsageError | None:
     """Return what gloo needs and this job lacks or does not state; None if it lacks nothing."""
     nodes, each, world = topology.node_count, topology.local_size, topology.world_size
-    known = None not in (nodes, topology.node_rank, each, world)
+    where = "command line and environment"
     if ":" in topology.master_addr and topology.spans_nodes:
-        code, fix = "horovod-address", "--master-addr NAME or IPv4 address of node 0, or use mpirun"
         what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
-    elif known and world == (nodes or 0) * (each or 0):
+        fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
+        return UsageError(Problem("horovod-address", what, where, fix))
+    if None not in (nodes, topology.node_rank, each, world) and world == (nodes or 0) * (each or 0):
         return None
-    else:
-        code, fix = "horovod-shape", "start one launcher per node with --nproc-per-node N, or use mpirun"
-        what = (
-            "Horovod without mpirun needs the same number of processes on every node: "
-            f"{world} processes on {nodes} nodes, {each} on this (node {topology.node_rank})"
-        )
-    return UsageError(Problem(code, what, "command line and environment", fix))
+    what = (
+        "Horovod without mpirun needs the same number of processes on every node: "
+        f"{world} processes on {nodes} nodes, {each} on this (node {topology.node_rank})"
+    )
+    fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
+    return UsageError(Problem("horovod-shape", what, where, fix))
 
 
 def _find_contradiction(environ: Mapping[str, str]) -> EnvironmentUntrusted | None:

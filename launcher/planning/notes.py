@@ -15,7 +15,7 @@ from launcher.command.line import (
 )
 from launcher.core.environ import shorten
 from launcher.core.model import Fact, NodeCommand
-from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice
+from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN
 from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
 from launcher.identity.ledger import RULE, Ledger
@@ -25,7 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.engines.agents import Request
+    from launcher.engines.choice import Choice
+    from launcher.engines.job import Request
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options

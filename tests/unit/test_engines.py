@@ -665,9 +665,9 @@ def test_accelerate_is_told_by_flags_in_front_of_its_own() -> None:
         "launch",
         "--num_machines=2",
         "--machine_rank=1",
-        "--num_processes=8",
         "--main_process_ip=10.0.0.4",
         "--main_process_port=6105",
+        "--num_processes=8",
         "--deepspeed_multinode_launcher=standard",
         *line[2:],
     )

@@ -7,7 +7,7 @@ import pytest
 from launcher.command.fronts import find_front, read_fronts
 from launcher.command.line import behind_front, plan_argv, reads_program
 from launcher.core.errors import UsageError
-from launcher.engines.agents import read_request
+from launcher.engines.choice import read_request
 from launcher.machine.host import Host
 from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
