@@ -12,6 +12,7 @@ import re
 from launcher.core import mpi
 from launcher.core.redact import is_secret
 from launcher.frameworks import starters
+from launcher.sources.rows import NODES, PLATFORMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ OF_A_NODE = frozenset(
         *("DLTS_ROLE_INDEX", "FC_TASK_INDEX", "GPU_DEVICE_ORDINAL", "JOB_COMPLETION_INDEX"),
         *("NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
         *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "TF_CONFIG"),
-        *("SKYPILOT_NODE_RANK", "VC_TASK_INDEX", "VK_TASK_INDEX"),
-        *("BEAKER_REPLICA_RANK", "DSTACK_NODE_RANK", "LEPTON_JOB_WORKER_INDEX", "LWS_WORKER_INDEX"),
-        "MF_PARALLEL_NODE_INDEX",
+        *("VC_TASK_INDEX", "VK_TASK_INDEX"),
+        *(row.index for row in NODES),
+        *(row.node_rank for row in PLATFORMS.values()),
         *("LAUNCHER_ENGINE", "LAUNCHER_LAUNCHED", "LAUNCHER_NODE_RANK"),
         "OMPI_MCA_mca_base_env_list",  # Open MPI 4 refuses it together with -x
     )
