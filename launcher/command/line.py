@@ -133,8 +133,8 @@ def find_script(argv: Sequence[str]) -> int | None:
 
 
 def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a Python's command line with ``-m`` and its module as separate words."""
-    place, flag, _ = read_flags(argv)
+    """Return a command line with a Python's ``-m`` and its module as separate words."""
+    place, flag, _ = read_flags(argv) if is_python(argv[0]) else (0, "", 0)
     if flag != "m" or argv[place] == "-m":
         return argv
     others, _, name = argv[place].partition("m")
@@ -152,22 +152,20 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
     Raises:
         UsageError: No command, or ``-m`` without a module.
     """
+    count = 0
     if may_have_front(command):
         from launcher.command.fronts import find_front
 
         front = find_front(command)
-        words = tuple(command[front.count :])
-        if front.count and front.runs(words[0]):
+        count = front.count
+        if count and front.runs(command[count]):
             return tuple(command)
-        if front.count:
-            words = add_python(words, options, environ)
-            return (*command[: front.count], *(part_module(words) if is_python(words[0]) else words))
-    argv = add_python(command, options, environ)
-    if argv[0].startswith("-"):
+    argv = add_python(command[count:], options, environ)
+    if not count and argv[0].startswith("-"):
         raise UsageError(_flag_first(argv))
-    if not options.switch("no_python"):
+    if not count and not options.switch("no_python"):
         argv = open_shell(argv)
-    return part_module(argv) if is_python(argv[0]) else argv
+    return (*command[:count], *part_module(argv))
 
 
 def open_shell(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -270,14 +268,8 @@ def _python(environ: Mapping[str, str]) -> str:
 
 def _is_script(path: str) -> bool:
     """Whether a file is not executable and begins with ``#!...python``."""
-    if not os.path.isfile(path) or os.access(path, os.X_OK):
-        return False
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return False
-    return first.startswith(b"#!") and b"python" in first
+    words = () if os.access(path, os.X_OK) else read_interpreter(os.path.join(".", path))
+    return any("python" in word for word in words)
 
 
 def no_command() -> Problem:
