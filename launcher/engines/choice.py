@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from launcher.core.model import Allocation, NodeCommand
     from launcher.options.reading import Options
 
-OF_TORCH = (TORCHRUN, "accelerate", "deepspeed", "lightning", "fabric", "composer")
-"""Engines that start PyTorch processes."""
+OF_MPI = (MPIRUN, "serve", "horovodrun")
+"""Engines with which every framework finds its job; all others start PyTorch processes."""
 NOT_TORCH = ("tensorflow", "horovod", "jax")
 """Frameworks for which torchrun sets no variables."""
 
@@ -229,7 +229,7 @@ def refuse_framework(engine: str, options: Options) -> None:
     """
     named = options.get("framework")
     alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
-    if named is None or not named.is_typed or engine not in OF_TORCH or named.value not in alien:
+    if named is None or not named.is_typed or engine in OF_MPI or named.value not in alien:
         return
     what = f"{named.origin}: {engine} starts the processes, and does not provide what that framework needs"
     asked = options.origins("engine") if engine == TORCHRUN else []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
-WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
+WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", "swift")
 """Engines whose processes we can identify: each has its own RANK in its environment."""
 
 

@@ -21,10 +21,10 @@ from launcher.options.reading import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.command.launchers import Command
 
-TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
-"""Launchers that contain torchrun's agent."""
 COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
 PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
 """Flags of mpirun and horovodrun with hosts; `COUNTS` has those with numbers of processes."""
@@ -57,7 +57,7 @@ def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
     return NodeCommand(
         engine=name,
         argv=(*job.argv[:head], *told.flags, *job.argv[head:]),
-        settings=(*settings, *(plan_settings(job) if name in TORCH_INSIDE else ())),
+        settings=(*settings, *(plan_settings(job) if own.launcher.has_agent else ())),
         unset=tuple(sorted(_plan_unset(job, own))),
         files=told.files,
     )
@@ -76,7 +76,7 @@ def _plan_unset(job: KnownJob, own: Command) -> set[str]:
         return {
             variable for variable in environ if variable in starters.CONTRACT
         }  # OMPI_MCA_* are its settings
-    dropped = {*starters.plan_agent_unset(environ, torch=name in TORCH_INSIDE, rewritten=False)}
+    dropped = {*starters.plan_agent_unset(environ, torch=own.launcher.has_agent, rewritten=False)}
     return dropped if name == "torchrun" else {*dropped, *(v for v in environ if v.startswith(PET_PREFIX))}
 
 
@@ -95,27 +95,25 @@ def _as_pet(name: str, text: str) -> str:
     return "1" if name == "virtual_local_rank" else text
 
 
-def _state(job: KnownJob, own: Command) -> dict[str, str]:
-    """Return the facts about the job by the names of the launcher's own flags for them."""
+def _state(job: KnownJob, names: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the facts about the job by a launcher's names for them: of flags, or of variables."""
     facts = {
         "nnodes": str(job.nodes),
         "node_rank": str(job.allocation.node_rank),
         "nproc_per_node": str(job.each),
-        "master_addr": bracket(job.allocation.master_addr),
-        "master_port": str(job.allocation.master_port),
+        "world_size": str(job.each * (job.nodes or 1)),
     }
-    return {
-        theirs: facts[ours]
-        for theirs, ours in own.launcher.facts
-        if ours in facts and (job.nodes != 1 or not ours.startswith("master_"))
-    }
+    if job.nodes != 1:
+        facts["master_addr"] = bracket(job.allocation.master_addr)
+        facts["master_port"] = str(job.allocation.master_port)
+    return {theirs: facts[ours] for theirs, ours in names if ours in facts}
 
 
 def _tell_accelerate(job: KnownJob, own: Command) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
         raise UsageError(_alone_on_cpus(total))
-    flags = [f"--{name}={text}" for name, text in _state(job, own).items()]
+    flags = [f"--{name}={text}" for name, text in _state(job, own.launcher.facts).items()]
     if not own.has("num_processes"):
         flags.append(f"--num_processes={total}")
     if job.nodes != 1:
@@ -150,22 +148,32 @@ def _name_hosts(job: KnownJob) -> tuple[str, ...]:
 
 
 def _tell_fabric(job: KnownJob, own: Command) -> Told:
-    missing = [(name, text) for name, text in _state(job, own).items() if not own.has(name)]
+    missing = [(name, text) for name, text in _state(job, own.launcher.facts).items() if not own.has(name)]
     return Told(tuple(f"--{name.replace('_', '-')}={text}" for name, text in missing))
 
 
 def _tell_composer(job: KnownJob, own: Command) -> Told:
-    """Return only variables: its own flags take precedence over them."""
-    world = job.each * (job.nodes or 1)
-    total = own.value("world_size")
-    if total not in (None, str(world)):
+    told = _tell_variables(job, own)
+    total, world = own.value("world_size"), dict(told.variables)["WORLD_SIZE"]
+    if total not in (None, world):
         what = f"{job.nodes} nodes x {job.each} per node"
-        raise UsageError(_uneven("composer --world_size", str(total), what, str(world)))
-    variables = [("LOCAL_WORLD_SIZE", str(job.each)), ("WORLD_SIZE", str(world))]
-    if job.nodes != 1:
-        variables.append(("MASTER_ADDR", job.allocation.master_addr))
-        variables.append(("MASTER_PORT", str(job.allocation.master_port)))
-    return Told(variables=tuple(variables))
+        raise UsageError(_uneven("composer --world_size", str(total), what, world))
+    return told
+
+
+def _tell_variables(job: KnownJob, own: Command) -> Told:
+    """Return only variables: a launcher's own flags take precedence over them."""
+    return Told(variables=tuple(_state(job, own.launcher.variables).items()))
+
+
+def _tell_llamafactory(job: KnownJob, own: Command) -> Told:
+    """Return also the variable with which it starts torchrun without several GPUs."""
+    return Told(variables=(*_tell_variables(job, own).variables, ("FORCE_TORCHRUN", "1")))
+
+
+def _tell_axolotl(job: KnownJob, own: Command) -> Told:
+    """Return torchrun's variables, and the flag for torchrun: accelerate, its default, reads no variable."""
+    return Told(("--launcher=torchrun",), _tell_torchrun(job, own).variables)
 
 
 def _tell_mpirun(job: KnownJob, own: Command) -> Told:
@@ -241,6 +249,9 @@ TELL = {
     "fabric": _tell_fabric,
     "lightning": _tell_fabric,
     "composer": _tell_composer,
+    "axolotl": _tell_axolotl,
+    "llamafactory": _tell_llamafactory,
+    "swift": _tell_variables,
     "horovodrun": _tell_mpirun,
     "mpirun": _tell_mpirun,
 }
