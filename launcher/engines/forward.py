@@ -72,24 +72,14 @@ def choose_forwarded(environ: Mapping[str, str], asked: Sequence[str] = ()) -> t
         asked: Names to forward in any case, ``"WANDB_API_KEY"``; and patterns, ``"SLURM_*"``, for variables
             that would stay here because they belong to this node, but are not secret.
     """
-    return tuple(
-        sorted(
-            name
-            for name, value in environ.items()
-            if name in asked or (_is_wanted(environ, name, asked) and not is_secret(name, value))
-        )
-    )
+    wanted = (name for name in sorted(environ) if _is_wanted(environ, name, asked))
+    return tuple(name for name in wanted if name in asked or not is_secret(name, environ[name]))
 
 
 def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of variables that are not forwarded only because they are secret, sorted."""
-    return tuple(
-        sorted(
-            name
-            for name, value in environ.items()
-            if name not in asked and _is_wanted(environ, name, asked) and is_secret(name, value)
-        )
-    )
+    wanted = (name for name in sorted(environ) if _is_wanted(environ, name, asked))
+    return tuple(name for name in wanted if name not in asked and is_secret(name, environ[name]))
 
 
 def plan_starter_environ(
@@ -120,15 +110,11 @@ def plan_starter_environ(
 
 def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> bool:
     value = environ[name]
-    if any(pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in asked):
+    if name in asked or any(one.endswith("*") and name.startswith(one[:-1]) for one in asked):
         return True
-    if _belongs_to_login(name) or _belongs_to_node(name, value):
+    if name in OF_A_LOGIN or name.startswith(OF_A_LOGIN_PREFIXES) or _belongs_to_node(name, value):
         return False
     return not (IN_KUBERNETES in environ and _is_service(name, value))
-
-
-def _belongs_to_login(name: str) -> bool:
-    return name in OF_A_LOGIN or name.startswith(OF_A_LOGIN_PREFIXES)
 
 
 def _belongs_to_node(name: str, value: str) -> bool:

@@ -44,9 +44,10 @@ def plan_common(case: Case) -> list[Setting]:
     They are set if the user names Lightning, or if the script creates one and harms none of its own:
     ``Trainer(devices=1)``, for a test on one rank, would wait for the other nodes.
     """
-    if not _is_job(case):
-        return []
     named = case.options.text("framework") == NAME
+    imports = not case.options.framework and any(map(case.script.imports, PACKAGES))
+    if not named and (not imports or case.topology.world_size == 1):
+        return []
     counts = (count_nodes(case.topology), case.topology.local_size)
     trainers, fabrics = (list_calls(case.script.text, name) for name in (TRAINER, FABRIC))
     waits = case.topology.spans_nodes and any("devices" in one and "num_nodes" not in one for one in trainers)
@@ -64,12 +65,6 @@ def list_calls(text: str, name: str) -> list[str]:
     """Return the arguments of a class's calls, as written; not of those that start processes themselves."""
     calls = [part.partition("\n\n")[0].partition(")\n")[0] for part in text.split(name)[1:]]
     return [call for call in calls if not any(word in call for word in STARTS)]
-
-
-def _is_job(case: Case) -> bool:
-    """Whether Lightning is named, or shown by the script of a job with several processes."""
-    named = case.options.text("framework") == NAME
-    return named or (case.topology.world_size != 1 and is_script(case))
 
 
 def count_nodes(job: Topology) -> int | None:
@@ -90,9 +85,3 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     return starters.plan_missing(
         starters.OF_SLURM, case, place, f"Lightning asks for it where {SLURM} is set"
     )
-
-
-def is_script(case: Case) -> bool:
-    """Whether the script imports Lightning, and no other framework was named."""
-    asked = case.options.framework in ("", NAME)
-    return asked and any(case.script.imports(package) for package in PACKAGES)
