@@ -142,7 +142,8 @@ def plan_rank_options(job: KnownJob) -> tuple[str, ...]:
     bind = job.binding.mode
     bound = (f"--bind={bind}",) if bind != "none" and not job.options.given_text("bind") else ()
     prefix = "--prefix" if has_prefix else "--no-prefix"
-    return (*words, prefix, *job.options.spell(PASSED_TO_RANKS), *bound)
+    framework = (f"--framework={job.options.framework}",) if job.options.framework else ()
+    return (*words, prefix, *framework, *job.options.spell(PASSED_TO_RANKS), *bound)
 
 
 def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ class Options:
         words = []
         for flag in FLAGS:
             given = self._given.get(flag.dest)
-            if given is not None and flag.dest in dests and (given.text or (not flag.parse and given.value)):
+            if given is not None and flag.dest in dests and (given.text if flag.parse else given.value):
                 words.append(f"{flag.name}={given.text}" if flag.parse else flag.name)
         return words
 
