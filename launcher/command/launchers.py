@@ -136,12 +136,13 @@ def _match(argv: Sequence[str], call: Sequence[str]) -> int:
 
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:
     """Return the command line of a process that a launcher starts, with this Python first if it needs one."""
-    words = argv[command.inner :]
-    if command.launcher.module:
-        return (python, "-m", command.launcher.module)
-    if not words or command.launcher.whole_job or command.has("no_python", "command_mode", "c"):
-        return () if command.launcher.whole_job else words
-    return (python, *(["-m"] if command.has("m", "module", "module_mode") else []), *words)
+    module, words = command.launcher.module, argv[command.inner :]
+    if command.launcher.whole_job:
+        return ()
+    if not module and (not words or command.has("no_python", "command_mode", "c")):
+        return words
+    by_name = module or command.has("m", "module", "module_mode")
+    return (python, *(["-m"] if by_name else []), *([module] if module else words))
 
 
 def _read_own(launcher: Launcher, words: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
