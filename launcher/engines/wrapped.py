@@ -153,12 +153,14 @@ def _tell_fabric(job: KnownJob, own: Command) -> Told:
 
 
 def _tell_composer(job: KnownJob, own: Command) -> Told:
-    told = _tell_variables(job, own)
-    total, world = own.value("world_size"), dict(told.variables)["WORLD_SIZE"]
+    variables = _state(job, own.launcher.variables)
+    if "MASTER_ADDR" in variables:
+        variables["MASTER_ADDR"] = job.allocation.master_addr  # PyTorch takes it without brackets
+    total, world = own.value("world_size"), variables["WORLD_SIZE"]
     if total not in (None, world):
         what = f"{job.nodes} nodes x {job.each} per node"
         raise UsageError(_uneven("composer --world_size", str(total), what, world))
-    return told
+    return Told(variables=tuple(variables.items()))
 
 
 def _tell_variables(job: KnownJob, own: Command) -> Told:

@@ -552,6 +552,13 @@ def test_process_1_of_a_container_stays_as_the_agents_parent() -> None:
 # Commands that are launchers
 
 
+def test_an_ipv6_master_has_brackets_only_on_a_command_line() -> None:
+    """Composer's variable is PyTorch's, too; that of the others becomes torchrun's flag."""
+    nodes = {**NODES, "master_addr": "fd00::4"}
+    assert told(plan("composer", "train.py", **nodes))[1]["MASTER_ADDR"] == "fd00::4"
+    assert told(plan("swift", "sft", **nodes))[1]["MASTER_ADDR"] == "[fd00::4]"
+
+
 @pytest.mark.parametrize(
     ("line", "flags", "told_by"),
     [
