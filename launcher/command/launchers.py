@@ -33,9 +33,13 @@ class Launcher:
         switches: Its flags without a value, with underscores for dashes.
         pairs: Its flags with two values.
         facts: Its flags that mean the same as one of ours: (its name, our name).
+        variables: The same for variables by which it is told of the job.
+        module: What it runs in each process, if its command line does not name it.
+        unless: A flag and its value with which it starts nothing.
         abbreviates: Whether it accepts abbreviated flags.
         scattered: Whether it accepts flags after the script, too.
         whole_job: Whether it starts the processes of all nodes.
+        has_agent: Whether it contains torchrun's agent.
     """
 
     name: str
@@ -43,15 +47,18 @@ class Launcher:
     switches: tuple[str, ...]
     pairs: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...]
+    module: str
+    unless: tuple[str, ...]
     abbreviates: bool
     scattered: bool
     whole_job: bool
+    has_agent: bool
 
 
 def read_launchers() -> list[Launcher]:
     """Return the launchers of the table, which is read once."""
     for row in () if _rows else read_blocks(TABLE):
-        pairs = (fact.partition("=") for fact in row.words("facts"))
         kinds = row.words("is")
         _rows.append(
             Launcher(
@@ -59,13 +66,22 @@ def read_launchers() -> list[Launcher]:
                 row.items,
                 row.words("switches"),
                 row.words("pairs"),
-                tuple((theirs, ours or theirs) for theirs, _, ours in pairs),
+                _read_pairs(row.words("facts")),
+                _read_pairs(row.words("variables")),
+                row.fields.get("module", ""),
+                row.words("unless"),
                 "abbreviates" in kinds,
                 "scattered" in kinds,
                 "whole-job" in kinds,
+                "agent" in kinds,
             )
         )
     return _rows
+
+
+def _read_pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    pairs = (word.partition("=") for word in words)
+    return tuple((theirs, ours or theirs) for theirs, _, ours in pairs)
 
 
 @frozen
@@ -100,6 +116,8 @@ def find_launcher(argv: Sequence[str]) -> Command | None:
             head = _match(argv, call.split())
             if head:
                 own, inner = _read_own(launcher, argv[head:])
+                if launcher.unless in own:
+                    return None
                 return Command(launcher, head, tuple(own), head + inner)
     return None
 
@@ -118,10 +136,13 @@ def _match(argv: Sequence[str], call: Sequence[str]) -> int:
 
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:
     """Return the command line of a process that a launcher starts, with this Python first if it needs one."""
-    words = argv[command.inner :]
-    if not words or command.launcher.whole_job or command.has("no_python", "command_mode", "c"):
-        return () if command.launcher.whole_job else words
-    return (python, *(["-m"] if command.has("m", "module", "module_mode") else []), *words)
+    module, words = command.launcher.module, argv[command.inner :]
+    if command.launcher.whole_job:
+        return ()
+    if not module and (not words or command.has("no_python", "command_mode", "c")):
+        return words
+    by_name = module or command.has("m", "module", "module_mode")
+    return (python, *(["-m"] if by_name else []), *([module] if module else words))
 
 
 def _read_own(launcher: Launcher, words: Sequence[str]) -> tuple[list[tuple[str, str]], int]:

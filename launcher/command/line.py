@@ -18,6 +18,8 @@ PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 """Characters that a shell passes on as they are."""
 FIRST_LINE_BYTES = 256
 """Linux reads this much of a file's first line."""
+SCRIPTS = (".py", ".pyc", ".pyz")
+"""Ends of the names of files that run under Python."""
 STDIN = ("-", "/dev/stdin")
 ASK = ("-V", "--version", "-h", "--help", "-VV")
 """Python's flags that print something about it, and run nothing."""
@@ -32,6 +34,7 @@ STARTERS = frozenset(
         *("mpiexec.hydra", "mpiexec.mpich", "mpirun.openmpi", "torch.distributed.run"),
         *("torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"),
         *("lightning_fabric.cli", "composer.cli.launcher", "horovod.runner.launch"),
+        *("axolotl", "axolotl.cli.main", "llamafactory-cli", "lmf", "llamafactory.cli", "swift"),
     )
 )
 """Words that may make a command a launcher; without one `launcher.command.launchers` is not loaded."""
@@ -133,8 +136,8 @@ def find_script(argv: Sequence[str]) -> int | None:
 
 
 def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a Python's command line with ``-m`` and its module as separate words."""
-    place, flag, _ = read_flags(argv)
+    """Return a command line with a Python's ``-m`` and its module as separate words."""
+    place, flag, _ = read_flags(argv) if is_python(argv[0]) else (0, "", 0)
     if flag != "m" or argv[place] == "-m":
         return argv
     others, _, name = argv[place].partition("m")
@@ -143,7 +146,7 @@ def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the full command line: a ``.py`` file or ``-m module`` runs under Python.
+    """Return the full command line: a ``.py`` file, ``-m module`` or a folder runs under Python.
 
     A file that is not executable and names Python in its first line runs under Python too. A shell with a
     text that only starts a Python or a launcher (an image's ``CMD python train.py``) is replaced by it, so
@@ -152,22 +155,20 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
     Raises:
         UsageError: No command, or ``-m`` without a module.
     """
+    count = 0
     if may_have_front(command):
         from launcher.command.fronts import find_front
 
         front = find_front(command)
-        words = tuple(command[front.count :])
-        if front.count and front.runs(words[0]):
+        count = front.count
+        if count and front.runs(command[count]):
             return tuple(command)
-        if front.count:
-            words = add_python(words, options, environ)
-            return (*command[: front.count], *(part_module(words) if is_python(words[0]) else words))
-    argv = add_python(command, options, environ)
-    if argv[0].startswith("-"):
+    argv = add_python(command[count:], options, environ)
+    if not count and argv[0].startswith("-"):
         raise UsageError(_flag_first(argv))
-    if not options.switch("no_python"):
+    if not count and not options.switch("no_python"):
         argv = open_shell(argv)
-    return part_module(argv) if is_python(argv[0]) else argv
+    return (*command[:count], *part_module(argv))
 
 
 def open_shell(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ def name_launcher(argv: Sequence[str], text: str) -> str:
 
 def may_have_front(argv: Sequence[str]) -> bool:
     """Whether a program such as ``nice`` may come before the command; if not, the table is not loaded."""
-    if not argv or argv[0].endswith(".py") or is_shell(argv[0]):
+    if not argv or argv[0].endswith(SCRIPTS) or is_shell(argv[0]):
         return False
     return not is_python(argv[0]) or read_flags(argv)[1] == "m"
 
@@ -221,7 +222,7 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
         if len(command) < 2:
             raise UsageError(no_command())
         return (_python(environ), *command)
-    if command[0].endswith(".py") or _is_script(command[0]):
+    if command[0].endswith(SCRIPTS) or _is_script(command[0]):
         named = () if environ.get("PYTHON_EXEC") else read_python(command[0])
         if named and named[0] not in ("python", "python3"):  # those are any Python
             return (*named, *command)
@@ -269,15 +270,14 @@ def _python(environ: Mapping[str, str]) -> str:
 
 
 def _is_script(path: str) -> bool:
-    """Whether a file is not executable and begins with ``#!...python``."""
-    if not os.path.isfile(path) or os.access(path, os.X_OK):
-        return False
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return False
-    return first.startswith(b"#!") and b"python" in first
+    """Whether Python runs it: a file that is not executable and begins with ``#!...python``, or a folder.
+
+    A folder's name has a slash: a program may have the name of the package that it comes from.
+    """
+    if "/" in path and os.path.isfile(os.path.join(path, "__main__.py")):
+        return True
+    words = () if os.access(path, os.X_OK) else read_interpreter(os.path.join(".", path))
+    return any("python" in word for word in words)
 
 
 def no_command() -> Problem:

@@ -490,12 +490,14 @@ class Contact:
         required: Whether a job without connections fails.
         spans_nodes: Whether the processes must also connect to another node.
         of_agent: Whether they are children of an agent, which is the only process that we start.
+        on_cpus: Whether this node has no accelerator.
     """
 
     timeout_s: float
     required: bool = False
     spans_nodes: bool = False
     of_agent: bool = False
+    on_cpus: bool = False
 
 
 @frozen

@@ -5,7 +5,7 @@ block in ``sources/table.txt`` and in ``sources/signs.txt``; its rank and size i
 which imports nothing; a golden case. For ``--engine mpirun``: its ``--version`` output in
 `launcher.machine.mpi`, its options in a dialect (`launcher.engines.dialects`), its command in a rehearsal in
 `launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.sockets`, and
-`launcher.frameworks.horovod_meeting` for Horovod's library.
+`launcher.frameworks.horovod` for Horovod's library.
 
 Source: orte/mca/schizo/ompi (Open MPI 3, 4), openpmix src/mca/pmdl/ompi (5); MPICH src/pm/hydra; Intel MPI's
 reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux-run(1).

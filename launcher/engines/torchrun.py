@@ -13,20 +13,21 @@ from __future__ import annotations
 import os
 
 from launcher.core.environ import is_loopback
-from launcher.core.model import Allocation, Binding, Machine, NodeCommand, Policy, Setting, Topology
+from launcher.core.model import Allocation, NodeCommand, Policy, Setting
 from launcher.frameworks import starters, torch
-from launcher.frameworks.python import UNBUFFERED
+from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
-from launcher.options.flags import FLAGS
-from launcher.options.reading import PET_PREFIX, Options
+from launcher.options.flags import FLAGS, PASSED_TO_TORCHRUN
+from launcher.options.reading import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from launcher.machine.host import Host
+    from launcher.engines.job import KnownJob
+    from launcher.options.reading import Options
 
 MODULE = "torch.distributed.run"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -41,71 +42,36 @@ In the agent's store they look for each other under their restart count. This co
 that failed and a node that learned of the failure: with torch 2.13 no job of several nodes survives its first
 restart.
 """
-PASSED = (
-    "role",
-    "rdzv_id",
-    "local_addr",
-    "monitor_interval",
-    "start_method",
-    "event_log_handler",
-    "signals_to_handle",
-    "logs_specs",
-    "numa_binding",
-    "virtual_local_rank",
-    "duplicate_stdout_filters",
-    "duplicate_stderr_filters",
-    "log_dir",
-    "redirects",
-    "tee",
-    "local_ranks_filter",
-)
-"""Flags that are passed on as given."""
+OF_A_WORKER = ("gpus_per_process", "framework", "expand_args", "local_rank_arg")
+"""Flags of ours about each process."""
 
 
-def plan_agent(
-    python: str,
-    argv: Sequence[str],
-    allocation: Allocation,
-    topology: Topology,
-    options: Options,
-    machine: Machine,
-    environ: Mapping[str, str],
-    host: Host,
-    binding: Binding,
-) -> NodeCommand:
+def plan_agent(job: KnownJob, python: str) -> NodeCommand:
     """Return the agent of this node.
 
     Args:
+        job: The job.
         python: The Python that has torch; empty for our own.
-        argv: The whole command line of a process; empty if there is no command.
-        allocation: The allocation that the platform gave us.
-        topology: The shape of the job, as far as known.
-        options: The user's options.
-        machine, host: This node; the host for addresses.
-        environ: The environment that the launcher was started with.
-        binding: The CPUs to which the processes are bound.
     """
-    name = starts_inside(options)
-    settings = plan_settings(topology, options, machine, environ)
-    if allocation.ranks_at_start:
+    argv, environ, topology = job.argv, job.environ, job.topology
+    name = starts_inside(job.options)
+    settings = plan_settings(job)
+    if job.allocation.ranks_at_start:
         settings.append(Setting(OWN_STORE, "1", "for restarts on several nodes", Policy.IF_UNSET))
     if UNBUFFERED not in environ:
         settings.append(Setting(UNBUFFERED, "1", "torchrun runs Python with -u"))
     if name and topology.node_rank is not None:
         settings.append(Setting("NODE_RANK", str(topology.node_rank), "torchrun sets none"))
-    flags = plan_flags(allocation, topology, options, host).items()
     # A script inside the agent uses the agent's sys.path, which has the working directory only with -m
     agent = ("-m", MODULE) if name == "run_path" else (AGENT,)
-    line = [python or own_python(environ), *agent, *(_spell(word, text) for word, text in flags)]
+    flags = [_spell(word, text) for word, text in plan_flags(job).items()]
     if name == "run_path":
-        line += ["--run_path", *map(_escape_all_but_macro, argv[1:])]
-    elif name:
-        line += ["--no_python", *map(_escape_all_but_macro, argv)]
+        worker = ["--run_path", *map(_escape_all_but_macro, argv[1:])]
     else:
-        worker = _worker(argv, options, binding, own_threads=not environ.get("OMP_NUM_THREADS"))
-        line += ["--no_python", *worker]
+        worker = ["--no_python", *(map(_escape_all_but_macro, argv) if name else _plan_worker(job))]
+    line = (python or own_python(environ), *agent, *flags, *worker) if argv else ()
     unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not name), *_pets(environ)}
-    return NodeCommand("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
+    return NodeCommand("torchrun", line, tuple(settings), tuple(sorted(unset)))
 
 
 def starts_inside(options: Options) -> str:
@@ -121,19 +87,14 @@ def _spell(name: str, text: str) -> str:
     return f"--{name}" if name == "virtual_local_rank" else f"--{name}={text}"
 
 
-def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_threads: bool) -> list[str]:
+def _plan_worker(job: KnownJob) -> list[str]:
     """Return the command line of a worker in our own Python, which certainly has this package."""
-    flags = ["--own-threads"] if own_threads else []
-    flags.append("run")
-    if options.get("gpus_per_process"):
-        flags.append(f"--gpus-per-process={options.given_text('gpus_per_process')}")
-    if options.get("framework"):
-        flags.append(f"--framework={options.given_text('framework')}")
-    flags += ["--expand-args"] if options.switch("expand_args") else []
-    flags += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
-    if binding.mode != "none":
-        flags.append(f"--bind={binding.mode}")
-    return [_escape(word) for word in own_program(WORKER, *flags, "--", *argv)]
+    flags = ["run", *job.options.spell(OF_A_WORKER)]
+    if not job.environ.get("OMP_NUM_THREADS"):
+        flags.insert(0, "--own-threads")
+    if job.binding.mode != "none":
+        flags.append(f"--bind={job.binding.mode}")
+    return [_escape(word) for word in own_program(WORKER, *flags, "--", *job.argv)]
 
 
 def _escape(word: str) -> str:
@@ -157,23 +118,22 @@ def _pets(environ: Mapping[str, str]) -> list[str]:
     return [name for name in environ if name in known]
 
 
-def plan_settings(
-    topology: Topology, options: Options, machine: Machine, environ: Mapping[str, str]
-) -> list[Setting]:
+def plan_settings(job: KnownJob) -> list[Setting]:
     """Return the variables for the agent: its workers' threads, and its shutdown timeout."""
-    settings = torch.plan_threads(topology, machine, True, environ)
-    given = options.get("grace") or options.get("shutdown_timeout")
+    settings = torch.plan_threads(job.topology, job.machine, True, job.environ)
+    given = job.options.get("grace") or job.options.get("shutdown_timeout")
     if given is not None:
         seconds = str(-int(-float(str(given.value)) // 1))
         settings.append(Setting(SHUTDOWN_TIMEOUT, seconds, given.origin, Policy.ALWAYS))
     return settings
 
 
-def plan_flags(allocation: Allocation, topology: Topology, options: Options, host: Host) -> dict[str, str]:
+def plan_flags(job: KnownJob) -> dict[str, str]:
     """Return the flags for torchrun that describe the job, by their names with underscores."""
-    flags = {"nnodes": _nodes(allocation), "nproc_per_node": str(topology.local_size)}
+    allocation, options = job.allocation, job.options
+    flags = {"nnodes": _nodes(allocation), "nproc_per_node": str(job.topology.local_size)}
     if allocation.ranks_at_start:
-        flags |= _plan_rendezvous(allocation, options, host)
+        flags |= _plan_rendezvous(job)
     else:
         flags["node_rank"] = str(allocation.node_rank)
         flags["master_addr"] = bracket(allocation.master_addr)
@@ -183,7 +143,7 @@ def plan_flags(allocation: Allocation, topology: Topology, options: Options, hos
     restarts = max(options.number("max_restarts", 0), options.number("restarts", 0))
     if restarts:
         flags["max_restarts"] = str(int(restarts))
-    for dest in PASSED:
+    for dest in PASSED_TO_TORCHRUN:
         if options.origins(dest) and dest not in flags:
             flags[dest] = options.given_text(dest)
     if "monitor_interval" in flags:  # torchrun knows no units
@@ -202,45 +162,47 @@ def bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _plan_rendezvous(allocation: Allocation, options: Options, host: Host) -> dict[str, str]:
+def _plan_rendezvous(job: KnownJob) -> dict[str, str]:
+    allocation, options = job.allocation, job.options
     backend = choose_backend(options, None if allocation.node_range else allocation.node_count)
     conf = options.given_text("rdzv_conf")
     if backend != C10D:
         endpoint = options.given_text("rdzv_endpoint")
     else:
         endpoint = f"{bracket(allocation.master_addr)}:{allocation.master_port}"
-        keeps = keeps_store(allocation, options, host)
+        keeps = keeps_store(job)
         if keeps is not None and "is_host" not in conf:
             conf = ",".join(filter(None, (conf, f"is_host={str(keeps).lower()}")))
     flags = {"rdzv_backend": backend, "rdzv_endpoint": endpoint, "rdzv_conf": conf}
     if not options.get("local_addr"):
-        flags["local_addr"] = find_own_address(allocation, host) or ""
+        flags["local_addr"] = find_own_address(job) or ""
     return {name: text for name, text in flags.items() if text}
 
 
-def keeps_store(allocation: Allocation, options: Options, host: Host) -> bool | None:
+def keeps_store(job: KnownJob) -> bool | None:
     """Return whether the store of a c10d rendezvous is on this node; None to let torchrun find out.
 
     torchrun compares names and addresses, too, but fails on a node whose own name does not resolve. If
     several agents are on this node, torchrun lets the first one keep the store.
     """
-    master = allocation.master_addr
+    master, host, options = job.allocation.master_addr, job.host, job.options
     if is_loopback(master):
         return None  # several agents may be on this node, and the first of them keeps it
     if master in host.own_addresses():
         return True
     told = options.get("rdzv_endpoint") or options.get("master_addr")
-    if not told and allocation.node_rank is not None:
-        return allocation.node_rank == 0
+    if not told and job.allocation.node_rank is not None:
+        return job.allocation.node_rank == 0
     is_address = ":" in master or master.replace(".", "").isdecimal()
     return False if is_address and not master.startswith("127.") and host.addresses() else None
 
 
-def find_own_address(allocation: Allocation, host: Host) -> str | None:
+def find_own_address(job: KnownJob) -> str | None:
     """Return the address by which the job knows this node; else the one by which we reach the master.
 
     Without it torchrun uses the node's full name, which other nodes may not be able to resolve.
     """
+    allocation, host = job.allocation, job.host
     hosts, rank = allocation.hosts, allocation.node_rank
     if rank is not None and rank < len(hosts) == (allocation.node_count or len(hosts)):
         return hosts[rank]

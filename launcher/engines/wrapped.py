@@ -10,22 +10,21 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.model import Allocation, Machine, NodeCommand, Setting, Topology
+from launcher.core.model import NodeCommand, Setting
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.engines.hostfile import render_hostfile
+from launcher.engines.job import KnownJob
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
-from launcher.options.reading import PET_PREFIX, Options
+from launcher.options.reading import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from launcher.command.launchers import Command
-    from launcher.machine.host import Host
 
-TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
-"""Launchers that contain torchrun's agent."""
 COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
 PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
 """Flags of mpirun and horovodrun with hosts; `COUNTS` has those with numbers of processes."""
@@ -44,78 +43,51 @@ class Told:
     files: tuple[tuple[str, str], ...] = ()
 
 
-@frozen
-class KnownJob:
-    """The job, as far as it is known when a launcher is told about it."""
-
-    command: Command
-    allocation: Allocation
-    topology: Topology
-    options: Options
-    machine: Machine
-    environ: Mapping[str, str]
-    host: Host
-
-    @property
-    def nodes(self) -> int | None:
-        """Number of nodes; None if unknown."""
-        return self.allocation.node_count
-
-    @property
-    def each(self) -> int:
-        """Number of processes per node."""
-        return self.topology.local_size or 1
-
-
-def plan_agent(job: KnownJob, argv: tuple[str, ...]) -> NodeCommand:
+def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
     """Return a launcher's command line and variables.
 
     Raises:
         UsageError: It starts the processes of all nodes from each node, starts them without ranks, or counts
             other processes than the job's.
     """
-    name, head = job.command.launcher.name, job.command.head
-    told = TELL[name](job)
-    variables = {**_tell_node(job), **dict(told.variables)}
-    settings = [
-        Setting(variable, text, f"tells {name} about the job") for variable, text in variables.items()
-    ]
-    if name in TORCH_INSIDE:
-        settings += plan_settings(job.topology, job.options, job.machine, job.environ)
+    name, head = own.launcher.name, own.head
+    told = TELL[name](job, own)
+    variables = {**_tell_node(job, own), **dict(told.variables)}
+    settings = [Setting(one, text, f"tells {name} about the job") for one, text in variables.items()]
     return NodeCommand(
         engine=name,
-        argv=(*argv[:head], *told.flags, *argv[head:]),
-        settings=tuple(settings),
-        unset=tuple(sorted(_plan_unset(job))),
+        argv=(*job.argv[:head], *told.flags, *job.argv[head:]),
+        settings=(*settings, *(plan_settings(job) if own.launcher.has_agent else ())),
+        unset=tuple(sorted(_plan_unset(job, own))),
         files=told.files,
     )
 
 
-def _tell_node(job: KnownJob) -> dict[str, str]:
+def _tell_node(job: KnownJob, own: Command) -> dict[str, str]:
     """Return this node's rank for its processes, unless the launcher may pass it on to other nodes."""
     known = job.allocation.node_rank is not None and not job.allocation.ranks_at_start
-    is_here = known and not job.command.launcher.whole_job
+    is_here = known and not own.launcher.whole_job
     return {"NODE_RANK": str(job.allocation.node_rank)} if is_here else {}
 
 
-def _plan_unset(job: KnownJob) -> set[str]:
-    name, environ = job.command.launcher.name, job.environ
-    if job.command.launcher.whole_job and not any(starter in environ for starter in STARTED_BY_MPI):
+def _plan_unset(job: KnownJob, own: Command) -> set[str]:
+    name, environ = own.launcher.name, job.environ
+    if own.launcher.whole_job and not any(starter in environ for starter in STARTED_BY_MPI):
         return {
             variable for variable in environ if variable in starters.CONTRACT
         }  # OMPI_MCA_* are its settings
-    dropped = {*starters.plan_agent_unset(environ, torch=name in TORCH_INSIDE, rewritten=False)}
+    dropped = {*starters.plan_agent_unset(environ, torch=own.launcher.has_agent, rewritten=False)}
     return dropped if name == "torchrun" else {*dropped, *(v for v in environ if v.startswith(PET_PREFIX))}
 
 
-def _tell_torchrun(job: KnownJob) -> Told:
+def _tell_torchrun(job: KnownJob, own: Command) -> Told:
     """Return PET_*, torchrun's own variables for its flags; flags on its command line take precedence."""
-    flags = plan_flags(job.allocation, job.topology, job.options, job.host)
+    flags = plan_flags(job)
     if job.nodes == 1 and not job.allocation.ranks_at_start:
         # It takes a free port by itself, unless it is given one
         flags = {n: text for n, text in flags.items() if n not in ("node_rank", "master_addr", "master_port")}
         flags.setdefault("local_addr", LOOPBACK)
-    missing = {name: text for name, text in flags.items() if not job.command.has(name)}
+    missing = {name: text for name, text in flags.items() if not own.has(name)}
     return Told(variables=tuple((PET_PREFIX + n.upper(), _as_pet(n, text)) for n, text in missing.items()))
 
 
@@ -123,29 +95,39 @@ def _as_pet(name: str, text: str) -> str:
     return "1" if name == "virtual_local_rank" else text
 
 
-def _tell_accelerate(job: KnownJob) -> Told:
+def _state(job: KnownJob, names: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the facts about the job by a launcher's names for them: of flags, or of variables."""
+    facts = {
+        "nnodes": str(job.nodes),
+        "node_rank": str(job.allocation.node_rank),
+        "nproc_per_node": str(job.each),
+        "world_size": str(job.each * (job.nodes or 1)),
+    }
+    if job.nodes != 1:
+        facts["master_addr"] = bracket(job.allocation.master_addr)
+        facts["master_port"] = str(job.allocation.master_port)
+    return {theirs: facts[ours] for theirs, ours in names if ours in facts}
+
+
+def _tell_accelerate(job: KnownJob, own: Command) -> Told:
     total = job.each * (job.nodes or 1)
-    if total > 1 and job.command.has("cpu") and not job.command.has("mpirun_hostfile"):
+    if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
         raise UsageError(_alone_on_cpus(total))
-    flags = [f"--num_machines={job.nodes}", f"--machine_rank={job.allocation.node_rank}"]
-    if not job.command.has("num_processes"):
+    flags = [f"--{name}={text}" for name, text in _state(job, own.launcher.facts).items()]
+    if not own.has("num_processes"):
         flags.append(f"--num_processes={total}")
     if job.nodes != 1:
-        flags.append(f"--main_process_ip={bracket(job.allocation.master_addr)}")
-        flags.append(f"--main_process_port={job.allocation.master_port}")
         # pdsh, its default, would start the whole job again from every node
         flags.append("--deepspeed_multinode_launcher=standard")
-    if total > 1 and (job.machine.gpu_count or 0) < 2:
+    if total > 1 and (job.machine.gpu_count or 0) < 2 and not own.has(*KINDS):
         # It detects several GPUs of a node itself; otherwise it would start one process without a rank
-        flags += [] if job.command.has(*KINDS) else ["--multi_gpu"]
+        flags.append("--multi_gpu")
     return Told(tuple(flags))
 
 
-def _tell_deepspeed(job: KnownJob) -> Told:
+def _tell_deepspeed(job: KnownJob, own: Command) -> Told:
     if job.nodes == 1:
-        chooses = job.command.has(
-            "include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators"
-        )
+        chooses = own.has("include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators")
         asked = job.options.get("nproc_per_node") is not None
         # With --num_gpus it ignores CUDA_VISIBLE_DEVICES
         counts = not chooses and (asked or not job.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -153,15 +135,10 @@ def _tell_deepspeed(job: KnownJob) -> Told:
     flags = ["--no_ssh", f"--node_rank={job.allocation.node_rank}"]
     flags.append(f"--master_addr={job.allocation.master_addr}")
     flags.append(f"--master_port={job.allocation.master_port}")
-    if job.command.has("hostfile", "H"):
+    if own.has("hostfile", "H"):
         return Told(tuple(flags))
     text = render_hostfile(_name_hosts(job), job.each)
     return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, text),))
-
-
-def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
-    """Return the text of a hostfile for DeepSpeed, one line for each node."""
-    return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
 def _name_hosts(job: KnownJob) -> tuple[str, ...]:
@@ -170,36 +147,43 @@ def _name_hosts(job: KnownJob) -> tuple[str, ...]:
     return hosts if len(hosts) == job.nodes else tuple(f"node{index}" for index in range(job.nodes or 1))
 
 
-def _tell_fabric(job: KnownJob) -> Told:
-    flags = [f"--num-nodes={job.nodes}", f"--node-rank={job.allocation.node_rank}", f"--devices={job.each}"]
-    if job.nodes != 1:
-        flags.append(f"--main-address={bracket(job.allocation.master_addr)}")
-        flags.append(f"--main-port={job.allocation.master_port}")
-    own = ("num_nodes", "node_rank", "devices", "main_address", "main_port")
-    missing = {name for name in own if not job.command.has(name)}
-    return Told(tuple(f for f in flags if f[2:].partition("=")[0].replace("-", "_") in missing))
+def _tell_fabric(job: KnownJob, own: Command) -> Told:
+    missing = [(name, text) for name, text in _state(job, own.launcher.facts).items() if not own.has(name)]
+    return Told(tuple(f"--{name.replace('_', '-')}={text}" for name, text in missing))
 
 
-def _tell_composer(job: KnownJob) -> Told:
-    """Return only variables: its own flags take precedence over them."""
-    world = job.each * (job.nodes or 1)
-    total = job.command.value("world_size")
-    if total not in (None, str(world)):
+def _tell_composer(job: KnownJob, own: Command) -> Told:
+    variables = _state(job, own.launcher.variables)
+    if "MASTER_ADDR" in variables:
+        variables["MASTER_ADDR"] = job.allocation.master_addr  # PyTorch takes it without brackets
+    total, world = own.value("world_size"), variables["WORLD_SIZE"]
+    if total not in (None, world):
         what = f"{job.nodes} nodes x {job.each} per node"
-        raise UsageError(_uneven("composer --world_size", str(total), what, str(world)))
-    variables = [("LOCAL_WORLD_SIZE", str(job.each)), ("WORLD_SIZE", str(world))]
-    if job.nodes != 1:
-        variables.append(("MASTER_ADDR", job.allocation.master_addr))
-        variables.append(("MASTER_PORT", str(job.allocation.master_port)))
-    return Told(variables=tuple(variables))
+        raise UsageError(_uneven("composer --world_size", str(total), what, world))
+    return Told(variables=tuple(variables.items()))
 
 
-def _tell_mpirun(job: KnownJob) -> Told:
+def _tell_variables(job: KnownJob, own: Command) -> Told:
+    """Return only variables: a launcher's own flags take precedence over them."""
+    return Told(variables=tuple(_state(job, own.launcher.variables).items()))
+
+
+def _tell_llamafactory(job: KnownJob, own: Command) -> Told:
+    """Return also the variable with which it starts torchrun without several GPUs."""
+    return Told(variables=(*_tell_variables(job, own).variables, ("FORCE_TORCHRUN", "1")))
+
+
+def _tell_axolotl(job: KnownJob, own: Command) -> Told:
+    """Return torchrun's variables, and the flag for torchrun: accelerate, its default, reads no variable."""
+    return Told(("--launcher=torchrun",), _tell_torchrun(job, own).variables)
+
+
+def _tell_mpirun(job: KnownJob, own: Command) -> Told:
     if job.allocation.ranks_at_start:
         return Told()
     if job.nodes != 1:
-        raise UsageError(once_per_node(job.command.launcher.name, job.command.launcher.name, job.nodes))
-    return Told() if job.command.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
+        raise UsageError(once_per_node(own.launcher.name, own.launcher.name, job.nodes))
+    return Told() if own.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
 
 
 def _alone_on_cpus(total: int) -> Problem:
@@ -267,6 +251,9 @@ TELL = {
     "fabric": _tell_fabric,
     "lightning": _tell_fabric,
     "composer": _tell_composer,
+    "axolotl": _tell_axolotl,
+    "llamafactory": _tell_llamafactory,
+    "swift": _tell_variables,
     "horovodrun": _tell_mpirun,
     "mpirun": _tell_mpirun,
 }

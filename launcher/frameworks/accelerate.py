@@ -9,7 +9,7 @@ transformers/training_args.py (5.23).
 
 from __future__ import annotations
 
-from launcher.core.model import Place, Policy, Setting
+from launcher.core.model import Policy, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ def plan_common(case: Case) -> list[Setting]:
     return [
         Setting(USE_CPU, "true", "no accelerator: each process would be a job of its own", Policy.IF_UNSET)
     ]
-
-
-def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return nothing: they read only PyTorch's contract."""
-    return []
 
 
 def warn(case: Case) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.command.line import behind_front
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
-from launcher.frameworks.horovod_meeting import Meeting
+from launcher.core.model import Setting
 from launcher.frameworks.script import Script
 from launcher.guest.marker import is_worker
 
@@ -13,11 +13,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Allocation, Machine, Topology
+    from launcher.core.model import Allocation, Machine, Place, Topology
     from launcher.options.reading import Options
 
 BY_MPI = ("mpirun", "serve")
 """Agents for which mpirun starts the processes."""
+
+
+@frozen
+class Horovod:
+    """How the processes of a job connect by Horovod, if they do.
+
+    Attributes:
+        kind: ``mpi`` (Horovod asks MPI), ``gloo`` (it needs all of our variables), ``trap``; empty for no
+            settings.
+        why: The evidence for it.
+        notes: Notes for the plan.
+    """
+
+    kind: str = ""
+    why: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @frozen
@@ -50,7 +66,7 @@ class Case:
     origins: Mapping[str, str]
     forks: bool
     interface: str = ""
-    horovod: Meeting = Meeting()
+    horovod: Horovod = Horovod()
     script: Script = Script()
     agent: str = ""
     is_wrapped: bool = False
@@ -84,6 +100,22 @@ class Case:
         """The port above MASTER_PORT, or below the highest one; all ranks derive the same."""
         port = self.topology.master_port
         return port + 1 if port + 1 < PORT_LIMIT else port - 1
+
+    def state(self, names: Mapping[str, str], place: Place | None = None, why: str = "") -> list[Setting]:
+        """Return variables that state facts; none for an unknown fact.
+
+        Args:
+            names: The variables, and the fact that each of them states: a field of the topology or the place.
+            place: The place of a process, for facts that differ between processes.
+            why: The reason for the plan; by default the origin of the fact.
+        """
+        facts = {**vars(self.topology), **(vars(place) if place is not None else {})}
+        known = [(name, facts[fact], fact) for name, fact in names.items()]
+        return [
+            Setting(name, str(value), why or self.origin(fact))
+            for name, value, fact in known
+            if value is not None
+        ]
 
     def origin(self, fact: str) -> str:
         """Return the origin of a fact."""

@@ -15,15 +15,45 @@ from __future__ import annotations
 import os
 
 from launcher.command.line import is_python
-from launcher.core.environ import PORT_LIMIT, parse_int
-from launcher.core.model import Companion, Place, Policy, Setting, Topology
-from launcher.frameworks.horovod_meeting import ADDRESS, CONTROLLER, GLOO, OPERATIONS, PORT, TRAP
+from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
+from launcher.core.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
+from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
+from launcher.core.mpi import HYDRA, OPEN_MPI
+from launcher.frameworks.case import Horovod
+from launcher.frameworks.script import list_pythons
 from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.frameworks.case import Case
+    from collections.abc import Mapping
 
+    from launcher.frameworks.case import Case
+    from launcher.frameworks.script import Script
+    from launcher.machine.host import Host
+    from launcher.options.reading import Options
+
+NAME = "horovod"
+CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
+ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+MPI, GLOO = "mpi", "gloo"
+TRAP = "trap"
+"""It is unknown whether this is a Horovod job; if it is, ``hvd.init()`` must fail."""
+STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
+"""Variables that show that an mpirun started this process, with the MPI family that its library must have."""
+KERAS = (
+    "horovod.tensorflow.keras",
+    "horovod.keras",
+    "horovod.tensorflow import keras",
+    "horovod import keras",
+)
+OF_THE_NODE = {
+    "HOROVOD_SIZE": "world_size",
+    "HOROVOD_LOCAL_SIZE": "local_size",
+    "HOROVOD_CROSS_RANK": "node_rank",
+    "HOROVOD_CROSS_SIZE": "node_count",
+}
+OF_A_PROCESS = {"HOROVOD_RANK": "rank", "HOROVOD_LOCAL_RANK": "local_rank"}
+"""Variables, and the facts that they state."""
 INTERFACE = "HOROVOD_GLOO_IFACE"
 TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 TIMEOUT_S = 600
@@ -43,6 +73,161 @@ HOSTS_NAMED = 4
 """Number of nodes that are named to find the address through which the others are reached."""
 
 
+def find_meeting(
+    argv: tuple[str, ...],
+    script: Script,
+    options: Options,
+    environ: Mapping[str, str],
+    scope: Scope,
+    topology: Topology,
+    host: Host,
+) -> Horovod:
+    """Return how the processes of this job connect; reads the script, and the folders of its Python.
+
+    ``argv`` is the command line of a process, empty if there is none; ``script`` is what it runs; ``scope``
+    is how often the launcher was started.
+
+    Raises:
+        UsageError: Horovod is requested, and its processes cannot connect in such a job.
+        Unavailable: The script does not work with its version of Keras.
+        EnvironmentUntrusted: Horovod is requested, and the user's own variables contradict each other; or the
+            rendezvous port is not a port.
+    """
+    asked = options.text("framework", "auto")
+    if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
+        return Horovod()
+    if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
+        return Horovod(why="HOROVOD_* are complete: what set them serves the rendezvous")
+    python = argv[0] if argv and is_python(argv[0]) else ""
+    starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
+    why = f"{script.path} imports horovod"
+    if script.imports(NAME):
+        if asked == "auto" and host.find_version(python, environ, NAME) == "":
+            return Horovod(notes=(f"{why}, and {python} has none: taken for a job without it",))
+        _check_keras(script, python, environ, host)
+    elif asked == "auto":
+        maybe = bool(argv) and not starter and not environ.get(CONTROLLER)
+        return _trap(_find_python(argv, environ, host)) if maybe else Horovod()
+    kind, notes = _choose_controller(python, environ, starter, host)
+    if kind == GLOO and not _can_meet(topology, environ, is_asked=asked == NAME):
+        return _trap(python)
+    return Horovod(kind, options.origins("framework")[0] if asked == NAME else why, notes)
+
+
+def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
+    """Refuse a script whose ranks would train alone and succeed: Keras 3 ignores Horovod's optimizer."""
+    text = script.text
+    if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
+        return
+    legacy = environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    if legacy or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
+        return
+    version = host.find_version(python, environ, "keras") or ""
+    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 3:
+        what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
+        raise Unavailable(
+            Problem(
+                "horovod-keras",
+                f"{what}: its DistributedOptimizer does not average there, each rank would train alone",
+                "command line and environment",
+                "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
+            )
+        )
+
+
+def _choose_controller(
+    python: str, environ: Mapping[str, str], starter: str, host: Host
+) -> tuple[str, tuple[str, ...]]:
+    """Return the controller that connects the processes, and a note if it is unexpected."""
+    told = environ.get(CONTROLLER, "").lower()
+    if told:
+        return (told if told in (MPI, GLOO) else ""), ()
+    if not starter:
+        return GLOO, ()
+    packages = host.packages(python or None, environ) or ()
+    built = next((package.mpi for package in packages if package.name == NAME), STARTERS[starter])
+    if built == STARTERS[starter]:
+        return MPI, ()
+    what = f"is built for {built}" if built else "is built without MPI"
+    return GLOO, (f"Horovod {what}, and mpirun is of {STARTERS[starter]}: it meets by gloo",)
+
+
+def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
+    """Return a Python that has Horovod: the command's or, if unknown, one that the command may start."""
+    known = host.find_version(argv[0], environ, NAME) if is_python(argv[0]) else None
+    pythons = list_pythons(argv, environ) if known is None else [argv[0]]
+    return next((python for python in pythons if host.find_version(python, environ, NAME)), "")
+
+
+def _trap(python: str) -> Horovod:
+    """Return the settings with which ``hvd.init()`` fails, if there is a Python that has Horovod."""
+    if not python:
+        return Horovod()
+    note = (
+        f"{python} has horovod: a script that calls hvd.init() needs --framework horovod, or mpirun "
+        "(otherwise hvd.init() fails, instead of making every process a job of its own)"
+    )
+    return Horovod(TRAP, "horovod is installed, but nothing shows whether this is a Horovod job", (note,))
+
+
+def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool) -> bool:
+    """Whether gloo can connect these processes; if the user requests Horovod, it must.
+
+    Raises:
+        UsageError: Horovod is requested, and the job lacks what it needs.
+        EnvironmentUntrusted: Horovod is requested, and a variable contradicts it; or the port is not a port.
+    """
+    _read_port(environ)
+    error = _find_gap(topology) or _find_contradiction(environ)
+    if error is not None and is_asked:
+        raise error
+    return error is None
+
+
+def _find_gap(topology: Topology) -> UsageError | None:
+    """Return what gloo needs and this job lacks or does not state; None if it lacks nothing."""
+    nodes, each, world = topology.node_count, topology.local_size, topology.world_size
+    where = "command line and environment"
+    if ":" in topology.master_addr and topology.spans_nodes:
+        what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
+        fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
+        return UsageError(Problem("horovod-address", what, where, fix))
+    if None not in (nodes, topology.node_rank, each, world) and world == (nodes or 0) * (each or 0):
+        return None
+    what = (
+        "Horovod without mpirun needs the same number of processes on every node: "
+        f"{world} processes on {nodes} nodes, {each} on this (node {topology.node_rank})"
+    )
+    fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
+    return UsageError(Problem("horovod-shape", what, where, fix))
+
+
+def _find_contradiction(environ: Mapping[str, str]) -> EnvironmentUntrusted | None:
+    if environ.get(OPERATIONS, "").lower() != MPI:
+        return None
+    what = (
+        f"{OPERATIONS}={environ[OPERATIONS]}, but mpirun does not start the processes: each would train alone"
+    )
+    fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
+    return EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))
+
+
+def _read_port(environ: Mapping[str, str]) -> int | None:
+    """Return the rendezvous port that the user gave; None if there is none.
+
+    Raises:
+        EnvironmentUntrusted: It is not a port: all ranks would wait for it.
+    """
+    if not environ.get(PORT):
+        return None
+    try:
+        return parse_int(environ[PORT], 1, PORT_LIMIT)
+    except Malformed as error:
+        what = f"{PORT}={shorten(environ[PORT])!r}: expected {error}"
+        fix = "a port that is free on node 0, or unset it: the one above MASTER_PORT is agreed on"
+        raise EnvironmentUntrusted(Problem("malformed-variable", what, "environment", fix)) from None
+
+
 def plan_common(case: Case) -> list[Setting]:
     """Return the rendezvous address, the size of the job and of this node, and the rank of this node."""
     meeting, job = case.horovod, case.topology
@@ -55,10 +240,7 @@ def plan_common(case: Case) -> list[Setting]:
     if meeting.kind != GLOO:
         return []
     settings = [
-        Setting("HOROVOD_SIZE", str(job.world_size), case.origin("world_size")),
-        Setting("HOROVOD_LOCAL_SIZE", str(job.local_size), case.origin("local_size")),
-        Setting("HOROVOD_CROSS_RANK", str(job.node_rank), case.origin("node_rank")),
-        Setting("HOROVOD_CROSS_SIZE", str(job.node_count), case.origin("node_count")),
+        *case.state(OF_THE_NODE),
         # Ranks of one node find each other by this name: without it all nodes are "localhost"
         Setting("HOROVOD_HOSTNAME", f"node{job.node_rank}", case.origin("node_rank")),
         *_choose_gloo(meeting.why),
@@ -82,10 +264,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return the rank and local rank of one process."""
     if case.horovod.kind != GLOO:
         return []
-    return [
-        Setting("HOROVOD_RANK", str(place.rank), case.origin("rank")),
-        Setting("HOROVOD_LOCAL_RANK", str(place.local_rank), case.origin("local_rank")),
-    ]
+    return case.state(OF_A_PROCESS, place)
 
 
 def plan_argv(case: Case) -> tuple[str, ...]:
@@ -125,9 +304,7 @@ def _is_served(case: Case) -> bool:
 
 def find_port(case: Case) -> int:
     """Return the port of the rendezvous: the user's, or else the one above MASTER_PORT."""
-    if case.environ.get(PORT):
-        return parse_int(case.environ[PORT], 1, PORT_LIMIT)
-    return case.next_port
+    return _read_port(case.environ) or case.next_port
 
 
 def name_slots(topology: Topology) -> str:

@@ -22,7 +22,7 @@ read the other two.
 from __future__ import annotations
 
 from launcher.core.model import Place, Policy, Setting
-from launcher.frameworks import open_mpi
+from launcher.frameworks import starters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     if is_named(case):
         why = "JAX takes its rank from Open MPI's variables where it finds this one"
         settings.append(Setting(MPIRUN_4, "launcher", why, Policy.IF_UNSET))
-        settings += open_mpi.plan_names(case, place, "JAX reads it")
+        settings += starters.plan_missing(starters.OF_MPI, case, place, "JAX reads it")
     return settings
 
 

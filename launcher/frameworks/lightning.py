@@ -17,11 +17,12 @@ lightning/fabric/plugins/environments/ (2.6).
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem, UsageError
-from launcher.core.model import Place, Policy, Setting, Topology
+from launcher.core.model import Policy, Setting
+from launcher.frameworks import starters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.core.model import Place, Topology
     from launcher.frameworks.case import Case
 
 NAME = "lightning"
@@ -43,9 +44,10 @@ def plan_common(case: Case) -> list[Setting]:
     They are set if the user names Lightning, or if the script creates one and harms none of its own:
     ``Trainer(devices=1)``, for a test on one rank, would wait for the other nodes.
     """
-    if not _is_job(case):
-        return []
     named = case.options.text("framework") == NAME
+    imports = not case.options.framework and any(map(case.script.imports, PACKAGES))
+    if not named and (not imports or case.topology.world_size == 1):
+        return []
     counts = (count_nodes(case.topology), case.topology.local_size)
     trainers, fabrics = (list_calls(case.script.text, name) for name in (TRAINER, FABRIC))
     waits = case.topology.spans_nodes and any("devices" in one and "num_nodes" not in one for one in trainers)
@@ -65,12 +67,6 @@ def list_calls(text: str, name: str) -> list[str]:
     return [call for call in calls if not any(word in call for word in STARTS)]
 
 
-def _is_job(case: Case) -> bool:
-    """Whether Lightning is named, or shown by the script of a job with several processes."""
-    named = case.options.text("framework") == NAME
-    return named or (case.topology.world_size != 1 and is_script(case))
-
-
 def count_nodes(job: Topology) -> int | None:
     """Return the number of nodes if all have as many processes as this one; None if unknown or uneven."""
     if job.node_count is not None or not job.world_size or not job.local_size:
@@ -86,51 +82,6 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     """
     if SLURM not in case.environ:
         return []
-    job = case.topology
-    values = {
-        "SLURM_PROCID": place.rank,
-        "SLURM_LOCALID": place.local_rank,
-        "SLURM_NODEID": job.node_rank,
-        "SLURM_NTASKS_PER_NODE": job.local_size,
-    }
-    return [
-        Setting(name, str(value), f"Lightning asks for it where {SLURM} is set", Policy.IF_UNSET)
-        for name, value in values.items()
-        if value is not None and name not in case.environ
-    ]
-
-
-def is_script(case: Case) -> bool:
-    """Whether the script imports Lightning, and no other framework was named."""
-    asked = case.options.framework in ("", NAME)
-    return asked and any(case.script.imports(package) for package in PACKAGES)
-
-
-def check(case: Case) -> tuple[str, ...]:
-    """Return no notes on a job that names Lightning.
-
-    Raises:
-        UsageError: No Trainer can run it, whatever its arguments.
-    """
-    if case.options.text("framework") != NAME:
-        return ()
-    job, problems = case.topology, []
-    if job.world_size and job.local_size and (count_nodes(job) or 0) * job.local_size != job.world_size:
-        here = f"{job.local_size} of {job.world_size} processes are on this node"
-        what = f"{here}: Lightning needs the same number on every node"
-        fix = "start the same number of processes on every node"
-        problems.append(Problem("lightning-uneven", what, "environment", fix))
-    if case.options.get("gpus_per_process") and (job.local_size or 1) > 1:
-        origin = case.options.origins("gpus_per_process")[0]
-        what = (
-            f"{origin}: a Lightning process uses the GPU numbered like its local rank, and would not see it"
-        )
-        fix = "leave it out: each process takes one of the GPUs that all of them see"
-        problems.append(Problem("lightning-gpus", what, origin.partition(" ")[0].partition("=")[0], fix))
-    if job.spans_nodes and job.node_rank is None and job.places and SLURM not in case.environ:
-        what = "the rank of this node is unknown: Lightning counts ranks by node, and all would be node 0"
-        fix = "pass --nnodes N; if nodes run different numbers of processes, start one launcher per node"
-        problems.append(Problem("lightning-no-node", what, "environment", fix))
-    if problems:
-        raise UsageError(*problems)
-    return ()
+    return starters.plan_missing(
+        starters.OF_SLURM, case, place, f"Lightning asks for it where {SLURM} is set"
+    )

@@ -62,35 +62,30 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     A module is searched for where that Python would search, and not imported. An executable whose ``#!`` is a
     Python is such a command line, too, and a console script of pip means the module that it calls.
     """
+    near = ""
     if argv and not is_python(argv[0]) and not host.is_recorded():
         found = find_program_script(argv[0], environ)
+        called = read_entry_point(host.read_text(found[-1]) or "") if found else ""
+        if called and _find_file(called, (), found[0], environ, host):
+            near, found = os.path.dirname(found[-1]), (found[0], "-m", called)
         argv = (*found, *argv[1:]) if found else ()
-        path = found[-1] if found else ""
-        module = read_entry_point(host.read_text(path) or "") if path else ""
-        file = _find_file(module, (), argv[0], environ, host) if module else ""
-        if file:
-            return _make(
-                file, host.read_text(file) or "", module, _list_near(os.path.dirname(path), (), environ)
-            )
     if not argv or not is_python(argv[0]):
         return Script()
     argv = part_module(argv)
     place, flag, after = read_flags(argv)
-    if place >= len(argv) or argv[place] == "-":
-        return Script()
-    flags = argv[1:place]
+    flags, words = argv[1:place], (*argv[place:], "")
     if flag == "c":
-        code = argv[place + 1] if after == place + 2 else argv[place].partition("c")[2]
+        code = words[1] if after == place + 2 else words[0].partition("c")[2]
         return _make("-c", code, folders=_list_near(".", flags, environ))
-    path, module = argv[place], ""
+    path, module = words[0], ""
     if flag == "m":
-        module = argv[place + 1] if after == place + 2 else ""
+        module, near = words[1], near or "."
         path = _find_file(module, flags, argv[0], environ, host)
     elif os.path.isdir(path):
         path = os.path.join(path, "__main__.py")
     if not os.path.isfile(path):
         return Script()
-    folders = _list_near("." if module else os.path.dirname(path) or ".", flags, environ)
+    folders = _list_near(near or os.path.dirname(path) or ".", flags, environ)
     return _make(path, host.read_text(os.path.abspath(path)) or "", module, folders)
 
 

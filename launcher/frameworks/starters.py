@@ -10,14 +10,15 @@ rewrite public names that are set, for the process that reads them.
 
 from __future__ import annotations
 
-from launcher.core.model import Place, Setting, Topology
 from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE, STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-OPEN_MPI_5_SIZES = ("OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE")
+    from launcher.core.model import Place, Setting
+    from launcher.frameworks.case import Case
+
 ELASTIC_PREFIX = "TORCHELASTIC_"
 AGENT_PREFIX = "PET_"
 WORKERS = (
@@ -32,13 +33,34 @@ CONTRACT = (
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK", "MASTER_ADDRESS"),
 )
 """Names that describe one process, and are wrong in a program that starts processes."""
-COUNTED = (
-    *(*OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size, RANK_ON_NODE),
-    *OPEN_MPI_5_SIZES,
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"),
-    "SLURM_NTASKS_PER_NODE",
-)
-"""Public names that count the started programs, which are launchers if there is one per node."""
+PUBLIC = {
+    OPEN_MPI.rank[0]: "rank",
+    OPEN_MPI.size: "world_size",
+    OPEN_MPI.local_rank: "local_rank",
+    OPEN_MPI.local_size: "local_size",
+    RANK_ON_NODE: "local_rank",
+    "OMPI_WORLD_SIZE": "world_size",
+    "OMPI_WORLD_LOCAL_SIZE": "local_size",
+    "SLURM_PROCID": "rank",
+    "SLURM_LOCALID": "local_rank",
+    "SLURM_NODEID": "node_rank",
+    "SLURM_NTASKS": "world_size",
+    "SLURM_NPROCS": "world_size",
+    "SLURM_STEP_NUM_TASKS": "world_size",
+    "SLURM_NTASKS_PER_NODE": "local_size",
+    "SLURM_NNODES": "node_count",
+    "SLURM_STEP_NUM_NODES": "node_count",
+}
+"""Public names, and the facts that they state about the programs that were started."""
+COUNTED = tuple(name for name, fact in PUBLIC.items() if not fact.startswith("node_"))
+"""Those that count the started programs, which are launchers if there is one per node."""
+OF_MPI = (OPEN_MPI.rank[0], OPEN_MPI.size, OPEN_MPI.local_rank)
+OF_SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE")
+ON_ITP = "--dist_on_itp"
+"""With it MAE, BEiT, data2vec and their descendants take rank, size and local rank only from `OF_MPI`.
+
+Source: github.com/facebookresearch/mae util/misc.py, init_distributed_mode.
+"""
 
 
 def plan_unset(names: Iterable[str]) -> list[str]:
@@ -64,30 +86,24 @@ def plan_agent_unset(names: Iterable[str], *, torch: bool, rewritten: bool) -> l
     return [*private, *elastic, *(name for name in names if name in lies)]
 
 
-def plan_process(topology: Topology, place: Place, environ: Mapping[str, str], forks: bool) -> list[Setting]:
+def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return the public names that are set and wrong for this process, with their true values.
 
     At PROCESS scope there are none, unless mpirun runs inside Slurm, whose names describe mpirun's daemon.
     """
-    truth = {
-        OPEN_MPI.rank[0]: place.rank,
-        OPEN_MPI.size: topology.world_size,
-        OPEN_MPI.local_rank: place.local_rank,
-        OPEN_MPI.local_size: topology.local_size,
-        RANK_ON_NODE: place.local_rank if forks else None,  # among all jobs; only our forks are there
-        **dict(zip(OPEN_MPI_5_SIZES, (topology.world_size, topology.local_size), strict=True)),
-        "SLURM_PROCID": place.rank,
-        "SLURM_LOCALID": place.local_rank,
-        "SLURM_NODEID": topology.node_rank,
-        "SLURM_NTASKS": topology.world_size,
-        "SLURM_NPROCS": topology.world_size,
-        "SLURM_STEP_NUM_TASKS": topology.world_size,
-        "SLURM_NTASKS_PER_NODE": topology.local_size,
-        "SLURM_NNODES": topology.node_count,
-        "SLURM_STEP_NUM_NODES": topology.node_count,
-    }
     return [
-        Setting(name, str(value), "corrected for this process")
-        for name, value in truth.items()
-        if value is not None and environ.get(name, str(value)) != str(value)
+        setting
+        for setting in case.state(PUBLIC, place, "corrected for this process")
+        if case.environ.get(setting.name, setting.value) != setting.value
+        and (case.forks or setting.name != RANK_ON_NODE)  # among all jobs; only our forks are there
     ]
+
+
+def plan_missing(names: Iterable[str], case: Case, place: Place, why: str) -> list[Setting]:
+    """Return those of these public names that are not set, with the true values for one process.
+
+    A program that finds them may take itself for a rank of mpirun or a task of Slurm, so they are only for
+    libraries that read them, whatever started the job.
+    """
+    missing = {name: PUBLIC[name] for name in names if name not in case.environ}
+    return case.state(missing, place, why)

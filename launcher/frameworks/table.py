@@ -3,19 +3,17 @@
 Every job gets the variables that are harmless to other frameworks. Misleading variables, and costly parts
 (checks, servers), are only for a job of that framework: one that a flag, the command or the script names.
 
-A framework's file has the functions ``plan_common(case)`` and ``plan_process(case, place)``, which return
-settings. A framework with servers has ``plan_companions(case)``, which returns the processes beside the
-ranks. One with checks has ``check(case)``, which returns notes and may raise errors. One whose processes may
-become jobs of their own has ``warn(case)``. TensorFlow, which assigns roles, has more: see the calls of
-``plan_*`` here.
+A framework's file returns settings for all processes of a node (``plan_common``) and for one of them
+(``plan_process``), and warns if its processes may become jobs of their own (``warn``). Variables that only
+state a fact are rows: `Case.state`. Horovod and TensorFlow have servers, TensorFlow assigns roles, too.
 
 Source: docs/frameworks.md has the variables, and their readers.
 """
 
 from __future__ import annotations
 
-from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
-from launcher.frameworks.horovod_meeting import NAME as HOROVOD
+from launcher.frameworks import accelerate, horovod, jax, lightning, starters, torch
+from launcher.frameworks.horovod import NAME as HOROVOD
 from launcher.options.flags import ROLE_FLAGS
 
 TYPE_CHECKING = False
@@ -28,17 +26,16 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
-ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
-"""Frameworks with variables in every job, besides PyTorch's contract."""
-CHECKED = (lightning,)
-"""Frameworks with checks before the start."""
-WARNING = (accelerate, jax)
-"""Frameworks whose processes can silently become jobs of their own, which succeed."""
-
 
 def plan_common(case: Case) -> list[Setting]:
     """Return the settings that are the same for all processes of this node."""
-    return [setting for framework in _list_all(case) for setting in framework.plan_common(case)]
+    return [
+        *accelerate.plan_common(case),
+        *case.state(torch.OF_DEEPSPEED),
+        *horovod.plan_common(case),
+        *jax.plan_common(case),
+        *lightning.plan_common(case),
+    ]
 
 
 def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
@@ -94,7 +91,15 @@ def bears_losses(case: Case) -> bool:
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return the settings that differ between processes."""
-    return [setting for framework in _list_all(case) for setting in framework.plan_process(case, place)]
+    named = _find_tensorflow(case.options, case.allocation)
+    asks = starters.OF_MPI if starters.ON_ITP in case.argv else ()
+    return [
+        *horovod.plan_process(case, place),
+        *jax.plan_process(case, place),
+        *lightning.plan_process(case, place),
+        *starters.plan_missing(asks, case, place, f"{starters.ON_ITP} reads it"),
+        *(named.plan_process(case, place) if named else []),
+    ]
 
 
 def plan_wrapped(case: Case) -> list[Setting]:
@@ -115,8 +120,8 @@ def check(case: Case) -> tuple[str, ...]:
         UsageError: The framework cannot work in this job.
     """
     named = _find_tensorflow(case.options, case.allocation)
-    checked = [*CHECKED, named] if named else [*CHECKED]
-    return tuple(note for framework in checked for note in framework.check(case))
+    notes: tuple[str, ...] = named.check(case) if named else ()
+    return notes
 
 
 def warn(case: Case, host: Host) -> tuple[str, ...]:
@@ -130,12 +135,7 @@ def warn(case: Case, host: Host) -> tuple[str, ...]:
         from launcher.frameworks.worlds import check_worlds
 
         alone = check_worlds(case, host)
-    return (*alone, *(note for framework in WARNING for note in framework.warn(case)))
-
-
-def _list_all(case: Case) -> list[Any]:
-    roles = _find_tensorflow(case.options, case.allocation)
-    return [*ALWAYS, roles] if roles else [*ALWAYS]
+    return (*alone, *accelerate.warn(case), *jax.warn(case))
 
 
 def _find_tensorflow(options: Options, allocation: Allocation) -> Any:

@@ -1,4 +1,4 @@
-"""TensorFlow: the tasks of a node, and their TF_CONFIG. Loaded only for a TensorFlow job.
+"""TensorFlow: the tasks of a node, their TF_CONFIG, and their GPUs. Loaded only for a TensorFlow job.
 
 A TF_CONFIG that is set already comes from the platform and stays as it is (`launcher.sources.tensorflow` has
 validated it). In ours the evaluator is not part of the cluster, as TensorFlow requires since 2.3.
@@ -14,30 +14,32 @@ import os
 
 from launcher.command.line import is_python
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.core.model import Allocation, Companion, Meeting, Place, Setting, Topology
+from launcher.core.model import (
+    Allocation,
+    Companion,
+    Meeting,
+    Place,
+    Policy,
+    Scope,
+    Setting,
+    Topology,
+)
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,
     EVALUATOR,
+    FIRST_PORT,
     PS,
     WORKER,
     Cast,
     Task,
     plan_cast,
-)
-from launcher.frameworks.tensorflow_tasks import (
-    GROWTH,
-    TF_CONFIG,
-    asks_for_roles,
-    find_cast,
-    find_hosts,
-    list_computing,
-    plan_config,
-    plan_gpus,
-    require_node_rank,
+    plan_ranks,
 )
 from launcher.identity.topology import make_topology
+from launcher.machine.gpus import share_gpus
 from launcher.machine.pythons import own_program, own_python
-from launcher.options.flags import TENSORFLOW
+from launcher.options.flag_values import ROLES
+from launcher.options.flags import ROLE_FLAGS, TENSORFLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from launcher.frameworks.case import Case
     from launcher.options.reading import Options
 
+TF_CONFIG = "TF_CONFIG"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
 """The standard server, a separate program: the job's Python may not have the launcher."""
 WATCH = "watch"
@@ -72,11 +77,6 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
     if _runs_standard(options) and _read_inherited(environ, "task").get("type") == WORKER:
         return make_topology(allocation, allocation.world_size, allocation.local_size, ())
     return None
-
-
-def plan_common(case: Case) -> list[Setting]:
-    """Return nothing: two tasks have nothing in common."""
-    return []
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
@@ -253,4 +253,96 @@ def _both(options: Options) -> Problem:
         f"TF_CONFIG and {flags} both define this task",
         "command line and environment",
         f"leave out the flags, or the platform's variable: env -u {TF_CONFIG} launcher run ...",
+    )
+
+
+def asks_for_roles(options: Options) -> bool:
+    """Whether the user names roles, rather than only the framework."""
+    return any(options.get(dest) is not None for dest in ROLE_FLAGS)
+
+
+def find_cast(case: Case) -> Cast:
+    """Return the tasks of the job, and the node of each.
+
+    Raises:
+        UsageError: The user's roles make no job.
+        EnvironmentUntrusted: The number of processes on each node is unknown.
+    """
+    job = case.topology
+    if asks_for_roles(case.options):
+        return plan_cast(case.options, job.node_count or 1)
+    if job.node_count is None or job.local_size is None or job.world_size != job.node_count * job.local_size:
+        raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
+    return plan_ranks(job.node_count, job.local_size, int(case.options.number("tf_port", FIRST_PORT)))
+
+
+def find_hosts(case: Case) -> tuple[str, ...]:
+    """Return the address of every node, node 0 first; placeholders until the nodes have exchanged them."""
+    count = case.topology.node_count or 1
+    if count == 1:
+        return (case.topology.master_addr,)
+    return case.allocation.hosts or tuple(f"<node {node}>" for node in range(count))
+
+
+def require_node_rank(case: Case) -> int:
+    """Return the rank of this node.
+
+    Raises:
+        EnvironmentUntrusted: It is unknown.
+    """
+    if case.topology.node_rank is None:
+        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
+    return case.topology.node_rank
+
+
+def plan_config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Setting:
+    """Return TF_CONFIG of one task."""
+    cluster = {role: cast.addresses(role, hosts) for role in ROLES if role != EVALUATOR}
+    config = {
+        "cluster": {role: addresses for role, addresses in cluster.items() if addresses},
+        "task": {"type": task.role, "index": task.index},
+        "environment": "cloud",
+    }
+    where = case.origin("hosts") if case.allocation.hosts else "addresses that the nodes exchange first"
+    where = "one node" if case.topology.node_count == 1 else where
+    text = json.dumps(config, separators=(",", ":"))
+    return Setting(
+        TF_CONFIG, text, f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
+    )
+
+
+def list_computing(cast: Cast, node: int) -> list[Task]:
+    """Return the tasks of a node that compute: the workers, and without a coordinator the chief, too."""
+    roles = (WORKER,) if cast.coordinated else (CHIEF, WORKER)
+    return [task for task in cast.on(node) if task.role in roles]
+
+
+def plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
+    """Return settings with the GPUs that one of several tasks on a node sees.
+
+    TensorFlow takes all memory of all visible GPUs. Computing tasks share them evenly. If there are more
+    tasks than GPUs, each sees one, and takes only the memory that it needs. Other tasks beside them see none.
+    """
+    gpus, computing = case.machine.gpu_count or 0, list_computing(cast, task.node)
+    alone = len(cast.on(task.node)) < 2
+    if not gpus or alone or not computing or case.options.get("gpus_per_process"):
+        return []
+    if task not in computing:
+        return [Setting(VISIBLE, "-1", f"the GPUs are for {computing[0].name} of this node")]
+    if len(computing) < 2:
+        return []
+    each = max(1, gpus // len(computing))
+    mine = share_gpus(case.environ.get(VISIBLE), gpus, computing.index(task) % gpus, each)
+    why = f"{gpus} GPUs for {len(computing)} tasks that compute"
+    grows = [Setting(GROWTH, "true", why, Policy.IF_UNSET)] if len(computing) > gpus else []
+    return [] if mine is None else [Setting(VISIBLE, mine, why), *grows]
+
+
+def _unknown(case: Case, what: str) -> Problem:
+    started = "process" if case.allocation.scope is Scope.PROCESS else "node"
+    return Problem(
+        "tf-config-unknown",
+        f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}",
+        f"environment, started once per {started} by {case.allocation.source}",
+        "start the same number of processes on every node, and pass --node-rank R if the platform has none",
     )

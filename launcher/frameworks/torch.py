@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.frameworks.case import Case
     from launcher.options.reading import Options
 
 DEFAULT_ROLE = "default"
@@ -23,34 +24,38 @@ RUN_ID, RESTART_COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS, AGENT_STORE = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"
 ELASTIC = (RUN_ID, RESTART_COUNT, MAX_RESTARTS, AGENT_STORE)
 """Variables that torchrun gives its workers about itself, and we give ours."""
+OF_THE_NODE = {
+    "WORLD_SIZE": "world_size",
+    "LOCAL_WORLD_SIZE": "local_size",
+    "NODE_RANK": "node_rank",
+    "GROUP_RANK": "node_rank",
+    "GROUP_WORLD_SIZE": "node_count",
+    "MASTER_ADDR": "master_addr",
+    "MASTER_ADDRESS": "master_addr",
+    "MASTER_PORT": "master_port",
+}
+OF_DEEPSPEED = {"LOCAL_SIZE": "local_size", "CROSS_RANK": "node_rank", "CROSS_SIZE": "node_count"}
+"""What DeepSpeed's own launcher sets beyond the contract.
+
+If LOCAL_SIZE equals the world size, processes on CPUs communicate through shared memory; if it is wrong, they
+wait there for processes of another node. Without RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR or MASTER_PORT
+``init_distributed`` asks mpi4py, and on Azure ML it reads other variables and overwrites NCCL_SOCKET_IFNAME.
+
+Source: deepspeed/comm/comm.py, launcher/launch.py, ops/csrc/cpu/comm/shm_interface.cpp (0.19).
+"""
+OF_A_PROCESS = {"RANK": "rank", "LOCAL_RANK": "local_rank", "ROLE_RANK": "rank"}
+"""Variables and the facts that they state."""
+UNBUFFERED = "PYTHONUNBUFFERED"
 NO_NAME = "none"
 """torchrun's name for a job without a name."""
 
 
-def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFAULT_ROLE) -> list[Setting]:
-    """Return the settings that are the same for all processes of this node.
-
-    Args:
-        topology: The shape of the job; variables for unknown parts are not set.
-        origins: Origin of each fact, by its name (``"world_size"``).
-        role: torchrun's role name; there is one role.
-    """
-    values: list[tuple[str, object, str]] = [
-        ("WORLD_SIZE", topology.world_size, "world_size"),
-        ("LOCAL_WORLD_SIZE", topology.local_size, "local_size"),
-        ("NODE_RANK", topology.node_rank, "node_rank"),
-        ("GROUP_RANK", topology.node_rank, "node_rank"),
-        ("GROUP_WORLD_SIZE", topology.node_count, "node_count"),
-        ("MASTER_ADDR", topology.master_addr, "master_addr"),
-        ("MASTER_ADDRESS", topology.master_addr, "master_addr"),
-        ("MASTER_PORT", topology.master_port, "master_port"),
-        ("ROLE_NAME", role, "role"),
-        ("ROLE_WORLD_SIZE", topology.world_size, "world_size"),
-    ]
+def plan_common(case: Case, role: str) -> list[Setting]:
+    """Return the settings that are the same for all processes of this node; ``role``: torchrun's one role."""
     return [
-        Setting(name, str(value), origins.get(fact, "default"))
-        for name, value, fact in values
-        if value is not None
+        *case.state(OF_THE_NODE),
+        Setting("ROLE_NAME", role, case.origin("role")),
+        *case.state({"ROLE_WORLD_SIZE": "world_size"}),
     ]
 
 
@@ -81,13 +86,22 @@ def plan_unknown(topology: Topology) -> list[str]:
     return unknown + ([] if topology.node_count is not None else ["GROUP_WORLD_SIZE"])
 
 
-def plan_process(place: Place, origins: Mapping[str, str]) -> list[Setting]:
-    """Return the settings that differ between processes."""
-    return [
-        Setting("RANK", str(place.rank), origins.get("rank", "")),
-        Setting("LOCAL_RANK", str(place.local_rank), origins.get("local_rank", "")),
-        Setting("ROLE_RANK", str(place.rank), origins.get("rank", "")),
-    ]
+def plan_unbuffered(count: int, environ: Mapping[str, str]) -> list[Setting]:
+    """Return the variable that makes Python write each line at once, even into our pipe.
+
+    Python buffers up to 8 KiB for a pipe, and loses it when it is killed, although the last lines before the
+    end matter most. If the user has set the variable, even to nothing, it stays.
+
+    Args:
+        count: Number of processes whose lines are merged.
+        environ: The environment that they inherit.
+
+    Source:
+        docs.python.org, "Command line and environment", PYTHONUNBUFFERED.
+    """
+    if count < 2 or UNBUFFERED in environ:
+        return []
+    return [Setting(UNBUFFERED, "1", "several processes write through the launcher's pipes")]
 
 
 def plan_threads(

@@ -13,9 +13,9 @@ from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageE
 from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
+from launcher.engines.job import MPIRUN
 from launcher.engines.mpirun import (
     FOLDER,
-    MPIRUN,
     ROLL_CALL_TIMEOUT_S,
     SERVE,
     fill_line,
@@ -23,8 +23,8 @@ from launcher.engines.mpirun import (
     no_token,
     plan_rsh,
 )
-from launcher.frameworks.python import UNBUFFERED
 from launcher.frameworks.starters import plan_agent_unset
+from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.machine.pythons import own_program

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.machine.process import read_environ
 from launcher.observers import connections
 from launcher.observers.connections import ORPHAN
-from launcher.observers.watched import Children, Workers
+from launcher.observers.watched import Children, Workers, is_single
 from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
@@ -108,7 +109,7 @@ class MeetingWatch:
     @property
     def _are_together(self) -> bool:
         members = self._processes.members
-        return bool(members) and all(one.pid in self._met for one in members)
+        return bool(members) and all(one.pid in self._met and not one.is_single for one in members)
 
     def fire(self, now: float) -> None:
         """Check the processes, or give up if that takes too long."""
@@ -177,6 +178,8 @@ class MeetingWatch:
         demand.
         """
         members = self._processes.members
+        if any(one.is_single for one in members):
+            return True
         if self._are_together:  # but none of another node
             first_end = min(one.end for one in members)
             return self.together_at is not None and first_end - self.together_at >= self._least_s
@@ -208,7 +211,15 @@ class MeetingWatch:
         """Return a message about what was not seen."""
         from launcher.core.ranks import name_ranks
 
-        alone = [one.rank for one in self._processes.members if one.pid not in self._met]
+        members = self._processes.members
+        single = [one.rank for one in members if one.is_single]
+        if single:
+            verb, noun = ("was", "a single process") if len(single) == 1 else ("were", "single processes")
+            return (
+                f"{name_ranks(single)} {verb} started by accelerate launch as {noun}: without an accelerator "
+                "or a rank each does the whole job alone"
+            )
+        alone = [one.rank for one in members if one.pid not in self._met]
         if not alone:
             return (
                 f"no process of this node was seen connected to another node in {age:.0f} s: "
@@ -252,6 +263,7 @@ class MeetingWatch:
             # A fork has its parent's, a process that ends has none
             if size and size != (self._libraries.get(pid) or self._libraries.get(families[pid].pid)):
                 families[pid].changed = now
+                families[pid].is_single |= is_single(read_environ(pid), on_cpus=self._planned.on_cpus)
                 if families[pid].loaded is None and connections.has_framework(pid):
                     families[pid].loaded = now
         self._libraries = libraries

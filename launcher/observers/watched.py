@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Process
 
 IDENTITY = ("RANK", "LOCAL_RANK")
+SINGLE = ("ACCELERATE_USE_CPU", "False")
+"""What ``accelerate launch`` gives only the one process that it starts without a place in a job of its own.
+
+Source: accelerate/utils/launch.py, prepare_simple_launcher_cmd_env (1.15).
+"""
 DIGITS = "0123456789"
 
 
@@ -28,6 +33,7 @@ class Watched:
         ended: When it ended, if the kernel has reported that.
         loaded: When it, or a process below it, was first seen to have loaded a framework's library.
         changed: When it, or a process below it, was last seen to have loaded any library.
+        is_single: Whether Accelerate runs it, or a process below it, alone, whatever it connects to.
         ports: All ports that its environment names.
     """
 
@@ -36,6 +42,7 @@ class Watched:
         self.began = self.seen = self.changed = began
         self.ended: float | None = None
         self.loaded: float | None = None
+        self.is_single = False
         self.ports = {port for value in environ.values() for port in _find_ports(value)}
 
     @property
@@ -53,6 +60,15 @@ def _find_ports(value: str) -> Iterator[int]:
         digits = part[: len(part) - len(part.lstrip(DIGITS))]
         if len(digits) in (4, 5):
             yield int(digits)
+
+
+def is_single(environ: Mapping[str, str], *, on_cpus: bool) -> bool:
+    """Whether Accelerate runs a process with this environment alone: without an accelerator, or a rank.
+
+    With both it joins the job. Without an accelerator it may join a group, but does not use it.
+    """
+    name, value = SINGLE
+    return environ.get(name) == value and (on_cpus or "LOCAL_RANK" not in environ)
 
 
 class Children:
@@ -111,8 +127,13 @@ class Workers:
         return is_new
 
     def _recognize(self, pid: int, now: float) -> Watched | None:
-        """Return a worker; None for a process that has no rank of its own, or not yet."""
+        """Return a worker; None for a process that has no rank of its own, or not yet.
+
+        Accelerate's single process has none: the node's index counts it.
+        """
         environ = read_environ(pid)
+        if is_single(environ, on_cpus=False):
+            return Watched(pid, int(environ.get("NODE_RANK", "0")), environ, now)
         rank, local_rank = (environ.get(name) for name in IDENTITY)
         if rank is None or local_rank is None or (rank, local_rank) == self._own or not rank.isdecimal():
             return None

@@ -136,6 +136,7 @@ def list_working(place: str) -> tuple[str, ...]:
 FLAGS = tuple(map(_read, read_blocks("options/flags.txt")))
 ROLE_FLAGS, TENSORFLOW = _list("role"), _list("tensorflow")
 EMPTY_IS_UNSET, ONLY_TORCHRUN = _list("empty"), _list("agent")
+PASSED_TO_TORCHRUN, PASSED_TO_RANKS = _list("to-torchrun"), _list("to-ranks")
 RESTART_RULES = tuple(flag.dest for flag in FLAGS if flag.group == "restarts" and flag.dest != "restarts")
 NEEDS = {
     flag.dest: (flag.needs.partition("=")[0], flag.needs.partition("=")[2]) for flag in FLAGS if flag.needs

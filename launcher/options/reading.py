@@ -34,7 +34,7 @@ from launcher.options.flags import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from typing import Any
 
 PET_PREFIX = "PET_"
@@ -147,6 +147,15 @@ class Options:
         """Return the origins of those of these flags that were given and not switched off."""
         found = [self._given[dest] for dest in dests if dest in self._given]
         return [given.origin for given in found if given.value]
+
+    def spell(self, dests: Container[str]) -> list[str]:
+        """Return those of these flags that were given, as words for the command line of another launcher."""
+        words = []
+        for flag in FLAGS:
+            given = self._given.get(flag.dest)
+            if given is not None and flag.dest in dests and (given.text if flag.parse else given.value):
+                words.append(f"{flag.name}={given.text}" if flag.parse else flag.name)
+        return words
 
     def with_inner(self, inner: Options) -> Options:
         """Return these options merged with ``inner`` (nearer to the processes), which wins."""

@@ -15,7 +15,7 @@ from launcher.command.line import (
 )
 from launcher.core.environ import shorten
 from launcher.core.model import Fact, NodeCommand
-from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice
+from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN
 from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
 from launcher.identity.ledger import RULE, Ledger
@@ -25,7 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.engines.agents import Request
+    from launcher.engines.choice import Choice
+    from launcher.engines.job import Request
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -50,7 +51,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     return (
         *note_framework(case.options),
         *table.check(case),
-        *check_deepspeed(case, request, host),
+        *_note_hostfile(case, request, host),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *_note_port(ledger, case),
@@ -192,6 +193,19 @@ def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
     return ()
 
 
+def _note_hostfile(case: Case, request: Request, host: Host) -> tuple[str, ...]:
+    """Return the notes on the hostfile that DeepSpeed's command reads.
+
+    Raises:
+        UsageError: It does not fit the job.
+    """
+    if request.own is None or request.own.launcher.name != "deepspeed":
+        return ()
+    from launcher.engines.hostfile import check_hostfile
+
+    return check_hostfile(request.own, case.topology, case.machine, host)
+
+
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each unknown LAUNCHER_* variable, which is most likely a typing error."""
     unknown = find_unknown(environ)
@@ -216,20 +230,6 @@ def note_unheard(options: Options, agent: NodeCommand | None) -> list[str]:
     if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
         return []
     return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
-
-
-def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]:
-    """Return the notes about a job with ``--framework deepspeed`` or DeepSpeed's command; else nothing.
-
-    Raises:
-        LauncherError: The job would not start correctly.
-    """
-    own = request.own if request.own is not None and request.own.launcher.name == "deepspeed" else None
-    if own is None and case.options.text("framework") != "deepspeed":
-        return ()
-    from launcher.frameworks.deepspeed_checks import check
-
-    return check(case, own, host)
 
 
 ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")

@@ -22,11 +22,11 @@ from launcher.core.model import (
     Setting,
     Topology,
 )
-from launcher.engines.agents import plan_engine, refuse_framework, refuse_roles
-from launcher.engines.choice import Choice
+from launcher.engines.choice import Choice, plan_engine, refuse_framework, refuse_roles
+from launcher.engines.job import KnownJob
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
-from launcher.frameworks.horovod_meeting import GLOO
+from launcher.frameworks.horovod import GLOO
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.numa import read_layout
 from launcher.sources.launched import MARKER
@@ -107,7 +107,7 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     binding = Binding()
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
-    choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
+    choice, agent = plan_engine(KnownJob(request, allocation, topology, machine, environ, host, binding))
     if agent is not None:
         roles = table.name_roles(options)
         if roles is not None:

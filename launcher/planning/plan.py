@@ -27,9 +27,9 @@ from launcher.core.model import (
     Topology,
 )
 from launcher.core.mpi import STARTED_BY_MPI
-from launcher.engines.choice import WITH_WORKERS
-from launcher.frameworks import python, table, torch
-from launcher.frameworks.horovod_meeting import TRAP
+from launcher.engines.job import WITH_WORKERS
+from launcher.frameworks import table, torch
+from launcher.frameworks.horovod import TRAP
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
@@ -124,7 +124,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     options, environ, topology = case.options, case.environ, case.topology
     shown = _list_shown(shape)
     proof = _choose_proof(parts, shown)
-    unbuffered = python.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
+    unbuffered = torch.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
@@ -184,7 +184,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
     Raises:
         LauncherError: They cannot be watched as the user requests.
     """
-    allocation = parts.case.allocation
+    allocation, machine = parts.case.allocation, parts.case.machine
     if parts.case.options.get("metrics_port"):
         require_metrics(host)
     if parts.agent is not None:
@@ -200,6 +200,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
         blind=_find_blindness(parts),
+        on_cpus=machine.gpu_count == 0 and not machine.has_others,
         has_channel=parts.peers is not None,
         starts_again=parts.agent is not None and parts.agent.fleet is not None,
         traces=stays and has_traces(parts.case.environ, host),

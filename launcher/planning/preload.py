@@ -6,7 +6,7 @@ import os
 
 from launcher.command.line import is_python, read_flags
 from launcher.core.model import Preload
-from launcher.frameworks.horovod_meeting import GLOO
+from launcher.frameworks.horovod import GLOO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.model import Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
-from launcher.engines.choice import TORCHRUN
+from launcher.engines.job import TORCHRUN
 from launcher.frameworks import starters, table, torch
 from launcher.machine.gpus import name_visible_gpus, share_gpus
 from launcher.options.flags import FLAGS
@@ -37,7 +37,7 @@ EMPTY_IS_FATAL = ("TF_CONFIG",)
 def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...]:
     """Return the variables that all processes of this node share."""
     return (
-        *torch.plan_common(case.topology, case.origins, role),
+        *torch.plan_common(case, role),
         *([] if case.agent == TORCHRUN else torch.plan_elastic(case.options, case.environ, case.forks)),
         *([] if binding.shares else _plan_threads(case)),
         *table.plan_common(case),
@@ -52,8 +52,8 @@ def _plan_threads(case: Case) -> list[Setting]:
 def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
     """Return the variables of one process."""
     return (
-        *torch.plan_process(place, case.origins),
-        *starters.plan_process(case.topology, place, case.environ, case.forks),
+        *case.state(torch.OF_A_PROCESS, place),
+        *starters.plan_process(case, place),
         *table.plan_process(case, place),
         *_plan_gpus(place, case),
         *torch.plan_bound_threads(case.topology, place, case.machine, binding),

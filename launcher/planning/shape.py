@@ -6,11 +6,12 @@ from launcher.command.line import plan_argv
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Fact, Machine, Scope, Topology
-from launcher.engines.agents import Request, count_processes, read_request, refuse_per_process
-from launcher.engines.choice import MPIRUN
+from launcher.engines.choice import read_request, refuse_per_process
+from launcher.engines.job import MPIRUN, Request
 from launcher.frameworks import jax, table
-from launcher.frameworks.horovod_meeting import GLOO, MPI, Meeting, find_meeting
-from launcher.frameworks.horovod_meeting import NAME as HOROVOD
+from launcher.frameworks.case import Horovod
+from launcher.frameworks.horovod import GLOO, MPI, find_meeting
+from launcher.frameworks.horovod import NAME as HOROVOD
 from launcher.frameworks.script import (
     STRATEGY,
     TENSORFLOW,
@@ -62,7 +63,7 @@ class Shape:
     ledger: Ledger
     allocation: Allocation
     topology: Topology
-    meeting: Meeting
+    meeting: Horovod
     script: Script
 
 
@@ -175,10 +176,10 @@ def _find_framework(
     allocation: Allocation,
     topology: Topology,
     host: Host,
-) -> tuple[Request, Meeting]:
+) -> tuple[Request, Horovod]:
     """Return the request with the framework that the script shows, and how Horovod connects the processes."""
     if request.own is not None or allocation.ranks_at_start:
-        return request, Meeting()
+        return request, Horovod()
     options = request.options
     meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
     if meeting.kind in (MPI, GLOO):
@@ -209,7 +210,11 @@ def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -
     Raises:
         EnvironmentUntrusted: The number is larger than PROCESS_LIMIT.
     """
-    own = count_processes(request, allocation.node_count)
+    own = None
+    if request.own is not None:
+        from launcher.engines.wrapped import count_own
+
+        own = count_own(request.own, allocation.node_count)
     if own is not None and (own <= PROCESS_LIMIT or allocation.ranks_at_start):
         return own
     claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim

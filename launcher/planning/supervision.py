@@ -47,6 +47,7 @@ def plan_supervision(
     preemption: Preemption | None = None,
     towards: str = "",
     blind: str = "",
+    on_cpus: bool = False,
     has_channel: bool = False,
     starts_again: bool = False,
     traces: bool = False,
@@ -59,7 +60,7 @@ def plan_supervision(
     ``of_agent``: an agent is the parent of the processes. We watch only the agent, which has its own logs and
     restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
     for a single node. ``is_program``: the program of each process comes from standard input. ``blind``: why
-    we cannot see whether the processes connect; empty if we can.
+    we cannot see whether the processes connect; empty if we can. ``on_cpus``: this node has no accelerator.
     ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
     which the launcher starts again for all nodes. ``traces``: OpenTelemetry gets spans of the job.
 
@@ -96,7 +97,7 @@ def plan_supervision(
         preemption=preemption,
         metrics_port=int(options.number("metrics_port", 0)),
         metrics_towards=towards,
-        contact=_plan_contact(options, topology, blind, of_agent=of_agent),
+        contact=_plan_contact(options, topology, blind, of_agent=of_agent, on_cpus=on_cpus),
         log=plan_log(options),
         stdin=_plan_stdin(options, topology, starts=starts_node and not of_agent, is_program=is_program),
     )
@@ -121,7 +122,9 @@ def plan_log(options: Options) -> LogStyle:
     )
 
 
-def _plan_contact(options: Options, topology: Topology, blind: str, *, of_agent: bool) -> Contact | None:
+def _plan_contact(
+    options: Options, topology: Topology, blind: str, *, of_agent: bool, on_cpus: bool
+) -> Contact | None:
     """Return the check that the processes connect; None for a single process, or without a check.
 
     Raises:
@@ -137,7 +140,7 @@ def _plan_contact(options: Options, topology: Topology, blind: str, *, of_agent:
     if not topology.places:
         return None
     timeout_s = options.number("meeting_timeout", MEETING_TIMEOUT_S)
-    return Contact(timeout_s, required, topology.spans_nodes, of_agent)
+    return Contact(timeout_s, required, topology.spans_nodes, of_agent, on_cpus)
 
 
 def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
+from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
-from launcher.engines.mpirun_job import MpirunJob, carries
 from launcher.machine.mpi import Mpi, find_mpi
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.node_init import ENVIRON as SSH_ENVIRON

@@ -134,6 +134,32 @@ def test_a_process_that_talks_to_itself_has_not_met() -> None:
     assert warnings(run(TO_ITSELF))
 
 
+IN_ACCELERATE = f"""
+place = dict(os.environ, ACCELERATE_USE_CPU="False")
+subprocess.run([sys.executable, "-c", sys.argv[1] + '''\nlibrary = load()
+kept = meet()\ntime.sleep({LONG})'''], env=place, check=True)
+"""
+"""As by ``accelerate launch`` in a rank without a GPU: its process joins a group, and trains alone."""
+
+
+def test_processes_of_accelerate_that_use_no_job_are_warned_about() -> None:
+    """Without an accelerator it ignores the job: the connections of its process prove nothing."""
+    told = warnings(run(IN_ACCELERATE))
+    assert told and all("started by accelerate launch" in line for line in told)
+
+
+def test_a_single_process_of_accelerate_is_warned_about(tmp_path: Path) -> None:
+    """As COMMAND, where its own configuration is for one process: it gives that one no rank."""
+    program = tmp_path / "accelerate"
+    child = f"import os, time\nassert 'RANK' not in os.environ\ntime.sleep({LONG})"
+    program.write_text(f'#!/bin/sh\nACCELERATE_USE_CPU=False {sys.executable} -c "{child}"\n')
+    program.chmod(0o755)
+    line = (str(program), "launch", "--config_file", "one.yaml", "train.py")
+    few = ("run", "--nproc-per-node", "2", "--meeting-timeout", "1", "--", *line)
+    (told,) = warnings(launch(*few, interpreter=OWN_NETWORK))[:1]
+    assert "[never-met] rank 0 was started by accelerate launch as a single process: " in told
+
+
 def test_processes_that_meet_late_take_the_warning_back() -> None:
     """A slow start is no failure: one line completes what was said."""
     done = run(LATE)

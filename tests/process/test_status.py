@@ -27,6 +27,7 @@ from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 from tests.process.test_terminal import Terminal
+from tests.pythons import need_python
 
 pytestmark = pytest.mark.xdist_group("status")
 
@@ -43,6 +44,14 @@ if os.fork() == 0:
     load()
 open(sys.argv[1] + "/up-" + os.environ["RANK"], "w").close()
 os.wait()
+"""
+LOOPS = """
+import os, sys, time
+def loop(seen):
+    while not os.path.exists(sys.argv[1] + "/end"):
+        time.sleep(0.05)
+open(sys.argv[1] + "/up-" + os.environ["RANK"], "w").close()
+loop("by rank " + os.environ["RANK"])
 """
 
 
@@ -283,6 +292,22 @@ def test_debug_runs_no_program_of_another_user() -> None:
         with pytest.raises(Unavailable, match=f"user {NOBODY}"):
             find_debugger(0, other.pid)
         other.communicate(b"\n")
+
+
+def test_debug_attaches_pdb_and_lets_go(tmp_path: Path) -> None:
+    """The prompt sees the variables of the rank; after ``quit`` the rank goes on."""
+    job = Asked(tmp_path, script=LOOPS, python=need_python(14))
+    try:
+        line = [sys.executable, "-m", "launcher", "debug", "--job", str(job.launcher.pid), "--rank", "1"]
+        environ, asked = clean_environ(**job.environ), "p seen\nquit\n"
+        done = subprocess.run(
+            line, env=environ, input=asked, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0 and "(Pdb) 'by rank 1'" in done.stdout, done.stderr
+        (tmp_path / "end").touch()
+        assert job.launcher.wait(30) == 0
+    finally:
+        job.end()
 
 
 def test_stacks_shows_equal_stacks_once(tmp_path: Path) -> None:

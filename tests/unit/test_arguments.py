@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -246,3 +247,14 @@ def test_a_rehearsal_of_a_script_that_is_not_there_starts_no_node() -> None:
     """One error, and not that of every node."""
     with pytest.raises(CommandNotFound, match="no such script on this machine"):
         dispatch(("rehearse", "--like", "slurm", "--", "/nonexistent/train.py"), {})
+
+
+def test_what_a_python_runs_by_its_name_is_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled code, an archive, and a folder with ``__main__.py``: none needs ``python`` in front of it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer").mkdir()
+    assert plan_argv(("./trainer",), Options(), {}) == ("./trainer",)
+    (tmp_path / "trainer" / "__main__.py").touch()
+    assert plan_argv(("trainer",), Options(), {}) == ("trainer",)  # may be a program of this name
+    for name in ("train.py", "train.pyc", "train.pyz", "trainer/", "./trainer"):
+        assert plan_argv((name, "--x"), Options(), {"PYTHON_EXEC": "/py"}) == ("/py", name, "--x")

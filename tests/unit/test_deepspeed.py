@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.agent.starter import read_status
-from launcher.core.errors import LauncherError, NotReady
+from launcher.core.errors import LauncherError
 from launcher.core.model import Plan
-from launcher.frameworks.deepspeed_checks import is_abandoned
-from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
@@ -164,37 +160,6 @@ def test_gpus_that_a_hostfile_leaves_idle_are_worth_a_word() -> None:
     """Slots for half of them may be what the user wants."""
     job = plan("deepspeed", "-H", "/hosts", "train.py", files={"/hosts": HOSTS}, gpus=8, **TWO_NODES)
     assert any("two slots=4, and this node has 8 GPUs" in note for note in job.notes)
-
-
-def test_the_lock_of_a_build_that_was_killed_is_named(tmp_path: Path) -> None:
-    """Every process would wait for it forever; one that a process has open is somebody who compiles."""
-    lock = tmp_path / "fused_adam" / "lock"
-    lock.parent.mkdir()
-    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
-    options = read_options({"framework": "deepspeed", "nproc_per_node": "1"}, {})
-    with lock.open("w"):
-        assert plan_job(environ, Host(), options, ("true",))
-        os.utime(lock, (time.time() - 7200,) * 2)
-        with pytest.raises(NotReady, match=f"rm {lock}"):
-            plan_job(environ, Host(), options, ("true",))
-        os.utime(lock)
-    with pytest.raises(NotReady, match=f"rm {lock}"):
-        plan_job(environ, Host(), options, ("true",))
-    assert plan_job(environ, Host(), read_options({"nproc_per_node": "1"}, {}), ("true",))
-
-
-@pytest.mark.parametrize("mount", ["nfs4", "fuse.s3fs", "lustre", ""])
-def test_a_lock_that_another_node_may_hold_is_not_named(tmp_path: Path, mount: str) -> None:
-    """No process here has it open; only its age tells."""
-    (tmp_path / "ext" / "fused_adam").mkdir(parents=True)
-    (tmp_path / "ext/fused_adam/lock").touch()
-    device = (tmp_path / "ext").stat().st_dev
-    (tmp_path / "proc/self").mkdir(parents=True)
-    line = f"1 0 {os.major(device)}:{os.minor(device)} / / rw - {mount} x rw\n" if mount else ""
-    (tmp_path / "proc/self/mountinfo").write_text(line)
-    assert not is_abandoned("/ext/fused_adam/lock", Host(str(tmp_path)))
-    (tmp_path / "proc/self/mountinfo").write_text(line.replace(mount, "ext4") if mount else "")
-    assert is_abandoned("/ext/fused_adam/lock", Host(str(tmp_path))) is bool(mount)
 
 
 HEAD: dict[str, Any] = {"hosts": "one,two", "node_rank": "0", "token_file": "/job.token"}

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import UsageError
-from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
-from launcher.engines.mpirun_job import MpirunJob, carries
+from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
 from launcher.machine.mpi import Mpi
 
 OPEN_MPI_3 = Mpi("/opt/ompi/bin/mpirun", "Open MPI", "3.1.6")

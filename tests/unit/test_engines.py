@@ -552,6 +552,51 @@ def test_process_1_of_a_container_stays_as_the_agents_parent() -> None:
 # Commands that are launchers
 
 
+def test_an_ipv6_master_has_brackets_only_on_a_command_line() -> None:
+    """Composer's variable is PyTorch's, too; that of the others becomes torchrun's flag."""
+    nodes = {**NODES, "master_addr": "fd00::4"}
+    assert told(plan("composer", "train.py", **nodes))[1]["MASTER_ADDR"] == "fd00::4"
+    assert told(plan("swift", "sft", **nodes))[1]["MASTER_ADDR"] == "[fd00::4]"
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "told_by"),
+    [
+        ("axolotl train a.yml", ("--launcher=torchrun",), "PET_"),
+        ("axolotl train a.yml --launcher torchrun", ("--launcher=torchrun",), "PET_"),
+        ("llamafactory-cli train a.yaml", (), ""),
+        ("lmf train a.yaml lr=1", (), ""),
+        ("swift sft --model a --dataset b", (), ""),
+    ],
+)
+def test_programs_with_a_torchrun_inside_are_told_of_the_job(
+    line: str, flags: tuple[str, ...], told_by: str
+) -> None:
+    """By the variables that they or their torchrun read; each of these would be a job per process."""
+    words = tuple(line.split())
+    job = plan(*words, machine={"gpus": 4}, **NODES)
+    argv, variables = told(job)
+    assert argv == (*words[:2], *flags, *words[2:])
+    expected = {"NNODES": "2", "NPROC_PER_NODE": "4", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.4"}
+    assert {f"{told_by}{name}": text for name, text in expected.items()}.items() <= variables.items()
+    assert ("FORCE_TORCHRUN" in variables) is (words[0] in ("llamafactory-cli", "lmf"))
+    assert job.engine == {"lmf": "llamafactory", "llamafactory-cli": "llamafactory"}.get(words[0], words[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "axolotl preprocess a.yml",
+        "axolotl train a.yml --launcher python",
+        "llamafactory-cli export a.yaml",
+        "swift build",
+        "swift infer",
+    ],
+)
+def test_their_other_commands_are_no_launchers(line: str) -> None:
+    assert find_launcher(line.split()) is None
+
+
 def test_the_quick_look_knows_every_launcher() -> None:
     """What `may_be_launcher` does not know is never found."""
     calls = {
@@ -665,9 +710,9 @@ def test_accelerate_is_told_by_flags_in_front_of_its_own() -> None:
         "launch",
         "--num_machines=2",
         "--machine_rank=1",
-        "--num_processes=8",
         "--main_process_ip=10.0.0.4",
         "--main_process_port=6105",
+        "--num_processes=8",
         "--deepspeed_multinode_launcher=standard",
         *line[2:],
     )

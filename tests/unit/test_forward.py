@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.engines.forward import choose_forwarded, list_withheld, plan_starter_environ
+from launcher.sources.rows import NODES, PLATFORMS
 
 SECRET = "s3cr3t" + "Zq9XvT7LmK2pR8wB4nY6"
 OF_THE_JOB = {
@@ -127,3 +128,13 @@ def test_mpirun_itself_gets_what_ranks_get_and_what_it_needs() -> None:
     assert own["HYDRA_LAUNCHER_EXTRA_ARGS"] == "-F x"
     asked = choose_forwarded(environ, ("HF_TOKEN",))
     assert set(plan_starter_environ(environ, asked, ())) - set(own) == {"HF_TOKEN"}
+
+
+def test_the_index_of_a_node_stays_there() -> None:
+    """On every platform that numbers its nodes: each rank would take itself for one of node 0."""
+    names = [
+        name
+        for name in (*(row.index for row in NODES), *(row.node_rank for row in PLATFORMS.values()))
+        if name
+    ]
+    assert len(names) > 8 and choose_forwarded(dict.fromkeys(names, "0")) == ()

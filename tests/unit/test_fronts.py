@@ -7,7 +7,7 @@ import pytest
 from launcher.command.fronts import find_front, read_fronts
 from launcher.command.line import behind_front, plan_argv, reads_program
 from launcher.core.errors import UsageError
-from launcher.engines.agents import read_request
+from launcher.engines.choice import read_request
 from launcher.machine.host import Host
 from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
@@ -41,6 +41,8 @@ def behind(line: str) -> str:
             "ddprof -S service",
             "rocprofv3 --hip-trace --",
         ),
+        *("tini -g --", "tini -p SIGTERM --", "dumb-init --rewrite 15:2", "prlimit --nofile=65536"),
+        *("compute-sanitizer --tool racecheck", "ddtrace-run", "opentelemetry-instrument --service_name a"),
         *("uv run", "uv run --with numpy --no-sync", "uv run --", "poetry run", "pdm run", "pixi run -e gpu"),
         *("conda run -n env --no-capture-output", "conda run --live-stream -p /env", "micromamba run -n env"),
         *("singularity exec --nv -B /data image.sif", "apptainer exec --rocm docker://pytorch"),
@@ -72,6 +74,7 @@ def test_what_is_behind_a_front_is_found(front: str) -> None:
             "coverage run --rcfile=x",
             "kernprof -l -v",
         ),
+        *("pyinstrument -o out.html -r html", "python -m pyinstrument", "python -m ipdb -c continue"),
         *("memray run -o out.bin", "viztracer -o out.json", "python -m viztracer --", "scalene --cpu"),
         *("nice python -m cProfile", "uv run coverage run", "env A=1 uv run python -m cProfile"),
     ],

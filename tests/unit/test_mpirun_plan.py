@@ -18,7 +18,7 @@ from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
 from launcher.core.model import Fleet, NodeCommand, Plan
 from launcher.engines.mpirun import FOLDER, JOB, WRAPPER
-from launcher.frameworks.python import UNBUFFERED
+from launcher.frameworks.torch import UNBUFFERED
 from launcher.machine.host import Host
 from launcher.options.parser import read_run
 from launcher.options.reading import read_options
@@ -507,3 +507,12 @@ def test_names_of_the_environment_reach_no_terminal_raw(
     evil: Mapping[str, str] = {**ENVIRON, "A\x1b[31mB": "x", "C\nD": "y"}
     text, _ = shown(tmp_path, capfd, node(environ=evil), "--hosts", ",".join(HOSTS), "--token-file", "/t")
     assert "\x1b" not in text and "A\\x1b[31mB" in text
+
+
+def test_switches_that_are_off_and_a_framework_that_flags_name_reach_the_ranks() -> None:
+    """LAUNCHER_EXPAND_ARGS=0 is no switch that is on; a flag of TensorFlow names the framework."""
+    off = {"LAUNCHER_EXPAND_ARGS": "0", "LAUNCHER_VERIFY_FABRIC": "0"}
+    agent, _ = agent_of(plan(node(environ={**ENVIRON, **off}), hosts=",".join(HOSTS)))
+    assert not {"--expand-args", "--verify-fabric"} & {*agent.argv}
+    agent, _ = agent_of(plan(node(), hosts=",".join(HOSTS), tf_server="script"))
+    assert "--framework=tensorflow" in agent.argv

@@ -43,6 +43,10 @@ LINES: dict[str, tuple[str, str, str]] = {
     ),
     "bash run_train.sh": (f"process 2 {AGAIN}", f"process 4 {AGAIN}", f"process 2 {EACH}"),
     "accelerate launch -m axolotl.cli.train lora.yml": ("accelerate 2", "accelerate 4", "accelerate 2"),
+    "axolotl train lora.yml": ("axolotl 2", "axolotl 4", "axolotl 2"),
+    "axolotl train lora.yml --launcher python": ("process 2", "process 4", "process 2"),
+    "llamafactory-cli train sft.yaml": ("llamafactory 2", "llamafactory 4", "llamafactory 2"),
+    "swift sft --model a --dataset b": ("swift 2", "swift 4", "swift 2"),
     "accelerate launch --config_file multi_gpu.yaml sft.py": (
         *("accelerate 2", "accelerate 4", "accelerate 2"),
     ),

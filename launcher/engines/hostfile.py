@@ -1,0 +1,88 @@
+"""The hostfile that DeepSpeed's command reads, its default one or the user's: does it fit the job?
+
+Loaded only if the command is DeepSpeed's own.
+
+Source: deepspeed/launcher/runner.py, fetch_hostfile (0.19).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from launcher.core.environ import Malformed, parse_int
+from launcher.core.errors import Problem, UsageError
+from launcher.machine.own_names import own_places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.command.launchers import Command
+    from launcher.core.model import Machine, Topology
+    from launcher.machine.host import Host
+
+DEFAULT = "/job/hostfile"
+FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")
+"""Its flags that choose among the nodes and GPUs of the hostfile."""
+
+
+def check_hostfile(own: Command, topology: Topology, machine: Machine, host: Host) -> tuple[str, ...]:
+    """Return a note if the hostfile leaves GPUs of this node idle.
+
+    Raises:
+        UsageError: It names other nodes than the job has, or more processes than this node has GPUs.
+    """
+    path, nodes = own.value("hostfile") or own.value("H"), topology.node_count or 1
+    if nodes == 1:  # with a file of the user's DeepSpeed itself starts its nodes from here
+        found = [] if path else _read(host.read_text(DEFAULT))
+        foreign = [name for name, _ in found if name != "localhost" and not own_places(host, (name,))]
+        if foreign:
+            raise UsageError(_starts_others(foreign))
+        return ()
+    text = host.read_text(os.path.abspath(path)) if path else None
+    if path is None or (text is None and host.is_recorded()) or own.has(*FILTERS):
+        return ()
+    entries = _read(text)
+    if len(entries) != nodes:
+        what = f"{len(entries)} nodes that DeepSpeed can read, and the job has {nodes}"
+        raise UsageError(_misfit(path, what, "one line NAME slots=N for each node, node 0 first"))
+    if topology.node_rank is None or not machine.gpu_count:
+        return ()
+    name, slots = entries[topology.node_rank]
+    what = f"{name} slots={slots}, and this node has {machine.gpu_count} GPUs"
+    if slots > machine.gpu_count:
+        raise UsageError(_misfit(path, what, f"slots={machine.gpu_count}"))
+    return (f"{path}: {what}: the others are idle",) if slots < machine.gpu_count else ()
+
+
+def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
+    """Return the text of a hostfile, one line for each node."""
+    return "".join(f"{host} slots={per_node}\n" for host in hosts)
+
+
+def _read(text: str | None) -> list[tuple[str, int]]:
+    """Return the nodes and slots that DeepSpeed understands; it stops by itself at any other line."""
+    entries = []
+    for words in (line.split() for line in (text or "").splitlines()):
+        if len(words) > 1 and not words[0].startswith("#"):
+            with suppress(Malformed):
+                entries.append((words[0], parse_int(words[1].removeprefix("slots="))))
+    return entries
+
+
+def _starts_others(foreign: list[str]) -> Problem:
+    return Problem(
+        "default-hostfile",
+        f"{DEFAULT} exists, and deepspeed reads it by default: it would start processes on "
+        f"{', '.join(foreign[:4])}, by ssh, in a job of one node",
+        "this node",
+        f"for a job of these nodes start the launcher on each with --hostfile {DEFAULT}; for this node alone "
+        "pass deepspeed a hostfile of its own, or none: deepspeed --hostfile=none ...",
+    )
+
+
+def _misfit(path: str, what: str, right: str) -> Problem:
+    fix = f"{right}; or leave it out: the launcher writes one"
+    where = "command line and this node"
+    return Problem("hostfile-mismatch", f"deepspeed --hostfile {path}: {what}", where, fix)
