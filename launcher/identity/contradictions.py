@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
-from launcher.identity.ledger import IDENTITY, STARTED, Ledger, is_typed, open_ledger
+from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, open_ledger
 from launcher.identity.topology import is_by_domain
 
 TYPE_CHECKING = False
@@ -150,11 +150,16 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
         return
     if all(claim is not None and is_typed(claim) for claim in claims):
         return  # the user may run several nodes on one machine
-    if node and _is_in_order(ledger) and host.is_called(address):
+    first = topology.places[0]
+    # The launcher around this one has checked its own: then the user may run several nodes on one machine
+    is_lowest = first.local_rank == 0 and not any(item.source == LAUNCHED for item in ledger.evidence)
+    is_after = (is_lowest and first.rank > 0) or (node and _is_in_order(ledger))
+    if is_after and host.is_called(address):
+        fact, what = (Fact.NODE_RANK, f"this is node {node}") if node else (Fact.RANK, "rank 0 is on another")
         yield ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but this is node {node} "
-            f"({ledger.origin(Fact.NODE_RANK)}): the master is node 0",
-            ledger.correct(Fact.MASTER_ADDR, Fact.NODE_RANK),
+            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but {what} ({ledger.origin(fact)}): "
+            "the master is node 0",
+            ledger.correct(Fact.MASTER_ADDR, fact),
         )
     elif any(place.rank == 0 for place in topology.places):
         where = _find_elsewhere(ledger, address, host)

@@ -30,6 +30,8 @@ STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
 IDENTITY = (*STARTED, Fact.LOCAL_SIZE, Fact.NODE_RANK, Fact.NODE_COUNT)
 DEFAULTS = "torch_env"
 """The source of variables (RANK, WORLD_SIZE) that users and images may set too."""
+LAUNCHED = "launched"
+"""The source of the contract of a launcher around this one."""
 RULE = "rule"
 """Source name of claims that follow only from other facts."""
 FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}

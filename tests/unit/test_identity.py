@@ -434,6 +434,13 @@ def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
     assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text
 
 
+@pytest.mark.parametrize("starter", [HYDRA, FLUX, OPEN_MPI, "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0"])
+def test_the_lowest_rank_of_a_later_node_is_not_where_the_master_is(starter: str) -> None:
+    """``MASTER_ADDR=$(hostname)`` in a shell on each node, whose index nothing proves."""
+    text = refused(f"{starter} MASTER_ADDR=here")
+    assert "MASTER_ADDR='here' is this node itself, but" in text and "unset the wrong one" in text
+
+
 def test_an_index_that_cannot_be_names_the_sizes_that_show_it() -> None:
     text = refused(f"{HALF} {MASTER} SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2")
     assert "MPI_LOCALNRANKS='2' on each node" in text
