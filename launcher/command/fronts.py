@@ -90,12 +90,14 @@ def find_front(argv: Sequence[str]) -> Fronted:
     """Return what is in front of the command in a command line; nothing if no command comes behind it."""
     found = Fronted()
     fronts = read_fronts() if argv else []
-    while found.kind != SCRIPT:
+    while argv and found.kind != SCRIPT:
+        word = argv[found.count]
+        called = "-m" if is_python(word) else word.rpartition("/")[2]
         for front in fronts:
-            place = _match(argv, found.count, front)
+            place = _match(argv, found.count, front) if front.words[0] == called else 0
             place = place and _skip(argv, place, front)
             if place and place < len(argv):
-                runner = argv[found.count] if is_python(argv[found.count]) else ""
+                runner = word if is_python(word) else ""
                 is_elsewhere = found.is_elsewhere or front.kind == ELSEWHERE
                 found = Fronted(place, front.kind, runner if front.kind == SCRIPT else "", is_elsewhere)
                 break

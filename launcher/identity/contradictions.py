@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
-from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, open_ledger
+from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed
 from launcher.identity.topology import is_by_domain
 
 TYPE_CHECKING = False
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
-    from launcher.options.reading import Options
 
 
 STARTERS = {
@@ -32,7 +31,7 @@ OF_NODES = (Fact.NODE_COUNT, Fact.NODE_RANK, Fact.NODE_RANGE, Fact.HOSTS, *START
 
 
 def seal_lone_world(
-    evidence: Sequence[Evidence], around: Sequence[Evidence], options: Options
+    ledger: Ledger, evidence: tuple[Evidence, ...], around: Sequence[Evidence]
 ) -> tuple[Evidence, ...]:
     """Return the evidence; refuse a starter's world of this node alone if anything states several nodes.
 
@@ -40,20 +39,19 @@ def seal_lone_world(
     ``--nnodes 1`` says that this is meant. Then nothing around the starter says which node this is.
 
     Args:
+        ledger: The claims of the options and of the sources.
         evidence: Evidence of the sources, the innermost first.
         around: Evidence of sources outside of one that seals.
-        options: The user's options.
 
     Raises:
         EnvironmentUntrusted: The world is of one node, and the job of several.
     """
-    ledger = open_ledger(evidence, options)
     whole = _find_whole(ledger)
     others = [item for item in (*ledger.evidence, *around) if item.source not in ledger.speakers]
     known = {claim.fact for item in others for claim in item.claims}
     said = [origin for item in others for origin in _list_several(item, counted=Fact.NODE_COUNT in known)]
     if whole is None or not said:
-        return tuple(evidence)
+        return evidence
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
     name = STARTERS.get(whole.source, f"what set {whole.origin.partition('=')[0]}")
@@ -64,7 +62,7 @@ def seal_lone_world(
         f"them: launcher run -- COMMAND in place of {name}",
     )
     ledger.fold(lambda _: [problem]).check()
-    return ()
+    return evidence
 
 
 def _find_whole(ledger: Ledger) -> Claim | None:

@@ -18,7 +18,7 @@ from launcher.sources.rows import NODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 NODE_FILE = "PBS_NODEFILE"
 NODE_INDEX = "PBS_NODENUM"
@@ -45,33 +45,29 @@ FIXES = {block.name: block.fields["text"] for block in BLOCKS if "text" in block
 FLAGS, TASK, _, PBS_FIX, LSF_FIX, SCRIPT_FIX, _, MPI_FIX = FIXES.values()
 
 
+LIMITS = {"counts": 1, "sizes": 1, "indices": 0, "ranks": 0}
+"""Kinds of signs that are numbers, and the largest number that is none."""
+KINDS = (*LIMITS, "marks", "lists")
+
+
 @frozen
 class Signs:
-    """The variables of one platform, by the kind of sign; `fix` is the text, `unless` a variable or empty."""
+    """The variables of one platform with their kinds; `fix` is the text, `unless` a variable or empty."""
 
     fix: str
-    counts: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ()
-    indices: tuple[str, ...] = ()
-    ranks: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
+    kinds: Mapping[str, str]
     unless: str = ""
-
-    def names(self) -> tuple[str, ...]:
-        """Return all of the variables that can be a sign."""
-        return (*self.counts, *self.sizes, *self.indices, *self.ranks, *self.marks, *self.lists)
 
 
 def _read_table() -> Iterator[Signs]:
-    kinds = ("counts", "sizes", "indices", "ranks", "marks", "lists")
     for block in BLOCKS:
         if block.name == "nodes":
-            yield from (Signs(TASK, (row.count,), indices=(row.index,)) for row in NODES if not row.processes)
+            yield from (
+                Signs(TASK, {row.count: "counts", row.index: "indices"}) for row in NODES if not row.processes
+            )
         elif "fix" in block.fields:
-            counts, sizes, indices, ranks, marks, lists = (expand(block.words(kind)) for kind in kinds)
-            fix, unless = FIXES[block.fields["fix"]], block.fields.get("unless", "")
-            yield Signs(fix, counts, sizes, indices, ranks, marks, lists, unless)
+            kinds = {name: kind for kind in KINDS for name in expand(block.words(kind))}
+            yield Signs(FIXES[block.fields["fix"]], kinds, block.fields.get("unless", ""))
 
 
 TABLE = tuple(_read_table())
@@ -86,7 +82,7 @@ NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
 """Numbers of nodes on platforms that start one container on each: Determined, OCI Data Science."""
 NAMES = (
     *(NODE_FILE, NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, SLOT_IDS, *NODE_COUNTS, *dict(HOST_FILES)),
-    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name in row.names())),
+    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name in row.kinds)),
 )
 WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
 """Names that are such a suffix, and that no other source reads."""
@@ -98,9 +94,11 @@ def read(reader: Reader) -> None:
     if reader.has(TF_CONFIG) and _names_several(reader):
         return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
-        name = "" if row.unless and reader.has(row.unless) else _find(reader, row)
+        if row.kinds.keys().isdisjoint(reader.environ.keys()) or (row.unless and reader.has(row.unless)):
+            continue
+        name = next(iter([name for name, kind in row.kinds.items() if _is_sign(reader, name, kind)]), "")
         if name:
-            reader.sign(name, row.fix, of_nodes=name not in (*row.sizes, *row.ranks))
+            reader.sign(name, row.fix, of_nodes=row.kinds[name] not in ("sizes", "ranks"))
     _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
@@ -140,13 +138,11 @@ def _names_several(reader: Reader) -> bool:
     return names_several(reader.text(TF_CONFIG) or "")
 
 
-def _find(reader: Reader, row: Signs) -> str:
-    """Return the first variable of a platform that is a sign; empty if there is none."""
-    found = [name for name in (*row.counts, *row.sizes) if is_above(reader, name, 1)]
-    found += [name for name in (*row.indices, *row.ranks) if is_above(reader, name, 0)]
-    found += [name for name in row.marks if reader.has(name)]
-    found += [name for name in row.lists if len(set((reader.text(name) or "").replace(",", " ").split())) > 1]
-    return next(iter(found), "")
+def _is_sign(reader: Reader, name: str, kind: str) -> bool:
+    if kind in LIMITS:
+        return is_above(reader, name, LIMITS[kind])
+    text = reader.text(name) or ""
+    return bool(text) if kind == "marks" else len(set(text.replace(",", " ").split())) > 1
 
 
 def is_above(reader: Reader, name: str, limit: int) -> bool:
