@@ -227,6 +227,7 @@ class Reader:
         self.names: set[str] = set()
         self.read_before: set[str] = set()
         self.environ = environ
+        self._origins: dict[str, str] = {}
         self._claims: list[Claim] = []
         self._problems: list[Problem] = []
         self._notes: list[str] = []
@@ -386,7 +387,11 @@ class Reader:
     def origin(self, name: str) -> str:
         """Return ``NAME='value'`` for a variable that is set, else the text as it is."""
         value = self.environ.get(name)
-        return name if value is None else f"{name}={shorten(value)!r}"
+        if value is None:
+            return name
+        if name not in self._origins:  # a long value is searched for secrets
+            self._origins[name] = f"{name}={shorten(value)!r}"
+        return self._origins[name]
 
     def evidence(self) -> Evidence:
         """Return all recorded claims, signs, problems and notes."""

@@ -27,6 +27,7 @@ else:
         """Make a class a frozen value: its annotations are its fields; its own repr is kept."""
         cls.__match_args__ = names = tuple(cls.__annotations__)
         cls._defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+        cls._tail = tuple(cls._defaults.values())
         for name in ("__init__", "_misfit", "__setattr__", "__delattr__", "__eq__", "__hash__"):
             setattr(cls, name, _Value.__dict__[name])
         for name in ("__post_init__", "__repr__"):
@@ -57,11 +58,13 @@ class _Value:
 
     __match_args__: tuple[str, ...] = ()
     _defaults: dict[str, object] = {}  # noqa: RUF012 - one per class, made by `frozen`
+    _tail: tuple[object, ...] = ()
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         names, fields = self.__match_args__, self.__dict__
-        if len(args) == len(names) and not kwargs:
-            fields.update(zip(names, args))  # noqa: B905 - of the same length
+        left = len(names) - len(args)
+        if not kwargs and 0 <= left <= len(self._tail):
+            fields.update(zip(names, args + self._tail[len(self._tail) - left :]))  # noqa: B905 - as many
         else:
             given = {**self._defaults, **dict(zip(names, args)), **kwargs}  # noqa: B905 - some have defaults
             is_twice = args and not kwargs.keys().isdisjoint(names[: len(args)])

@@ -49,6 +49,9 @@ DEFAULTS = "config"
 """Name of the source of facts from files of defaults."""
 
 
+NO_HOST = Host("", answers={})
+
+
 @frozen
 class Given:
     """A value from the user, its origin (``--nnodes 2`` or ``LAUNCHER_NNODES='2'``) and its text."""
@@ -169,7 +172,7 @@ class Options:
 
     def defaults(self) -> Evidence:
         """Return the facts in files of defaults, as the outermost source."""
-        reader = Reader(DEFAULTS, {}, Host())
+        reader = Reader(DEFAULTS, {}, NO_HOST)
         for flag in OF_FACTS:
             given = self.files.given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
@@ -184,7 +187,7 @@ class Options:
         return self._evidence
 
     def _state(self) -> Evidence:
-        reader = Reader("manual", {}, Host())
+        reader = Reader("manual", {}, NO_HOST)
         reader.even = True  # the user's nodes all have the same number of processes
         if not self._is_platforms("standalone"):
             _claim_standalone(reader, self._given.get("standalone"))

@@ -71,6 +71,11 @@ def _read_table() -> Iterator[Signs]:
 
 
 TABLE = tuple(_read_table())
+PLACES: dict[str, list[int]] = {}
+"""Indices of the rows with a variable."""
+for _place, _row in enumerate(TABLE):
+    for _name in _row.kinds:
+        PLACES.setdefault(_name, []).append(_place)
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
 """Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
@@ -93,8 +98,9 @@ def read(reader: Reader) -> None:
     """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
     if reader.has(TF_CONFIG) and _names_several(reader):
         return  # TF_CONFIG says more, also about a task without a rank
-    for row in TABLE:
-        if row.kinds.keys().isdisjoint(reader.environ.keys()) or (row.unless and reader.has(row.unless)):
+    for place in sorted({place for name in reader.environ for place in PLACES.get(name, ())}):
+        row = TABLE[place]
+        if row.unless and reader.has(row.unless):
             continue
         name = next(iter([name for name, kind in row.kinds.items() if _is_sign(reader, name, kind)]), "")
         if name:
