@@ -42,9 +42,9 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     have started one launcher per node, unless it shows that there are several.
     """
     asked = ledger.options.text("scope", "auto")
-    several = _find_several(ledger)
-    if several is not None:
-        return Scope.PROCESS, ledger.fold(lambda it: _refuse_node(it, several, asked))
+    shown = _find_process(ledger)
+    if shown:
+        return Scope.PROCESS, ledger.fold(lambda it: _refuse_node(it, shown, asked))
     if asked == Scope.PROCESS.value and (problem := _refuse_process(ledger)) is not None:
         return Scope.NODE, ledger.fold(lambda _: [problem])
     if asked != "auto":
@@ -62,11 +62,10 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     return Scope.NODE, ledger
 
 
-def _refuse_node(ledger: Ledger, several: Claim, asked: str) -> Iterator[Problem]:
+def _refuse_node(ledger: Ledger, shown: str, asked: str) -> Iterator[Problem]:
     if asked == Scope.NODE.value:
         yield ledger.contradiction(
-            f"{ledger.options.origins('scope')[0]} but {several.origin}: this is one of several "
-            "processes of this node",
+            f"{ledger.options.origins('scope')[0]} but {shown}",
             "leave it out, or have the platform start one launcher per node",
         )
 
@@ -87,18 +86,21 @@ def _refuse_process(ledger: Ledger) -> Problem | None:
     )
 
 
-def _find_several(ledger: Ledger) -> Claim | None:
-    """Return a claim that shows that several processes were started on this node; None without one.
+def _find_process(ledger: Ledger) -> str:
+    """Return what shows that this is a process of the job, for messages; empty if nothing does.
 
-    The claim must be of a source that gives this very process its rank. A platform around it that starts one
-    launcher per node has then started the starter of this process.
+    It is a task without a rank, or a claim that several processes were started on this node. The claim must
+    be of a source that gives this very process its rank. A platform around it that starts one launcher per
+    node has then started the starter of this process.
     """
     ranked = {claim.source for claim in ledger.about(Fact.RANK)}.intersection(ledger.speakers)
     for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
         for claim in ledger.about(fact):
             if claim.source in ranked and isinstance(claim.value, int) and claim.value > alone:
-                return claim
-    return None
+                return f"{claim.origin}: this is one of several processes of this node"
+    return next(
+        (f"this is {item.task}, one process ({item.source})" for item in ledger.evidence if item.task), ""
+    )
 
 
 def _is_one_per_node(item: Evidence) -> bool:

@@ -434,6 +434,12 @@ def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
     assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text
 
 
+def test_a_task_without_a_rank_is_no_launcher_per_node() -> None:
+    cluster = '{"cluster": {"ps": ["c:1"], "worker": ["a:1", "b:1"]}, "task": {"type": "ps", "index": 0}}'
+    text = refused(f"TF_CONFIG='{cluster}'", scope="node")
+    assert "[contradiction]" in text and "--scope node but this is ps 0" in text
+
+
 @pytest.mark.parametrize("starter", [HYDRA, FLUX, OPEN_MPI, "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0"])
 def test_the_lowest_rank_of_a_later_node_is_not_where_the_master_is(starter: str) -> None:
     """``MASTER_ADDR=$(hostname)`` in a shell on each node, whose index nothing proves."""
