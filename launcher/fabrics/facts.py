@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.machine.infiniband import Port, is_usable
+from launcher.machine.infiniband import Port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,11 +158,6 @@ def name_ports(ports: tuple[Port, ...]) -> str:
     return ",".join(f"{port.device}:{port.number}" for port in ports)
 
 
-def infiniband_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active InfiniBand ports, exposed or not."""
-    return tuple(port for port in facts.ports if is_usable(port))
-
-
 def efa_ports(facts: Facts) -> tuple[Port, ...]:
     """Return the active ports of AWS's Elastic Fabric Adapter."""
     return tuple(port for port in facts.ports if port.driver == "efa" and port.state == "ACTIVE")
@@ -174,20 +169,6 @@ def ethernet_ports(facts: Facts) -> tuple[Port, ...]:
         port
         for port in facts.ports
         if port.link_layer == "Ethernet" and port.state == "ACTIVE" and port.driver != "efa"
-    )
-
-
-def roce_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports with link layer Ethernet that a job can use for RDMA.
-
-    It leaves out ports that are the fast path of an ordinary interface (accelerated networking: the
-    ``master`` is the interface with the address, and not a bond). It leaves out all ports on Azure, which has
-    no RoCE between VMs, and ports in software (rxe, siw), which are slower than TCP.
-    """
-    if facts.is_azure:
-        return ()
-    return tuple(
-        port for port in ethernet_ports(facts) if port.pci_path and not is_accelerated_networking(facts, port)
     )
 
 

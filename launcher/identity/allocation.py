@@ -12,6 +12,7 @@ from launcher.core.errors import Problem
 from launcher.core.frozen import replace
 from launcher.core.model import Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity.contradictions import (
+    check_alone,
     check_hosts,
     check_least,
     check_node,
@@ -116,7 +117,7 @@ def decide(
     else:
         facts = OF_NODE
         ledger = ledger.fold(
-            lambda it: it.find_contradictions(*LAUNCHERS), lambda it: _read_ranks(it, node_range)
+            lambda it: it.find_contradictions(*LAUNCHERS), check_alone, lambda it: _read_ranks(it, node_range)
         )
         ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_node_0)
         count = ledger.number(Fact.NODE_COUNT) or 1

@@ -116,6 +116,22 @@ def check_node(ledger: Ledger) -> Iterator[Problem]:
     yield from check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
 
 
+def check_alone(ledger: Ledger) -> Iterator[Problem]:
+    """Report a starter that shows several processes on this node but gives no rank: not once per node."""
+    ranked = {claim.source for claim in ledger.about(Fact.RANK)}
+    for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
+        for claim in ledger.about(fact):
+            is_several = isinstance(claim.value, int) and claim.value > alone
+            if is_several and claim.source in STARTERS and claim.source not in ranked:
+                yield ledger.missing(
+                    f"{claim.origin}: {STARTERS[claim.source]} has started several processes on this node, "
+                    "but the rank of this one is missing",
+                    f"pass all variables of {STARTERS[claim.source]} into the container, or unset "
+                    f"{claim.origin.partition('=')[0]} if this launcher is the only one of its node",
+                )
+                return
+
+
 def check_place(ledger: Ledger) -> Iterator[Problem]:
     """Report numbers of one process that no placement allows, if there is no plainer contradiction."""
     if not ledger.has_contradiction():

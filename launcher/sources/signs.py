@@ -18,7 +18,7 @@ from launcher.sources.rows import NODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 NODE_FILE = "PBS_NODEFILE"
 NODE_INDEX = "PBS_NODENUM"
@@ -47,15 +47,17 @@ FLAGS, TASK, _, PBS_FIX, LSF_FIX, SCRIPT_FIX, _, MPI_FIX = FIXES.values()
 
 LIMITS = {"counts": 1, "sizes": 1, "indices": 0, "ranks": 0}
 """Kinds of signs that are numbers, and the largest number that is none."""
-KINDS = (*LIMITS, "marks", "lists")
+KINDS = (*LIMITS, "marks", "parts", "lists")
+OF_PROCESSES = ("sizes", "ranks", "parts")
+"""Kinds that a job of one node shows, too."""
 
 
 @frozen
 class Signs:
-    """The variables of one platform with their kinds; `fix` is the text, `unless` a variable or empty."""
+    """The variables of one platform, each with a kind; `fix` is the text, `unless` a variable or empty."""
 
     fix: str
-    kinds: Mapping[str, str]
+    kinds: tuple[tuple[str, str], ...]
     unless: str = ""
 
 
@@ -63,10 +65,12 @@ def _read_table() -> Iterator[Signs]:
     for block in BLOCKS:
         if block.name == "nodes":
             yield from (
-                Signs(TASK, {row.count: "counts", row.index: "indices"}) for row in NODES if not row.processes
+                Signs(TASK, ((row.count, "counts"), (row.index, "indices")))
+                for row in NODES
+                if not row.processes
             )
         elif "fix" in block.fields:
-            kinds = {name: kind for kind in KINDS for name in expand(block.words(kind))}
+            kinds = tuple((name, kind) for kind in KINDS for name in expand(block.words(kind)))
             yield Signs(FIXES[block.fields["fix"]], kinds, block.fields.get("unless", ""))
 
 
@@ -74,7 +78,7 @@ TABLE = tuple(_read_table())
 PLACES: dict[str, list[int]] = {}
 """Indices of the rows with a variable."""
 for _place, _row in enumerate(TABLE):
-    for _name in _row.kinds:
+    for _name, _ in _row.kinds:
         PLACES.setdefault(_name, []).append(_place)
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
@@ -87,7 +91,7 @@ NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
 """Numbers of nodes on platforms that start one container on each: Determined, OCI Data Science."""
 NAMES = (
     *(NODE_FILE, NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, SLOT_IDS, *NODE_COUNTS, *dict(HOST_FILES)),
-    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name in row.kinds)),
+    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name, _ in row.kinds)),
 )
 WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
 """Names that are such a suffix, and that no other source reads."""
@@ -102,9 +106,8 @@ def read(reader: Reader) -> None:
         row = TABLE[place]
         if row.unless and reader.has(row.unless):
             continue
-        name = next(iter([name for name, kind in row.kinds.items() if _is_sign(reader, name, kind)]), "")
-        if name:
-            reader.sign(name, row.fix, of_nodes=row.kinds[name] not in ("sizes", "ranks"))
+        for name, kind in [pair for pair in row.kinds if _is_sign(reader, *pair)][:1]:
+            reader.sign(name, row.fix, of_nodes=kind not in OF_PROCESSES)
     _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
@@ -148,7 +151,7 @@ def _is_sign(reader: Reader, name: str, kind: str) -> bool:
     if kind in LIMITS:
         return is_above(reader, name, LIMITS[kind])
     text = reader.text(name) or ""
-    return bool(text) if kind == "marks" else len(set(text.replace(",", " ").split())) > 1
+    return bool(text) if kind in ("marks", "parts") else len(set(text.replace(",", " ").split())) > 1
 
 
 def is_above(reader: Reader, name: str, limit: int) -> bool:

@@ -223,13 +223,31 @@ def hide(rng: random.Random, name: str) -> Case:
     return _changed(case, change, done, lambda start: here(start) and is_silent(case, start), ports=ports)
 
 
+def pass_in(rng: random.Random, name: str) -> Case:
+    """A container gets a few of the variables: ``docker run -e NAME``."""
+    case = make(rng, name)
+    names = _names(case.starts)
+    kept = frozenset(rng.sample(names, rng.randint(1, max(1, len(names) - 1))))
+
+    def change(start: Start) -> dict[str, str]:
+        return {name: value for name, value in start.environ.items() if name in kept}
+
+    def is_blind(start: Start) -> bool:
+        return _looks_alone(case, replace(start, environ=change(start)))
+
+    found = _changed(case, change, f"{', '.join(sorted(kept))} passed in", is_blind)
+    return replace(found, ends="idle-head" in name)  # where the master's name is not among them
+
+
 def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
     """Whether what is left of a start is what a job of one process on one node shows.
 
     ``hidden``: names that a world inside of it has set anew.
     """
-    if len(case.job.nodes) == 1:
-        return False
+    return len(case.job.nodes) > 1 and _looks_alone(case, start, hidden)
+
+
+def _looks_alone(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
     left = {name: value for name, value in start.environ.items() if value and name not in hidden}
     if left and any(left.keys() <= names for names in LOOKS_ALONE):
         return True
@@ -601,6 +619,7 @@ def _redraw(rng: random.Random, value: str) -> str:
 PERTURBATIONS: dict[str, Callable[[random.Random, str], Case]] = {
     "as it is": make,
     "hidden": hide,
+    "passed into a container": pass_in,
     "empty": empty,
     "forwarded": forward,
     "left over": leave,
