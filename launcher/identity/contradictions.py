@@ -118,7 +118,9 @@ def check_node(ledger: Ledger) -> Iterator[Problem]:
 
 def check_alone(ledger: Ledger) -> Iterator[Problem]:
     """Report a starter that shows several processes on this node but gives no rank: not once per node."""
-    ranked = {claim.source for claim in ledger.about(Fact.RANK)}
+    nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
+    if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
+        return  # the user knows how often the launcher was started
     for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
         for claim in ledger.about(fact):
             is_several = isinstance(claim.value, int) and claim.value > alone
@@ -173,7 +175,9 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
         yield ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but {what} ({ledger.origin(fact)}): "
             "the master is node 0",
-            ledger.correct(Fact.MASTER_ADDR, fact),
+            ledger.correct(Fact.MASTER_ADDR, fact)
+            if claims[0] is not None and claims[0].trust < Trust.INDIRECT
+            else "pass --master-addr HOST (the host of rank 0)",
         )
     elif any(place.rank == 0 for place in topology.places):
         where = _find_elsewhere(ledger, address, host)

@@ -49,7 +49,8 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
         return Scope.NODE, ledger.fold(lambda _: [problem])
     if asked != "auto":
         return Scope(asked), ledger
-    speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
+    # Where the starter's rank is missing, a process of any source is one; it then lacks its rank
+    speaking = [i for i in ledger.evidence if i.source in ledger.speakers or not ledger.about(Fact.RANK)]
     if not starts_processes and any(item.starts is Scope.PROCESS for item in speaking):
         return Scope.PROCESS, ledger
     for item in ledger.evidence:

@@ -349,6 +349,46 @@ def mix(rng: random.Random, name: str) -> Case:
     return replace(found, aliases=_name_first(case, starts))
 
 
+def mix_in(rng: random.Random, name: str) -> Case:
+    """A second platform is around, and a container gets a few of its variables."""
+    case = make(rng, name)
+    outer = rng.choice(_list_outer(name))
+    starts = firsts(_around(rng, case, outer))
+    names = _names(starts)
+    kept = frozenset(rng.sample(names, rng.randint(1, len(names))))
+    around = {s.node.index: {n: v for n, v in s.environ.items() if n in kept} for s in starts}
+    done = f"inside {outer}, of which {', '.join(sorted(kept))} passed in"
+    found = _changed(case, lambda start: {**around[start.node.index], **start.environ}, done)
+    return replace(found, aliases=_name_first(case, starts))
+
+
+SERVICES = (
+    *("master", "launcher", "worker", "rank", "local", "node", "num-nodes", "job-num-nodes", "coordinator"),
+    *("launcher-master", "launcher-control", "launcher-metrics", "pet-master", "pet-nnodes", "vc-worker"),
+    *("mlp-worker-0", "lws-leader", "jax-coordinator", "horovod-gloo-rendezvous", "slurm-step"),
+)
+
+
+def serve(rng: random.Random, name: str) -> Case:
+    """Kubernetes sets seven variables for each Service of the namespace, in every pod."""
+    case = make(rng, name)
+    chosen = rng.sample(SERVICES, rng.randint(1, 5))
+    more = {n: v for service in chosen for n, v in _of_service(service, rng.choice((80, 6105))).items()}
+    return _changed(case, lambda start: {**more, **start.environ}, f"beside the Services {', '.join(chosen)}")
+
+
+def _of_service(name: str, port: int) -> dict[str, str]:
+    start, host = name.upper().replace("-", "_"), "10.96.0.9"
+    url = f"tcp://{host}:{port}"
+    of_port = {"": url, "_PROTO": "tcp", "_PORT": str(port), "_ADDR": host}
+    return {
+        f"{start}_SERVICE_HOST": host,
+        f"{start}_SERVICE_PORT": str(port),
+        f"{start}_PORT": url,
+        **{f"{start}_PORT_{port}_TCP{end}": value for end, value in of_port.items()},
+    }
+
+
 def malform(rng: random.Random, name: str) -> Case:
     """A number is no number: blank, negative, huge, of other digits."""
     case = make(rng, name)
@@ -624,6 +664,8 @@ PERTURBATIONS: dict[str, Callable[[random.Random, str], Case]] = {
     "forwarded": forward,
     "left over": leave,
     "inside another": mix,
+    "inside a part of another": mix_in,
+    "beside Services": serve,
     "malformed": malform,
     "changed": change,
     "swapped": swap,

@@ -434,6 +434,22 @@ def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
     assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text
 
 
+SKYPILOT = "SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.5 10.0.0.6'"
+
+
+@pytest.mark.parametrize("left", ["MPI_LOCALNRANKS=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"])
+def test_one_of_several_processes_without_its_rank_is_no_launcher_per_node(left: str) -> None:
+    """A container gets the platform's variables and a part of mpirun's."""
+    assert seen(SKYPILOT, "RANK", "WORLD_SIZE") == ["0", "2"]
+    text = refused(f"{SKYPILOT} {left}")
+    assert f"unset {left.partition('=')[0]} if this launcher is the only one" in text
+
+
+def test_a_pod_of_a_jax_job_stays_one_process_beside_a_starter_without_a_rank() -> None:
+    jax = "PROCESS_ID=0 NUM_PROCESSES=2 COORDINATOR_ADDRESS=here COORDINATOR_PORT=6666"
+    assert "need a rank" in refused(f"{jax} PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", gpus=2)
+
+
 def test_a_task_without_a_rank_is_no_launcher_per_node() -> None:
     cluster = '{"cluster": {"ps": ["c:1"], "worker": ["a:1", "b:1"]}, "task": {"type": "ps", "index": 0}}'
     text = refused(f"TF_CONFIG='{cluster}'", scope="node")

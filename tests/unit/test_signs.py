@@ -339,6 +339,12 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
         "missing-variable",
         {},
     ),
+    # A job of three pods has no six, so this is another platform's world
+    (
+        {**volcano(trainer=3), "VC_TASK_INDEX": "0", "RANK": "0", "WORLD_SIZE": "6"},
+        "contradiction",
+        {"hostname": "j-trainer-0"},
+    ),
     # What is left of a starter's variables in a container: its process may be one of several
     ({"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_SERVER_URI2": "prterun-a-1@0.1;tcp4://127.0.0.1:1"}, STOP, {}),
     ({"OMPI_MCA_orte_local_daemon_uri": "1.0;tcp://10.0.0.4:1"}, STOP, {"gpus": 2}),
