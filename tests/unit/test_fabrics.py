@@ -13,8 +13,7 @@ import pytest
 from launcher.core.errors import HardwareMissing
 from launcher.core.model import Network, Policy
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
-from launcher.fabrics.facts import Facts, Wish
-from launcher.fabrics.reading import choose_interface, parse_bus_ids, parse_conf, read_facts
+from launcher.fabrics.facts import Facts, Wish, choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.fabrics.topology_file import WORD
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
