@@ -121,17 +121,16 @@ def check_alone(ledger: Ledger) -> Iterator[Problem]:
     nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
     if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
         return  # the user knows how often the launcher was started
-    for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
-        for claim in ledger.about(fact):
-            is_several = isinstance(claim.value, int) and claim.value > alone
-            if is_several and claim.source in STARTERS and claim.source not in ranked:
-                yield ledger.missing(
-                    f"{claim.origin}: {STARTERS[claim.source]} has started several processes on this node, "
-                    "but the rank of this one is missing",
-                    f"pass all variables of {STARTERS[claim.source]} into the container, or unset "
-                    f"{claim.origin.partition('=')[0]} if this launcher is the only one of its node",
-                )
-                return
+    several = (c for c in ledger.list_several() if c.source in STARTERS and c.source not in ranked)
+    claim = next(several, None)
+    if claim is not None:
+        starter, name = STARTERS[claim.source], claim.origin.partition("=")[0]
+        yield ledger.missing(
+            f"{claim.origin}: {starter} has started several processes on this node, "
+            "but the rank of this one is missing",
+            f"pass all variables of {starter} into the container, "
+            f"or unset {name} if this launcher is the only one of its node",
+        )
 
 
 def check_place(ledger: Ledger) -> Iterator[Problem]:

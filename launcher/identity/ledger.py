@@ -200,6 +200,11 @@ class Ledger:
         typed = any(claim.origin.startswith("--") for claim in self.claims)
         return "command line and environment" if typed else "environment"
 
+    def list_several(self) -> Iterator[Claim]:
+        """Yield the claims that show several processes on this node."""
+        for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
+            yield from (c for c in self.about(fact) if isinstance(c.value, int) and c.value > alone)
+
     def list_given(self) -> list[Claim]:
         """Return the claims of sources on facts of identity."""
         return [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]

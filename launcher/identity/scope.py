@@ -95,13 +95,11 @@ def _find_process(ledger: Ledger) -> str:
     node has then started the starter of this process.
     """
     ranked = {claim.source for claim in ledger.about(Fact.RANK)}.intersection(ledger.speakers)
-    for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
-        for claim in ledger.about(fact):
-            if claim.source in ranked and isinstance(claim.value, int) and claim.value > alone:
-                return f"{claim.origin}: this is one of several processes of this node"
-    return next(
-        (f"this is {item.task}, one process ({item.source})" for item in ledger.evidence if item.task), ""
-    )
+    for claim in ledger.list_several():
+        if claim.source in ranked:
+            return f"{claim.origin}: this is one of several processes of this node"
+    tasks = (item for item in ledger.evidence if item.task)
+    return next((f"this is {item.task}, one process ({item.source})" for item in tasks), "")
 
 
 def _is_one_per_node(item: Evidence) -> bool:
