@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.model import Plan
 from launcher.hook.answer import find_answer
 from launcher.options.reading import read_options
@@ -443,6 +443,21 @@ def test_one_of_several_processes_without_its_rank_is_no_launcher_per_node(left:
     assert seen(SKYPILOT, "RANK", "WORLD_SIZE") == ["0", "2"]
     text = refused(f"{SKYPILOT} {left}")
     assert f"unset {left.partition('=')[0]} if this launcher is the only one" in text
+
+
+LAUNCHED = (
+    "LAUNCHER_LAUNCHED=1 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0 GROUP_WORLD_SIZE=2 "
+    "ROLE_RANK=0 ROLE_WORLD_SIZE=2 MASTER_ADDR=10.0.0.5 MASTER_ADDRESS=10.0.0.5 MASTER_PORT=6105"
+)
+"""Rank 0 of two nodes with one process each, by this launcher."""
+
+
+def test_an_mpirun_of_the_same_size_inside_a_launched_process_is_another_world() -> None:
+    """Rank 0 of 2, like the process around it, but both are on this node."""
+    inside = OPEN_MPI.replace("RANK=1", "RANK=0")
+    assert seen(f"{LAUNCHED} {inside}", "RANK", "LOCAL_WORLD_SIZE") == ["0", "1"]
+    with pytest.raises(UsageError, match="inside of rank 0 of another launcher run"):
+        plan(f"{LAUNCHED} {inside.replace('LOCAL_SIZE=1', 'LOCAL_SIZE=2')}")
 
 
 def test_a_pod_of_a_jax_job_stays_one_process_beside_a_starter_without_a_rank() -> None:
