@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.core.environ import NETWORK_NAMES
-from launcher.fabrics.reading import read_variables
+from launcher.fabrics.facts import read_variables
 from launcher.fabrics.variables import find_faults
 
 TYPE_CHECKING = False

@@ -23,6 +23,7 @@ TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fronts.txt")
 SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
 ASSIGNS = "NAME=VALUE"
 _rows: list[Front] = []
+_by_word: dict[str, list[Front]] = {}
 
 
 @frozen
@@ -63,6 +64,9 @@ class Fronted:
         return self.kind == SCRIPT or (self.kind == PROJECT and word.endswith(".py"))
 
 
+NOTHING = Fronted()
+
+
 def look_behind(argv: Sequence[str], python: str) -> tuple[str, ...]:
     """Return the command line behind all fronts; a script that a front runs comes behind its Python.
 
@@ -83,19 +87,22 @@ def read_fronts() -> list[Front]:
                 if not line.startswith("#"):
                     words, valued, before, kind = (part.strip() for part in line.split("|"))
                     _rows.append(Front(tuple(words.split()), frozenset(valued.split()), before, kind))
+                    _by_word.setdefault(_rows[-1].words[0], []).append(_rows[-1])
     return _rows
 
 
 def find_front(argv: Sequence[str]) -> Fronted:
     """Return what is in front of the command in a command line; nothing if no command comes behind it."""
-    found = Fronted()
-    fronts = read_fronts() if argv else []
-    while found.kind != SCRIPT:
-        for front in fronts:
+    found = NOTHING
+    read_fronts()
+    while argv and found.kind != SCRIPT:
+        word = argv[found.count]
+        called = "-m" if is_python(word) else word.rpartition("/")[2]
+        for front in _by_word.get(called, ()):
             place = _match(argv, found.count, front)
             place = place and _skip(argv, place, front)
             if place and place < len(argv):
-                runner = argv[found.count] if is_python(argv[found.count]) else ""
+                runner = word if is_python(word) else ""
                 is_elsewhere = found.is_elsewhere or front.kind == ELSEWHERE
                 found = Fronted(place, front.kind, runner if front.kind == SCRIPT else "", is_elsewhere)
                 break

@@ -205,6 +205,7 @@ def is_loopback(host: str) -> bool:
 class Reader:
     """Recorder of one source: the variables it reads, its claims and its problems.
 
+    ``environ``: the environment; `launcher.sources.gather` passes it without empty variables.
     ``starts_job``: we start the processes of all nodes, so nodes count even if nothing was started there.
     ``node_count``: number of nodes that the user asked for; None if not given.
     ``read_before``: names that sources nearer to the process have read.
@@ -225,7 +226,8 @@ class Reader:
         self.node_count = node_count
         self.names: set[str] = set()
         self.read_before: set[str] = set()
-        self._environ = environ
+        self.environ = environ
+        self._origins: dict[str, str] = {}
         self._claims: list[Claim] = []
         self._problems: list[Problem] = []
         self._notes: list[str] = []
@@ -243,7 +245,7 @@ class Reader:
 
     def text(self, name: str) -> str | None:
         """Return a variable, or None if it is unset or empty."""
-        value = self._environ.get(name)
+        value = self.environ.get(name)
         if not value:
             return None
         self.names.add(name)
@@ -256,12 +258,12 @@ class Reader:
     def matching(self, prefix: str, suffix: str) -> list[str]:
         """Return the names of variables that are set and match ``PREFIX?*SUFFIX``, sorted."""
         least = len(prefix) + len(suffix)
-        names = [n for n in self._environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
+        names = [n for n in self.environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
         return sorted(name for name in names if self.has(name))
 
     def unread(self, ends: tuple[str, ...]) -> list[str]:
         """Return the sorted names of variables with these suffixes that no nearer source has read."""
-        return sorted(n for n in self._environ if n.endswith(ends) and n not in self.read_before)
+        return sorted(n for n in self.environ if n.endswith(ends) and n not in self.read_before)
 
     def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
         """Return what a function makes of a variable; None if unset, None and a problem if it refuses."""
@@ -384,8 +386,12 @@ class Reader:
 
     def origin(self, name: str) -> str:
         """Return ``NAME='value'`` for a variable that is set, else the text as it is."""
-        value = self._environ.get(name)
-        return name if value is None else f"{name}={shorten(value)!r}"
+        value = self.environ.get(name)
+        if value is None:
+            return name
+        if name not in self._origins:  # a long value is searched for secrets
+            self._origins[name] = f"{name}={shorten(value)!r}"
+        return self._origins[name]
 
     def evidence(self) -> Evidence:
         """Return all recorded claims, signs, problems and notes."""

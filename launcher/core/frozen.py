@@ -27,8 +27,11 @@ else:
         """Make a class a frozen value: its annotations are its fields; its own repr is kept."""
         cls.__match_args__ = names = tuple(cls.__annotations__)
         cls._defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
-        for name in ("__init__", "_misfit", "__setattr__", "__delattr__", "__eq__", "__hash__", "__repr__"):
-            if name != "__repr__" or name not in cls.__dict__:
+        cls._tail = tuple(cls._defaults.values())
+        for name in ("__init__", "_misfit", "__setattr__", "__delattr__", "__eq__", "__hash__"):
+            setattr(cls, name, _Value.__dict__[name])
+        for name in ("__post_init__", "__repr__"):
+            if name not in cls.__dict__:
                 setattr(cls, name, _Value.__dict__[name])
         return cls
 
@@ -55,25 +58,27 @@ class _Value:
 
     __match_args__: tuple[str, ...] = ()
     _defaults: dict[str, object] = {}  # noqa: RUF012 - one per class, made by `frozen`
+    _tail: tuple[object, ...] = ()
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        names = self.__match_args__
-        given = {**self._defaults, **dict(zip(names, args)), **kwargs}  # noqa: B905 - some have defaults
-        if (
-            len(given) != len(names)
-            or len(args) > len(names)
-            or not kwargs.keys().isdisjoint(names[: len(args)])
-        ):
-            raise self._misfit(args, kwargs)
-        fields = self.__dict__
-        try:
-            for name in names:
-                fields[name] = given[name]
-        except KeyError:
-            raise self._misfit(args, kwargs) from None
-        check = getattr(self, "__post_init__", None)
-        if check is not None:
-            check()
+        names, fields = self.__match_args__, self.__dict__
+        left = len(names) - len(args)
+        if not kwargs and 0 <= left <= len(self._tail):
+            fields.update(zip(names, args + self._tail[len(self._tail) - left :]))  # noqa: B905 - as many
+        else:
+            given = {**self._defaults, **dict(zip(names, args)), **kwargs}  # noqa: B905 - some have defaults
+            is_twice = args and not kwargs.keys().isdisjoint(names[: len(args)])
+            if len(given) != len(names) or len(args) > len(names) or is_twice:
+                raise self._misfit(args, kwargs)
+            try:
+                for name in names:
+                    fields[name] = given[name]
+            except KeyError:
+                raise self._misfit(args, kwargs) from None
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Check the values; most classes have nothing to check."""
 
     def _misfit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> TypeError:
         name, names = type(self).__name__, self.__match_args__

@@ -10,7 +10,7 @@ from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem
 from launcher.core.model import Evidence, Fact, Machine, Scope, Trust
 from launcher.engines.choice import refuse_per_process
 from launcher.identity.allocation import decide
-from launcher.identity.ledger import DEFAULTS
+from launcher.identity.ledger import DEFAULTS, open_ledger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def check_counts(
             continue
         try:
             starts = starter is not None
-            allocation, ledger = decide(evidence, others, machine, is_own=is_own, starts_processes=starts)
+            opened = open_ledger(evidence, others)
+            allocation, ledger = decide(opened, machine, is_own=is_own, starts_processes=starts)
         except LauncherError:
             continue  # without these numbers there is no job; with them there may be one
         if starter is not None and allocation.scope is Scope.PROCESS:

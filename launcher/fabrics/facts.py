@@ -1,22 +1,57 @@
-"""Facts on which the choice of a fabric rests, and what a fabric finds."""
+"""Facts on which the choice of a fabric rests: ports, interfaces, plugins, files of NCCL and of Open MPI.
+
+A fabric finds a `Found` in them.
+"""
 
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.machine.infiniband import Port, is_usable
+from launcher.core.mpi import OPEN_MPI
+from launcher.machine.azure_vm import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.infiniband import Port, is_usable, read_ports
+from launcher.machine.libraries import NCCL_PLUGINS, find_libraries, list_libraries
+from launcher.machine.network import (
+    DEFAULT,
+    Interface,
+    cluster_interface,
+    leads_out,
+    read_interfaces,
+    read_routes,
+)
+from launcher.machine.numa import read_gpu_paths, read_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from launcher.core.model import Gpu
     from launcher.machine.azure_sizes import VmKind
-    from launcher.machine.azure_vm import Vm
-    from launcher.machine.network import Interface
+    from launcher.machine.host import Host
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """The fix for hardware that is not there."""
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
+OFI_FOLDERS = (
+    *(
+        "/opt/amazon/ofi-nccl/lib",
+        "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+        "/opt/amazon/aws-ofi-nccl/lib",
+    ),
+    *("/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
+)
+"""Folders in which AWS's installers and images put the plugin."""
+CONF_FILE = "NCCL_CONF_FILE"
+CONF_HOME = ".nccl.conf"
+CONF_SYSTEM = "/etc/nccl.conf"
+CONF_LINES_LIMIT = 1000
+TOPOLOGY_FOLDERS = ("/opt/microsoft", "/etc/topology")
+LINK_LOCAL = ("fe80:", "169.254.")
+TOPOLOGYD = "/var/run/nvidia-topologyd"
+"""Folder from which NCCL takes a topology file by itself, if there is one."""
+MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
+"""Files with Open MPI's own settings; others are below its prefix and in the user's home."""
+KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
 @frozen
@@ -158,11 +193,6 @@ def name_ports(ports: tuple[Port, ...]) -> str:
     return ",".join(f"{port.device}:{port.number}" for port in ports)
 
 
-def infiniband_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active InfiniBand ports, exposed or not."""
-    return tuple(port for port in facts.ports if is_usable(port))
-
-
 def efa_ports(facts: Facts) -> tuple[Port, ...]:
     """Return the active ports of AWS's Elastic Fabric Adapter."""
     return tuple(port for port in facts.ports if port.driver == "efa" and port.state == "ACTIVE")
@@ -177,23 +207,192 @@ def ethernet_ports(facts: Facts) -> tuple[Port, ...]:
     )
 
 
-def roce_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports with link layer Ethernet that a job can use for RDMA.
-
-    It leaves out ports that are the fast path of an ordinary interface (accelerated networking: the
-    ``master`` is the interface with the address, and not a bond). It leaves out all ports on Azure, which has
-    no RoCE between VMs, and ports in software (rxe, siw), which are slower than TCP.
-    """
-    if facts.is_azure:
-        return ()
-    return tuple(
-        port for port in ethernet_ports(facts) if port.pci_path and not is_accelerated_networking(facts, port)
-    )
-
-
 def is_accelerated_networking(facts: Facts, port: Port) -> bool:
     """Whether a port is the fast path of an interface that Hyper-V gives a VM."""
     by_name = {item.name: item for item in facts.interfaces}
     below = by_name.get(port.interface or "")
     above = by_name.get(below.master) if below is not None and below.master else None
     return above is not None and above.kind == "ethernet"
+
+
+def read_facts(
+    host: Host,
+    environ: Mapping[str, str],
+    *,
+    hosts: Sequence[str] = (),
+    node_rank: int | None = None,
+    master_addr: str = "",
+    ask: bool = False,
+) -> Facts:
+    """Read the facts for the choice of a fabric.
+
+    Args:
+        host: The machine, or a recorded one.
+        environ: The environment of the launcher.
+        hosts: The nodes of the job, in order, as far as known.
+        node_rank: Index of this node in ``hosts``.
+        master_addr: Address of rank 0; empty if unknown.
+        ask: Whether Azure's metadata service may be asked for the size of the VM.
+    """
+    ports = read_ports(host, tables=False)
+    interfaces = read_interfaces(host)
+    certain = is_azure(host, environ)
+    vm = _find_vm(host, environ, ports, may_ask=ask and certain)
+    interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
+    plugins = find_libraries(host, environ, NCCL_PLUGINS)
+    return Facts(
+        ports=ports,
+        interfaces=interfaces,
+        interface=interface,
+        why_interface=why,
+        vm=vm,
+        is_azure=certain,
+        plugins=plugins,
+        strays=_find_strays(host, plugins) if any(port.driver == "efa" for port in ports) else (),
+        configured=read_configured(host, environ),
+        has_topologyd=bool(host.list_folder(TOPOLOGYD)),
+        mpi_chooses=read_mpi_choice(host, environ),
+        environ=environ,
+        **_read_of_kind(host, vm),
+        **(_read_of_several(host) if len(ports) > 1 else {}),
+    )
+
+
+def read_variables(host: Host, environ: Mapping[str, str], ports: Sequence[Port]) -> Facts:
+    """Return only the facts against which the user's variables are checked."""
+    configured = read_configured(host, environ)
+    return Facts(ports=tuple(ports), interfaces=read_interfaces(host), configured=configured, environ=environ)
+
+
+def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, may_ask: bool) -> Vm | None:
+    """Return the VM that variables name; else ask the service, but only if a port makes it matter."""
+    told = read_vm(environ)
+    asks = may_ask and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
+    return ask_vm(host) if told is None and asks else told
+
+
+def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
+    """Return the facts that matter only on certain kinds of VMs; they are not read on others."""
+    kind = vm.kind if vm else None
+    topologies = read_topologies(host, vm)
+    return {
+        "topologies": topologies,
+        "gpus": read_gpus(host, name_gpus=False)
+        if topologies or (kind is not None and kind.switches)
+        else (),
+        "has_imex": kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
+    }
+
+
+def _read_of_several(host: Host) -> dict[str, Any]:
+    """Return the facts that tell the ports for GPUs from others."""
+    defaults = frozenset(name for name, networks in read_routes(host).items() if DEFAULT in networks)
+    return {"default_interfaces": defaults, "gpu_paths": read_gpu_paths(host)}
+
+
+def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
+    """Whether we are a rank of Open MPI, and one of its files says which interfaces ranks use.
+
+    It reads only files that can be found without asking Open MPI: in its usual places, its prefix, the home.
+    """
+    if OPEN_MPI.rank[0] not in environ:
+        return False
+    prefix = environ.get("OPAL_PREFIX", "")
+    below = (f"{prefix}/etc/openmpi-mca-params.conf",) if prefix else ()
+    files = (*MCA_FILES, *below, f"{host.home()}/.openmpi/mca-params.conf")
+    lines = [line for path in files for line in (host.read_text(path) or "").splitlines()]
+    return any(line.strip().startswith("btl_tcp_if_") for line in lines)
+
+
+def _find_strays(host: Host, plugins: Sequence[str]) -> tuple[str, ...]:
+    there = [path for folder in OFI_FOLDERS for path in list_libraries(host, folder, ("libnccl-net",))]
+    return tuple(path for path in there if path not in plugins)
+
+
+def choose_interface(
+    host: Host,
+    interfaces: Sequence[Interface],
+    hosts: Sequence[str] = (),
+    node_rank: int | None = None,
+    master_addr: str = "",
+) -> tuple[str | None, str]:
+    """Return the interface that leads to the other nodes of the job, and how that is known.
+
+    Names are looked up only if there is a choice: a name that does not resolve yet would cost seconds.
+    """
+    if master_addr == "::1" or master_addr == "localhost" or master_addr.startswith("127."):
+        return None, f"the job meets at {master_addr}, on this machine"
+    alive = [item for item in interfaces if _may_lead_out(item)]
+    if not alive:
+        return None, "no interface with an address leads out of this machine"
+    if len(alive) == 1:
+        return alive[0].name, "the only interface that leads to other nodes"
+    known = node_rank is not None and node_rank < len(hosts)
+    own = hosts[node_rank] if known and node_rank is not None else None
+    others = [name for place, name in enumerate(hosts) if place != node_rank]
+    peers = [name for name in (master_addr, *others) if name]
+    found = cluster_interface(host, alive, own, peers)
+    if found is None:
+        names = ", ".join(item.name for item in alive)
+        return None, f"unknown which of {names} leads to the other nodes"
+    if own is not None and any(own == address for address, _ in found.addresses):
+        return found.name, f"it has {own}, this node in the list of hosts"
+    return found.name, f"it leads to {peers[0] if peers else own}"
+
+
+def _may_lead_out(interface: Interface) -> bool:
+    """Whether an interface may reach other nodes: it is up, has a carrier, and an address beyond its link."""
+    addresses = [address for address, _ in interface.addresses if not address.startswith(LINK_LOCAL)]
+    is_alive = interface.is_up is not False and interface.has_carrier is not False
+    return is_alive and bool(addresses) and leads_out(interface)
+
+
+def read_configured(host: Host, environ: Mapping[str, str]) -> tuple[Configured, ...]:
+    """Return the variables that NCCL's configuration files set.
+
+    NCCL reads $NCCL_CONF_FILE (older versions: ~/.nccl.conf), then /etc/nccl.conf, and sets only what is not
+    set yet. We read all three files, because the user meant what is in any of them.
+    """
+    paths = (environ.get(CONF_FILE, ""), f"{host.home()}/{CONF_HOME}", CONF_SYSTEM)
+    found: dict[str, Configured] = {}
+    for path in paths:
+        for name, value in parse_conf(host.read_text(path) or "" if path else ""):
+            found.setdefault(name, Configured(name, value, path))
+    return tuple(found.values())
+
+
+def parse_conf(text: str) -> list[tuple[str, str]]:
+    """Return the (name, value) pairs of a configuration file, as NCCL's src/misc/param.cc reads them.
+
+    A line is NAME=VALUE. A line that begins with ``#``, has no ``=``, or has no valid name is ignored.
+    Nothing is stripped.
+    """
+    lines = text.split("\n")[:CONF_LINES_LIMIT]
+    pairs = [line.partition("=") for line in lines if not line.startswith("#")]
+    return [(name, value) for name, equals, value in pairs if equals and name.isidentifier()]
+
+
+def read_topologies(host: Host, vm: Vm | None) -> tuple[TopologyFile, ...]:
+    """Return the existing topology and graph files for the family of a VM, in the order of folders."""
+    family = vm.kind.family if vm and vm.kind else ""
+    texts = [(path, host.read_text(path)) for path in _topology_paths(host, family)] if family else []
+    return tuple(TopologyFile(path, parse_bus_ids(text)) for path, text in texts if text)
+
+
+def _topology_paths(host: Host, family: str) -> list[str]:
+    paths = []
+    for folder in TOPOLOGY_FOLDERS:
+        names = host.list_folder(folder)
+        paths += [
+            f"{folder}/{name}" for name in names if name in (f"{family}-topo.xml", f"{family}-graph.xml")
+        ]
+        if family in names:
+            inner = host.list_folder(f"{folder}/{family}")
+            paths += [f"{folder}/{family}/{name}" for name in inner if name in ("topo.xml", "graph.xml")]
+    return paths
+
+
+def parse_bus_ids(text: str) -> frozenset[str]:
+    """Return the PCI addresses in a topology file, in lower case."""
+    parts = text.lower().split('busid="')[1:]
+    return frozenset(part.partition('"')[0] for part in parts)

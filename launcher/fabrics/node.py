@@ -6,8 +6,7 @@ from launcher.core.environ import is_loopback
 from launcher.core.frozen import replace
 from launcher.core.model import Allocation, Network, Proof, Scope
 from launcher.fabrics import Fabric, plan_fabric
-from launcher.fabrics.facts import Wish
-from launcher.fabrics.reading import read_facts, read_variables
+from launcher.fabrics.facts import Wish, read_facts, read_variables
 from launcher.fabrics.variables import describe_interfaces, find_faults
 from launcher.machine.infiniband import read_ports
 

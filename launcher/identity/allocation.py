@@ -10,8 +10,9 @@ from __future__ import annotations
 from launcher.core.environ import DEFAULT_PORT, is_loopback
 from launcher.core.errors import Problem
 from launcher.core.frozen import replace
-from launcher.core.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
+from launcher.core.model import Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity.contradictions import (
+    check_alone,
     check_hosts,
     check_least,
     check_node,
@@ -28,7 +29,6 @@ from launcher.identity.ledger import (
     is_typed,
     name_fact,
     name_only,
-    open_ledger,
     say_needs,
 )
 from launcher.identity.rendezvous import (
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from launcher.options.reading import Options
-
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Each pair identifies this process, even if a variable hints at several nodes (MASTER_ADDR under mpirun)."""
 LAUNCHERS = (*STARTED, Fact.LOCAL_SIZE)
@@ -71,8 +69,7 @@ FIXES = {
 
 
 def decide(
-    evidence: Sequence[Evidence],
-    options: Options,
+    ledger: Ledger,
     machine: Machine,
     *,
     is_own: Callable[..., bool],
@@ -82,8 +79,7 @@ def decide(
     """Decide what the platform gave us.
 
     Args:
-        evidence: Evidence of the sources, the innermost first.
-        options: The user's options.
+        ledger: The claims of the options and of the sources.
         machine: The devices and CPUs of this node, which may set the number of processes.
         is_own: Function that tells whether one of some names and addresses is literally this node's.
         starts_processes: Whether the command starts the processes of a node itself.
@@ -96,14 +92,13 @@ def decide(
         EnvironmentUntrusted: All malformed, missing and contradictory values together.
         HardwareMissing: This node lacks the devices that the number of processes requires.
     """
-    ledger = open_ledger(evidence, options)
     scope, is_head = Scope.NODE, starts_job and _is_head(ledger)
     if not is_head:
         ledger = ledger.fold(lambda it: _add_single_machine(it, is_own))
         scope, ledger = decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else read_range(ledger)
     ledger = ledger.fold(lambda it: settle_range(it, node_range))
-    task = "" if is_head else next((item.task for item in evidence if item.task), "")
+    task = "" if is_head else next((item.task for item in ledger.evidence if item.task), "")
     at_start = is_head
     facts: tuple[Fact, ...] = IDENTITY
     needed: list[Fact] = []
@@ -122,11 +117,11 @@ def decide(
     else:
         facts = OF_NODE
         ledger = ledger.fold(
-            lambda it: it.find_contradictions(*LAUNCHERS), lambda it: _read_ranks(it, node_range)
+            lambda it: it.find_contradictions(*LAUNCHERS), check_alone, lambda it: _read_ranks(it, node_range)
         )
         ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_node_0)
         count = ledger.number(Fact.NODE_COUNT) or 1
-        at_start = gives_ranks(options, None if node_range else count)
+        at_start = gives_ranks(ledger.options, None if node_range else count)
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
         ledger = ledger.fold(check_node)
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
-from launcher.identity.ledger import IDENTITY, STARTED, Ledger, is_typed, open_ledger
+from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed
 from launcher.identity.topology import is_by_domain
 from launcher.machine.own_names import is_called, is_elsewhere
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
-    from launcher.options.reading import Options
 
 
 STARTERS = {
@@ -33,7 +32,7 @@ OF_NODES = (Fact.NODE_COUNT, Fact.NODE_RANK, Fact.NODE_RANGE, Fact.HOSTS, *START
 
 
 def seal_lone_world(
-    evidence: Sequence[Evidence], around: Sequence[Evidence], options: Options
+    ledger: Ledger, evidence: tuple[Evidence, ...], around: Sequence[Evidence]
 ) -> tuple[Evidence, ...]:
     """Return the evidence; refuse a starter's world of this node alone if anything states several nodes.
 
@@ -41,20 +40,19 @@ def seal_lone_world(
     ``--nnodes 1`` says that this is meant. Then nothing around the starter says which node this is.
 
     Args:
+        ledger: The claims of the options and of the sources.
         evidence: Evidence of the sources, the innermost first.
         around: Evidence of sources outside of one that seals.
-        options: The user's options.
 
     Raises:
         EnvironmentUntrusted: The world is of one node, and the job of several.
     """
-    ledger = open_ledger(evidence, options)
     whole = _find_whole(ledger)
     others = [item for item in (*ledger.evidence, *around) if item.source not in ledger.speakers]
     known = {claim.fact for item in others for claim in item.claims}
     said = [origin for item in others for origin in _list_several(item, counted=Fact.NODE_COUNT in known)]
     if whole is None or not said:
-        return tuple(evidence)
+        return evidence
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
     name = STARTERS.get(whole.source, f"what set {whole.origin.partition('=')[0]}")
@@ -65,7 +63,7 @@ def seal_lone_world(
         f"them: launcher run -- COMMAND in place of {name}",
     )
     ledger.fold(lambda _: [problem]).check()
-    return ()
+    return evidence
 
 
 def _find_whole(ledger: Ledger) -> Claim | None:
@@ -119,6 +117,23 @@ def check_node(ledger: Ledger) -> Iterator[Problem]:
     yield from check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
 
 
+def check_alone(ledger: Ledger) -> Iterator[Problem]:
+    """Report a starter that shows several processes on this node but gives no rank: not once per node."""
+    nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
+    if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
+        return  # the user knows how often the launcher was started
+    several = (c for c in ledger.list_several() if c.source in STARTERS and c.source not in ranked)
+    claim = next(several, None)
+    if claim is not None:
+        starter, name = STARTERS[claim.source], claim.origin.partition("=")[0]
+        yield ledger.missing(
+            f"{claim.origin}: {starter} has started several processes on this node, "
+            "but the rank of this one is missing",
+            f"pass all variables of {starter} into the container, "
+            f"or unset {name} if this launcher is the only one of its node",
+        )
+
+
 def check_place(ledger: Ledger) -> Iterator[Problem]:
     """Report numbers of one process that no placement allows, if there is no plainer contradiction."""
     if not ledger.has_contradiction():
@@ -151,11 +166,18 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
         return
     if all(claim is not None and is_typed(claim) for claim in claims):
         return  # the user may run several nodes on one machine
-    if node and _is_in_order(ledger) and is_called(host, address):
+    first = topology.places[0]
+    # The launcher around this one has checked its own: then the user may run several nodes on one machine
+    is_lowest = first.local_rank == 0 and not any(item.source == LAUNCHED for item in ledger.evidence)
+    is_after = (is_lowest and first.rank > 0) or (node and _is_in_order(ledger))
+    if is_after and is_called(host, address):
+        fact, what = (Fact.NODE_RANK, f"this is node {node}") if node else (Fact.RANK, "rank 0 is on another")
         yield ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but this is node {node} "
-            f"({ledger.origin(Fact.NODE_RANK)}): the master is node 0",
-            ledger.correct(Fact.MASTER_ADDR, Fact.NODE_RANK),
+            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but {what} ({ledger.origin(fact)}): "
+            "the master is node 0",
+            ledger.correct(Fact.MASTER_ADDR, fact)
+            if claims[0] is not None and claims[0].trust < Trust.INDIRECT
+            else "pass --master-addr HOST (the host of rank 0)",
         )
     elif any(place.rank == 0 for place in topology.places):
         where = _find_elsewhere(ledger, address, host)

@@ -30,6 +30,8 @@ STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
 IDENTITY = (*STARTED, Fact.LOCAL_SIZE, Fact.NODE_RANK, Fact.NODE_COUNT)
 DEFAULTS = "torch_env"
 """The source of variables (RANK, WORLD_SIZE) that users and images may set too."""
+LAUNCHED = "launched"
+"""The source of the contract of a launcher around this one."""
 RULE = "rule"
 """Source name of claims that follow only from other facts."""
 FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
@@ -66,6 +68,7 @@ class Ledger:
         beaten: Claims that another fact has ruled out, by that fact.
         closed: Facts that are not asked for any more.
         findings: The decided facts with their provenance, known at the end.
+        by_fact: The claims on each fact, best first; follows from the claims.
     """
 
     options: Options
@@ -77,6 +80,13 @@ class Ledger:
     beaten: tuple[tuple[Fact, Lost], ...] = ()
     closed: tuple[Fact, ...] = ()
     findings: dict[Fact, Finding] = {}  # noqa: RUF012 - replaced as a whole
+    by_fact: dict[Fact, list[Claim]] = {}  # noqa: RUF012 - replaced as a whole
+
+    def __post_init__(self) -> None:
+        vars(self)["by_fact"] = found = dict[Fact, list[Claim]]()
+        for claim in sorted(self.claims, key=lambda claim: claim.trust):
+            if claim.fact not in self.closed:
+                found.setdefault(claim.fact, []).append(claim)
 
     def fold(self, *rules: Rule) -> Ledger:
         """Return the ledger after rules, each of which sees what the ones before it have found."""
@@ -107,12 +117,11 @@ class Ledger:
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
-        found = [claim for claim in self.claims if claim.fact is fact and fact not in self.closed]
-        return sorted(found, key=lambda claim: claim.trust)
+        return self.by_fact.get(fact, [])
 
     def best(self, fact: Fact) -> Claim | None:
         """Return the claim on a fact that wins; None if there is none."""
-        return next(iter(self.about(fact)), None)
+        return self.by_fact[fact][0] if fact in self.by_fact else None
 
     def number(self, fact: Fact) -> int | None:
         """Return the value of a fact; None if it is unknown or not a number."""
@@ -190,6 +199,11 @@ class Ledger:
         """Return where the values came from."""
         typed = any(claim.origin.startswith("--") for claim in self.claims)
         return "command line and environment" if typed else "environment"
+
+    def list_several(self) -> Iterator[Claim]:
+        """Yield the claims that show several processes on this node."""
+        for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
+            yield from (c for c in self.about(fact) if isinstance(c.value, int) and c.value > alone)
 
     def list_given(self) -> list[Claim]:
         """Return the claims of sources on facts of identity."""

@@ -42,14 +42,15 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     have started one launcher per node, unless it shows that there are several.
     """
     asked = ledger.options.text("scope", "auto")
-    several = _find_several(ledger)
-    if several is not None:
-        return Scope.PROCESS, ledger.fold(lambda it: _refuse_node(it, several, asked))
+    shown = _find_process(ledger)
+    if shown:
+        return Scope.PROCESS, ledger.fold(lambda it: _refuse_node(it, shown, asked))
     if asked == Scope.PROCESS.value and (problem := _refuse_process(ledger)) is not None:
         return Scope.NODE, ledger.fold(lambda _: [problem])
     if asked != "auto":
         return Scope(asked), ledger
-    speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
+    # Where the starter's rank is missing, a process of any source is one; it then lacks its rank
+    speaking = [i for i in ledger.evidence if i.source in ledger.speakers or not ledger.about(Fact.RANK)]
     if not starts_processes and any(item.starts is Scope.PROCESS for item in speaking):
         return Scope.PROCESS, ledger
     for item in ledger.evidence:
@@ -62,11 +63,10 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     return Scope.NODE, ledger
 
 
-def _refuse_node(ledger: Ledger, several: Claim, asked: str) -> Iterator[Problem]:
+def _refuse_node(ledger: Ledger, shown: str, asked: str) -> Iterator[Problem]:
     if asked == Scope.NODE.value:
         yield ledger.contradiction(
-            f"{ledger.options.origins('scope')[0]} but {several.origin}: this is one of several "
-            "processes of this node",
+            f"{ledger.options.origins('scope')[0]} but {shown}",
             "leave it out, or have the platform start one launcher per node",
         )
 
@@ -87,18 +87,19 @@ def _refuse_process(ledger: Ledger) -> Problem | None:
     )
 
 
-def _find_several(ledger: Ledger) -> Claim | None:
-    """Return a claim that shows that several processes were started on this node; None without one.
+def _find_process(ledger: Ledger) -> str:
+    """Return what shows that this is a process of the job, for messages; empty if nothing does.
 
-    The claim must be of a source that gives this very process its rank. A platform around it that starts one
-    launcher per node has then started the starter of this process.
+    It is a task without a rank, or a claim that several processes were started on this node. The claim must
+    be of a source that gives this very process its rank. A platform around it that starts one launcher per
+    node has then started the starter of this process.
     """
     ranked = {claim.source for claim in ledger.about(Fact.RANK)}.intersection(ledger.speakers)
-    for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
-        for claim in ledger.about(fact):
-            if claim.source in ranked and isinstance(claim.value, int) and claim.value > alone:
-                return claim
-    return None
+    for claim in ledger.list_several():
+        if claim.source in ranked:
+            return f"{claim.origin}: this is one of several processes of this node"
+    tasks = (item for item in ledger.evidence if item.task)
+    return next((f"this is {item.task}, one process ({item.source})" for item in tasks), "")
 
 
 def _is_one_per_node(item: Evidence) -> bool:

@@ -25,7 +25,7 @@ def read_quickly(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Typed
     """Return the typed flags (dest to text or on/off) and the command; None if argparse must parse them."""
     if any(environ.get(name) for name in SLOWLY):
         return None
-    known = spellings()
+    known = SPELLINGS
     typed: Typed = {}
     words = iter(enumerate(argv))
     for index, word in words:
@@ -50,8 +50,7 @@ def read_quickly(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Typed
     return typed, ()
 
 
-def spellings() -> dict[str, tuple[Flag, bool]]:
-    """Return every spelling of each flag, and for a switch whether that spelling turns it on."""
+def _spell() -> dict[str, tuple[Flag, bool]]:
     found: dict[str, tuple[Flag, bool]] = {}
     for flag in FLAGS:
         found[flag.name] = found["--" + flag.dest] = (flag, True)
@@ -60,3 +59,7 @@ def spellings() -> dict[str, tuple[Flag, bool]]:
         if flag.negatable:
             found["--no-" + flag.name[2:]] = (flag, False)
     return found
+
+
+SPELLINGS = _spell()
+"""Every spelling of each flag, and for a switch whether that spelling turns it on."""

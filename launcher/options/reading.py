@@ -41,9 +41,15 @@ PET_PREFIX = "PET_"
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
 ETC, CONFIG, NEAR = "/etc/launcher.conf", "LAUNCHER_CONFIG", "launcher.toml"
+VARIABLES = {prefix + flag.dest.upper(): flag.dest for prefix in (PREFIX, PET_PREFIX) for flag in FLAGS}
+"""Variables that may set a flag, and that flag."""
+OF_FACTS = tuple(flag for flag in FLAGS if flag.fact is not None)
 SCRIPTS = (".py", ".sh")
 DEFAULTS = "config"
 """Name of the source of facts from files of defaults."""
+
+
+NO_HOST = Host("", answers={})
 
 
 @frozen
@@ -86,6 +92,7 @@ class Options:
     def __init__(self, given: Mapping[str, Given] | None = None, files: Files | None = None) -> None:
         self._given = dict(given or {})
         self.files = files or Files()
+        self._evidence: Evidence | None = None
 
     def get(self, dest: str) -> Given | None:
         """Return the given value of a flag; None if it was not given."""
@@ -174,9 +181,9 @@ class Options:
 
     def defaults(self) -> Evidence:
         """Return the facts in files of defaults, as the outermost source."""
-        reader = Reader(DEFAULTS, {}, Host())
-        for flag in FLAGS:
-            given = self.files.given.get(flag.dest) if flag.fact is not None else None
+        reader = Reader(DEFAULTS, {}, NO_HOST)
+        for flag in OF_FACTS:
+            given = self.files.given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 # A process count wins over the number of visible GPUs; a port does not win over a free port.
                 trust = Trust.STATED if flag.fact is Fact.PROCESSES_PER_NODE else Trust.INDIRECT
@@ -185,7 +192,11 @@ class Options:
 
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
-        reader = Reader("manual", {}, Host())
+        self._evidence = self._evidence or self._state()
+        return self._evidence
+
+    def _state(self) -> Evidence:
+        reader = Reader("manual", {}, NO_HOST)
         reader.even = True  # the user's nodes all have the same number of processes
         if not self._is_platforms("standalone"):
             _claim_standalone(reader, self._given.get("standalone"))
@@ -194,7 +205,7 @@ class Options:
             _claim_endpoint(
                 reader, self._given.get("rdzv_endpoint"), C10D_PORT if backend == "c10d" else None
             )
-        for flag in FLAGS:
+        for flag in OF_FACTS:
             given = self._given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 is_range = flag.fact is Fact.NODE_COUNT and isinstance(given.value, str)
@@ -263,8 +274,9 @@ def read_options(
     environ = leave_out_services(environ)
     files, problems = _read_files(environ, host, command)
     pets = _honours_pet(typed, environ)
+    named = {*typed, *(VARIABLES[name] for name in VARIABLES.keys() & environ.keys())}
     for flag in FLAGS:
-        text, name = _look_up(flag, typed, environ, pets)
+        text, name = _look_up(flag, typed, environ, pets) if flag.dest in named else (None, "")
         if text is None:
             continue
         shown = "..." if flag.secret else text
@@ -322,7 +334,7 @@ def find_beside(command: Sequence[str], host: Host) -> str:
 
 def _add_defaults(given: dict[str, Given], files: Files) -> Options:
     """Return options with the defaults of files, except facts, which `Options.defaults` returns."""
-    facts = {flag.dest for flag in FLAGS if flag.fact is not None}
+    facts = {flag.dest for flag in OF_FACTS}
     beaten = {one: two for pair in EXCLUDES for one, two in (pair, pair[::-1]) if two in given}
     notes = list(files.notes)
     defaults: dict[str, Given] = {}

@@ -22,6 +22,7 @@ from launcher.frameworks.script import (
 )
 from launcher.identity.allocation import decide
 from launcher.identity.contradictions import check_topology, seal_lone_world
+from launcher.identity.ledger import open_ledger
 from launcher.identity.topology import plan_topology
 from launcher.machine import read_machine
 from launcher.machine.own_names import is_called
@@ -88,13 +89,14 @@ def decide_shape(
     script = read_script(request.script_argv(environ), environ, host)
     unnamed, request = request, _name_tensorflow(request, script, environ)
     gathered = _gather(environ, host, options, leads=request.leads)
-    claims = [claim for item in (options.evidence(), *gathered.evidence) for claim in item.claims]
-    counts = any(claim.fact is Fact.PROCESSES_PER_NODE and isinstance(claim.value, str) for claim in claims)
+    evidence = gathered.evidence
+    ledger = open_ledger(evidence, request.options)
+    counts = any(isinstance(claim.value, str) for claim in ledger.about(Fact.PROCESSES_PER_NODE))
     machine = read_machine(host, environ, counts=counts)
     starter = request.starter or table.name_roles(options)
-    evidence = gathered.evidence
     if not request.leads:
-        evidence = seal_lone_world(evidence, gathered.around, options)
+        evidence = seal_lone_world(ledger, evidence, gathered.around)
+        ledger = ledger if evidence is gathered.evidence else open_ledger(evidence, request.options)
 
     def is_own(*names: str) -> bool:
         return is_called(host, *names)
@@ -104,8 +106,7 @@ def decide_shape(
 
         check_counts(request, outer, evidence, machine, starter, is_own)
     allocation, ledger = decide(
-        evidence,
-        request.options,
+        ledger,
         machine,
         is_own=is_own,
         starts_processes=starter is not None,

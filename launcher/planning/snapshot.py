@@ -37,8 +37,7 @@ from launcher.core.errors import LauncherError, Unavailable
 from launcher.core.redact import redact, redact_argv
 from launcher.core.secret_names import is_public_name
 from launcher.core.version import __version__
-from launcher.fabrics.facts import IMEX_CHANNELS
-from launcher.fabrics.reading import TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
+from launcher.fabrics.facts import IMEX_CHANNELS, TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.machine import OTHERS
 from launcher.machine.accelerators import PLAIN, count_accelerators
 from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, ask_vm, is_azure, read_vm

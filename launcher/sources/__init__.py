@@ -11,7 +11,7 @@ import sys
 from launcher.core.environ import Reader
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.frozen import frozen
-from launcher.sources.table import TABLE, Row
+from launcher.sources.table import TABLE, find_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def gather(
     evidence: list[Evidence] = []
     around: list[Evidence] = []
     reads: set[str] = set()
+    environ = {name: environ[name] for name in environ if environ[name]}
     for name, read in _chosen(environ, only, typed):
         reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
         reader.read_before |= reads
@@ -81,11 +82,12 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
 
     A named source without a marker is refused: each node of a job would consider itself a single machine.
     """
+    marked = find_marked(environ)
     rows = [row for row in TABLE if only in (None, row.name)]
     if not rows and only not in (None, "manual"):
         yield str(only), _import_foreign(str(only), typed)
     for row in rows:
-        if _is_marked(environ, row):
+        if row.name in marked:
             module, _, function = row.read.partition(".")
             path = f"{__name__}.{module}"
             __import__(path)  # importlib imports warnings: 0.3 ms of every start
@@ -99,17 +101,6 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
                     f"start the command where {row.name} does, or omit --source (LAUNCHER_SOURCE)",
                 )
             )
-
-
-def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
-    """Whether a marker of a source is set. Only a marker with a star needs a scan of all variables."""
-    if any(environ.get(marker) for marker in row.markers):
-        return True
-    starts = tuple(marker[:-1] for marker in row.markers if marker.endswith("*"))
-    ends = tuple(marker[1:] for marker in row.markers if marker.startswith("*"))
-    return bool(starts or ends) and any(
-        environ[name] for name in environ if name.startswith(starts) or name.endswith(ends)
-    )
 
 
 def _import_foreign(path: str, typed: bool) -> Read:

@@ -7,6 +7,7 @@ contract that its ranks inherit is the outer process's and not theirs.
 
 from __future__ import annotations
 
+from launcher.core.mpi import TABLE
 from launcher.sources import torch_elastic
 
 TYPE_CHECKING = False
@@ -43,12 +44,14 @@ def has_contract(reader: Reader) -> bool:
 
 
 def is_left_over(reader: Reader) -> bool:
-    """Whether a starter inside a launched process states another rank or world size."""
+    """Whether a starter inside a launched process states another rank, world size or local size."""
     if not reader.has(MARKER) or not has_contract(reader):
         return False
     from launcher.guest import marker
 
-    if _is_other_task(reader):
+    local_size = reader.text("LOCAL_WORLD_SIZE")
+    here = [reader.text(family.local_size) for family in TABLE if local_size and family.local_size]
+    if _is_other_task(reader) or any(size not in (None, local_size) for size in here):
         return True
     names = (MARKER, *marker.CONTRACT, *(name for pair in marker.NEARER for name in pair))
     return marker.is_left_over({name: reader.text(name) or "" for name in names})

@@ -46,36 +46,41 @@ FIXES = {block.name: block.fields["text"] for block in BLOCKS if "text" in block
 FLAGS, TASK, _, PBS_FIX, LSF_FIX, SCRIPT_FIX, _, MPI_FIX = FIXES.values()
 
 
+LIMITS = {"counts": 1, "sizes": 1, "indices": 0, "ranks": 0}
+"""Kinds of signs that are numbers, and the largest number that is none."""
+KINDS = (*LIMITS, "marks", "parts", "lists")
+OF_PROCESSES = ("sizes", "ranks", "parts")
+"""Kinds that a job of one node shows, too."""
+
+
 @frozen
 class Signs:
-    """The variables of one platform, by the kind of sign; `fix` is the text, `unless` a variable or empty."""
+    """The variables of one platform, each with a kind; `fix` is the text, `unless` a variable or empty."""
 
     fix: str
-    counts: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ()
-    indices: tuple[str, ...] = ()
-    ranks: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
+    kinds: tuple[tuple[str, str], ...]
     unless: str = ""
-
-    def names(self) -> tuple[str, ...]:
-        """Return all of the variables that can be a sign."""
-        return (*self.counts, *self.sizes, *self.indices, *self.ranks, *self.marks, *self.lists)
 
 
 def _read_table() -> Iterator[Signs]:
-    kinds = ("counts", "sizes", "indices", "ranks", "marks", "lists")
     for block in BLOCKS:
         if block.name == "nodes":
-            yield from (Signs(TASK, (row.count,), indices=(row.index,)) for row in NODES if not row.processes)
+            yield from (
+                Signs(TASK, ((row.count, "counts"), (row.index, "indices")))
+                for row in NODES
+                if not row.processes
+            )
         elif "fix" in block.fields:
-            counts, sizes, indices, ranks, marks, lists = (expand(block.words(kind)) for kind in kinds)
-            fix, unless = FIXES[block.fields["fix"]], block.fields.get("unless", "")
-            yield Signs(fix, counts, sizes, indices, ranks, marks, lists, unless)
+            kinds = tuple((name, kind) for kind in KINDS for name in expand(block.words(kind)))
+            yield Signs(FIXES[block.fields["fix"]], kinds, block.fields.get("unless", ""))
 
 
 TABLE = tuple(_read_table())
+PLACES: dict[str, list[int]] = {}
+"""Indices of the rows with a variable."""
+for _place, _row in enumerate(TABLE):
+    for _name, _ in _row.kinds:
+        PLACES.setdefault(_name, []).append(_place)
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
 """Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
@@ -87,7 +92,7 @@ NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
 """Numbers of nodes on platforms that start one container on each: Determined, OCI Data Science."""
 NAMES = (
     *(NODE_FILE, NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, SLOT_IDS, *NODE_COUNTS, *dict(HOST_FILES)),
-    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name in row.names())),
+    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name, _ in row.kinds)),
 )
 WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
 """Names that are such a suffix, and that no other source reads."""
@@ -98,10 +103,12 @@ def read(reader: Reader) -> None:
     """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
     if reader.has(TF_CONFIG) and _names_several(reader):
         return  # TF_CONFIG says more, also about a task without a rank
-    for row in TABLE:
-        name = "" if row.unless and reader.has(row.unless) else _find(reader, row)
-        if name:
-            reader.sign(name, row.fix, of_nodes=name not in (*row.sizes, *row.ranks))
+    for place in sorted({place for name in reader.environ for place in PLACES.get(name, ())}):
+        row = TABLE[place]
+        if row.unless and reader.has(row.unless):
+            continue
+        for name, kind in [pair for pair in row.kinds if _is_sign(reader, *pair)][:1]:
+            reader.sign(name, row.fix, of_nodes=kind not in OF_PROCESSES)
     _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
@@ -141,13 +148,11 @@ def _names_several(reader: Reader) -> bool:
     return names_several(reader.text(TF_CONFIG) or "")
 
 
-def _find(reader: Reader, row: Signs) -> str:
-    """Return the first variable of a platform that is a sign; empty if there is none."""
-    found = [name for name in (*row.counts, *row.sizes) if is_above(reader, name, 1)]
-    found += [name for name in (*row.indices, *row.ranks) if is_above(reader, name, 0)]
-    found += [name for name in row.marks if reader.has(name)]
-    found += [name for name in row.lists if len(set((reader.text(name) or "").replace(",", " ").split())) > 1]
-    return next(iter(found), "")
+def _is_sign(reader: Reader, name: str, kind: str) -> bool:
+    if kind in LIMITS:
+        return is_above(reader, name, LIMITS[kind])
+    text = reader.text(name) or ""
+    return bool(text) if kind in ("marks", "parts") else len(set(text.replace(",", " ").split())) > 1
 
 
 def is_above(reader: Reader, name: str, limit: int) -> bool:

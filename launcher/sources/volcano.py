@@ -72,6 +72,10 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     reader.starts = Scope.NODE
     node = reader.claim_int(Fact.NODE_RANK, RANK)
     _check_index(reader, tasks, node)
+    most = sum(map(len, tasks.values())) + (RANKED[0] not in tasks)
+    if tasks and all(tasks.values()) and is_above(reader, WORLD_SIZE, most):
+        name = _name(next(iter(tasks)), HOSTS)
+        reader.contradict(WORLD_SIZE, name, f"{reader.origin(name)}: expected {most} pods at most")
     if all(tasks.get(task) for task in RANKED):
         hosts = _claim_hosts(reader, tasks, RANKED, here=node == 0)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):

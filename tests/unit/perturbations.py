@@ -223,13 +223,33 @@ def hide(rng: random.Random, name: str) -> Case:
     return _changed(case, change, done, lambda start: here(start) and is_silent(case, start), ports=ports)
 
 
+def pass_in(rng: random.Random, name: str) -> Case:
+    """A container gets a few of the variables: ``docker run -e NAME``."""
+    case = make(rng, name)
+    names = _names(case.starts)
+    kept = frozenset(rng.sample(names, rng.randint(1, max(1, len(names) - 1))))
+
+    def change(start: Start) -> dict[str, str]:
+        return {name: value for name, value in start.environ.items() if name in kept}
+
+    def is_blind(start: Start) -> bool:
+        if name == "vertex-ai" and "CLUSTER_SPEC" not in kept:
+            return True  # WORLD_SIZE counts replicas without a rank, too, and only CLUSTER_SPEC says so
+        return _looks_alone(case, replace(start, environ=change(start)))
+
+    found = _changed(case, change, f"{', '.join(sorted(kept))} passed in", is_blind)
+    return replace(found, ends="idle-head" in name)  # where the master's name is not among them
+
+
 def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
     """Whether what is left of a start is what a job of one process on one node shows.
 
     ``hidden``: names that a world inside of it has set anew.
     """
-    if len(case.job.nodes) == 1:
-        return False
+    return len(case.job.nodes) > 1 and _looks_alone(case, start, hidden)
+
+
+def _looks_alone(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
     left = {name: value for name, value in start.environ.items() if value and name not in hidden}
     if left and any(left.keys() <= names for names in LOOKS_ALONE):
         return True
@@ -329,6 +349,49 @@ def mix(rng: random.Random, name: str) -> Case:
     around = {start.node.index: start.environ for start in starts}
     found = _changed(case, lambda start: {**around[start.node.index], **start.environ}, f"inside {outer}")
     return replace(found, aliases=_name_first(case, starts))
+
+
+def mix_in(rng: random.Random, name: str) -> Case:
+    """A second platform is around, and a container gets a few of its variables.
+
+    Azure Batch is left out: its list gives the same nodes another order, which is right as well.
+    """
+    case = make(rng, name)
+    outer = rng.choice([other for other in _list_outer(name) if other != "azure-batch"] or ["flags"])
+    starts = firsts(_around(rng, case, outer))
+    names = _names(starts)
+    kept = frozenset(rng.sample(names, rng.randint(1, len(names))))
+    around = {s.node.index: {n: v for n, v in s.environ.items() if n in kept} for s in starts}
+    done = f"inside {outer}, of which {', '.join(sorted(kept))} passed in"
+    found = _changed(case, lambda start: {**around[start.node.index], **start.environ}, done)
+    return replace(found, aliases=_name_first(case, starts))
+
+
+SERVICES = (
+    *("master", "launcher", "worker", "rank", "local", "node", "num-nodes", "job-num-nodes", "coordinator"),
+    *("launcher-master", "launcher-control", "launcher-metrics", "pet-master", "pet-nnodes", "vc-worker"),
+    *("mlp-worker-0", "lws-leader", "jax-coordinator", "horovod-gloo-rendezvous", "slurm-step"),
+)
+
+
+def serve(rng: random.Random, name: str) -> Case:
+    """Kubernetes sets seven variables for each Service of the namespace, in every pod."""
+    case = make(rng, name)
+    chosen = rng.sample(SERVICES, rng.randint(1, 5))
+    more = {n: v for service in chosen for n, v in _of_service(service, rng.choice((80, 6105))).items()}
+    return _changed(case, lambda start: {**more, **start.environ}, f"beside the Services {', '.join(chosen)}")
+
+
+def _of_service(name: str, port: int) -> dict[str, str]:
+    start, host = name.upper().replace("-", "_"), "10.96.0.9"
+    url = f"tcp://{host}:{port}"
+    of_port = {"": url, "_PROTO": "tcp", "_PORT": str(port), "_ADDR": host}
+    return {
+        f"{start}_SERVICE_HOST": host,
+        f"{start}_SERVICE_PORT": str(port),
+        f"{start}_PORT": url,
+        **{f"{start}_PORT_{port}_TCP{end}": value for end, value in of_port.items()},
+    }
 
 
 def malform(rng: random.Random, name: str) -> Case:
@@ -601,10 +664,13 @@ def _redraw(rng: random.Random, value: str) -> str:
 PERTURBATIONS: dict[str, Callable[[random.Random, str], Case]] = {
     "as it is": make,
     "hidden": hide,
+    "passed into a container": pass_in,
     "empty": empty,
     "forwarded": forward,
     "left over": leave,
     "inside another": mix,
+    "inside a part of another": mix_in,
+    "beside Services": serve,
     "malformed": malform,
     "changed": change,
     "swapped": swap,

@@ -21,6 +21,8 @@ from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
 
+CPUSET = "/sys/fs/cgroup/cpuset.cpus.effective"
+
 
 def read(files: Mapping[str, str], environ: Mapping[str, str] | None = None, **typed: str | bool) -> Options:
     """Return the options on a machine with these files."""
@@ -185,6 +187,14 @@ def test_a_number_of_processes_is_below_the_platforms_and_above_the_gpus() -> No
     told = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2"}
     assert plan("nproc-per-node = 4", told, gpus=8).topology.local_size == 2
     assert plan("nproc-per-node = 4", {"LAUNCHER_NPROC_PER_NODE": "1"}, gpus=8).topology.local_size == 1
+
+
+def test_a_word_for_the_number_counts_accelerators_of_other_makers() -> None:
+    """``auto`` in a file is what it is on the command line: not the number of CPUs."""
+    files = {ETC: "nproc-per-node = auto", "/dev/davinci0": "", "/dev/davinci1": "", CPUSET: "0-7"}
+    host = replay({"files": files})
+    made = plan_job({}, host, read_options({}, {}, host), ("true",))
+    assert made.topology.local_size == 2
 
 
 def test_it_does_not_speak_of_processes_that_the_platform_has_started() -> None:

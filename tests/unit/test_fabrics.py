@@ -13,8 +13,7 @@ import pytest
 from launcher.core.errors import HardwareMissing
 from launcher.core.model import Network, Policy
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
-from launcher.fabrics.facts import Facts, Wish
-from launcher.fabrics.reading import choose_interface, parse_bus_ids, parse_conf, read_facts
+from launcher.fabrics.facts import Facts, Wish, choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.fabrics.topology_file import WORD
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
@@ -624,7 +623,7 @@ def test_azures_service_is_asked_only_where_it_matters(
 ) -> None:
     """On Azure for certain, with InfiniBand, once per node, and not in Kubernetes."""
     asked: list[Host] = []
-    monkeypatch.setattr("launcher.fabrics.reading.ask_vm", asked.append)
+    monkeypatch.setattr("launcher.fabrics.facts.ask_vm", asked.append)
     write_fabric(tmp_path, read_fabric("nd96isr_h200_v5"))
     host, azure = Machine(str(tmp_path)), {"AZ_BATCH_NODE_ID": "tvm-1"}
     read_facts(host, {}, ask=True)
@@ -678,7 +677,7 @@ def test_a_job_of_several_nodes_gets_the_settings(tmp_path: Path) -> None:
 
 def test_a_job_on_one_node_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the order of several GPUs is fixed; a process of this launcher has everything already."""
-    for module in ("reading", "node"):
+    for module in ("facts", "node"):
         monkeypatch.delattr(f"launcher.fabrics.{module}.read_ports")
     write_gpus(tmp_path, V5_GPUS)
     found = settings(Machine(str(tmp_path)), {"LAUNCHER_NNODES": "1"})

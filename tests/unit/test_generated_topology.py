@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.core.model import Policy
-from launcher.fabrics.reading import TOPOLOGYD
+from launcher.fabrics.facts import TOPOLOGYD
 from launcher.fabrics.topology_file import WORD
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job

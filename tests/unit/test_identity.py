@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.model import Plan
 from launcher.hook.answer import find_answer
 from launcher.options.reading import read_options
@@ -432,6 +432,50 @@ def test_a_node_of_another_rank_is_no_second_one_with_it() -> None:
 def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
     text = refused("SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.4 10.0.0.5'")
     assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text
+
+
+SKYPILOT = "SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.5 10.0.0.6'"
+
+
+@pytest.mark.parametrize("left", ["MPI_LOCALNRANKS=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"])
+def test_one_of_several_processes_without_its_rank_is_no_launcher_per_node(left: str) -> None:
+    """A container gets the platform's variables and a part of mpirun's."""
+    assert seen(SKYPILOT, "RANK", "WORLD_SIZE") == ["0", "2"]
+    text = refused(f"{SKYPILOT} {left}")
+    assert f"unset {left.partition('=')[0]} if this launcher is the only one" in text
+
+
+LAUNCHED = (
+    "LAUNCHER_LAUNCHED=1 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0 GROUP_WORLD_SIZE=2 "
+    "ROLE_RANK=0 ROLE_WORLD_SIZE=2 MASTER_ADDR=10.0.0.5 MASTER_ADDRESS=10.0.0.5 MASTER_PORT=6105"
+)
+"""Rank 0 of two nodes with one process each, by this launcher."""
+
+
+def test_an_mpirun_of_the_same_size_inside_a_launched_process_is_another_world() -> None:
+    """Rank 0 of 2, like the process around it, but both are on this node."""
+    inside = OPEN_MPI.replace("RANK=1", "RANK=0")
+    assert seen(f"{LAUNCHED} {inside}", "RANK", "LOCAL_WORLD_SIZE") == ["0", "1"]
+    with pytest.raises(UsageError, match="inside of rank 0 of another launcher run"):
+        plan(f"{LAUNCHED} {inside.replace('LOCAL_SIZE=1', 'LOCAL_SIZE=2')}")
+
+
+def test_a_pod_of_a_jax_job_stays_one_process_beside_a_starter_without_a_rank() -> None:
+    jax = "PROCESS_ID=0 NUM_PROCESSES=2 COORDINATOR_ADDRESS=here COORDINATOR_PORT=6666"
+    assert "need a rank" in refused(f"{jax} PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", gpus=2)
+
+
+def test_a_task_without_a_rank_is_no_launcher_per_node() -> None:
+    cluster = '{"cluster": {"ps": ["c:1"], "worker": ["a:1", "b:1"]}, "task": {"type": "ps", "index": 0}}'
+    text = refused(f"TF_CONFIG='{cluster}'", scope="node")
+    assert "[contradiction]" in text and "--scope node but this is ps 0" in text
+
+
+@pytest.mark.parametrize("starter", [HYDRA, FLUX, OPEN_MPI, "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0"])
+def test_the_lowest_rank_of_a_later_node_is_not_where_the_master_is(starter: str) -> None:
+    """``MASTER_ADDR=$(hostname)`` in a shell on each node, whose index nothing proves."""
+    text = refused(f"{starter} MASTER_ADDR=here")
+    assert "MASTER_ADDR='here' is this node itself, but" in text and "unset the wrong one" in text
 
 
 def test_an_index_that_cannot_be_names_the_sizes_that_show_it() -> None:

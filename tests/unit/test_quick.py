@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from launcher.core.errors import UsageError
 from launcher.options.flags import FLAGS
 from launcher.options.parser import add_flags, make_parser, strip_dashes
-from launcher.options.quick import read_quickly, spellings
+from launcher.options.quick import SPELLINGS, read_quickly
 
-NAMES = sorted(spellings())
+NAMES = sorted(SPELLINGS)
 WORDS = st.one_of(
     st.sampled_from(NAMES),
     st.sampled_from(

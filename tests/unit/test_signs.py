@@ -64,6 +64,18 @@ def torch(rank: int, world: int, master: str) -> dict[str, str]:
     return {**numbers, "MASTER_ADDR": master, "MASTER_PORT": "23456"}
 
 
+STEP_OF_ONE = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_NODES": "1",
+}
+"""``srun -n1`` on one node."""
+
+
 def pbs(*slots: str) -> dict[str, Any]:
     """Return a machine whose PBS_NODEFILE can be read."""
     return {"files": {"/var/spool/pbs/aux/1": "\n".join(slots) + "\n"}}
@@ -327,6 +339,21 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
         "missing-variable",
         {},
     ),
+    # A job of three pods has no six, so this is another platform's world
+    (
+        {**volcano(trainer=3), "VC_TASK_INDEX": "0", "RANK": "0", "WORLD_SIZE": "6"},
+        "contradiction",
+        {"hostname": "j-trainer-0"},
+    ),
+    # What is left of a starter's variables in a container: its process may be one of several
+    ({"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_SERVER_URI2": "prterun-a-1@0.1;tcp4://127.0.0.1:1"}, STOP, {}),
+    ({"OMPI_MCA_orte_local_daemon_uri": "1.0;tcp://10.0.0.4:1"}, STOP, {"gpus": 2}),
+    ({"PMI_FD": "9"}, STOP, {}),
+    ({"HYDRA_BSTRAP_PROXY_ID": "0"}, STOP, {}),
+    ({"PALS_NODEID": "0"}, STOP, {}),
+    ({"HOROVOD_HOSTNAME": "a"}, STOP, {}),
+    ({"CROSS_RANK": "0", "CROSS_SIZE": "2", "LOCAL_SIZE": "1"}, STOP, {}),
+    ({**STEP_OF_ONE, "PMIX_NAMESPACE": "slurm.pmix.7.0", "PMIX_RANK": "0"}, ALONE, {"gpus": 2}),
     ({"DMLC_NUM_WORKER": "8", "DMLC_TASK_ID": "1", "DMLC_TRACKER_URI": "j-node-0-0.j"}, STOP, {"gpus": 4}),
     ({"PET_NNODES": "2", "PET_NODE_RANK": "1", "JOB_COMPLETION_INDEX": "1"}, NO_MASTER, {}),
     (

@@ -18,7 +18,7 @@ import pytest
 from tests.thorough import FEW_STARTERS, all_but
 from tests.unit import truth_judge
 from tests.unit.forwarded import SETS, fill, tf_config
-from tests.unit.perturbations import PERTURBATIONS, Case, is_cloud, is_silent, throw_together
+from tests.unit.perturbations import PERTURBATIONS, Case, firsts, is_cloud, is_silent, throw_together
 from tests.unit.platforms_model import EXPLORE, Job, Node
 from tests.unit.starters_model import EVERY, ONE_EACH
 from tests.unit.truth_judge import (
@@ -108,6 +108,8 @@ def follow(case: Case, fix: Fix) -> tuple[Case, list[Answer]]:
         if ("nproc_per_node", "N") in fix.flags:
             truth["N"] = str(count_per_start(case.platform, case.job))
         flags = {name: truth.get(value, value) for name, value in fix.flags}
+        if "hosts" in flags:  # HOST,...
+            flags["hosts"] = ",".join(one.node.address for one in firsts(case.starts))
         environ = {name: value for name, value in start.environ.items() if name not in fix.unset}
         typed.append(replace(start, environ={**environ, **dict(fix.sets)}))
         answers.append(answer(typed[-1].recording(case.job.gpus), flags))

@@ -210,6 +210,8 @@ def _find_misplaced(
     others = () if is_inside else others
     if rank == 0 and master in others:
         return f"rank 0 is here, the master is {master}"
+    if rank > 0 and local == 0 and master in own:
+        return f"rank {rank} is the lowest here, and the master {master} is here, too"
     if MPIRUN in seen or node is None:
         return ""
     if (node == 0 and local == 0) != (rank == 0) or node + local > rank:
