@@ -84,6 +84,7 @@ class Serving(Coordination):
             agent.loop.turn()
             agent.group.reap(member.programs.pids)
             self._look()
+        agent.observers.end()
         self.close()
         self._end_programs()
 

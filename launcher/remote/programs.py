@@ -307,7 +307,7 @@ class Member:
         self._attempt: ConnectAttempt | None = None
         self._ports: list[int] = []
         self._address = self._why = self._said = ""
-        self._is_refused = False
+        self._is_refused = self._is_closed = False
         self._without_since = self._said_at = self._heard_at = time.monotonic()
         loop.timers.append(Every(BEAT_S, self._beat))
 
@@ -328,7 +328,7 @@ class Member:
 
     def close(self) -> None:
         """Leave node 0, and let the programs go."""
-        self.due = None
+        self.due, self._is_closed = None, True
         if self._attempt is not None:
             self._attempt.close()
         if self._connection is not None:
@@ -360,6 +360,8 @@ class Member:
     def _call_next(self) -> None:
         """Call the next port, or all again after a pause."""
         self._attempt = None
+        if self._is_closed:
+            return
         if not self._ports:
             self._complain(self._why, at_once=self._is_refused)
             self._call_again()
