@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from launcher.mpi.messages import (
 )
 from launcher.process.descendants import find_children
 from launcher.process.loop import Loop
-from launcher.process.watchdog import MARK
+from launcher.process.watchdog import MARK, find_marked
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 from tests.unit.test_verdict import dead, judge
@@ -165,14 +166,26 @@ def test_a_second_launcher_of_the_job_waits(local: Local) -> None:
 
 def test_a_new_head_waits_for_the_end_of_the_job_before(local: Local) -> None:
     """A head that was killed has another job name when it is back; nothing of the first job is left then."""
-    line = ["sh", "-c", "trap '' TERM; sleep 600"]
-    with subprocess.Popen(line, env=clean_environ(**{MARK: local.job}), start_new_session=True) as left:
+    with leave(local.job) as left:
         before, local.job = local.job, os.urandom(8).hex()
         local.ranks.lose_head()
         local.brief()
         local.turn_until(lambda: local.sent == [Cleared()])
         assert left.wait(WAIT_S) == -signal.SIGKILL
     assert find_socket(before) is None and find_socket(local.job) is not None
+
+
+@contextlib.contextmanager
+def leave(job: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process with the mark of a job that ignores SIGTERM."""
+    line = ["sh", "-c", "trap '' TERM; sleep 600"]
+    with subprocess.Popen(line, env=clean_environ(**{MARK: job}), start_new_session=True) as left:
+        try:
+            wait_for(lambda: find_marked(job.encode()), "its environment can be read")
+            yield left
+        finally:
+            for pid in find_marked(job.encode()):
+                os.kill(pid, signal.SIGKILL)
 
 
 def start_rank(job: str, *command: str) -> subprocess.Popen[bytes]:
@@ -244,9 +257,8 @@ while True:
 def test_ranks_of_a_killed_launcher_have_their_grace(tmp_path: Path) -> None:
     """The watchdog waits for them; then it ends what they have left, and their folder goes."""
     job, environ = os.urandom(8).hex(), clean_environ()
-    left_line = ["sh", "-c", "trap '' TERM; sleep 600"]
     with (
-        subprocess.Popen(left_line, env={**environ, MARK: job}, start_new_session=True) as left,
+        leave(job) as left,
         subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, job], env=environ, stdout=subprocess.PIPE
         ) as launcher,
@@ -265,8 +277,6 @@ def test_ranks_of_a_killed_launcher_have_their_grace(tmp_path: Path) -> None:
 
 def test_the_watchdog_leaves_ranks_to_a_new_launcher(local: Local) -> None:
     """It is in the place of the one that was killed, and ends what that has left itself."""
-    line = ["sh", "-c", "sleep 600"]
-    with subprocess.Popen(line, env=clean_environ(**{MARK: local.job}), start_new_session=True) as new:
+    with leave(local.job) as new:
         end_job(local.job, 0.0)
         assert new.poll() is None and find_socket(local.job) is not None
-        os.killpg(new.pid, signal.SIGKILL)
