@@ -268,6 +268,7 @@ def test_ranks_of_a_killed_launcher_have_their_grace(tmp_path: Path) -> None:
             wait_for((tmp_path / "ready").exists, "the rank runs")
             assert sorted(find_wrappers(job)) == [placeholder.pid, *find_children(placeholder.pid)]
             launcher.kill()
+            launcher.wait(WAIT_S)  # as the watchdog does, which else may find the socket of the killed one
             end_job(job, WAIT_S)
             assert (tmp_path / "saved").exists()
             assert left.wait(WAIT_S) == -signal.SIGKILL
