@@ -24,9 +24,7 @@ NAMES = {"openmpi4": "Open MPI 4", "openmpi5": "Open MPI 5", "mpich": "MPICH", "
 PARTS = {
     "launcher run --engine mpirun": "head",
     "launcher serve": "serving launcher",
-    "mpi/session.py": "session, and the remote shell that holds it",
     "mpi/rank.py": "2 rank wrappers",
-    "remote/programs.py": "program that has joined the head",
 }
 """Words in command lines, and what such a process and its watchdog are to us."""
 OUR_PROGRAMS = ("python", "python3")

@@ -120,7 +120,7 @@ class Observers:
         self.answer()
         if self.milestones is not None:
             agent.loop.guard(self.milestones.begin_attempt)
-        begins = (self._read_counters, self._plan_progress, self._check, self._watch_preemption)
+        begins = (self._read_counters, self._plan_progress, self.check, self._watch_preemption)
         for begin in (*begins, self._watch_gpus, self._listen_to_nccl, self._watch_meeting):
             agent.loop.guard(begin)
 
@@ -395,7 +395,7 @@ class Observers:
 
     # --- checks and preemption of this node
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Start the quick checks of this node, once, while the processes start.
 
         The checks take longer than the whole start of a job, mostly to load their code. So they run beside

@@ -153,7 +153,7 @@ class Acceptor:
         if sealed is None:
             return
         self._loop.remove(arrival.number)
-        arrival.connection = connection = Connection.of_socket(
+        arrival.connection = connection = Connection(
             arrival.socket,
             sealed,
             self._loop,

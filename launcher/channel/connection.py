@@ -43,7 +43,7 @@ KEEP_ALIVE = (
 
 
 class Connection:
-    """An open connection, after its handshake if any: one socket, or a pipe for each direction.
+    """An open connection, after its handshake if any.
 
     Attributes:
         is_open: Whether messages can still be sent.
@@ -51,30 +51,34 @@ class Connection:
     """
 
     __slots__ = (
-        "_finishes", "_framing", "_hear", "_is_closed", "_limit", "_loop", "_lose", "_reading", "_unsent",
-        "_waits", "_why", "_writing", "is_open", "took_at",
+        "_fd", "_finishes", "_framing", "_hear", "_is_closed", "_limit", "_loop", "_lose", "_unsent",
+        "_waits", "_why", "is_open", "took_at",
     )  # fmt: skip
 
     def __init__(
         self,
-        ends: tuple[int, int],
+        connected: socket.socket,
         framing: Framing,
         loop: Loop,
         hear: Callable[[dict[str, object]], None],
         lose: Callable[[str], None],
         limit_bytes: int = UNSENT_LIMIT_BYTES,
     ) -> None:
-        """Take over descriptors that the loop does not watch.
+        """Take over a socket that the loop does not watch.
 
         Args:
-            ends: Descriptors for reading and writing, both non-blocking; one socket may be both.
+            connected: A non-blocking socket.
             framing: Converts messages to bytes.
-            loop: Waits for them.
+            loop: Waits for it.
             hear: Called with each message; if it raises `Garbled`, the connection ends.
             lose: Called once, with the reason, if the connection ends other than by `close`.
             limit_bytes: Maximum of unsent data; with more, the connection ends.
         """
-        self._reading, self._writing = ends
+        if connected.family != socket.AF_UNIX:
+            for option in KEEP_ALIVE:
+                with contextlib.suppress(OSError):
+                    connected.setsockopt(*option)
+        self._fd = connected.detach()
         self._framing, self._loop, self._limit = framing, loop, limit_bytes
         self._hear, self._lose = hear, lose
         self._unsent = bytearray()
@@ -82,25 +86,7 @@ class Connection:
         self._why = ""
         self.is_open = True
         self.took_at = 0.0
-        loop.add(self._reading, self._on_ready)
-
-    @classmethod
-    def of_socket(
-        cls,
-        connected: socket.socket,
-        framing: Framing,
-        loop: Loop,
-        hear: Callable[[dict[str, object]], None],
-        lose: Callable[[str], None],
-        limit_bytes: int = UNSENT_LIMIT_BYTES,
-    ) -> Connection:
-        """Take over a non-blocking socket that the loop does not watch."""
-        if connected.family != socket.AF_UNIX:
-            for option in KEEP_ALIVE:
-                with contextlib.suppress(OSError):
-                    connected.setsockopt(*option)
-        number = connected.detach()
-        return cls((number, number), framing, loop, hear, lose, limit_bytes)
+        loop.add(self._fd, self._on_ready)
 
     def redirect(
         self,
@@ -144,7 +130,7 @@ class Connection:
         if self._is_closed:
             return
         try:
-            data = os.read(self._reading, READ_BYTES)
+            data = os.read(self._fd, READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -165,9 +151,8 @@ class Connection:
         """Close the connection on our side; data that was not sent yet is lost."""
         if not self._is_closed:
             self.is_open, self._is_closed = False, True
-            for number in {self._reading, self._writing}:
-                self._loop.remove(number)
-                os.close(number)
+            self._loop.remove(self._fd)
+            os.close(self._fd)
 
     @property
     def unsent_bytes(self) -> int:
@@ -187,7 +172,7 @@ class Connection:
     def _flush(self) -> None:
         try:
             while self._unsent:
-                del self._unsent[: os.write(self._writing, self._unsent[:READ_BYTES])]
+                del self._unsent[: os.write(self._fd, self._unsent[:READ_BYTES])]
                 self.took_at = time.monotonic()
         except (BlockingIOError, InterruptedError):
             pass
@@ -197,17 +182,9 @@ class Connection:
             self._unsent.clear()
         if bool(self._unsent) != self._waits:
             self._waits = bool(self._unsent)
-            self._watch_writing()
+            self._loop.want_writable(self._fd, wanted=self._waits)
         if self._finishes and not self._unsent:
             self._end("finished")
-
-    def _watch_writing(self) -> None:
-        if self._reading == self._writing:
-            self._loop.want_writable(self._writing, wanted=self._waits)
-        elif self._waits:
-            self._loop.add(self._writing, self._flush, writable=True)
-        else:
-            self._loop.remove(self._writing)
 
     def _end(self, why: str) -> None:
         if not self._is_closed:

@@ -1,7 +1,7 @@
 """Framing of local connections: JSON objects, one per line.
 
-The head, the sessions and the ranks of an mpirun job talk through pipes of ssh, and through sockets that only
-our own user can reach. Even so, no message is trusted to be well-formed, small or printable.
+The ranks of an mpirun job and the launchers of their nodes talk through sockets that only our own user can
+reach. Even so, no message is trusted to be well-formed, small or printable.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class CoordinatorClient:
         if self._connection is not None:
             self._connection.close()
         self.is_connected = False
-        self._connection = connection = Connection.of_socket(
+        self._connection = connection = Connection(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s

@@ -167,7 +167,7 @@ class Responder:
             connected.close()
             return
         client = Client()
-        client.connection = Connection.of_socket(
+        client.connection = Connection(
             connected,
             Asking(),
             self._agent.loop,

@@ -1,4 +1,4 @@
-"""The connection of a rank's wrapper to the session of its node."""
+"""The connection of a rank's wrapper to the launcher of its node."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from launcher.core.errors import LauncherError, NotReady, Problem
 from launcher.core.messages import Garbled, pack, unpack
 from launcher.core.redact import quote
 from launcher.core.signal import signal
+from launcher.mpi.folder import find_socket
 from launcher.mpi.messages import TO_RANK, Attached, Briefing, RankEnded, Release, Started
 from launcher.mpi.placeholder import ENDING
-from launcher.mpi.session_folder import find_session
 from launcher.process.kernel import open_signal_file, read_signals
 
 TYPE_CHECKING = False
@@ -26,29 +26,30 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 class Channel:
-    """The connection to this node's session.
+    """The connection to the launcher of this node.
 
     Attributes:
         job: Name of the job.
         placeholder: Descriptor that reaches end of file when the placeholder ends.
-        released: Whether we may exit, because all ranks have ended or the head or the session is gone.
-        path: Path of the session's socket.
+        released: Whether we may exit, because all ranks have ended or the head or the launcher is gone.
+        is_lost: Whether the launcher is gone.
+        path: Path of its socket.
     """
 
     def __init__(self, job: str, placeholder: int) -> None:
-        """Connect to the session.
+        """Connect to the launcher.
 
         Args:
             job: Name of the job.
             placeholder: Descriptor from `launcher.mpi.placeholder.leave_placeholder`.
 
         Raises:
-            NotReady: The job has no session on this node: mpirun has started a rank where none was requested.
+            NotReady: The job has no launcher on this node, where mpirun was not to start a rank.
         """
         self.job, self.placeholder = job, placeholder
-        self.released = False
+        self.released = self.is_lost = False
         self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
-        self.path = path = find_session(job) or ""
+        self.path = path = find_socket(job) or ""
         self.socket = socket.socket(socket.AF_UNIX)
         limit = struct.pack("ll", int(ANSWER_TIMEOUT_S), 0)  # also limits connect, unix(7)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -60,7 +61,7 @@ class Channel:
             raise NotReady(_no_session(job)) from error
 
     def attach(self) -> Briefing:
-        """Report to the session, and return its answer: the facts about this node and the job.
+        """Report to the launcher, and return its answer: the facts about this node and the job.
 
         Raises:
             NotReady: There was no answer within `ANSWER_TIMEOUT_S`, or an invalid one.
@@ -81,14 +82,14 @@ class Channel:
         return (unpack(packed, TO_RANK) for packed in self._lines.feed(data))
 
     def send(self, message: object) -> None:
-        """Send the session a message; if that fails the session is gone, and we need not wait for it."""
+        """Send the launcher a message; if that fails it is gone, and we need not wait for it."""
         try:
             self.socket.sendall(wire.pack(pack(message)))
         except OSError:
-            self.released = True
+            self.released = self.is_lost = True
 
     def _wait(self, deadline: float) -> bool:
-        """Wait until the session has sent something or is gone; return False at the deadline.
+        """Wait until the launcher has sent something or is gone; return False at the deadline.
 
         Raises:
             SystemExit: We were told to end.
@@ -109,7 +110,7 @@ class Channel:
     def refuse(self, error: LauncherError, place: Started, wait_s: float) -> None:
         """Report that our process cannot be started, and wait: the head may know the cause better.
 
-        Return when we are released, when the session is gone, or after ``wait_s``.
+        Return when we are released, when the launcher is gone, or after ``wait_s``.
 
         Raises:
             SystemExit: We were told to end.
@@ -121,20 +122,21 @@ class Channel:
             pass
 
     def hear(self) -> bool:
-        """Read the session's messages; return False if it is gone or sends an invalid one."""
+        """Read the launcher's messages; return False if it is gone or sends an invalid one."""
         try:
             data = self.socket.recv(wire.READ_BYTES)
             for message in self._read(data):
                 self.released = self.released or isinstance(message, Release)
         except (OSError, Garbled):
             data = b""
+        self.is_lost = self.is_lost or not data
         return bool(data)
 
 
 def _no_session(job: str) -> Problem:
     return Problem(
         "no-session",
-        f"mpirun has started a rank on {os.uname().nodename}, where job {quote(job, 64)} has no session",
+        f"mpirun has started a rank on {os.uname().nodename}, where job {quote(job, 64)} has no launcher",
         "this node",
         "mpirun did not follow the hostfile, or the nodes share one /dev/shm or /tmp",
     )
@@ -143,7 +145,7 @@ def _no_session(job: str) -> Problem:
 def _no_answer() -> Problem:
     return Problem(
         "no-session",
-        f"the session of this job on {os.uname().nodename} does not answer",
+        f"the launcher of this job on {os.uname().nodename} does not answer",
         "this node",
         "see the head's messages about this node",
     )

@@ -10,11 +10,10 @@ from launcher.mpi.events import MISCOUNTED, MpiEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from launcher.mpi.head import Head
     from launcher.mpi.messages import Started
-    from launcher.mpi.node import Node
+    from launcher.mpi.nodes import Node
 
 COUNT_S = 60.0
 """Seconds that all ranks may take to start, counted from the first."""
@@ -31,30 +30,50 @@ class Counting:
         due: When `fire` has something to do.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        per_node: int,
+        is_ending: Callable[[], bool],
+        fail: Callable[[MpiEvent, str], None],
+    ) -> None:
+        """Begin with an attempt.
+
+        Args:
+            nodes: The nodes of the job.
+            per_node: Number of ranks that were requested on each.
+            is_ending: Whether the job ends anyway.
+            fail: Takes the failure, and the same in words.
+        """
         self.due: float | None = None
-        self._head = head
+        self._nodes, self._per_node, self._is_ending, self._fail = nodes, per_node, is_ending, fail
         self._sizes: set[int] = set()
         self._is_wrong = self._has_said = False
 
     def note(self, started: Started) -> None:
         """Count a rank that has started."""
-        job, nodes = self._head.job, self._head.sessions.nodes
         self._sizes.add(started.size)
-        count = self._head.ranks_started()
-        too_many = any(len(node.started) > job.per_node for node in nodes)
-        if (too_many or self._sizes != {job.world_size}) and not self._is_wrong:
+        count = self._count()
+        too_many = any(len(node.started) > self._per_node for node in self._nodes)
+        if (too_many or self._sizes != {self._wanted}) and not self._is_wrong:
             self._is_wrong = True
             self.due = time.monotonic() + LOOK_AROUND_S
         elif count == 1 and self.due is None:
             self.due = time.monotonic() + COUNT_S
-        elif count >= job.world_size and not self._is_wrong:
+        elif count >= self._wanted and not self._is_wrong:
             self.due = None
+
+    @property
+    def _wanted(self) -> int:
+        return self._per_node * len(self._nodes)
+
+    def _count(self) -> int:
+        return sum(len(node.started) for node in self._nodes)
 
     def fire(self, now: float) -> None:
         """End the job if ranks are wrong, or if some are late and the job is not ending anyway."""
         self.due = None
-        if self._is_wrong or not self._head.ending.begun:
+        if self._is_wrong or not self._is_ending():
             late = "" if self._is_wrong else f" within {COUNT_S:g} s"
             self._complain(late)
 
@@ -63,22 +82,21 @@ class Counting:
 
         Wrong ranks are then the cause of a failure. If mpirun reports success, ranks may still be missing.
         """
-        count = self._head.ranks_started()
-        if not self._has_said and (self._is_wrong or (succeeded and count != self._head.job.world_size)):
+        count = self._count()
+        if not self._has_said and (self._is_wrong or (succeeded and count != self._wanted)):
             self._complain("")
 
     def _complain(self, late: str) -> None:
-        job, nodes = self._head.job, self._head.sessions.nodes
         what = (
-            f"{job.world_size} ranks were requested on {len(nodes)} nodes, {job.per_node} on each; "
-            f"{describe_places(nodes)}{late}"
+            f"{self._wanted} ranks were requested on {len(self._nodes)} nodes, {self._per_node} on each; "
+            f"{describe_places(self._nodes)}{late}"
         )
         self._has_said = True
         fix = "check mpirun's host options (launcher plan) and its configuration files"
         event = MpiEvent(
             None, time.time_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
         )
-        self._head.begin_end(event, what)
+        self._fail(event, what)
 
 
 def describe_places(nodes: Sequence[Node]) -> str:

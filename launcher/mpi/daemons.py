@@ -26,22 +26,24 @@ ABORTED_WITH = ("orted", "orterun", "mpirun")
 class Daemons:
     """The daemons of one job on this node; usually one."""
 
-    def __init__(self, loop: Loop, lose: Callable[[int], None]) -> None:
-        """Create it without a daemon; ``lose`` is called with the PID of a watched one that has ended."""
+    def __init__(self, loop: Loop | None = None, lose: Callable[[int], None] = lambda pid: None) -> None:
+        """Create it without a daemon; with a loop, ``lose`` is called with the PID of one that has ended."""
         self._pids: dict[int, int] = {}
         self._loop, self._lose = loop, lose
 
-    def watch(self, pid: int | None) -> None:
-        """Watch a daemon; do nothing for None or one that is watched already."""
+    def add(self, pid: int | None) -> None:
+        """Add a daemon; do nothing for None or one that is known."""
         if pid is None or pid in self._pids.values():
             return
         with contextlib.suppress(OSError):  # an old kernel: mpirun may notice by itself
             fd = os.pidfd_open(pid)
             self._pids[fd] = pid
-            self._loop.add(fd, lambda: self._on_end(fd))
+            if self._loop is not None:
+                self._loop.add(fd, lambda: self._on_end(fd))
 
     def _on_end(self, fd: int) -> None:
-        self._loop.remove(fd)
+        if self._loop is not None:
+            self._loop.remove(fd)
         os.close(fd)
         self._lose(self._pids.pop(fd))
 

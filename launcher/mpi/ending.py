@@ -9,7 +9,10 @@ from launcher.mpi.messages import PassOn, Release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.mpi.head import Head
+    from collections.abc import Callable
+
+    from launcher.core.log import Say
+    from launcher.mpi.nodes import Nodes
 
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
@@ -32,8 +35,20 @@ class RanksTarget:
         passed_on: The signals that were forwarded to them.
     """
 
-    def __init__(self, head: Head) -> None:
-        self._head = head
+    def __init__(
+        self, nodes: Nodes, world_size: int, grace_s: float, say: Say, end_mpirun: Callable[[], None]
+    ) -> None:
+        """Begin before the first attempt.
+
+        Args:
+            nodes: The nodes of the job.
+            world_size: Number of ranks that were requested.
+            grace_s: Seconds between SIGTERM and SIGKILL.
+            say: Prints a message in the log.
+            end_mpirun: Stops mpirun if it has not noticed that no rank is left.
+        """
+        self._nodes, self._world_size, self._grace_s = nodes, world_size, grace_s
+        self._say, self._end_mpirun = say, end_mpirun
         self.begin_attempt()
 
     suspends = False
@@ -48,19 +63,24 @@ class RanksTarget:
 
     @property
     def count(self) -> int:
-        """Number of running ranks."""
-        return self._head.ranks_running()
+        """Number of running ranks, according to their reports."""
+        return sum(node.running for node in self._nodes.all)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all ranks have ended or have been released."""
+        return self.released or not self.count
 
     def describe(self) -> str:
         """Return the ranks in words: ``8 ranks on 2 nodes``."""
-        ranks, nodes = self.count, len(self._head.sessions.nodes)
+        ranks, nodes = self.count, len(self._nodes.all)
         return f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
 
     def pass_on(self, number: int, *, whole: bool, reached: bool = False) -> None:
         """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
         if number != signal.SIGTSTP:
             self.passed_on.add(number)
-            self._head.sessions.tell(PassOn(number))
+            self._nodes.tell(PassOn(number))
 
     def note(self, number: int) -> None:
         """Do nothing: the wrapper of each rank remembers the signal."""
@@ -68,15 +88,15 @@ class RanksTarget:
     def stop(self, number: int, *, to_group: bool = False, reached: bool = False) -> None:
         """Tell all ranks to end by a signal; a repeated call does not restart the grace."""
         if not self.begun:
-            self.due = self._kill_at = time.monotonic() + self._head.agent.watch.grace_s
+            self.due = self._kill_at = time.monotonic() + self._grace_s
         self.begun = True
-        self._head.sessions.tell(PassOn(number, ends=True))
+        self._nodes.tell(PassOn(number, ends=True))
         self.check()
 
     def kill(self) -> None:
         """Send SIGKILL to all ranks now."""
         self.begun = self.killed = True
-        self._head.sessions.tell(PassOn(int(signal.SIGKILL), ends=True))
+        self._nodes.tell(PassOn(int(signal.SIGKILL), ends=True))
         self.due = time.monotonic() + KILL_WAIT_S
         self.check()
 
@@ -86,9 +106,9 @@ class RanksTarget:
         If some ranks have not reported their start, wait for them first: if mpirun killed them, their reports
         would be lost.
         """
-        if not self.begun or self.released or self._head.ranks_running():
+        if not self.begun or self.released or self.count:
             return
-        if self._head.ranks_started() >= self._head.job.world_size:
+        if self._nodes.count_started() >= self._world_size:
             self._release()
         else:
             self._settled_at = time.monotonic() + SETTLE_S
@@ -98,20 +118,18 @@ class RanksTarget:
         """Take the next step."""
         if self.released:
             self.due = None
-            self._head.end_mpirun()
-        elif self.killed or (now >= self._settled_at and not self._head.ranks_running()):
+            self._end_mpirun()
+        elif self.killed or (now >= self._settled_at and not self.count):
             self._release()
         elif now < self._kill_at:
             self.due = self._kill_at  # some ranks have started meanwhile
         else:
-            count = self._head.ranks_running()
+            count = self.count
             ranks = "1 rank still runs" if count == 1 else f"{count} ranks still run"
-            self._head.agent.say(
-                f"{ranks} after {self._head.agent.watch.grace_s:g} s: sending SIGKILL", "grace-over"
-            )
+            self._say(f"{ranks} after {self._grace_s:g} s: sending SIGKILL", "grace-over")
             self.kill()
 
     def _release(self) -> None:
         self.released = True
-        self._head.sessions.tell(Release())
+        self._nodes.tell(Release())
         self.due = time.monotonic() + MPI_END_S

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from launcher.failure.model import Cause
     from launcher.mpi.messages import RankEnded
-    from launcher.mpi.node import Node
+    from launcher.mpi.nodes import Node
 
 NODE_LOST, DAEMON_LOST, MISCOUNTED = "node-lost", "daemon-lost", "rank-count"
 """Codes of events that are not the end of a rank."""

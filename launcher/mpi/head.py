@@ -1,8 +1,8 @@
 """The head of a job that mpirun starts: waits for the nodes, runs mpirun, gives the verdict.
 
-mpirun only places and starts the processes. All else bypasses it and goes through the sessions. An mpirun
-that gets SIGTERM, or that sees a rank fail, gives its ranks only 0.5 to 2 s. One whose network is cut does
-nothing at all. The exit status of a failed job differs between mpiruns.
+mpirun only places and starts the processes. All else bypasses it and goes through the launchers of the
+nodes. An mpirun that gets SIGTERM, or that sees a rank fail, gives its ranks only 0.5 to 2 s. One whose
+network is cut does nothing at all. The exit status of a failed job differs between mpiruns.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import os
 import stat
 import time
 
-from launcher.agent.coordination import Outcome
+from launcher.agent.coordination import Coordination, Outcome
 from launcher.core.budget import Quota
+from launcher.core.files import remove_tree
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
+from launcher.job.between import TOLD
 from launcher.mpi.counting import Counting
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import DAEMON_LOST, NODE_LOST, MpiEvent, explains, find_first
 from launcher.mpi.judge import judge
-from launcher.mpi.lead import CLOSE_S, LOST, Lead
+from launcher.mpi.leftovers import end_job
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.nodes import LOST, Nodes
 from launcher.mpi.regroup import Regroup
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
@@ -30,18 +33,17 @@ from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Agent
-    from launcher.mpi.node import Line, Node
+    from launcher.core.errors import LauncherError
+    from launcher.mpi.nodes import Node
     from launcher.remote.hub import Gate
 
 MPI_GRACE_S = 4.0
 """Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 EXPLAIN_S = 2.0
-"""Seconds to wait for reports after mpirun's end: a session may still tell the cause."""
-
-
+"""Seconds to wait for reports after mpirun's end: a node may still tell the cause."""
 EVENTS_MAX = 1024
 """Ranks of a node, and events of an attempt, that are kept beyond those that the job can have."""
 
@@ -51,8 +53,8 @@ class MpiJob:
     """Facts that the head knows about the job before it starts.
 
     Attributes:
-        name: Its name, by which ranks find their session and leftovers are recognized.
-        lines: How to reach each node, by node rank; ours is the first.
+        name: Its name, by which ranks find the launcher of their node and leftovers are recognized.
+        hosts: The nodes, by node rank; ours is the first.
         per_node: Number of ranks on each node.
         master_addr: Address at which rank 0 listens.
         master_port: Its port.
@@ -63,7 +65,7 @@ class MpiJob:
     """
 
     name: str
-    lines: tuple[Line, ...]
+    hosts: tuple[str, ...]
     per_node: int
     master_addr: str
     master_port: int
@@ -75,14 +77,15 @@ class MpiJob:
     @property
     def world_size(self) -> int:
         """Number of ranks in the job."""
-        return len(self.lines) * self.per_node
+        return len(self.hosts) * self.per_node
 
 
-class Head(Lead):
-    """Coordination of mpirun with the sessions on all nodes.
+class Head(Coordination):
+    """Coordination of mpirun with the nodes.
 
     Attributes:
         job: The job.
+        nodes: The nodes.
         events: What ends the attempt, in the order in which it was reported.
         outcome: How the last attempt, or the job, has ended.
         stdin: Path at which rank 0 reads our standard input; see `find_stdin`.
@@ -91,11 +94,19 @@ class Head(Lead):
         regroup: Brings the nodes together for another attempt.
     """
 
+    shares_terminal = lends_terminal = False
     outcome: Outcome
 
     def __init__(self, job: MpiJob, private: str, gate: Gate) -> None:
-        super().__init__(private, job.timeout_s, gate)
+        """Create the coordination.
+
+        Args:
+            job: The job.
+            private: The job's private folder, which `clean_up` removes.
+            gate: Where the other nodes come.
+        """
         self.job = job
+        self._private, self._gate = private, gate
         self.events: list[MpiEvent] = []
         self.ends: dict[int, tuple[MpiEvent, int]] = {}
         """How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank."""
@@ -104,26 +115,41 @@ class Head(Lead):
     def attach(self, agent: Agent) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(agent)
+        job = self.job
         self.take_quota(agent)
-        self.ending = RanksTarget(self)
-        self.open_sessions(agent, self.job.lines, self.brief, self.on_message, self.on_lost)
-        self.regroup = Regroup(self)
+        self.nodes = Nodes(
+            self._gate, agent.loop, agent.say, job.variables, self.brief, self.on_message, self.on_lost
+        )
+        self.ending = RanksTarget(self.nodes, job.world_size, agent.watch.grace_s, agent.say, self.end_mpirun)
+        port = job.master_port
+        self.regroup = Regroup(self.nodes, agent.watch, port, moves_port=job.moves_port)
         return self.ending
+
+    def gather(self) -> None:
+        """Wait until every node is ready, or until we are told to end.
+
+        Raises:
+            LauncherError: See `Nodes.gather`.
+        """
+        agent = self.agent
+        agent.group.start_watchdog(None, agent.clean_up)
+        self.nodes.gather(lambda: agent.forwarder.told, self.job.timeout_s)
+        self.has_work = agent.forwarder.told is None
 
     def take_quota(self, agent: Agent) -> None:
         """Limit the lines that the nodes can cause."""
-        self._quota = Quota(agent.say, len(self.job.lines))
+        self._quota = Quota(agent.say, len(self.job.hosts))
 
     def brief(self, index: int) -> Briefing:
         """Return the facts for a node about the attempt that comes next."""
         return Briefing(
+            job=self.job.name,
             node_rank=index,
-            node_count=len(self.job.lines),
+            node_count=len(self.job.hosts),
             master_addr=self.job.master_addr,
             master_port=self.regroup.port,
             grace_s=self.agent.watch.grace_s,
             colours=os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
-            variables=dict(self.job.variables),
             cwd=self.job.cwd,
             stdin=self.stdin,
             attempt=self.regroup.attempt,
@@ -136,39 +162,28 @@ class Head(Lead):
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return Streams(null, streams.stdout, streams.stderr)
 
-    def ranks_running(self) -> int:
-        """Return the number of running ranks, according to their reports."""
-        return sum(node.running for node in self.sessions.nodes)
-
-    def ranks_ended(self) -> bool:
-        """Whether all ranks have ended or have been released."""
-        return self.ending.released or not self.ranks_running()
-
-    def ranks_started(self) -> int:
-        """Return the number of ranks that have reported their start."""
-        return sum(len(node.started) for node in self.sessions.nodes)
-
     def helpers(self) -> tuple[int, ...]:
         """Return our children that are not the job's, so that we do not stop them.
 
         What mpirun leaves behind becomes our child. While ranks run on this node, that is for others to end:
-        the ranks have their grace, and the session ends the rest.
+        the ranks have their grace, and the end of the job is the end of the rest.
         """
-        left = find_children(os.getpid()) if self.sessions.nodes[0].running else ()
-        return (*super().helpers(), *(pid for pid in left if pid not in self.agent.group.running))
+        left = find_children(os.getpid()) if self.nodes.all[0].running else ()
+        return tuple(pid for pid in left if pid not in self.agent.group.running)
 
     def begin(self) -> None:
         """Forget the attempt before, and start the timers of the end and of the counting."""
-        super().begin()
+        self.nodes.begin()
         self.events, self.ends = [], {}
         self.ending.begin_attempt()
-        self.counting = Counting(self)
+        nodes, per_node = self.nodes.all, self.job.per_node
+        self.counting = Counting(nodes, per_node, lambda: self.ending.begun, self.begin_end)
         self.agent.loop.timers += [self.ending, self.counting]
 
     # --- messages from the nodes
 
     def on_message(self, node: Node, message: object) -> None:
-        """Handle a message from the session of a node."""
+        """Handle a message from a node."""
         match message:
             case Started() | RankEnded() if not self.has_room(node, message.pid):
                 pass  # it names ranks that it cannot have
@@ -226,7 +241,7 @@ class Head(Lead):
         self.begin_end(MpiEvent(node, time.time_ns(), LOST, cause=cause), what)
 
     def on_lost(self, node: Node) -> None:
-        """End the job because a node's session is gone; the ranks there count as ended."""
+        """End the job because a node is lost; the ranks there count as ended."""
         node.ended.update(node.started)
         event = make_loss(node, what := f"{node.name_in_full} is lost: {node.reason}")
         self.begin_end(event, what)
@@ -242,7 +257,7 @@ class Head(Lead):
         if len(self.events) < 4 * self.job.world_size + EVENTS_MAX:
             self.events.append(event)
         if not self.ending.begun:
-            others = self.ranks_running()
+            others = self.ending.count
             self.agent.say(f"{what}; stopping the other {others}" if others else what, "stopping")
             self.ending.stop(signal.SIGTERM)
 
@@ -262,34 +277,53 @@ class Head(Lead):
         if decision is None or not decision.restarts:
             return False
         restarter.report(self.outcome)
-        why = self.regroup.wait(decision.wait_s)
-        if why:
-            restarter.give_up(why)
+        missing = self.regroup.wait(decision.wait_s, lambda: restarter.is_told)
+        if missing or restarter.is_told:
+            restarter.give_up(self.end_without(missing) if missing else TOLD)
             return False
         self.agent.begin_again(self.regroup.attempt)
         return True
 
-    def end_without(self, node: Node, what: str) -> None:
-        """End the job because a node has not come back, unless the last attempt has failed for that, too."""
+    def end_without(self, missing: Sequence[Node]) -> str:
+        """End the job because nodes have not come back, unless the last attempt has failed for that, too.
+
+        Returns:
+            Why no attempt follows.
+        """
+        what, why = self.regroup.describe(missing)
         first = find_first(self.events)
         if first is None or first.code != NODE_LOST:
             self.ends = {}
-            self.outcome = self.judge(make_loss(node, what))
+            self.outcome = self.judge(make_loss(missing[0], what))
             if self.outcome.verdict is not None:
                 self.publish(self.outcome.verdict, shown=True)
+        return why
+
+    def on_refused(self, error: LauncherError) -> None:
+        """Take the status of the error: the job cannot be started."""
+        self.nodes.status = error.exit_status
+
+    def clean_up(self) -> None:
+        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
+        remove_tree(self._private)
+        end_job(self.job.name, self.agent.watch.grace_s)
+
+    def close(self) -> None:
+        """Leave the nodes."""
+        self.nodes.close()
 
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
-        self.status = self.agent.restarter.exit_status(self.outcome.status, self.outcome.verdict)
+        self.nodes.status = self.agent.restarter.exit_status(self.outcome.status, self.outcome.verdict)
         self._quota.say_dropped()
-        if self.status:
-            self.sessions.close(self.status, CLOSE_S)
+        if self.nodes.status:
+            self.nodes.close()
         return self.agent.restarter.report(self.outcome)
 
     def find_outcome(self) -> Outcome:
         """Return how an attempt ended, once mpirun and all ranks have: which event came first."""
         mpirun = self.agent.group.processes[0]
-        self.wait_for(self.ranks_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
+        self.wait_for(lambda: self.ending.has_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
         self.end_ranks()
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
@@ -307,11 +341,11 @@ class Head(Lead):
 
     def end_ranks(self) -> None:
         """Stop the ranks if mpirun has ended before them, and wait for their end, with their grace."""
-        if self.ranks_running() and not self.ending.begun:
+        if self.ending.count and not self.ending.begun:
             self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}", "stopping")
             self.ending.stop(signal.SIGTERM)
         limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
-        self.wait_for(self.ranks_ended, limit_s)
+        self.wait_for(lambda: self.ending.has_ended, limit_s)
 
     def judge(self, event: MpiEvent) -> Outcome:
         """Return the outcome for the whole job, in which this event came first."""
@@ -332,11 +366,8 @@ class Head(Lead):
         return Outcome(event.status, found[0] if found else None)
 
     def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
-        """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it.
-
-        Return when ``is_known`` is true, when no session is left, or after ``wait_s``.
-        """
-        self.agent.loop.turn_until(lambda: is_known() or not self.sessions.pids(), wait_s)
+        """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it."""
+        self.agent.loop.turn_until(is_known, wait_s)
 
     def mpirun_knows(self, event: MpiEvent) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""

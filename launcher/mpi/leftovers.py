@@ -6,7 +6,10 @@ import select
 import signal
 import time
 
-from launcher.mpi.daemons import find_daemon
+from launcher.engines.mpirun import WRAPPER
+from launcher.machine.process import list_pids, read_file
+from launcher.mpi.daemons import Daemons, find_daemon
+from launcher.mpi.folder import find_socket, is_dead, remove_folder
 from launcher.process.signals import send
 from launcher.process.watchdog import find_marked, is_watchdog
 
@@ -14,17 +17,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.mpi.daemons import Daemons
-
 LINGER_S = 1.0
 """Seconds for processes that end by themselves when the job does."""
 KILL_WAIT_S = 2.0
 """Seconds for watchdogs: each cleans up for its own launcher, then ends by itself."""
-LOOK_S, LOOK_AGAIN_S = 0.02, 0.01
+LOOK_S, LOOK_AGAIN_S, LOOK_FOR_RANKS_S = 0.02, 0.01, 0.1
+COMMAND_BYTES = 1 << 16
 
 
 class Sweep:
-    """Ends MPI's daemons, and all processes with the mark of a job; a timer of the session's loop.
+    """Ends MPI's daemons, and all processes with the mark of a job; a timer of the launcher's loop.
 
     Attributes:
         due: When to look again; None once nothing is left, or not even SIGKILL has helped.
@@ -49,13 +51,13 @@ class Sweep:
         """Wait until it is over."""
         while self.due is not None:
             self.fire(time.monotonic())
-            select.select([], [], [], 0.0 if self.due is None else max(0.0, self.due - time.monotonic()))
+            _wait(0.0 if self.due is None else self.due - time.monotonic())
 
     def fire(self, now: float) -> None:
         """Look at what is left; kill it if it had its time: watchdogs get `KILL_WAIT_S` more."""
         found = find_marked(self._job)
         for pid in found:
-            self._daemons.watch(find_daemon(pid))  # that of a session before us
+            self._daemons.add(find_daemon(pid))  # that of a launcher before us
         is_late = now >= self._kill_at + KILL_WAIT_S
         if is_late or not (found or self._daemons.living()):
             self.due = None
@@ -70,3 +72,42 @@ class Sweep:
                 send(pid, signal.SIGKILL)
         if self.due is None:
             self._done()
+
+
+def end_job(job: str, grace_s: float) -> None:
+    """End a job on a node whose launcher was killed; for the launcher's watchdog.
+
+    The wrappers notice that the launcher is gone, and their ranks have the grace. What is left is killed. A
+    new launcher in the place of the killed one does that itself.
+    """
+    until, daemons = time.monotonic() + grace_s, Daemons()
+    while ranks := find_wrappers(job):
+        for pid in ranks:
+            daemons.add(find_daemon(pid))
+        if time.monotonic() >= until or _has_launcher(job):
+            break
+        _wait(LOOK_FOR_RANKS_S)
+    if not _has_launcher(job):
+        Sweep(job, daemons, 0.0).run()
+        path = find_socket(job)
+        if path is not None and is_dead(path):
+            remove_folder(path)
+
+
+def _has_launcher(job: str) -> bool:
+    path = find_socket(job)
+    return path is not None and not is_dead(path)
+
+
+def find_wrappers(job: str) -> list[int]:
+    """Return the wrappers of a job's ranks on this node, with their placeholders."""
+    words = [WRAPPER.encode(), job.encode()]
+    return [
+        pid
+        for pid in list_pids()
+        if words == read_file(f"/proc/{pid}/cmdline", COMMAND_BYTES).split(b"\0", 4)[2:4]
+    ]
+
+
+def _wait(seconds: float) -> None:
+    select.select([], [], [], max(0.0, seconds))

@@ -1,4 +1,4 @@
-"""Messages between the head, the sessions and the ranks of an mpirun job, one frozen type each.
+"""Messages between the head, the other nodes and the ranks of an mpirun job, one frozen type each.
 
 Received messages are checked by the types of their fields (`launcher.core.messages`). An invalid message ends
 its connection, and nothing else.
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.messages import ExitCode, Line, Rank, Raw, Seconds, Signal, Status, Variables
 
-# --- from a rank to its session, which passes it on to the head with the rank's pid
+# --- from a rank to the launcher of its node, which passes it on to the head with the rank's pid
 
 
 @message
@@ -30,7 +30,7 @@ class Started:
         rank: Its rank according to mpirun; -1 if mpirun does not tell.
         size: Number of ranks, likewise.
         local_rank: Its local rank, likewise.
-        pid: PID of its wrapper, added by the session.
+        pid: PID of its wrapper, added by the launcher.
     """
 
     rank: Rank
@@ -58,7 +58,7 @@ class RankEnded:
         asked: The signal that was passed on to it last; None if none was.
         why: Reason why it could not be started; empty if it was.
         verdict: Verdict of its wrapper; None if it has none.
-        pid: PID of its wrapper, added by the session.
+        pid: PID of its wrapper, added by the launcher.
     """
 
     rank: Rank
@@ -71,34 +71,25 @@ class RankEnded:
     pid: int = 0
 
 
-# --- from a session to the head
+# --- from a node to the head, which is node 0 itself
 
 
 @message
-class SessionReady:
-    """The session has started; it names its node and the version of its launcher."""
+class CannotServe:
+    """The node cannot take part yet.
 
-    node: Line
-    launcher: Line
-
-
-@message
-class Taken:
-    """This job already has a session on the node."""
-
-    node: Line
-
-
-@message
-class Leaving:
-    """The session is about to end, for this reason."""
+    Attributes:
+        why: The reason.
+        taken: Name of the machine, if another launcher of this job is there.
+    """
 
     why: Line
+    taken: Line = ""
 
 
 @message
 class Cleared:
-    """Nothing of the last attempt is left on the node; sent after the `Briefing` of a restart."""
+    """Ranks of the attempt can start on the node: nothing of the last one is left. Answers a `Briefing`."""
 
 
 @message
@@ -117,19 +108,31 @@ class Orphaned:
 
 @message
 class NodeTold:
-    """The launcher that serves on this node has received a signal."""
+    """The launcher of this node has received a signal."""
 
     number: Signal
 
 
-# --- from the head to a session
+# --- from the head to a node
+
+
+@message
+class Variable:
+    """A variable of the head for the ranks, unchanged; None for one that they must not have.
+
+    Each is sent before the `Briefing`, because all together may be longer than a frame.
+    """
+
+    name: Raw
+    value: Raw | None
 
 
 @message
 class Briefing:
-    """Facts about the job and one node. The session passes them on to each rank.
+    """Facts about the job and one node. The node passes them on to each rank, with the variables.
 
     Attributes:
+        job: Name of the job, by which ranks find the launcher of their node and leftovers are recognized.
         node_rank: Rank of the node; None if the ranks get it elsewhere. So for the next three.
         node_count: Number of nodes.
         master_addr: Address at which rank 0 listens.
@@ -142,6 +145,7 @@ class Briefing:
         attempt: 0 for the first attempt, plus one for each restart.
     """
 
+    job: Raw = ""
     node_rank: Rank | None = None
     node_count: int | None = None
     master_addr: Line | None = None
@@ -180,17 +184,6 @@ class JobOver:
 
 
 FROM_RANK = (Attached, Started, Abandoned, RankEnded)
-FROM_SESSION = (
-    SessionReady,
-    Taken,
-    Leaving,
-    Cleared,
-    Gone,
-    Orphaned,
-    NodeTold,
-    Started,
-    Abandoned,
-    RankEnded,
-)
-FROM_HEAD = (Briefing, PassOn, Release, JobOver)
+FROM_NODE = (CannotServe, Cleared, Gone, Orphaned, NodeTold, Started, Abandoned, RankEnded)
+FROM_HEAD = (Variable, Briefing, PassOn, Release, JobOver)
 TO_RANK = (Briefing, Release)

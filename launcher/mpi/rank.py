@@ -1,8 +1,8 @@
 """The rank wrapper: mpirun starts it in place of the user's command, and it runs that as its only child.
 
-It asks the node's session for the node rank and the job's variables, makes its plan like any launcher that is
-started once per process, and reports the start and the end of its process. Such a launcher otherwise becomes
-the command. The wrapper stays for two reasons:
+It asks the launcher of its node for the node rank and the job's variables, makes its plan like any launcher
+that is started once per process, and reports the start and the end of its process. Such a launcher otherwise
+becomes the command. The wrapper stays for two reasons:
 
 - Only a parent knows the real status: Intel MPI reports 255 for every failure.
 - An mpirun that sees one rank exit kills the rest within 0.5 to 2 s. The wrapper hides the end of its rank
@@ -33,7 +33,6 @@ from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
 from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
-from launcher.mpi.session_folder import SERVE_SOCKET, is_dead, remove_folder
 from launcher.process.loop import Later
 from launcher.process.refused import explain
 from launcher.process.signals import hold
@@ -53,9 +52,9 @@ FACTS = {
 }
 """Fields of the `Briefing`, and the variables that tell them to a launcher."""
 LATE_S = 5.0
-"""Seconds after the grace until we kill our process, if head and session have both failed to."""
+"""Seconds after the grace until we kill our process, if nothing else has."""
 UNHEARD_S = 1.0
-"""Seconds that the session may take to pass on that the job ends."""
+"""Seconds that the launcher may take to pass on that the job ends."""
 PLACE = {
     "rank": (*OPEN_MPI.rank, *HYDRA.rank),
     "size": (OPEN_MPI.size, HYDRA.size),
@@ -64,19 +63,19 @@ PLACE = {
 """Variables of mpirun for each fact about a rank."""
 
 
-class RankSession(Coordination):
-    """Coordination of a rank with its session: reports to it, and holds the wrapper until released."""
+class RankCoordination(Coordination):
+    """Coordination of a rank with the launcher of its node, which holds the wrapper until it is released."""
 
     speaks = False
     """The head reports a signal once for all ranks, and the folder of the logs is known."""
     guards = False
-    """If we are killed, the kernel kills our process, and the session kills what that has started."""
+    """If we are killed, the kernel kills our process, and the launcher kills what that has started."""
 
     def __init__(self, channel: Channel, place: Started, grace_s: float) -> None:
         """Create the coordination.
 
         Args:
-            channel: The connection to the session.
+            channel: The connection to the launcher.
             place: Our place according to mpirun.
             grace_s: The grace that the head gives all ranks, in seconds.
         """
@@ -85,7 +84,7 @@ class RankSession(Coordination):
         self._holds = False
 
     def attach(self, agent: Agent) -> None:
-        """Watch the session and the placeholder."""
+        """Watch the launcher and the placeholder."""
         super().attach(agent)
         agent.loop.add(self._channel.socket.fileno(), self._on_channel)
         agent.loop.add(self._channel.placeholder, self._on_abandoned)
@@ -96,34 +95,38 @@ class RankSession(Coordination):
         return self._channel.job
 
     def begin(self) -> None:
-        """Set our own, longer grace: the head or the session ends the process first."""
+        """Set our own, longer grace: the launcher ends the process first."""
         self.agent.group.stopper.grace_s = self._grace_s + LATE_S
 
     def _on_abandoned(self) -> None:
-        """Report that mpirun has ended our placeholder; the head then ends the job, with the grace."""
+        """Report that mpirun has ended our placeholder; the head then ends the job, with the grace.
+
+        If our launcher is gone, the other ranks must not abort with the process that has started them.
+        """
         self.agent.loop.remove(self._channel.placeholder)
         self._channel.send(Abandoned())
+        if self._channel.is_lost and self.agent.group.running:
+            from launcher.mpi.daemons import stop_daemon
+
+            stop_daemon(os.getpid())
         self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
 
     def _on_unheard(self) -> None:
-        """Act on SIGTERM ourselves if the session has not sent it: it may be stopped."""
+        """Act on SIGTERM ourselves if the launcher has not sent it: it may be stopped."""
         if self.agent.forwarder.told is None and self.agent.group.running:
             self.agent.on_signal(signal.SIGTERM, from_terminal=False)
 
     def _on_channel(self) -> None:
-        """Read from the session; if it is gone, end the process, because the job has ended."""
+        """Read from the launcher; if it is gone, end the process, because the job has ended."""
         channel, agent = self._channel, self.agent
         if not channel.hear():
             agent.loop.remove(channel.socket.fileno())
-            if not channel.released:
-                if is_dead(channel.path):  # the next attempt may have a session already
-                    remove_folder(channel.path)  # a killed session has left it
-                if agent.group.running:
-                    agent.target.stop(signal.SIGTERM)
+            if not channel.released and agent.group.running:
+                agent.target.stop(signal.SIGTERM)
             channel.released = True
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Whether we only wait for the other ranks; the session did not know that when it sent the signal."""
+        """Whether we only wait for other ranks, which the launcher did not know when it sent the signal."""
         return self._holds
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
@@ -153,13 +156,14 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
     """Run a rank; return its status.
 
     Args:
-        job: Name of the job, see `launcher.mpi.session_folder.find_session`.
+        job: Name of the job, see `launcher.mpi.folder.find_socket`.
         words: Options of ``launcher run``, then ``--`` and the command.
         environ: The environment from mpirun.
         placeholder: Descriptor from `launcher.mpi.placeholder.leave_placeholder`.
 
     Raises:
-        LauncherError: The node has no session, the environment is contradictory, or the command cannot run.
+        LauncherError: The node has no launcher of the job, the environment is contradictory, or the command
+            cannot run.
     """
     channel = Channel(job, placeholder)
     briefing = channel.attach()
@@ -226,8 +230,8 @@ def prepare(
     Args:
         words: Options of ``launcher run``, then ``--`` and the command.
         environ: The environment from mpirun.
-        briefing: The facts from the session.
-        channel: The connection to the session.
+        briefing: The facts from the launcher.
+        channel: The connection to the launcher.
         put: Our place according to mpirun.
 
     Raises:
@@ -248,17 +252,17 @@ def prepare(
     path = find_program(child.argv[0], child.environ)
     if not briefing.colours:  # Open MPI gives each rank a terminal
         told["NO_COLOR"] = "1"
-    told["TMPDIR"] = os.path.dirname(channel.path)  # the session removes what a killed rank leaves
+    told["TMPDIR"] = os.path.dirname(channel.path)  # the launcher removes what a killed rank leaves
     if plan.widen_cpus:
         widen_cpus()
     # All ranks of a node write their logs below one folder
     log_id = channel.job if plan.supervision.log_dir else ""
-    session = RankSession(channel, put, briefing.grace_s)
+    coordination = RankCoordination(channel, put, briefing.grace_s)
     # The head makes the lines; a variable that it has forwarded to us asks for them, too
     log = LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes)
     # The head maps the job's status: mpirun and the head need the ranks' own.
     watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None)
-    agent = Agent(watch, place, told, session, log_id=log_id)
+    agent = Agent(watch, place, told, coordination, log_id=log_id)
     agent.attempt = briefing.attempt
     agent.take([child], [path])
     return agent
@@ -269,7 +273,7 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str], port: int | None) -
 
     Args:
         words: Options of ``launcher run``, then ``--`` and the command.
-        told: The environment, with the facts from the session.
+        told: The environment, with the facts from the launcher.
         port: The port of the rendezvous. In a variable it would be one that mpirun may not have forwarded.
 
     Raises:
@@ -313,7 +317,7 @@ def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, 
     """
     from launcher.planning.settings import CONSUMED
 
-    ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
+    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
     merged = {**ours, **briefing.variables}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -340,7 +344,7 @@ def main(argv: list[str]) -> int:
     """Run the wrapper; return its status. It prints errors as ``launcher run`` does."""
     from launcher.core.errors import print_problems
 
-    hold()  # once the session knows us, we must forward a signal and not end by it
+    hold()  # once the launcher knows us, we must forward a signal and not end by it
     try:
         return run_rank(argv[0], argv[1:], dict(os.environ), leave_placeholder())
     except LauncherError as error:

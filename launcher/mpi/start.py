@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 
 from launcher.agent.agent import Agent, Place
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
@@ -21,19 +19,15 @@ from launcher.engines.mpirun import (
     fill_line,
     names_folder,
     no_token,
-    plan_rsh,
 )
 from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
-from launcher.machine.pythons import own_program
-from launcher.mpi import session
+from launcher.mpi.folder import FOLDERS
 from launcher.mpi.head import Head, MpiJob
-from launcher.mpi.node import Line
-from launcher.mpi.refusals import same_node
+from launcher.mpi.nodes import same_node
 from launcher.mpi.serve import serve
-from launcher.mpi.session_folder import FOLDERS
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings
 from launcher.planning.supervision import plan_log
@@ -42,6 +36,7 @@ from launcher.process.limits import raise_limit
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
 from launcher.remote.hub import Gate
+from launcher.remote.programs import Membership
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +47,7 @@ if TYPE_CHECKING:
 FILES_PER_NODE = 8
 """Open files per node, with a margin; mpirun inherits the limit.
 
-The head has three for each session and one for its connection, mpirun four for each daemon. Ranks have the
-limits of their own nodes.
+The head has one for its connection, mpirun four for each daemon. Ranks have the limits of their own nodes.
 """
 SERVE_FLAGS = (
     *("master_addr", "hosts", "hostfile", "node_rank", "nnodes", "token_file", "control_port"),
@@ -76,19 +70,18 @@ def run_fleet(
     Raises:
         LauncherError: The token or mpirun cannot be used, or nodes do not answer.
     """
+    if agent.engine == SERVE:
+        return _serve(plan.supervision, fleet, environ, checks)
     folder = make_folder()
     try:
-        if agent.engine == SERVE:
-            return _serve(plan.supervision, fleet, environ, folder, checks)
         name = os.urandom(8).hex()
-        lines = tuple(_plan_session(folder, host, index, name) for index, host in enumerate(fleet.hosts))
         raise_limit(FILES_PER_NODE * len(fleet.hosts))
         _write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
-            return run_tuner(plan, agent, fleet, environ, folder, lines, name, open_gate)
-        return _lead(plan, agent, fleet, environ, folder, lines, name, checks)
+            return run_tuner(plan, agent, fleet, environ, folder, name, open_gate)
+        return _lead(plan, agent, fleet, environ, folder, name, checks)
     finally:
         remove_tree(folder)
 
@@ -118,11 +111,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
         if plan.agent is None or plan.agent.fleet is None or len(plan.agent.fleet.hosts) < 2:
             raise UsageError(_no_head())
         fleet, watch = plan.agent.fleet, plan.supervision
-    folder = make_folder()
-    try:
-        return _serve(watch, fleet, environ, folder)
-    finally:
-        remove_tree(folder)
+    return _serve(watch, fleet, environ)
 
 
 def _no_head() -> Problem:
@@ -135,7 +124,7 @@ def _no_head() -> Problem:
 
 
 def make_folder() -> str:
-    """Return a new folder for the key and the configuration that only our user can read.
+    """Return a new folder for the socket and the files of a job that only our user can read.
 
     Raises:
         NotReady: No folder can be created in any of `FOLDERS`.
@@ -143,7 +132,7 @@ def make_folder() -> str:
     try:
         return make_private_folder(FOLDERS)
     except OSError as error:
-        what = f"no folder for the key and the configuration: {error.strerror}"
+        what = f"no folder for the files of the job: {error.strerror}"
         fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
         raise NotReady(Problem("no-folder", what, "this node", fix)) from error
 
@@ -194,25 +183,16 @@ def _serve(
     watch: Supervision,
     fleet: Fleet,
     environ: Mapping[str, str],
-    folder: str,
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
-    config = {
-        "host": fleet.hosts[0],
-        "ports": fleet.ports,
-        "key": read_key(fleet, environ).hex(),
-        "index": fleet.index,
-        "address": fleet.address,
-    }
-    path = os.path.join(folder, "node.json")
-    create_file(json.dumps(config), path, 0o600)
+    place = Membership(fleet.hosts[0], fleet.ports, read_key(fleet, environ), fleet.index, fleet.address)
     # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
     unset = {TOKEN_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
     # The rest is for ranks: a node without a job is no stall
     own = Supervision(grace_s=watch.grace_s, log=watch.log)
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
-    return serve(fleet.hosts[0], path, folder, own, inherited, fleet.timeout_s, rejoin_s, checks)
+    return serve(place, own, inherited, fleet.timeout_s, rejoin_s, checks)
 
 
 def _lead(
@@ -221,7 +201,6 @@ def _lead(
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
-    lines: tuple[Line, ...],
     name: str,
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
@@ -232,7 +211,7 @@ def _lead(
     environment[MARK] = mark_of(name, environ)
     job = MpiJob(
         name=name,
-        lines=lines,
+        hosts=fleet.hosts,
         per_node=fleet.per_node,
         master_addr=plan.topology.master_addr,
         master_port=plan.topology.master_port,
@@ -270,12 +249,3 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
 def _write_files(agent: Starter, folder: str) -> None:
     for word, text in agent.files:
         create_file(text, word.replace(FOLDER, folder), 0o600)
-
-
-def _plan_session(folder: str, host: str, index: int, name: str) -> Line:
-    """Return how to start the session of a node: by our remote shell, or directly if it is ours."""
-    words = own_program(session.__file__, name)
-    if index == 0:
-        return Line(host, words)
-    rsh = (word.replace(FOLDER, folder) for word in plan_rsh())
-    return Line(host, (*rsh, host, f"exec {shlex.join(words)}"))

@@ -11,15 +11,16 @@ import shlex
 import shutil
 
 from launcher.agent.agent import Agent, Place
+from launcher.agent.coordination import Coordination
 from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
-from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, plan_rsh
-from launcher.mpi.lead import LOST, Lead
+from launcher.mpi.leftovers import end_job
 from launcher.mpi.messages import Briefing, NodeTold
+from launcher.mpi.nodes import LOST, Nodes
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
 from launcher.process.signals import name_signal
@@ -30,9 +31,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.core.errors import LauncherError
     from launcher.core.model import Fleet, Plan
     from launcher.core.model import NodeCommand as Starter
-    from launcher.mpi.node import Line, Node
+    from launcher.mpi.nodes import Node
     from launcher.remote.hub import Gate
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
@@ -40,43 +42,61 @@ COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a fold
 PDSH, MODULE = "pdsh", "deepspeed.launcher.runner"
 
 
-@frozen
-class TunerJob:
-    """Facts known before the start: the job's name, its nodes, and the seconds they may take to answer."""
-
-    name: str
-    lines: tuple[Line, ...]
-    timeout_s: float
-
-
-class Tuner(Lead):
-    """Coordination of the autotuner with the sessions on all nodes.
+class Tuner(Coordination):
+    """Coordination of the autotuner with the nodes.
 
     Attributes:
-        job: The job.
         lost: Whether a node is lost.
     """
 
-    def __init__(self, job: TunerJob, private: str, gate: Gate) -> None:
-        super().__init__(private, job.timeout_s, gate)
-        self.job = job
+    shares_terminal = lends_terminal = False
+
+    def __init__(self, name: str, timeout_s: float, private: str, gate: Gate) -> None:
+        """Create the coordination.
+
+        Args:
+            name: Name of the job.
+            timeout_s: Seconds that nodes may take to join.
+            private: The job's private folder, which `clean_up` removes.
+            gate: Where the other nodes come.
+        """
         self.lost = False
+        self._name, self._timeout_s, self._private, self._gate = name, timeout_s, private, gate
 
     def attach(self, agent: Agent) -> None:
-        """Create the sessions; signals go to the command."""
+        """Let the nodes join; signals go to the command."""
         super().attach(agent)
-        self.open_sessions(agent, self.job.lines, self.brief, self.on_message, self.on_lost)
+        self.nodes = Nodes(self._gate, agent.loop, agent.say, {}, self.brief, self.on_message, self.on_lost)
 
     def brief(self, index: int) -> Briefing:
         """Return the facts for a node: its rank, and the grace of what runs there."""
-        return Briefing(node_rank=index, grace_s=self.agent.watch.grace_s)
+        return Briefing(job=self._name, node_rank=index, grace_s=self.agent.watch.grace_s)
+
+    def gather(self) -> None:
+        """Wait until every node is ready, or until we are told to end.
+
+        Raises:
+            LauncherError: See `Nodes.gather`.
+        """
+        agent = self.agent
+        agent.group.start_watchdog(None, agent.clean_up)
+        self.nodes.gather(lambda: agent.forwarder.told, self._timeout_s)
+        self.has_work = agent.forwarder.told is None
+
+    def begin(self) -> None:
+        """Note that the command begins: from now on a node whose connection ends is lost."""
+        self.nodes.begin()
+
+    def on_refused(self, error: LauncherError) -> None:
+        """Take the status of the error: the command cannot be started."""
+        self.nodes.status = error.exit_status
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
         forwarder = self.agent.forwarder
-        if not self.sessions.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if not self.nodes.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             forwarder.told = forwarder.told or number
-        return not self.sessions.has_begun
+        return not self.nodes.has_begun
 
     def on_message(self, node: Node, message: object) -> None:
         """Pass on a signal that a serving node has received: it is for the whole job."""
@@ -94,8 +114,17 @@ class Tuner(Lead):
     def finish(self) -> int:
         """Report how the job ended, and return its status; `LOST` if a node is lost."""
         status = super().finish()
-        self.status = LOST if self.lost and self.agent.forwarder.told is None else status
-        return self.status
+        self.nodes.status = LOST if self.lost and self.agent.forwarder.told is None else status
+        return self.nodes.status
+
+    def clean_up(self) -> None:
+        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
+        remove_tree(self._private)
+        end_job(self._name, self.agent.watch.grace_s)
+
+    def close(self) -> None:
+        """Leave the nodes."""
+        self.nodes.close()
 
 
 def run_tuner(
@@ -104,7 +133,6 @@ def run_tuner(
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
-    lines: Sequence[Line],
     name: str,
     open_gate: Callable[[Fleet, Mapping[str, str], str, str], Gate],
 ) -> int:
@@ -116,7 +144,6 @@ def run_tuner(
         fleet: The nodes.
         environ: The environment of the launcher.
         folder: A private folder that already contains the agent's files.
-        lines: How to reach each node, by node rank.
         name: Name of the job.
         open_gate: Listens for the other nodes, see `launcher.mpi.start.open_gate`.
 
@@ -136,10 +163,10 @@ def run_tuner(
         write_own(commands, (path, *told[1:]), fleet)
         environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
         child = Child(0, 0, told, environment, called=agent.engine)
-        job = TunerJob(name, tuple(lines), fleet.timeout_s)
         mark = shlex.quote(mark_of(name, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
-        tuning = Agent(plan.supervision, Place(0), inherited, Tuner(job, folder, gate), run_id=name)
+        tuner = Tuner(name, fleet.timeout_s, folder, gate)
+        tuning = Agent(plan.supervision, Place(0), inherited, tuner, run_id=name)
         tuning.take([child], [path])
         return tuning.run()
     finally:

@@ -33,7 +33,6 @@ OTHER_VARIABLES = (
     *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # for the environment hook
     "LAUNCHER_REHEARSED",  # the node of a rehearsal
     "LAUNCHER_JOB_ID",  # between --ssh and the launchers that it starts
-    "LAUNCHER_SERVE_SOCKET",  # between a serving node and its sessions
     "LAUNCHER_CACHE",  # for tools/setup.sh
 )
 """LAUNCHER_* variables that are neither flags of the table nor typing errors."""

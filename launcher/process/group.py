@@ -24,7 +24,7 @@ from launcher.process.watchdog import Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
     from typing import Protocol
 
     from launcher.core.log import Say
@@ -320,8 +320,8 @@ class ProcessGroup:
                     self.watchdog.forget(group)
             self.stopper.tell_new()
 
-    def reap(self) -> bool:
-        """Reap children that have ended; return whether there may be more.
+    def reap(self, spared: Container[int] = ()) -> bool:
+        """Reap children that have ended, but those whose status others wait for; return if there may be more.
 
         One call reaps a limited number: a program that forks faster than we reap must not block our timers.
         """
@@ -332,7 +332,9 @@ class ProcessGroup:
                 self._note_lost()
                 return False
             process = None if found is None else self.running.get(found.si_pid)
-            if found is None or (process is not None and process.pidfd is not None):
+            if found is None or found.si_pid in spared:
+                return False
+            if process is not None and process.pidfd is not None:
                 return False  # its pidfd is handled in its turn, and then we reap again
             if process is not None:
                 self.on_end(process)

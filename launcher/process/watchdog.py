@@ -39,6 +39,7 @@ LEASE = b"="
 """Marks a number as the end of the lease, in milliseconds."""
 ARGUMENTS = slice(45, 47)
 """Fields 48 and 49 of /proc/PID/stat, as offsets from the state (field 3): where the command line is."""
+EXIT_LOOK_S = 0.001
 PASSES = 20
 """Number of searches: one may miss a process that forks meanwhile, but not so many."""
 
@@ -62,6 +63,7 @@ class Watchdog:
             return
         reading, self.writing = os.pipe()
         os.set_blocking(self.writing, False)
+        launcher = os.getpid()
         try:
             self.pid = os.fork()
         except OSError:
@@ -72,6 +74,8 @@ class Watchdog:
             try:
                 os.close(self.writing)
                 _guard(reading, run_id.encode() if run_id else None)
+                while os.getppid() == launcher:  # its sockets may close after the pipe
+                    select.select([], [], [], EXIT_LOOK_S)
                 clean_up()
             finally:
                 os._exit(0)

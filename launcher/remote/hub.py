@@ -102,7 +102,10 @@ class Hub:
         gate: Gate,
         loop: Loop,
         say: Say,
-        on_joined: Callable[[int], None],
+        on_joined: Callable[[int, NodeHere], None],
+        on_lost: Callable[[int, str], None] = lambda index, why: None,
+        on_message: Callable[[int, object], None] = lambda index, message: None,
+        kinds: tuple[type, ...] = (),
     ) -> None:
         """Begin to accept nodes and clients.
 
@@ -110,9 +113,13 @@ class Hub:
             gate: Where they connect, and their names.
             loop: Waits for all sockets.
             say: Prints a message in the log.
-            on_joined: Called with the rank of each node that has joined.
+            on_joined: Called with the rank and the first message of each node that has joined.
+            on_lost: Called with the rank of each that is lost, and the reason.
+            on_message: Called with the rank of a node and a message that is not about programs.
+            kinds: The types of these messages.
         """
         self._gate, self._loop, self._on_joined = gate, loop, on_joined
+        self._on_lost, self._on_message, self._kinds = on_lost, on_message, kinds
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         self._count = 0
@@ -165,7 +172,13 @@ class Hub:
             lambda message: self._hear(node, message), lambda why: self._lose(node, why), UNSENT_LIMIT_BYTES
         )
         self._lost.pop(index, None)
-        self._on_joined(index)
+        self._on_joined(index, here)
+
+    def send(self, index: int, message: object) -> None:
+        """Send a node a message, if it is there."""
+        node = self._nodes.get(index)
+        if node is not None:
+            node.connection.send(pack(message))
 
     def _names(self) -> str:
         return ", ".join(self._gate.hosts[:20])
@@ -179,7 +192,8 @@ class Hub:
 
     def _lose(self, node: Node, why: str) -> None:
         """Note that a node is gone, with all of its programs."""
-        if self._nodes.get(node.index) is node:
+        is_known = self._nodes.get(node.index) is node
+        if is_known:
             del self._nodes[node.index]
             self._lost[node.index] = why
         node.connection.close()
@@ -187,6 +201,8 @@ class Hub:
             client.send(pack(ProgramEnded(0, NOT_REACHED, f"the connection to {node.name} is lost: {why}")))
             client.finish()
         node.clients.clear()
+        if is_known:
+            self._on_lost(node.index, f"the connection to {node.name} is lost: {why}")
 
     def _hear(self, node: Node, packed: Mapping[str, object]) -> None:
         """Handle a message from a node.
@@ -195,7 +211,10 @@ class Hub:
             Garbled: The message is invalid.
         """
         node.heard_at = time.monotonic()
-        message = unpack(packed, FROM_NODE)
+        message = unpack(packed, (*FROM_NODE, *self._kinds))
+        if isinstance(message, self._kinds):
+            self._loop.guard(lambda: self._on_message(node.index, message))
+            return
         number = message.number if isinstance(message, (StreamData, StreamTaken, ProgramEnded)) else 0
         client = node.clients.get(number)
         match message:
@@ -215,7 +234,7 @@ class Hub:
         if uid != os.geteuid():
             connected.close()
             return
-        client = Connection.of_socket(
+        client = Connection(
             connected,
             Lines(WELCOME_LIMIT_BYTES),
             self._loop,

@@ -49,11 +49,13 @@ class NodeHere:
 
     Attributes:
         node: Its host name.
+        launcher: Version of its launcher.
         index: Its node rank; None if it does not know it.
         address: Its own address in the cluster, if it knows no rank.
     """
 
     node: Line
+    launcher: Line
     index: NodeRank | None = None
     address: Line = ""
 

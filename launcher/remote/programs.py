@@ -1,36 +1,25 @@
-"""Runs on each node but the first: joins node 0's launcher, and runs the programs that it asks for.
+"""A node other than node 0: joins node 0's launcher, and runs the programs that it asks for.
 
 For mpirun and DeepSpeed's autotuner it is what sshd is for ssh, for one job only. It calls node 0 and does
 not listen, and both prove that they have the job's token. If the connection is lost, the standard streams of
 the programs are closed, as sshd does it, and the node joins again as soon as it can.
-
-It runs as a file (``python -I -S programs.py FILE``), so that neither the working directory nor PYTHONPATH
-can replace this package. FILE has a `Config` as JSON; the launcher that serves on this node writes it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-
-if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-
-import json
 import signal
-import socket
 import time
+from os import strerror
 
 from launcher.channel.connection import READ_BYTES, Connection
-from launcher.channel.frames import OTHER_LAUNCHER, Calling, HandshakeFailed, Sealed
-from launcher.channel.keys import at_port
+from launcher.channel.frames import OTHER_LAUNCHER
+from launcher.cluster.connect import ConnectAttempt
+from launcher.cluster.reach import read_address, resolve
 from launcher.core.frozen import frozen
-from launcher.core.log import say
 from launcher.core.messages import pack, unpack
-from launcher.core.redact import quote
-from launcher.process.execute import RESTORED
-from launcher.process.kernel import set_name
-from launcher.process.loop import Every, Later, Loop
+from launcher.core.version import __version__
+from launcher.process.loop import Every
 from launcher.process.watchdog import MARK
 from launcher.remote.messages import (
     BEAT_S,
@@ -54,11 +43,17 @@ from launcher.remote.pipes import Pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
 
-NAME = "launcher-node"
+    from launcher.channel.frames import Calling
+    from launcher.core.log import Say
+    from launcher.process.helper import Take, Work
+    from launcher.process.loop import Loop
+
 CONNECT_S = 3.0
-"""Seconds of a call, with the proofs."""
+"""Seconds for the proofs once connected."""
+RESOLVE_S = 20.0
 RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
 """A pause between calls is the time without node 0 divided by this share, within these limits."""
 SAY_EVERY_S = 15.0
@@ -66,28 +61,27 @@ UNSENT_LIMIT_BYTES = 1 << 26
 """Data that node 0 does not take; each program has `WINDOW_BYTES` on the way at most."""
 PIPE_BYTES = 1 << 20
 """The most that a pipe holds, see pipe(7): what a program has left there at its end."""
-OF_TERMINAL = (signal.SIGHUP, signal.SIGINT)
 LOOK_S = 0.1
 """Seconds between looks at programs whose end the kernel does not report."""
 
 
 @frozen
-class Config:
-    """What the node has to know.
+class Membership:
+    """How a node reaches node 0, and what it knows about itself.
 
     Attributes:
         host: Name or address of node 0.
         ports: Ports at which its launcher may listen.
-        key: Key of the job, in hex.
+        key: Key of the job.
         index: Our node rank; None if it is unknown.
         address: Our own address in the cluster; node 0 finds the rank by it.
     """
 
     host: str
     ports: tuple[int, ...]
-    key: str
-    index: int | None
-    address: str
+    key: bytes
+    index: int | None = None
+    address: str = ""
 
 
 class Program:
@@ -107,61 +101,37 @@ class Program:
 
 
 class Programs:
-    """The programs of one connection to node 0.
+    """The programs that run here for node 0, for one connection to it.
 
     Attributes:
-        is_open: Whether there is still a connection.
+        pids: Those that were not reaped yet.
     """
 
     def __init__(
-        self, connected: socket.socket, framing: Sealed, loop: Loop, lose: Callable[[str, bool], None]
+        self,
+        send: Callable[[object], None],
+        loop: Loop,
+        environ: Mapping[str, str],
+        restore: Callable[[], None],
     ) -> None:
-        """Take over a connection after its handshake.
+        """Begin without a program.
 
-        ``lose`` is called once, with the reason, and whether node 0 has refused us.
+        Args:
+            send: Sends node 0 a message.
+            loop: Waits for the programs.
+            environ: Their environment.
+            restore: Restores the signals in a child, before its program.
         """
-        self._loop, self._lose = loop, lose
+        self.pids: set[int] = set()
+        self._send, self._loop, self._restore = send, loop, restore
         self._programs: dict[int, Program] = {}
         # Without the mark by which the launcher's watchdog finds what it kills: ranks have their grace
-        self._environ = {name: value for name, value in os.environ.items() if name != MARK}
-        self._heard_at = time.monotonic()
-        self.is_open = True
+        self._environ = {name: value for name, value in environ.items() if name != MARK}
         self._unwatched: list[Program] = []
-        self._connection = Connection.of_socket(
-            connected, framing, loop, self._obey, lambda why: self._end(why), UNSENT_LIMIT_BYTES
-        )  # fmt: skip
 
-    def send(self, message: object) -> None:
-        """Send node 0 a message."""
-        self._connection.send(pack(message))
-
-    def take(self, data: bytes) -> None:
-        """Handle data that came with the handshake."""
-        self._connection.take(data)
-
-    def beat(self) -> None:
-        """Send a sign of life, or give the connection up if node 0 has sent none for too long."""
-        if time.monotonic() > self._heard_at + LOST_S:
-            self._connection.close()
-            self._end(f"nothing was heard of it for {LOST_S:g} s")
-        else:
-            self.send(StillHere())
-
-    def _end(self, why: str, *, is_refused: bool = False) -> None:
-        if self.is_open:
-            self.is_open = False
-            for program in list(self._programs.values()):
-                self._let_go(program)
-            self._lose(why, is_refused)
-
-    def _obey(self, packed: Mapping[str, object]) -> None:
-        """Handle a message from node 0.
-
-        Raises:
-            Garbled: The message is invalid.
-        """
-        self._heard_at = time.monotonic()
-        match message := unpack(packed, TO_NODE):
+    def obey(self, message: object) -> None:
+        """Handle a message from node 0 about programs."""
+        match message:
             case RunProgram() if message.number not in self._programs:
                 self._run(message)
             case EndProgram() if message.number in self._programs:
@@ -170,19 +140,20 @@ class Programs:
                 self._feed(self._programs[message.number], message)
             case StreamTaken() if message.number in self._programs:
                 self._widen(self._programs[message.number], message.size)
-            case NotAdmitted():
-                self._connection.close()
-                self._end(message.why, is_refused=True)
 
-    # --- programs
+    def let_go(self) -> None:
+        """Close the streams of all programs, because node 0 is gone."""
+        for program in list(self._programs.values()):
+            self._let_go(program)
 
     def _run(self, run: RunProgram) -> None:
         try:
-            process = Pipes(("/bin/sh", "-c", run.line), self._environ, outlives=True)
+            process = Pipes(("/bin/sh", "-c", run.line), self._environ, self._restore, outlives=True)
         except OSError as error:
-            self.send(ProgramEnded(run.number, NOT_REACHED, f"cannot start it: {error.strerror}"))
+            self._send(ProgramEnded(run.number, NOT_REACHED, f"cannot start it: {error.strerror}"))
             return
         program = self._programs[run.number] = Program(run.number, process)
+        self.pids.add(process.pid)
         self._watch_outputs(program)
         try:
             program.pidfd = os.pidfd_open(process.pid)
@@ -201,6 +172,7 @@ class Programs:
         pid, status = os.waitpid(program.process.pid, os.WNOHANG)
         if not pid:
             return
+        self.pids.discard(pid)
         if program.pidfd >= 0:
             self._loop.remove(program.pidfd)
             os.close(program.pidfd)
@@ -213,7 +185,7 @@ class Programs:
                         break
             code = os.waitstatus_to_exitcode(status)
             self._forget(program)
-            self.send(ProgramEnded(program.number, code if code >= 0 else 128 - code))
+            self._send(ProgramEnded(program.number, code if code >= 0 else 128 - code))
 
     def _watch_outputs(self, program: Program) -> None:
         for stream, fd in program.outputs.items():
@@ -241,7 +213,7 @@ class Programs:
             return False
         if data:
             program.window -= len(data)
-            self.send(StreamData(program.number, stream, encode_data(data)))
+            self._send(StreamData(program.number, stream, encode_data(data)))
         else:
             self._close_output(program, stream)
         return bool(data)
@@ -260,13 +232,13 @@ class Programs:
             while program.unread:
                 size = os.write(fd, program.unread[:READ_BYTES])
                 del program.unread[:size]
-                self.send(StreamTaken(program.number, 0, size))
+                self._send(StreamTaken(program.number, 0, size))
         except BlockingIOError:
             if not self._loop.watches(fd):
                 self._loop.add(fd, lambda: self._flush(program), writable=True)
             return
         except OSError:  # it reads no more
-            self.send(StreamTaken(program.number, 0, len(program.unread)))
+            self._send(StreamTaken(program.number, 0, len(program.unread)))
             program.unread.clear()
         self._loop.remove(fd)
         if program.stdin_ends:
@@ -296,113 +268,181 @@ class Programs:
 
 
 class Member:
-    """This node's membership: calls node 0 until it answers, and again when the connection is lost."""
+    """This node's membership: calls node 0 until it answers, and again when the connection is lost.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._loop = Loop(say)
-        self._programs: Programs | None = None
-        self._without_since = time.monotonic()
-        self._calls = Later(self._without_since, self._call)
-        self._said, self._said_at = "", time.monotonic()
+    Attributes:
+        due: When to call `fire`.
+        is_connected: Whether node 0 has answered, and the connection is open.
+    """
 
-    def run(self) -> None:
-        """Run until a signal ends this program."""
-        self._loop.timers += [Every(BEAT_S, self._beat), self._calls]
-        while True:
-            self._loop.turn()
+    def __init__(
+        self,
+        place: Membership,
+        loop: Loop,
+        ask: Callable[[Work, Take, float], object],
+        programs: tuple[Mapping[str, str], Callable[[], None]],
+        say: Say,
+        on_message: Callable[[object], None],
+        on_lost: Callable[[], None],
+        kinds: tuple[type, ...] = (),
+    ) -> None:
+        """Prepare to call.
 
-    def _beat(self) -> None:
-        if self._programs is not None:
-            self._programs.beat()
+        Args:
+            place: Where node 0 is.
+            loop: Waits for the connection and the programs.
+            ask: Runs what may block, for at most some seconds, and passes on its lines; may raise `OSError`.
+            programs: Environment of the programs, and what restores the signals in a child.
+            say: Prints a message in the log.
+            on_message: Takes the messages of node 0 that are not about programs.
+            on_lost: Called when the connection is lost.
+            kinds: The types of these messages.
+        """
+        self.due: float | None = time.monotonic()
+        self.is_connected = False
+        self._place, self._loop, self._ask, self._say = place, loop, ask, say
+        self._on_message, self._on_lost, self._kinds = on_message, on_lost, kinds
+        self.programs = Programs(self.send, loop, *programs)
+        self._connection: Connection | None = None
+        self._attempt: ConnectAttempt | None = None
+        self._ports: list[int] = []
+        self._address = self._why = self._said = ""
+        self._is_refused = self._is_closed = False
+        self._without_since = self._said_at = self._heard_at = time.monotonic()
+        loop.timers.append(Every(BEAT_S, self._beat))
+
+    def send(self, message: object) -> None:
+        """Send node 0 a message, if there is a connection."""
+        if self._connection is not None:
+            self._connection.send(pack(message))
+
+    def fire(self, now: float) -> None:
+        """Call node 0, or give a call up."""
+        attempt, self.due = self._attempt, None
+        if attempt is None:
+            self._call()
+        elif now < attempt.until:  # it is connected
+            self.due = attempt.until
+        else:
+            attempt.give_up()
+
+    def close(self) -> None:
+        """Leave node 0, and let the programs go."""
+        self.due, self._is_closed = None, True
+        if self._attempt is not None:
+            self._attempt.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self.is_connected = None, False
+        self.programs.let_go()
+
+    # --- calling
 
     def _call(self) -> None:
-        """Call node 0, now and until it answers."""
-        config, why, is_refused = self._config, f"the name {self._config.host} does not resolve", False
-        address = resolve(config.host)
-        for port in config.ports if address else ():
-            try:
-                connected, calling = dial(address, port, bytes.fromhex(config.key))
-            except (OSError, HandshakeFailed) as error:
-                text = getattr(error, "strerror", None) or str(error)
-                why = why if is_refused else f"node 0 ({config.host}), port {port}: {text}"
-                is_refused = is_refused or isinstance(error, HandshakeFailed)
-                continue
-            assert calling.sealed is not None  # noqa: S101 - see `dial`
-            self._programs = Programs(connected, calling.sealed, self._loop, self._lose)
-            self._programs.send(NodeHere(os.uname().nodename, config.index, config.address))
-            self._programs.take(calling.rest)
+        """Begin to call node 0 at each of its ports."""
+        host = self._place.host
+        self._why, self._is_refused = f"the name {host} does not resolve", False
+        found = read_address(host)
+        if found:
+            self._call_at(found)
             return
-        self._complain(why, at_once=is_refused)
-        self._call_again()
+        try:
+            self._ask(lambda: resolve(host)[:1], self._call_at, RESOLVE_S)
+        except OSError as error:
+            self._why = error.strerror or "no process"
+            self._call_again()
+
+    def _call_at(self, addresses: Sequence[str]) -> None:
+        self._address = addresses[0] if addresses else ""
+        self._ports = list(self._place.ports) if addresses else []
+        self._call_next()
+
+    def _call_next(self) -> None:
+        """Call the next port, or all again after a pause."""
+        self._attempt = None
+        if self._is_closed:
+            return
+        if not self._ports:
+            self._complain(self._why, at_once=self._is_refused)
+            self._call_again()
+            return
+        port = self._ports.pop(0)
+        self._attempt = attempt = ConnectAttempt(
+            self._place.key,
+            CONNECT_S,
+            self._loop,
+            self._open,
+            lambda error: self._note_failure(port, strerror(error)),
+            lambda why, _: self._note_failure(port, why),
+        )
+        attempt.begin(self._address, port)
+        if self._attempt is attempt:
+            self.due = attempt.until
+
+    def _note_failure(self, port: int, why: str) -> None:
+        if not self._is_refused:
+            self._is_refused = OTHER_LAUNCHER in why
+            self._why = f"node 0 ({self._place.host}), port {port}: {why}"
+        self._call_next()
 
     def _call_again(self) -> None:
         now = time.monotonic()
-        pause_s = min(RETRY_LIMIT_S, max(RETRY_S, (now - self._without_since) / RETRY_SHARE))
-        self._calls.due = now + pause_s
+        self.due = now + min(RETRY_LIMIT_S, max(RETRY_S, (now - self._without_since) / RETRY_SHARE))
 
-    def _lose(self, why: str, is_refused: bool) -> None:
-        self._programs, self._without_since = None, time.monotonic()
-        self._complain(f"node 0 ({self._config.host}): {why}", at_once=is_refused)
+    def _open(self, connected: socket.socket, calling: Calling) -> None:
+        """Join on the new connection, after both sides have proved themselves."""
+        assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
+        self._attempt, self.due, self._heard_at = None, None, time.monotonic()
+        self._connection = connection = Connection(
+            connected, calling.sealed, self._loop, self._hear, self._lose, UNSENT_LIMIT_BYTES
+        )
+        self.is_connected = True
+        place = self._place
+        self.send(NodeHere(os.uname().nodename, __version__, place.index, place.address))
+        connection.take(calling.rest)
+
+    # --- connected
+
+    def _hear(self, packed: Mapping[str, object]) -> None:
+        """Handle a message from node 0.
+
+        Raises:
+            Garbled: The message is invalid.
+        """
+        self._heard_at = time.monotonic()
+        message = unpack(packed, (*TO_NODE, *self._kinds))
+        if isinstance(message, NotAdmitted):
+            self._is_refused = True
+            self._give_up(message.why)
+        elif isinstance(message, self._kinds):
+            self._loop.guard(lambda: self._on_message(message))
+        else:
+            self.programs.obey(message)
+
+    def _beat(self) -> None:
+        """Send a sign of life, or give the connection up if node 0 has sent none for too long."""
+        if self._connection is None:
+            return
+        if time.monotonic() > self._heard_at + LOST_S:
+            self._give_up(f"nothing was heard of it for {LOST_S:g} s")
+        else:
+            self.send(StillHere())
+
+    def _give_up(self, why: str) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._lose(why)
+
+    def _lose(self, why: str) -> None:
+        self._connection, self.is_connected, self._without_since = None, False, time.monotonic()
+        self.programs.let_go()
+        self._complain(f"node 0 ({self._place.host}): {why}", at_once=self._is_refused)
         self._call_again()
+        self._on_lost()
 
-    def _complain(self, why: str, *, at_once: bool = False) -> None:
+    def _complain(self, why: str, *, at_once: bool) -> None:
         """Print why node 0 is not reached, from time to time; ``at_once`` a new reason that will not pass."""
         now = time.monotonic()
         if now >= self._said_at + SAY_EVERY_S or (at_once and why != self._said):
             self._said, self._said_at = why, now
-            print(quote(why, 400), file=sys.stderr, flush=True)
-
-
-def resolve(name: str) -> str:
-    """Return the first address of a name; empty if it has none now."""
-    try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return ""
-
-
-def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:
-    """Return a connection to node 0 after the handshake, non-blocking.
-
-    Raises:
-        OSError: Nothing answers there.
-        HandshakeFailed: What answers does not have the key.
-    """
-    until = time.monotonic() + CONNECT_S
-    connected = socket.create_connection((host, port), CONNECT_S)
-    try:
-        calling = Calling(at_port(key, port))
-        connected.sendall(calling.call)
-        while calling.sealed is None:
-            connected.settimeout(max(0.001, until - time.monotonic()))
-            data = connected.recv(READ_BYTES)
-            if not data:
-                raise HandshakeFailed(
-                    OTHER_LAUNCHER if calling.has_proved else "closed the connection at once"
-                )
-            connected.sendall(calling.feed(data))
-        connected.setblocking(False)
-    except BaseException:
-        connected.close()
-        raise
-    return connected, calling
-
-
-def main(argv: list[str]) -> int:
-    """Join the job that a file describes.
-
-    The signals that we ignore have a handler: programs, unlike with SIG_IGN, find their default action.
-    """
-    kept = [number for number in OF_TERMINAL if signal.getsignal(number) is signal.SIG_IGN]
-    for number in {*OF_TERMINAL, *RESTORED}.difference(kept):
-        signal.signal(number, lambda *_: None)
-    set_name(NAME)
-    with open(argv[0], encoding="ascii") as file:
-        told = json.load(file)
-    Member(Config(**{**told, "ports": tuple(told["ports"])})).run()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+            self._say(why, "joining")

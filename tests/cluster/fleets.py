@@ -189,4 +189,4 @@ def assert_nothing_left(two: Fleet) -> None:
         if not (processes or folders) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    assert (processes, folders) == ([], [])
+    assert not (processes or folders), [*processes, *folders]

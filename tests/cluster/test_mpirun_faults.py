@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,16 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.channel import lines as wire
-from launcher.core.messages import pack
-from launcher.mpi import session
-from launcher.mpi.messages import Briefing
-from launcher.mpi.session_folder import find_session
 from launcher.rehearse.cluster import Node
 from tests.cluster.conftest import MakeFleet
-from tests.cluster.fleets import Done, Fleet, assert_nothing_left, find_pids, run_on, signal_on
+from tests.cluster.fleets import FIND, Done, Fleet, assert_nothing_left, run_on, signal_on
 from tests.mpis import FAMILIES
-from tests.process.starting import clean_environ
 
 pytestmark = [pytest.mark.root]
 
@@ -63,7 +55,6 @@ def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
     if part == "mpirun":
         return head, ("bin/mpirun -", "bin/prterun -", "mpiexec.hydra -")
     return other, {
-        "session": ("session.py",),
         "wrapper": ("rank.py", "wrapper"),
         "placeholder": ("rank.py",),
         "daemon": ("prted -", "orted -", "hydra_pmi_proxy -"),
@@ -74,7 +65,6 @@ def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
 
 KILLED = {
     "mpirun": (137, "mpirun failed first: it was killed by SIGKILL"),
-    "session": (75, "node 1 failed first: it is lost"),
     "wrapper": (137, "[rank-killed] its launcher ended without a report"),
     "placeholder": (137, "[rank-killed] its launcher ended without a report"),
     "daemon": (75, "[daemon-lost] mpirun's daemon on node 1 (node1), pid"),
@@ -85,7 +75,6 @@ KILLED = {
     ("part", "family"),
     [
         ("mpirun", "mpich"),
-        ("session", "openmpi5"),
         ("wrapper", "mpich"),
         ("placeholder", "openmpi4"),
         ("placeholder", "openmpi5"),
@@ -109,8 +98,8 @@ def test_a_part_that_is_killed(part: str, family: str, fleet: MakeFleet, tmp_pat
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_launcher_that_is_killed_leaves_no_keys(index: int, fleet: MakeFleet, tmp_path: Path) -> None:
-    """SIGKILL to the head or to a node that serves: its folder with the job's key goes with it."""
+def test_a_launcher_that_is_killed_leaves_no_files(index: int, fleet: MakeFleet, tmp_path: Path) -> None:
+    """SIGKILL to the head or to a node that serves: its folders go with it."""
     two = fleet("mpich")
     start_sleepers(two, tmp_path)
     two.cluster.kill(two.launchers[index].pid, signal.SIGKILL)
@@ -121,13 +110,13 @@ def test_a_launcher_that_is_killed_leaves_no_keys(index: int, fleet: MakeFleet, 
 
 
 @pytest.mark.thorough
-def test_a_head_that_is_killed_while_it_waits_leaves_no_keys(fleet: MakeFleet) -> None:
+def test_a_head_that_is_killed_while_it_waits_leaves_no_files(fleet: MakeFleet) -> None:
     """Nothing of the job has started yet."""
     two = fleet("openmpi5")
     head, _ = two.cluster.nodes
     two.start(head, "--", "true")
     deadline = time.monotonic() + 20
-    while not find_pids(two, head, "session.py") and time.monotonic() < deadline:
+    while "launcher-" not in run_on(two, head, FIND) and time.monotonic() < deadline:
         time.sleep(0.02)
     two.cluster.kill(two.launchers[0].pid, signal.SIGKILL)
     two.wait(20)
@@ -138,12 +127,8 @@ def test_a_head_that_is_killed_while_it_waits_leaves_no_keys(fleet: MakeFleet) -
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("part", "status"), [("mpirun", 0), ("session", None), ("wrapper", 0), ("placeholder", 0)]
-)
-def test_a_part_that_is_stopped_does_not_keep_the_job(
-    part: str, status: int | None, fleet: MakeFleet, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("part", ["mpirun", "wrapper", "placeholder"])
+def test_a_part_that_is_stopped_does_not_keep_the_job(part: str, fleet: MakeFleet, tmp_path: Path) -> None:
     """SIGTERM ends the job within the grace and a few seconds, on all nodes; ranks have had their SIGTERM."""
     two = fleet("openmpi5")
     start_sleepers(two, tmp_path)
@@ -153,7 +138,23 @@ def test_a_part_that_is_stopped_does_not_keep_the_job(
     two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
     head, other = end(two)
     assert time.monotonic() - started < 2 + 20
-    assert head.status == other.status == (head.status if status is None else status), head.err[-2000:]
+    assert head.status == other.status == 0, head.err[-2000:]
+
+
+@pytest.mark.thorough
+def test_a_serving_launcher_that_is_stopped_does_not_keep_the_job(fleet: MakeFleet, tmp_path: Path) -> None:
+    """mpirun ends the ranks there, and they still have their SIGTERM; it hears of the end later."""
+    two = fleet("openmpi5")
+    start_sleepers(two, tmp_path)
+    two.cluster.kill(two.launchers[1].pid, signal.SIGSTOP)
+    started = time.monotonic()
+    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
+    try:
+        assert two.launchers[0].wait(2 + 30) in (75, 137, 143)
+        assert time.monotonic() - started < 2 + 30
+    finally:
+        two.launchers[1].send_signal(signal.SIGCONT)  # nsenter, which has stopped with its child
+    end(two)
 
 
 @pytest.mark.thorough
@@ -210,7 +211,7 @@ def test_a_serving_node_is_told_twice_and_the_ranks_have_their_time(fleet: MakeF
 HOSTILE = """
     import glob, json, os, socket, sys, time
     if os.environ["RANK"] == "1":
-        (path,) = glob.glob("/dev/shm/launcher-*/session")
+        (path,) = glob.glob("/dev/shm/launcher-*/ranks")
         def send(data):
             with socket.socket(socket.AF_UNIX) as one:
                 one.connect(path)
@@ -243,7 +244,7 @@ HOSTILE = """
 
 
 @pytest.mark.thorough
-def test_a_rank_that_lies_to_the_session(fleet: MakeFleet) -> None:
+def test_a_rank_that_lies_to_the_launcher(fleet: MakeFleet) -> None:
     """What a rank has started is no rank: forged reports, garbage and floods change nothing."""
     two = fleet("mpich")
     two.start_all("--no-prefix", "--", "python", two.script(HOSTILE))
@@ -390,39 +391,6 @@ def test_attempts_to_reach_a_node_do_not_pile_up(fleet: MakeFleet) -> None:
         zombies = max(zombies, run_on(two, head, "ps -e -o stat=,comm=").count("Z"))
     assert zombies <= 2
     assert end(two)[0].status == 75
-
-
-# --- the session by itself
-
-
-@pytest.mark.thorough
-def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) -> None:
-    """mpirun may be quicker than the line to a node; and what a node is told may have 5 MB."""
-    job = f"test{os.getpid()}"
-    line = [sys.executable, "-I", "-S", session.__file__, job]
-    with (
-        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environ()) as node,
-        socket.socket(socket.AF_UNIX) as rank,
-    ):
-        assert node.stdin is not None and node.stdout is not None
-        assert b"ready" in node.stdout.readline()
-        rank.connect(find_session(job) or "")
-        rank.sendall(wire.pack({"is": "attached"}))
-        rank.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            rank.recv(1)
-        rank.settimeout(10)
-        node.stdin.write(wire.pack({"is": "briefing", "variables": {"LONG": "ö" * 800_000}}))
-        node.stdin.flush()
-        lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
-        found: list[dict[str, object]] = []
-        while not found:
-            found = list(lines.feed(rank.recv(wire.READ_BYTES)))
-        assert found == [pack(Briefing(variables={"LONG": "ö" * 800_000}))]
-        rank.close()
-        node.stdin.close()
-        assert node.wait(10) == 0
-    assert find_session(job) is None
 
 
 # --- the grace holds whatever is killed

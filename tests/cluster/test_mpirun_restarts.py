@@ -11,7 +11,7 @@ import pytest
 
 from launcher.rehearse.cluster import Node
 from tests.cluster.conftest import MakeFleet
-from tests.cluster.fleets import Done, Fleet, assert_nothing_left, run_on, signal_on
+from tests.cluster.fleets import Done, Fleet, assert_nothing_left, run_on
 from tests.mpis import FAMILIES
 from tests.process.looking import wait_for
 
@@ -191,20 +191,6 @@ def test_a_launcher_that_is_killed_on_a_node_comes_back(family: str, make_job: M
     head, _, other = job.end()
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
     assert "node 1 failed first: it is lost" in head.err and "node 1 (node1) is back" in head.err
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("index", [0, 1], ids=["head", "serving"])
-def test_the_session_of_a_launcher_is_opened_again(index: int, make_job: MakeJob) -> None:
-    """A node that serves waits for the head to come back."""
-    job = make_job("openmpi5")
-    job.start("--restarts", "5", "--grace", "2", "--", *job.script())
-    job.await_attempt(0)
-    signal_on(job.fleet, job.fleet.cluster.nodes[index], signal.SIGKILL, "session.py")
-    job.await_attempt(1)
-    assert not any(job.runs(rank, 0) for rank in range(4))
-    head, other = job.end()
-    assert (head.status, other.status) == (0, 0), head.err[-4000:]
 
 
 @pytest.mark.thorough

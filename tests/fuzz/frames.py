@@ -162,7 +162,7 @@ def _read_opened(name: bytes, pieces: Sequence[bytes], loop: Loop, recorder: Rec
     else:
         framing = Sealed(to_caller, to_hub)
     ours, theirs = socket.socketpair()
-    connection = Connection.of_socket(ours, framing, loop, recorder.hear, recorder.lose)
+    connection = Connection(ours, framing, loop, recorder.hear, recorder.lose)
     most = KEPT_BYTES.get(name, KEPT_BYTES[b""])
     with theirs, closing(connection):
         for piece in pieces:

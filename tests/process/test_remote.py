@@ -1,4 +1,4 @@
-"""Programs on another node: a hub in this process, the program of the node, and clients over real sockets."""
+"""Programs on another node: a hub in this process, a node in another one, and clients over real sockets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,7 @@ from launcher.channel.listener import listen
 from launcher.core.messages import pack
 from launcher.machine.pythons import own_program
 from launcher.process.loop import Loop
-from launcher.remote import programs, rsh
+from launcher.remote import rsh
 from launcher.remote.hub import Gate, Hub
 from launcher.remote.messages import (
     WINDOW_BYTES,
@@ -43,8 +41,32 @@ from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
 KEY = b"k" * 32
+NODE = """
+import json, os, signal, sys
+from launcher.process.helper import Helpers
+from launcher.process.loop import Loop
+from launcher.process.signals import SignalFile
+from launcher.remote.programs import Member, Membership
+told = json.loads(sys.argv[1])
+def say(text, event, **_):
+    print(text, file=sys.stderr, flush=True)
+loop, signals = Loop(say), SignalFile()
+place = Membership("127.0.0.1", tuple(told["ports"]), bytes.fromhex(told["key"]), told["index"])
+programs = os.environ, signals.reset
+member = Member(place, loop, Helpers(loop).ask, programs, say, lambda message: None, lambda: None)
+loop.timers.append(member)
+while True:
+    loop.turn()
+"""
 MARK = "LAUNCHER_TEST_MARK=1"
 PLENTY_BYTES = 8 * WINDOW_BYTES
+
+
+def start_node(ports: tuple[int, ...], index: int | None = 1, key: bytes = KEY) -> subprocess.Popen[str]:
+    """Start another node."""
+    told = json.dumps({"ports": ports, "key": key.hex(), "index": index})
+    line = [sys.executable, "-c", NODE, told]
+    return subprocess.Popen(line, env=clean_environ(), stderr=subprocess.PIPE, text=True)
 
 
 class Pair:
@@ -61,7 +83,9 @@ class Pair:
             f"export {MARK}; ",
         )  # fmt: skip
         self.refused: list[str] = []
-        self.hub = Hub(gate, self.loop, lambda what, _: self.refused.append(what), self.joined.append)
+        joined = self.joined.append
+        refuse = self.refused.append
+        self.hub = Hub(gate, self.loop, lambda what, _: refuse(what), lambda index, _: joined(index))
         self.loop.timers.append(self.hub)
         self.nodes: list[subprocess.Popen[str]] = []
         self._is_over = False
@@ -74,17 +98,7 @@ class Pair:
 
     def start_node(self, index: int | None = 1, key: bytes = KEY) -> subprocess.Popen[str]:
         """Start the program of another node."""
-        config = {"host": "127.0.0.1", "ports": [self.port], "key": key.hex(), "index": index, "address": ""}
-        path = self.folder / f"node{len(self.nodes)}.json"
-        path.write_text(json.dumps(config))
-        self.nodes.append(
-            subprocess.Popen(
-                own_program(programs.__file__, str(path)),
-                env=clean_environ(),
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        self.nodes.append(start_node((self.port,), index, key))
         return self.nodes[-1]
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
@@ -208,10 +222,7 @@ def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
     listening, _ = listen("127.0.0.1", (0,))
     stays = f"until [ -e {tmp_path}/over ]; do sleep 0.05; done; echo hi"
     port, flood_bytes = listening.getsockname()[1], 8_000_000
-    config = {"host": "127.0.0.1", "ports": [port], "key": KEY.hex(), "index": 1, "address": ""}
-    (tmp_path / "node.json").write_text(json.dumps(config))
-    line = own_program(programs.__file__, str(tmp_path / "node.json"))
-    with subprocess.Popen(line, env=clean_environ(), stderr=subprocess.PIPE, text=True) as node:
+    with start_node((port,)) as node:
         listening.setblocking(True)
         listening.settimeout(20)
         connected, _ = listening.accept()
@@ -304,32 +315,17 @@ def test_a_node_that_is_gone_ends_its_programs_clients(pair: Pair, tmp_path: Pat
     assert pair.run("one", "echo again") == (0, b"again\n", b"")
 
 
-def test_a_stranger_at_the_first_port_does_not_keep_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that answers a byte at a time, each before a call would be given up."""
-    monkeypatch.setattr(programs, "CONNECT_S", 0.5)
-    stranger, _ = listen("127.0.0.1", (0,))
-    stranger.setblocking(True)
-    calls: list[socket.socket] = []
-
-    def drip() -> None:
-        with suppress(OSError):
-            calls.append(stranger.accept()[0])
-            while not calls[0].send(b"x") or not is_over.wait(programs.CONNECT_S / 4):
-                pass
-
-    is_over = threading.Event()
-    thread = threading.Thread(target=drip)
-    thread.start()
-    began = time.monotonic()
+def test_a_stranger_at_the_first_port_does_not_keep_a_node(tmp_path: Path) -> None:
+    """One that accepts and does not answer: after a few seconds the next port is called."""
+    stranger, first = listen("127.0.0.1", (0,))
+    first = stranger.getsockname()[1]
+    pair = Pair(tmp_path)
     try:
-        with pytest.raises(OSError):
-            programs.dial("127.0.0.1", stranger.getsockname()[1], KEY)
-        assert time.monotonic() < began + 3
+        pair.nodes.append(start_node((first, pair.port)))
+        wait_for(lambda: pair.hub.has(1), "node 1 has joined")
     finally:
-        is_over.set()
-        thread.join()
+        pair.close()
         stranger.close()
-        calls[0].close()
 
 
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""What head, sessions and ranks say to each other, where it is not what it should be."""
+"""What head, nodes and ranks say to each other, where it is not what it should be."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from launcher.core.messages import parse as parse_message
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.mpi import session_folder
+from launcher.mpi import folder as job_folder
 from launcher.mpi.counting import describe_places
 from launcher.mpi.events import MpiEvent, explains
-from launcher.mpi.messages import FROM_HEAD, FROM_RANK, FROM_SESSION, Briefing, RankEnded, Started
-from launcher.mpi.node import NAMED_MAX, Line, Node, describe_nodes
-from launcher.mpi.refusals import not_ready
-from launcher.mpi.session_folder import SOCKET, find_session, folder_name, make_folder
+from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
+from launcher.mpi.messages import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
+from launcher.mpi.nodes import NAMED_MAX, Node, describe_nodes, not_ready
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -100,13 +99,14 @@ ENDED: dict[str, object] = {"is": "rankended", "rank": 0, "local_rank": 0, "stat
 VALUES_OF: tuple[tuple[tuple[type, ...], dict[str, object], str, tuple[object, ...]], ...] = (
     (FROM_RANK, STARTED, "rank", (-2, "0", 0.0, True, None, 10**30, [0])),
     (FROM_RANK, STARTED, "size", (-2, "2", 1 << 25)),
-    (FROM_SESSION, ENDED, "status", (256, -1, "1", 1.5, None, 10**4000)),
-    (FROM_SESSION, ENDED, "code", (-65, 256, "SIGKILL")),
-    (FROM_SESSION, ENDED, "asked", (0, 65, "15")),
-    (FROM_SESSION, ENDED, "verdict", ({}, [], "x", {"first": None})),
-    (FROM_SESSION, ENDED, "why", (1, None, ["x"])),
-    (FROM_SESSION, {"is": "gone"}, "pid", ("x", 1.0, 1 << 70)),
-    (FROM_SESSION, {"is": "sessionready", "node": "a"}, "launcher", (1, None)),
+    (FROM_NODE, ENDED, "status", (256, -1, "1", 1.5, None, 10**4000)),
+    (FROM_NODE, ENDED, "code", (-65, 256, "SIGKILL")),
+    (FROM_NODE, ENDED, "asked", (0, 65, "15")),
+    (FROM_NODE, ENDED, "verdict", ({}, [], "x", {"first": None})),
+    (FROM_NODE, ENDED, "why", (1, None, ["x"])),
+    (FROM_NODE, {"is": "gone"}, "pid", ("x", 1.0, 1 << 70)),
+    (FROM_NODE, {"is": "cannotserve"}, "why", (1, None)),
+    (FROM_HEAD, {"is": "variable", "name": "A", "value": "b"}, "value", (1, ["x"])),
     (FROM_HEAD, {"is": "jobover"}, "status", (256, -1, "0", None)),
     (FROM_HEAD, {"is": "passon"}, "number", (0, 65, -9, "9", 10**30)),
     (FROM_HEAD, {"is": "briefing"}, "grace_s", (-1, "30", float("nan"), 1e300, True)),
@@ -115,13 +115,13 @@ VALUES_OF: tuple[tuple[tuple[type, ...], dict[str, object], str, tuple[object, .
 )
 MALFORMED: tuple[tuple[tuple[type, ...], dict[str, object]], ...] = (
     *((kinds, {**good, name: value}) for kinds, good, name, values in VALUES_OF for value in values),
-    *((FROM_SESSION, {key: ENDED[key] for key in ENDED if key != name}) for name in ENDED if name != "pid"),
+    *((FROM_NODE, {key: ENDED[key] for key in ENDED if key != name}) for name in ENDED if name != "pid"),
     (FROM_HEAD, {"is": "passon"}),
     (FROM_HEAD, {"is": "jobover"}),
     (FROM_HEAD, {"is": ["jobover"], "status": 0}),
     (FROM_HEAD, STARTED),
     (FROM_RANK, {"is": "jobover", "status": 0}),
-    (FROM_SESSION, {}),
+    (FROM_NODE, {}),
 )
 
 
@@ -136,12 +136,12 @@ def test_messages_arrive_as_they_were_sent() -> None:
     """Variables too, whatever bytes they have: a secret among them is the rank's, and not shown."""
     variables = {"LONG": "\udcff\x1b[2J", "TOKEN": SECRET, "GONE": None}
     sent = (
-        Briefing(0, 2, "10.0.0.4", 6105, 1.5, True, variables, "/a\nb", "/proc/1/fd/0"),
+        Briefing("ab12", 0, 2, "10.0.0.4", 6105, 1.5, True, variables, "/a\nb", "/proc/1/fd/0"),
         RankEnded(3, 1, 137, -9, 15, verdict=judge(dead(3, -9)), pid=7),
         Started(-1, -1, -1, 7),
     )
     (*arrived,) = wire.Lines().feed(b"".join(wire.pack(pack(one)) for one in sent))
-    assert [unpack(one, (*FROM_HEAD, *FROM_SESSION)) for one in arrived] == [*sent]
+    assert [unpack(one, (*FROM_HEAD, *FROM_NODE)) for one in arrived] == [*sent]
 
 
 # --- folders
@@ -156,24 +156,24 @@ def test_a_name_that_is_no_jobs_makes_no_path(job: str) -> None:
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder in which sessions have theirs."""
-    monkeypatch.setattr(session_folder, "FOLDERS", (str(tmp_path / "missing"), str(tmp_path)))
+    """Return a folder in which jobs have theirs."""
+    monkeypatch.setattr(job_folder, "FOLDERS", (str(tmp_path / "missing"), str(tmp_path)))
     return tmp_path
 
 
-def test_a_session_is_found_in_a_folder_that_is_only_ours(base: Path) -> None:
+def test_a_socket_is_found_in_a_folder_that_is_only_ours(base: Path) -> None:
     """Not in one that others can write or read, nor behind a link that somebody has put there."""
-    assert find_session("ab12") is None
+    assert find_socket("ab12") is None
     folder = base / folder_name("ab12")
     folder.mkdir(mode=0o700)
-    assert find_session("ab12") == f"{folder}/{SOCKET}"
+    assert find_socket("ab12") == f"{folder}/{SOCKET}"
     for mode in (0o750, 0o701, 0o777):
         folder.chmod(mode)
-        assert find_session("ab12") is None, oct(mode)
+        assert find_socket("ab12") is None, oct(mode)
     folder.chmod(0o700)
     folder.rename(base / "elsewhere")
     folder.symlink_to(base / "elsewhere")
-    assert find_session("ab12") is None
+    assert find_socket("ab12") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -182,20 +182,20 @@ def test_a_folder_of_somebody_else_is_not_believed(base: Path) -> None:
     folder = base / folder_name("ab12")
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)
-    assert find_session("ab12") is None
+    assert find_socket("ab12") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_nobody_takes_all_names_of_a_session(base: Path) -> None:
+def test_nobody_takes_all_names_of_a_folder(base: Path) -> None:
     """The name of the job stands on its command line: who reads it there can be first everywhere."""
     taken = base / folder_name("ab12")
     for name in (taken, base / f"{taken.name}-0"):
         name.mkdir(mode=0o700)
         os.chown(name, 65534, 65534)
     folder = make_folder("ab12")
-    assert find_session("ab12") == f"{folder}/{SOCKET}"
-    assert make_folder("ab12") == folder, "another session of the job finds it too"
-    assert find_session("ab1") is None
+    assert find_socket("ab12") == f"{folder}/{SOCKET}"
+    assert make_folder("ab12") == folder, "another launcher of the job finds it too"
+    assert find_socket("ab1") is None
 
 
 def test_who_is_at_the_other_end_is_the_kernels_word() -> None:
@@ -313,7 +313,7 @@ def nodes(*states: tuple[str, str, int]) -> list[Node]:
     """Return nodes by (host, reason, ranks that have started)."""
     found = []
     for index, (host, reason, started) in enumerate(states):
-        node = Node(index, Line(host, ("ssh", host)))
+        node = Node(index, host)
         node.reason = reason
         node.started = {100 * index + rank: rank for rank in range(started)}
         found.append(node)

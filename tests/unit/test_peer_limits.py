@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from launcher.channel.acceptor import Acceptor, Arrival
-from launcher.channel.connection import READ_BYTES
 from launcher.channel.listener import listen
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.client import CoordinatorClient
@@ -32,13 +31,13 @@ from launcher.job.state import Phase
 from launcher.mpi.counting import Counting
 from launcher.mpi.head import EVENTS_MAX, Head, MpiJob
 from launcher.mpi.messages import NodeTold, Orphaned, RankEnded, Started
-from launcher.mpi.node import Line as Way
-from launcher.mpi.node import Node
+from launcher.mpi.nodes import Node
 from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
 from launcher.recovery.recovery import Recovery
 from launcher.remote.hub import Gate
+from launcher.remote.programs import Membership
 from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
 
@@ -356,39 +355,34 @@ def test_a_node_0_that_talks_without_end_fills_no_log() -> None:
 # --- mpirun
 
 
-def test_the_messages_of_a_serving_node_fill_no_log(tmp_path: Path) -> None:
-    """Why it does not reach node 0 is printed up to a limit; a line without an end is not kept."""
+def test_the_messages_of_a_serving_node_fill_no_log() -> None:
+    """Why it does not reach node 0 is printed up to a limit."""
     said: list[str] = []
-    listening = socket.socket(socket.AF_UNIX)
-    serving = Serving(listening, 9.0, str(tmp_path), 0.0)
-    serving.listen_to(SimpleNamespace(say=keep(said)))  # type: ignore[arg-type]
+    serving = Serving(Membership("a", (1,), KEY), 9.0, 0.0)
+    serving.attach(SimpleNamespace(say=keep(said), loop=Loop(keep(said))))  # type: ignore[arg-type]
     for number in range(FLOOD // 10):
-        serving.hear(f"node 0 (a{number}), port {number}: no route\n".encode())
+        serving.complain(f"node 0 (a{number}), port {number}: no route", "joining")
     assert LINES_MAX <= len(said) < FEW_LINES
-    for _ in range(100):
-        serving.hear(b"x" * READ_BYTES)
-    assert len(serving._words) <= READ_BYTES
-    listening.close()
 
 
-def test_a_session_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
+def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
-    ways = (Way("node0", ()), Way("node1", ()))
-    head = Head(MpiJob("job", ways, 1, ADDRESS, 1, {}, 9.0), str(tmp_path), Gate((), (), (), "", b""))
-    node = Node(1, ways[1])
+    job = MpiJob("job", ("node0", "node1"), 1, ADDRESS, 1, {}, 9.0)
+    head = Head(job, str(tmp_path), Gate((), (), (), "", b""))
+    nodes = [Node(index, host) for index, host in enumerate(job.hosts)]
+    node = nodes[1]
     told: list[int] = []
     head.agent = SimpleNamespace(  # type: ignore[assignment]
         say=keep(said),
         on_signal=lambda number, from_terminal: told.append(number),
         forwarder=SimpleNamespace(told=None),
     )
-    head.sessions = SimpleNamespace(nodes=[node])  # type: ignore[assignment]
     head.ending = SimpleNamespace(  # type: ignore[assignment]
         released=False, begun=True, passed_on=(), check=lambda: None
     )
     head.take_quota(head.agent)
-    head.counting = Counting(head)
+    head.counting = Counting(nodes, 1, lambda: True, head.begin_end)
     for number in range(FLOOD // 4):
         head.on_message(node, Started(number, number, 0, number))
         head.on_message(node, RankEnded(number, 0, 1, 1, pid=number))

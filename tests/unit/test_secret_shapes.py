@@ -27,7 +27,7 @@ from launcher.failure.text import clean_lines, presentable
 from launcher.failure.text import quote as text_quote
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
-from launcher.mpi.session_folder import folder_name
+from launcher.mpi.folder import folder_name
 from launcher.recorder import dump
 from launcher.recovery.health import run_health
 from launcher.sources import nodelist

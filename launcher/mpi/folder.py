@@ -1,4 +1,4 @@
-"""The private folder of a node's session, named after the job, in which ranks find the session's socket."""
+"""The private folder of a job on a node, in which ranks find the socket of their node's launcher."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOCKET = "session"
-SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
-"""Variable that tells a session the socket of the launcher that serves on its node, if one does."""
+SOCKET = "ranks"
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and the owner is checked
-"""Places for a session's folder, in order of preference; ranks search them in the same order."""
+"""Places for the folder, in order of preference; ranks search them in the same order."""
 
 
 def folder_name(job: str) -> str:
-    """Return the name of a session's folder.
+    """Return the name of a job's folder.
 
     Raises:
         Garbled: The launcher never gives a job this name.
@@ -32,8 +30,8 @@ def folder_name(job: str) -> str:
     return f"launcher-{job}"
 
 
-def find_session(job: str) -> str | None:
-    """Return the path of the session's socket on this node; None if this job has no session folder here.
+def find_socket(job: str) -> str | None:
+    """Return the path of the socket on this node; None if this job has no folder here.
 
     The folder counts only if it belongs to our user and no other user has access: in /tmp every user can
     create one.
@@ -52,7 +50,7 @@ def find_session(job: str) -> str | None:
 
 
 def _list_folders(name: str) -> Iterator[str]:
-    """Yield the paths at which a session's folder may be, see `make_folder`."""
+    """Yield the paths at which the folder may be, see `make_folder`."""
     for base in FOLDERS:
         yield os.path.join(base, name)
     for base in FOLDERS:
@@ -61,9 +59,9 @@ def _list_folders(name: str) -> Iterator[str]:
 
 
 def make_folder(job: str) -> str:
-    """Create the session's folder, or return an existing one of this job.
+    """Create the folder, or return an existing one of this job.
 
-    An existing folder belongs to another session of this job, which is running or was killed. If others have
+    An existing folder belongs to another launcher of this job, which is running or was killed. If others have
     taken its name everywhere, a random number follows: the job is on the command line, for all to read.
 
     Raises:
@@ -74,7 +72,7 @@ def make_folder(job: str) -> str:
     for path in (
         os.path.join(base, one) for one in (name, f"{name}-{os.urandom(8).hex()}") for base in FOLDERS
     ):
-        found = find_session(job)
+        found = find_socket(job)
         if found is not None:
             remove_dead(found)
             return os.path.dirname(found)
@@ -95,7 +93,7 @@ def remove_dead(path: str) -> None:
 
 
 def is_dead(path: str) -> bool:
-    """Whether no session listens on a socket."""
+    """Whether no launcher listens on a socket."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(path)
@@ -105,5 +103,5 @@ def is_dead(path: str) -> bool:
 
 
 def remove_folder(path: str) -> None:
-    """Remove the folder of a session's socket, with the socket and what killed ranks have left there."""
+    """Remove the folder of a socket, with the socket and what killed ranks have left there."""
     files.remove_tree(os.path.dirname(path))

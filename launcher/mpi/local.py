@@ -1,0 +1,298 @@
+"""The ranks that mpirun has started on this node: their wrappers connect to the launcher of the node.
+
+The launcher passes their reports to the head, and the head's messages to them. Ranks find it by a socket in a
+private folder. If the head is lost, the ranks have their grace here. At the end, and before each restart, all
+that the job has left on the node is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from errno import EADDRINUSE
+
+from launcher.channel.connection import Connection
+from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
+from launcher.channel.listener import Listener, read_peer
+from launcher.core.frozen import replace
+from launcher.core.messages import pack, unpack
+from launcher.mpi.daemons import Daemons, find_daemon, stop_daemon
+from launcher.mpi.folder import FOLDERS, SOCKET, make_folder, remove_folder
+from launcher.mpi.leftovers import LINGER_S, Sweep
+from launcher.mpi.messages import (
+    FROM_RANK,
+    Abandoned,
+    Attached,
+    Briefing,
+    CannotServe,
+    Cleared,
+    Gone,
+    Orphaned,
+    PassOn,
+    RankEnded,
+    Release,
+    Started,
+    Variable,
+)
+from launcher.process.descendants import descends_from, is_alive
+from launcher.process.signals import send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.process.loop import Loop
+
+
+TAKEN = "another launcher of this job runs there"
+RETRY_S = 1.0
+
+
+class Rank:
+    """The wrapper of one rank, and the connection to it.
+
+    Attributes:
+        pid: Its PID.
+        daemon: PID of the MPI daemon that started it; None if mpirun itself did.
+        started: Whether it has reported its start, so that it can be sent signals for the rank.
+        ended: Whether it has reported the end of its process.
+        connection: The connection to it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.daemon = find_daemon(pid)
+        self.started = self.ended = False
+        self.connection: Connection
+
+    def send(self, message: object) -> None:
+        """Send it a message, now or once it reads: a stopped wrapper must not block us."""
+        self.connection.send(pack(message))
+
+
+class LocalRanks:
+    """The ranks of this node, for one attempt after the other.
+
+    Attributes:
+        is_over: Whether nothing of the job is here: it has not begun, has ended, or the head is lost.
+    """
+
+    def __init__(self, loop: Loop, report: Callable[[object], None]) -> None:
+        """Create it before the first `Briefing`; ``report`` sends the head a message."""
+        self.is_over = True
+        self._loop, self._report = loop, report
+        self._ranks: list[Rank] = []
+        self._variables: dict[str, str | None] = {}
+        self._briefing: Briefing | None = None
+        self._next: Briefing | None = None
+        """Facts that we could not follow yet."""
+        self._retry_at: float | None = None
+        self._signalled: int | None = None
+        """The signal by which the attempt began to end; None before."""
+        self._released = self._is_ending = False
+        self._stopped: set[int | None] = set()
+        """PIDs of the daemons that we have stopped."""
+        self._grace_until: float | None = None
+        """End of the ranks' grace, once the head is gone (monotonic seconds); None before."""
+        self._daemons = Daemons(loop, self._on_daemon_lost)
+        self._listener: Listener | None = None
+        self._folder = ""
+        self._sweep: Sweep | None = None
+
+    # --- the head
+
+    def obey(self, message: object) -> None:
+        """Handle a message from the head."""
+        match message:
+            case Variable():
+                self._variables[message.name] = message.value
+            case Briefing():
+                self._begin(replace(message, variables=self._variables))
+            case PassOn():
+                self._signal(message.number, begins_end=message.ends)
+            case Release():
+                self._released = True
+                self._tell_ranks(message)
+                self._let_daemons_go()
+
+    def _begin(self, briefing: Briefing) -> None:
+        """Take the facts about an attempt; before a restart end what the last attempt has left here."""
+        before = self._briefing
+        if self._listener is not None and before is not None and before.job != briefing.job:
+            self._next = briefing  # of a new head; the job of the one before ends first
+            if self._grace_until is None:
+                self.end()
+            return
+        # If there was another launcher before us, the ranks that it has left have their grace
+        linger_s = briefing.grace_s if before is None else LINGER_S
+        if self._grace_until is not None:
+            linger_s = self._grace_until - time.monotonic()
+        self._variables, self._grace_until = {}, None
+        if self._listener is None and not self._listen(briefing.job):
+            self._next, self._retry_at = briefing, time.monotonic() + RETRY_S
+            return
+        self._briefing, self._next, self._retry_at = briefing, None, None
+        self.is_over = self._is_ending = False
+        if briefing.attempt:
+            self._sweep = Sweep(briefing.job, self._daemons, linger_s, self._renew)
+        else:
+            self._renew()
+
+    def _listen(self, job: str) -> bool:
+        """Listen for ranks; return whether that is possible here."""
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            self._folder = make_folder(job)
+            server.bind(os.path.join(self._folder, SOCKET))
+        except OSError as error:
+            server.close()
+            where = error.filename or ", ".join(FOLDERS)
+            found = CannotServe(f"no folder for its ranks: {where}: {error.strerror or error}")
+            is_taken = error.errno == EADDRINUSE
+            self._report(CannotServe(TAKEN, os.uname().nodename) if is_taken else found)
+            return False
+        server.listen(512)
+        self._listener = Listener(server, self._loop, self._take)
+        return True
+
+    def _renew(self) -> None:
+        """Forget the last attempt, of which nothing is left here, and tell the head."""
+        for rank in self._ranks:
+            rank.connection.close()
+        self._ranks.clear()
+        self._stopped.clear()
+        self._released, self._signalled, self._sweep = False, None, None
+        self._report(Cleared())
+
+    def lose_head(self) -> None:
+        """End the job here, because the head is gone: the ranks may save their state within the grace."""
+        if self._grace_until is None and not self.is_over:
+            self._grace_until = time.monotonic() + (self._briefing or Briefing()).grace_s
+            self._released = True
+            self._tell_ranks(Release())
+            self._signal(signal.SIGTERM, begins_end=True)
+
+    def _signal(self, number: int, *, begins_end: bool) -> None:
+        if begins_end:
+            self._signalled = number
+        for rank in self._ranks:
+            if rank.started and not rank.ended:
+                send(rank.pid, number)
+                if begins_end:
+                    send(rank.pid, signal.SIGCONT)  # a stopped wrapper could not forward it
+
+    # --- ranks
+
+    def _take(self, connected: socket.socket, _: str) -> None:
+        pid, uid = read_peer(connected)
+        if uid != os.geteuid() or descends_from(pid, {rank.pid for rank in self._ranks}):
+            connected.close()  # a process that a rank has started is not a rank
+            return
+        rank = Rank(pid)
+        rank.connection = Connection(
+            connected,
+            Lines(),
+            self._loop,
+            lambda packed: self._on_rank(rank, packed),
+            lambda why: self._lose_rank(rank),
+            WELCOME_LIMIT_BYTES,
+        )
+        self._ranks.append(rank)
+        self._daemons.add(rank.daemon)
+
+    def _on_daemon_lost(self, daemon: int) -> None:
+        """Report a daemon that has ended before its ranks: mpirun may wait for it forever."""
+        ours = [rank for rank in self._ranks if rank.daemon == daemon]
+        for rank in ours:
+            rank.connection.read()  # it may have reported its end before
+        if any(not rank.ended and is_alive(rank.pid) for rank in ours):
+            self._report(Orphaned(daemon))
+
+    def _keep_daemon(self, rank: Rank) -> None:
+        """Stop the process with which the ranks would abort, because MPI begins to end one of them.
+
+        `_let_daemons_go` continues it when all ranks have ended.
+        """
+        if self._grace_until is not None or not self._released:
+            self._stopped.add(stop_daemon(rank.pid))
+
+    def _let_daemons_go(self) -> None:
+        for pid in filter(None, self._stopped):
+            send(pid, signal.SIGCONT)
+        self._stopped.clear()
+
+    def _tell_ranks(self, message: object) -> None:
+        for rank in self._ranks:
+            rank.send(message)
+
+    def _lose_rank(self, rank: Rank) -> None:
+        self._ranks.remove(rank)
+        self._report(Gone(rank.pid))
+
+    def _on_rank(self, rank: Rank, packed: Mapping[str, object]) -> None:
+        """Handle a message from a rank.
+
+        Raises:
+            Garbled: The message is invalid.
+        """
+        match message := unpack(packed, FROM_RANK):
+            case Attached() if self._briefing is not None:
+                rank.send(self._briefing)
+            case Started() if not rank.started:
+                rank.started = True
+                self._report(replace(message, pid=rank.pid))
+                if self._signalled is not None:
+                    send(rank.pid, self._signalled)  # the job began to end while this rank started
+            case Abandoned() if rank.started and not rank.ended:
+                self._keep_daemon(rank)
+                self._report(replace(message, pid=rank.pid))
+            case RankEnded() if not rank.ended:
+                rank.ended = True
+                self._report(replace(message, pid=rank.pid))
+                if self._released:
+                    rank.send(Release())
+
+    # --- the end, and time
+
+    def end(self, linger_s: float = LINGER_S) -> None:
+        """End what the job has left on this node; then `is_over` is true."""
+        if self._briefing is not None and not (self.is_over or self._is_ending):
+            self._is_ending, self._grace_until = True, None
+            self._sweep = Sweep(self._briefing.job, self._daemons, linger_s, self._on_end)
+
+    def _on_end(self) -> None:
+        self.is_over, self._sweep = True, None
+        self.close()
+        if self._next is not None:
+            self._begin(self._next)
+
+    @property
+    def due(self) -> float | None:
+        """When to call `fire`."""
+        listener = None if self._listener is None else self._listener.due
+        sweep = None if self._sweep is None else self._sweep.due
+        dues = [due for due in (listener, sweep, self._grace_until, self._retry_at) if due is not None]
+        if self._grace_until is not None and not self._ranks:
+            return 0.0
+        return min(dues, default=None)
+
+    def fire(self, now: float) -> None:
+        """Do what is due."""
+        if self._listener is not None:
+            self._listener.fire(now)
+        if self._next is not None and self._retry_at is not None and now >= self._retry_at:
+            self._begin(self._next)
+        if self._grace_until is not None and (not self._ranks or now >= self._grace_until):
+            self.end(0.0)
+        if self._sweep is not None and self._sweep.due is not None and now >= self._sweep.due:
+            self._sweep.fire(now)
+
+    def close(self) -> None:
+        """Listen no more, and remove the folder."""
+        self._retry_at = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            remove_folder(os.path.join(self._folder, SOCKET))
