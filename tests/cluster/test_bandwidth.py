@@ -22,17 +22,7 @@ pytestmark = pytest.mark.torch
 DEADLINE_S = 120.0
 PROGRAM = ("-m", "launcher.bandwidth")
 LIMIT = (
-    "qdisc",
-    "add",
-    "dev",
-    "eth0",
-    "root",
-    "tbf",
-    "rate",
-    "10mbit",
-    "burst",
-    "32kbit",
-    "latency",
+    *("qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "10mbit", "burst", "32kbit", "latency"),
     "400ms",
 )
 TWO = ("--nproc-per-node", "2", "--standalone")

@@ -58,15 +58,9 @@ def run_job(
     jobs = []
     for node, own in zip(cluster.nodes, words, strict=True):
         line = (
-            sys.executable,
-            "-m",
-            "launcher",
-            "run",
-            "--nproc-per-node",
-            "2",
+            *(sys.executable, "-m", "launcher", "run", "--nproc-per-node", "2"),
             *own,
-            sys.executable,
-            script,
+            *(sys.executable, script),
         )
         environ = clean_environ(OMP_NUM_THREADS="1", OMPI_COMM_WORLD_RANK=str(node.index), **variables)
         jobs.append(

@@ -74,10 +74,7 @@ def assert_sum(results: list[dict[str, object]], *, nodes: list[str] | None) -> 
     processes = result["processes"]
     assert isinstance(processes, list)
     assert [(p["RANK"], p["LOCAL_RANK"]) for p in processes] == [
-        ("0", "0"),
-        ("1", "1"),
-        ("2", "0"),
-        ("3", "1"),
+        *(("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")),
     ]
     assert nodes is None or [p["NODE_RANK"] for p in processes] == nodes
 

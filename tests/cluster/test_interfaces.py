@@ -66,16 +66,9 @@ def add_up(cluster: Cluster, job: str, **variables: str) -> list[tuple[int, str]
     for place, node in enumerate(cluster.nodes):
         flags = ["--nnodes", "2", "--node-rank", str(place), "--master-addr", cluster.nodes[0].address]
         line = [
-            sys.executable,
-            "-m",
-            "launcher",
-            "run",
+            *(sys.executable, "-m", "launcher", "run"),
             *flags,
-            "--engine",
-            "process",
-            "--",
-            sys.executable,
-            job,
+            *("--engine", "process", "--", sys.executable, job),
         ]
         started.append(
             subprocess.Popen(

@@ -40,8 +40,7 @@ def rehearse(script: str, *, loopback: bool) -> int:
 
 @KINDS
 @pytest.mark.parametrize(
-    ("script", "status"),
-    [("exit 0", 0), ("exit $((SLURM_PROCID == 3 ? 44 : 0))", 44), ("kill -9 $$", 137)],
+    ("script", "status"), [("exit 0", 0), ("exit $((SLURM_PROCID == 3 ? 44 : 0))", 44), ("kill -9 $$", 137)]
 )
 def test_status_is_passed_on(script: str, status: int, loopback: bool) -> None:
     """0 when all did well, else the failing process's own, 128+n for a signal."""

@@ -86,11 +86,7 @@ def test_azureml_tensorflow_gives_tf_config() -> None:
     planned = [json.loads(start.environ["TF_CONFIG"]) for start in starts("azureml-tensorflow", 1)]
     workers = ["10.77.0.10:2222", "10.77.0.11:2222"]
     assert planned == [
-        {
-            "cluster": {"worker": workers},
-            "task": {"type": "worker", "index": index},
-            "environment": "cloud",
-        }
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}, "environment": "cloud"}
         for index in range(2)
     ]
 

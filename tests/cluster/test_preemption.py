@@ -234,12 +234,7 @@ def test_google_says_it_in_a_word(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "dedicated", "is_asked"),
-    [
-        ((), None, False),
-        ((), "true", False),
-        ((), "false", True),
-        (("--preemption", "off"), "false", False),
-    ],
+    [((), None, False), ((), "true", False), ((), "false", True), (("--preemption", "off"), "false", False)],
 )
 def test_nobody_is_asked_without_evidence(
     start: Start, flags: tuple[str, ...], dedicated: str | None, is_asked: bool

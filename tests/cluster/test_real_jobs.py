@@ -58,22 +58,14 @@ def assert_sum(done: subprocess.CompletedProcess[str], *, master: str | None = N
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("family", "scope"),
-    [(family, scope) for scope in ("process", "node") for family in FAMILIES],
+    ("family", "scope"), [(family, scope) for scope in ("process", "node") for family in FAMILIES]
 )
 def test_every_mpi_runs_per_rank_and_per_node(family: str, scope: str) -> None:
     """mpirun of each family starts 2 nodes x 2, once per rank or once per node: the sum is right."""
     need_namespaces()
     mpi = find_mpi(family)
     words = (
-        "--like",
-        "openmpi",
-        "--scope",
-        scope,
-        "--nodes",
-        "2",
-        "--processes",
-        "2",
+        *("--like", "openmpi", "--scope", scope, "--nodes", "2", "--processes", "2"),
         *EXTRA.get(family, ()),
     )
     assert_sum(rehearse(*words, "--", *ALLREDUCE, path=mpi.environ["PATH"]))

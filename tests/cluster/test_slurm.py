@@ -34,10 +34,7 @@ echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK is $(hostn
 RUN = (*LAUNCHER, "run", "--no-prefix", "--", "sh", "-c", SHOW)
 ALLREDUCE = (
     *LAUNCHER,
-    "run",
-    "--no-prefix",
-    "--",
-    sys.executable,
+    *("run", "--no-prefix", "--", sys.executable),
     os.path.join(ROOT, "examples", "allreduce.py"),
 )
 # What MPI_Init says first; the answer comes from the slurmstepd that made the socket.
@@ -421,10 +418,7 @@ def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmClu
     line = (*LAUNCHER, *BY_MPIRUN, "--nproc-per-node=2", "--", "sh", "-c", SHOW)
     done = slurm.run("srun", "-N2", "--ntasks-per-node=1", *line, **find_mpi(family).environ, **TOKEN)
     assert [text.partition(" is ")[0] for text in lines(done)] == [
-        "0/4 0/2 node 0",
-        "1/4 1/2 node 0",
-        "2/4 0/2 node 1",
-        "3/4 1/2 node 1",
+        *("0/4 0/2 node 0", "1/4 1/2 node 0", "2/4 0/2 node 1", "3/4 1/2 node 1"),
     ]
 
 

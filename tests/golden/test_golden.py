@@ -19,12 +19,7 @@ from tests.golden.jobs import (
 )
 
 ORIGINS = (
-    "Recorded ",
-    "From documentation: ",
-    "From source: ",
-    "From a published ",
-    "From use ",
-    "By hand: ",
+    *("Recorded ", "From documentation: ", "From source: ", "From a published ", "From use ", "By hand: "),
 )
 """How the first note of a case begins: where it comes from."""
 

@@ -218,14 +218,9 @@ def test_an_argument_can_name_the_local_rank(flags: tuple[str, ...], tmp_path: P
     path = script(tmp_path, "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))")
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     words = (
-        "run",
-        "--nproc-per-node",
-        "2",
+        *("run", "--nproc-per-node", "2"),
         *flags,
-        path,
-        "${local_rank}/$local_rank",
-        "$${local_rank}",
-        "$$",
+        *(path, "${local_rank}/$local_rank", "$${local_rank}", "$$"),
     )
     done = launch(*words, environ=environ)
     assert done.returncode == 0, done.stderr
@@ -371,17 +366,8 @@ def given(path: str, flags: Sequence[str], *command: str) -> dict[str, object]:
 
 
 NODES = (
-    "--nnodes",
-    "2",
-    "--node-rank",
-    "1",
-    "--master-addr",
-    "10.0.0.4",
-    "--nproc-per-node",
-    "4",
-    "--scope",
-    "node",
-    "--no-peers",
+    *("--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.4", "--nproc-per-node", "4", "--scope"),
+    *("node", "--no-peers"),
 )
 
 

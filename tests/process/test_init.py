@@ -316,16 +316,7 @@ def test_a_wrapper_does_not_swallow_the_checkpoint(tmp_path: Path, shell: str, w
     """bash around python, in all the ways people write it: the script hears SIGTERM, once, and saves."""
     saved = tmp_path / "saved"
     words = (
-        "--grace",
-        "3",
-        "--signal-to",
-        whom,
-        "--",
-        "bash",
-        "-c",
-        shell,
-        sys.executable,
-        WRAPPED,
+        *("--grace", "3", "--signal-to", whom, "--", "bash", "-c", shell, sys.executable, WRAPPED),
         str(saved),
     )
     with open_launcher("run", *words) as process:
@@ -447,15 +438,7 @@ def test_a_signal_for_process_1_is_not_lost_while_it_starts() -> None:
         environ = {**clean_environ(), "READY": str(ready), "SLOW_NODES": "1"}
         environ["PYTHONPATH"] += f":{folder}"
         command = (
-            sys.executable,
-            "-m",
-            "launcher",
-            "run",
-            "--source",
-            "slow_source:read",
-            "--",
-            "sleep",
-            "60",
+            *(sys.executable, "-m", "launcher", "run", "--source", "slow_source:read", "--", "sleep", "60"),
         )
         with subprocess.Popen([*UNSHARE, *command], env=environ, stderr=subprocess.PIPE) as process:
             wait_for(ready.exists, "the launcher plans")

@@ -33,10 +33,7 @@ from tests.process.looking import wait_for
 from tests.unit.test_verdict import dead, judge
 
 QUICK = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    database=None,
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
 )
 """Some seconds for each test, on a machine that is busy with others."""
 TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
@@ -47,36 +44,14 @@ VALUES = st.recursive(
 )
 KINDS = st.sampled_from(
     [
-        "join",
-        "beat",
-        "failed",
-        "received",
-        "exited",
-        "left",
-        "ask",
-        "reply",
-        "machinenotice",
-        "start",
-        "over",
-        "",
+        *("join", "beat", "failed", "received", "exited", "left", "ask", "reply", "machinenotice", "start"),
+        *("over", ""),
     ]
 )
 NAMES = ("rank", "session", "mono_ns", "kind", "at_ns", "status", "what", "asked", "called", "code", "pid")
 MORE = (
-    "node",
-    "event",
-    "attempt",
-    "facts",
-    "local_rank",
-    "number",
-    "name",
-    "record",
-    "body",
-    "host",
-    "addresses",
-    "settings",
-    "node_count",
-    "x",
+    *("node", "event", "attempt", "facts", "local_rank", "number", "name", "record", "body", "host"),
+    *("addresses", "settings", "node_count", "x"),
 )
 EVENT = {
     "node": 1,

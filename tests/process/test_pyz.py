@@ -145,14 +145,7 @@ def test_two_nodes_meet(file: File) -> None:
         port = str(server.getsockname()[1])
     script = file.script(TRAINS)
     words = (
-        "run",
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
+        *("run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port"),
         port,
     )
     nodes = [file.open(*words, "--node-rank", str(rank), "--", sys.executable, script) for rank in (0, 1)]

@@ -236,17 +236,8 @@ def test_a_launcher_inside_a_process_starts_nothing_twice() -> None:
 def test_sigterm_is_passed_on_and_waited_for(manner: str, grace: str, expected: set[int]) -> None:
     """SIGTERM to the launcher reaches every process; one that refuses is killed after the grace."""
     words = (
-        "run",
-        "--nproc-per-node",
-        "2",
-        "--no-prefix",
-        "--grace",
-        grace,
-        "--",
-        sys.executable,
-        "-c",
-        READY_THEN_WAIT,
-        manner,
+        *("run", "--nproc-per-node", "2", "--no-prefix", "--grace", grace, "--", sys.executable, "-c"),
+        *(READY_THEN_WAIT, manner),
     )
     with open_launcher(*words) as process:
         assert process.stdout is not None

@@ -164,12 +164,7 @@ def test_each_stall_is_reported_once_with_the_rank_that_differs(tmp_path: Path) 
     script = tmp_path / "train.py"
     script.write_text(STALLS)
     words = (
-        "run",
-        "--stall-timeout",
-        "1",
-        "--nproc-per-node",
-        "3",
-        "--log-dir",
+        *("run", "--stall-timeout", "1", "--nproc-per-node", "3", "--log-dir"),
         str(tmp_path / "logs"),
         str(script),
     )

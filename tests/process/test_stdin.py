@@ -39,12 +39,9 @@ def run(given: str, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        (sys.executable, "-"),
-        (sys.executable,),
+        *((sys.executable, "-"), (sys.executable,)),
         (sys.executable, "-u", "/dev/stdin"),
-        ("nice", sys.executable, "-"),
-        ("sh", "-s"),
-        ("sh",),
+        *(("nice", sys.executable, "-"), ("sh", "-s"), ("sh",)),
     ],
 )
 def test_a_program_from_standard_input_reaches_every_rank(words: tuple[str, ...]) -> None:
@@ -108,16 +105,7 @@ def test_a_shells_file_does_not_wait_for_standard_input(tmp_path: Path) -> None:
     """Whatever its flags: only a program that comes from there is read to the end."""
     (tmp_path / "run.sh").write_text("echo hi\n")
     reading, writing = os.pipe()
-    line = [
-        sys.executable,
-        "-m",
-        "launcher",
-        "run",
-        "--nproc-per-node",
-        "2",
-        "--no-prefix",
-        "--",
-    ]
+    line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "2", "--no-prefix", "--"]
     done = subprocess.run(
         [*line, "bash", "-e", "-o", "pipefail", str(tmp_path / "run.sh")],
         stdin=reading, capture_output=True, text=True, env=clean_environ(), timeout=DEADLINE_S, check=False,

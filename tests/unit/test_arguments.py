@@ -34,19 +34,12 @@ def plan(*command: str, environ: Mapping[str, str] | None = None, on: str = "", 
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("$RANK", "5"),
-        ("${RANK}", "5"),
+        *(("$RANK", "5"), ("${RANK}", "5")),
         ("--out=run-$RANK-${LOCAL_RANK}.txt", "--out=run-5-1.txt"),
-        ("$RANKS", "8"),
-        ("${RANK}S", "5S"),
-        ("$HOME", "$HOME"),
-        ("${HOME}", "${HOME}"),
-        ("${RANK:-0}", "${RANK:-0}"),
-        ("$RANK$LOCAL_RANK", "51"),
-        ("${RANK", "${RANK"),
+        *(("$RANKS", "8"), ("${RANK}S", "5S"), ("$HOME", "$HOME"), ("${HOME}", "${HOME}")),
+        *(("${RANK:-0}", "${RANK:-0}"), ("$RANK$LOCAL_RANK", "51"), ("${RANK", "${RANK")),
         ("$(RANK) `RANK` $$ $1 $", "$(RANK) `RANK` $$ $1 $"),
-        ("'$RANK'", "'5'"),
-        ("", ""),
+        *(("'$RANK'", "'5'"), ("", "")),
     ],
 )
 def test_names_that_are_set_are_replaced_and_nothing_else(word: str, expected: str) -> None:
@@ -62,19 +55,12 @@ def test_nothing_is_expanded_twice() -> None:
 @pytest.mark.parametrize(
     ("line", "count"),
     [
-        ("python -uc code a", 3),
-        ("python -ccode a", 2),
-        ("python train.py --x", 2),
+        *(("python -uc code a", 3), ("python -ccode a", 2), ("python train.py --x", 2)),
         ("/opt/bin/python3.11 -u -X dev train.py", 5),
         ("python --check-hash-based-pycs always train.py", 4),
         ("python -m package.train fit", 3),
-        ("python -c code --x", 3),
-        ("python -u -c code", 4),
-        ("python", 1),
-        ("python -m", 2),
-        ("python -c", 2),
-        ("./train --x", 1),
-        ("bash run.sh", 1),
+        *(("python -c code --x", 3), ("python -u -c code", 4), ("python", 1), ("python -m", 2)),
+        *(("python -c", 2), ("./train --x", 1), ("bash run.sh", 1)),
     ],
 )
 def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> None:
@@ -106,16 +92,12 @@ def test_a_module_is_a_word_of_its_own(written: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "place"),
     [
-        ("python t.py a", 1),
-        ("python -m mod", 1),
+        *(("python t.py a", 1), ("python -m mod", 1)),
         ("python -uX dev -W ignore t.py", 5),
         ("python -WW -Xa t.py", 3),
         ("python --check-hash-based-pycs always t.py", 3),
-        ("python -uc code t.py", None),
-        ("python -ccode t.py", None),
-        ("python - t.py", None),
-        ("python -u", None),
-        ("python", None),
+        *(("python -uc code t.py", None), ("python -ccode t.py", None), ("python - t.py", None)),
+        *(("python -u", None), ("python", None)),
     ],
 )
 def test_the_script_of_a_pythons_line(line: str, place: int | None) -> None:
@@ -198,10 +180,7 @@ def test_real_processes_get_them(given: str) -> None:
         (("run", "--nprocs", "2", "--", "true"), "did you mean --nproc-per-node? "),
         (("run", "--gpus", "2", "--", "true"), "did you mean --nproc-per-node? "),
         (("run", "--nodes", "2", "--", "true"), "did you mean --nnodes? "),
-        (
-            ("run", "--learning-rate", "2", "--", "true"),
-            "launcher run --help-all; flags of your command",
-        ),
+        (("run", "--learning-rate", "2", "--", "true"), "launcher run --help-all; flags of your command"),
         (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
         (("bandwidth", "--pars"), "did you mean --pairs?"),
         (("snapshot", "--format", "json"), "launcher snapshot --help"),

@@ -125,12 +125,7 @@ def test_the_common_runtime_names_the_size() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "vm_size",
-        "[]",
-        '{"vm_size": 7}',
-        '{"vm_size": "\\u001b[31m"}',
-        '["vm_size"]',
+        *("", "vm_size", "[]", '{"vm_size": 7}', '{"vm_size": "\\u001b[31m"}', '["vm_size"]'),
         "[" * 90000 + "vm_size",
     ],
 )

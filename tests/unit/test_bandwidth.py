@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.bandwidth import __main__ as program
-from launcher.bandwidth.definitions import (
-    Sample,
-    list_sizes,
-    render_gbps,
-    render_size,
-    render_time,
-)
+from launcher.bandwidth.definitions import Sample, list_sizes, render_gbps, render_size, render_time
 from launcher.bandwidth.expect import (
     ETHERNET,
     INFINIBAND,
@@ -37,14 +31,7 @@ from launcher.bandwidth.measure import foresee_s
 from launcher.bandwidth.members import Member, choose_backend, list_units, name_gpus, read_members, read_node
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, Slow, find_slow, merge, plan_rounds, slow_links
-from launcher.bandwidth.views import (
-    Setup,
-    pairs_json,
-    pairs_verdict,
-    render_pairs,
-    render_sweep,
-    sweep_json,
-)
+from launcher.bandwidth.views import Setup, pairs_json, pairs_verdict, render_pairs, render_sweep, sweep_json
 from launcher.cli.entry import main
 from launcher.core.errors import UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
@@ -119,10 +106,7 @@ def test_what_a_larger_size_will_take_is_not_foreseen_from_latency() -> None:
 def test_numbers_for_people() -> None:
     """Sizes, times and rates, with as many digits as a measurement has."""
     assert [render_size(size) for size in (512, 1024, 1536, 1 << 30)] == [
-        "512 B",
-        "1 KiB",
-        "1.5 KiB",
-        "1 GiB",
+        *("512 B", "1 KiB", "1.5 KiB", "1 GiB"),
     ]
     assert [render_time(time) for time in (4.3e-5, 0.0125, 2.13)] == ["43 µs", "12.5 ms", "2.13 s"]
     assert [render_gbps(rate) for rate in (3200, 391.2, 18.46, 0.00931)] == ["3,200", "391", "18.5", "0.0093"]

@@ -27,10 +27,7 @@ def test_what_was_written_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1,097 / 1,688", 1097.0),
-        ("0.88", 0.88),
-        ("12.7 (stopped)", 12.7),
-        ("not within 10 s", None),
+        *(("1,097 / 1,688", 1097.0), ("0.88", 0.88), ("12.7 (stopped)", 12.7), ("not within 10 s", None)),
         ("", None),
     ],
 )

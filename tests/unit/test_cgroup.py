@@ -29,11 +29,7 @@ NO_LIMIT = "9223372036854771712\n"
 
 CASES: dict[str, tuple[Mapping[str, str], MemoryEvents, int | None]] = {
     "v2: in a container that sees itself as the root": (
-        {
-            "proc/self/cgroup": "0::/\n",
-            f"{ROOT}/memory.events": EVENTS,
-            f"{ROOT}/memory.max": "1073741824\n",
-        },
+        {"proc/self/cgroup": "0::/\n", f"{ROOT}/memory.events": EVENTS, f"{ROOT}/memory.max": "1073741824\n"},
         MemoryEvents(1, 2, "/sys/fs/cgroup/memory.events"),
         1 << 30,
     ),

@@ -28,32 +28,12 @@ OPEN_MPI = {
 KEYS = {
     "": {
         *(
-            "version",
-            "launcher",
-            "source",
-            "scope",
-            "mode",
-            "engine",
-            "agent",
-            "topology",
-            "machine",
-            "fabric",
-            "facts",
-            "settings",
+            *("version", "launcher", "source", "scope", "mode", "engine", "agent", "topology", "machine"),
+            *("fabric", "facts", "settings"),
         ),
         *(
-            "unset",
-            "widen_cpus",
-            "bind",
-            "grace_s",
-            "supervision",
-            "peers",
-            "meeting",
-            "ports",
-            "companions",
-            "processes",
-            "notes",
-            "reads",
+            *("unset", "widen_cpus", "bind", "grace_s", "supervision", "peers", "meeting", "ports"),
+            *("companions", "processes", "notes", "reads"),
         ),
     },
     "topology": {"world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port"},
@@ -64,9 +44,7 @@ KEYS = {
     "changed": {"inherited", "kept"},
     "process": {"rank", "local_rank", "argv", "cpus", "settings"},
     "agent": {"argv", "settings", "unset", "files", "fleet"},
-    "fleet": {
-        *("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored"),
-    },
+    "fleet": {*("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored")},
 }
 
 
@@ -309,15 +287,7 @@ def test_secrets_of_a_command_line_are_not_printed(capfd: pytest.CaptureFixture[
 def test_a_plan_says_how_the_processes_are_watched(capfd: pytest.CaptureFixture[str]) -> None:
     """One line, where the launcher stays; none where it becomes the command."""
     flags = [
-        "--nproc-per-node",
-        "2",
-        "--signal-map",
-        "TERM=USR1",
-        "--restarts",
-        "3",
-        "-r",
-        "3",
-        "--grace",
+        *("--nproc-per-node", "2", "--signal-map", "TERM=USR1", "--restarts", "3", "-r", "3", "--grace"),
         "5",
     ]
     assert main(["plan", *flags, "--", "true"], {}) == 0

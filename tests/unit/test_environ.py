@@ -72,12 +72,8 @@ def test_limits_are_part_of_the_message(text: str, limits: tuple[int, int]) -> N
 @pytest.mark.parametrize(
     ("text", "host", "port"),
     [
-        ("node0", "node0", None),
-        ("node0:6000", "node0", 6000),
-        ("10.0.0.4:1", "10.0.0.4", 1),
-        ("fd00::1", "fd00::1", None),
-        ("::1", "::1", None),
-        ("[fd00::1]", "fd00::1", None),
+        *(("node0", "node0", None), ("node0:6000", "node0", 6000), ("10.0.0.4:1", "10.0.0.4", 1)),
+        *(("fd00::1", "fd00::1", None), ("::1", "::1", None), ("[fd00::1]", "fd00::1", None)),
         ("[fd00::1]:29500", "fd00::1", 29500),
         ("fe80::1%eth0", "fe80::1%eth0", None),
         ("::ffff:10.0.0.4", "::ffff:10.0.0.4", None),
@@ -204,22 +200,9 @@ def test_a_long_value_is_cut_in_messages() -> None:
 @pytest.mark.parametrize(
     "host",
     [
-        "localhost",
-        "LOCALHOST",
-        "localhost.localdomain",
-        "ip6-localhost",
-        "localhost6",
-        "127.0.0.1",
-        "127.1",
-        "127.0.1.1",
-        "127.0.2.1",
-        "0",
-        "0.0.0.0",
-        "::1",
-        "::",
-        "0:0:0:0:0:0:0:1",
-        "::ffff:127.0.0.1",
-        "::1%lo",
+        *("localhost", "LOCALHOST", "localhost.localdomain", "ip6-localhost", "localhost6", "127.0.0.1"),
+        *("127.1", "127.0.1.1", "127.0.2.1", "0", "0.0.0.0", "::1", "::", "0:0:0:0:0:0:0:1"),
+        *("::ffff:127.0.0.1", "::1%lo"),
     ],
 )
 def test_this_node_is_known_in_every_spelling(host: str) -> None:

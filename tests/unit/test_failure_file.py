@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 
 from launcher.core.shorten import shorten_json
 from launcher.failure.model import Cause
-from launcher.failure.record import (
-    IN_PLACE_BYTES,
-    default_failure_file,
-    render_json,
-    write_verdict,
-)
+from launcher.failure.record import IN_PLACE_BYTES, default_failure_file, render_json, write_verdict
 from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine

@@ -65,13 +65,7 @@ def test_a_users_own_of_a_tools_name_is_the_jobs(tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text("")
     theirs = (
-        "-m launcher.train",
-        "-m build.train",
-        "-m pip",
-        "-m wheel",
-        "site",
-        "site/",
-        "site/__main__.py",
+        *("-m launcher.train", "-m build.train", "-m pip", "-m wheel", "site", "site/", "site/__main__.py"),
     )
     here = [name if name[0] == "-" else str(tmp_path / name) for name in theirs]
     assert [is_job(name, str(tmp_path)) for name in here] == [True] * len(theirs)

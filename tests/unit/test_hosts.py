@@ -68,15 +68,9 @@ def test_who_is_not_in_the_list_must_say_who_it_is() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a\nb\n",
-        "# nodes\na slots=4\nb slots=4\n\n",
-        "a:4\nb:4\n",
-        "a 4\nb 4 # last\n",
-        "a  slots=4 max_slots=8\nb slots=4",
-        "a\tslots=4\nb\t4\n",
-        "a slots = 4\nb max_slots=8 slots= 4\n",
-        "a cpu=4\nb count=4\n",
-        "a:4 binding=core:1\nb:4\n",
+        *("a\nb\n", "# nodes\na slots=4\nb slots=4\n\n", "a:4\nb:4\n", "a 4\nb 4 # last\n"),
+        *("a  slots=4 max_slots=8\nb slots=4", "a\tslots=4\nb\t4\n"),
+        *("a slots = 4\nb max_slots=8 slots= 4\n", "a cpu=4\nb count=4\n", "a:4 binding=core:1\nb:4\n"),
         "a:4:mlx5_0\nb:4:mlx5_1\n",
     ],
 )
@@ -91,17 +85,8 @@ def test_hostfiles_of_any_mpirun(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "a slots=2\nb slots=4\n",
-        "a\na\n",
-        "a;rm -rf\n",
-        "a slots=x\nb\n-oProxy=x",
-        "a slots=\nb\n",
-        "a\n=\n",
-        "a,b\n",
-        "a b\nc:x:mlx5_0\n",
-        "fd00::12345\n",
-        "a:\nb:\n",
+        *("", "a slots=2\nb slots=4\n", "a\na\n", "a;rm -rf\n", "a slots=x\nb\n-oProxy=x", "a slots=\nb\n"),
+        *("a\n=\n", "a,b\n", "a b\nc:x:mlx5_0\n", "fd00::12345\n", "a:\nb:\n"),
     ],
 )
 def test_a_hostfile_that_is_none_is_refused(text: str, tmp_path: Path) -> None:

@@ -319,15 +319,9 @@ def test_the_error_file_with_a_plain_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"\xff\xfe\x00",
-        b"[1]",
-        b"null",
+        *(b"", b"{", b"\xff\xfe\x00", b"[1]", b"null"),
         b"[" * 100_000,
-        b'{"message": 5}',
-        b'{"message": {"message": 5, "extraInfo": 7}}',
-        b'{"message": ["a"]}',
+        *(b'{"message": 5}', b'{"message": {"message": 5, "extraInfo": 7}}', b'{"message": ["a"]}'),
         b"9" * 5000,
         b'{"message": ' + b"1" * (ERROR_FILE_BYTES - 20) + b"}",
     ],
@@ -380,13 +374,7 @@ def test_anything_can_be_read_and_shown(
 PIECES = st.sampled_from(
     [
         *(
-            "Traceback (most recent call last):",
-            FRAME,
-            "    code",
-            "ValueError: no",
-            "",
-            CAUSE,
-            '"""',
+            *("Traceback (most recent call last):", FRAME, "    code", "ValueError: no", "", CAUSE, '"""'),
             "  | x",
         ),
         *(
@@ -400,11 +388,8 @@ PIECES = st.sampled_from(
             "-- Process 1",
         ),
         *(
-            "Fatal Python error: Aborted",
-            "Current thread 0x1 (most recent call first):",
-            "frame #1: x",
-            "\r",
-            "\x1b[",
+            *("Fatal Python error: Aborted", "Current thread 0x1 (most recent call first):", "frame #1: x"),
+            *("\r", "\x1b["),
         ),
     ]
 )

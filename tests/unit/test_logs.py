@@ -549,11 +549,7 @@ def test_progress_bars_of_two_processes_share_a_terminal() -> None:
     first.close()
     second.close()
     assert terminal.lines() == [
-        "[rank 1] epoch",
-        "launcher: hello",
-        "[rank 0] 100%|##########|",
-        "[rank 0] done",
-        "",
+        *("[rank 1] epoch", "launcher: hello", "[rank 0] 100%|##########|", "[rank 0] done", ""),
     ]
 
 

@@ -125,13 +125,10 @@ def drip(guest: socket, stop: Event) -> None:
 
 
 GARBAGE = (
-    b"",
-    b"GET / HTTP/1.1\r\n\r\n",
+    *(b"", b"GET / HTTP/1.1\r\n\r\n"),
     b"[" * 100_000 + b"\n",
     PREAMBLE + bytes(100_000),
-    b"\xff\x00\n",
-    b'{"job": [2, 2], "member": 1, "node": 1}\n',
-    PREAMBLE,
+    *(b"\xff\x00\n", b'{"job": [2, 2], "member": 1, "node": 1}\n', PREAMBLE),
 )
 
 
@@ -262,13 +259,7 @@ def test_two_that_take_themselves_for_the_same_are_named() -> None:
             assert what == "two nodes claim to be node 1: None (127.0.0.1), and twin (127.0.0.3)"
 
 
-ANSWERS = (
-    b"[" * 100_000 + b"\n",
-    b"\xff\x00\n",
-    b'["\x1b[31m", "b"]\n',
-    bytes(64),
-    os.urandom(100_000),
-)
+ANSWERS = (b"[" * 100_000 + b"\n", b"\xff\x00\n", b'["\x1b[31m", "b"]\n', bytes(64), os.urandom(100_000))
 
 
 @pytest.mark.slow

@@ -36,13 +36,9 @@ def test_each_kind_of_change_is_found_and_none_in_messages(tmp_path: Path) -> No
         compile(text, "changed", "exec")
         changed |= {new.strip() for old, new in zip(lines, text.splitlines(), strict=True) if old != new}
     assert changed == {
-        "LIMIT_S = 5.0",
-        "def wait(count: int = 0) -> bool:",
-        "if (count) != (7) and LIMIT_S:",
-        "if count == 14 and LIMIT_S:",
-        "if ((count == 7) or (LIMIT_S)):",
-        "if (not (count == 7 and LIMIT_S)):",
-        "return False",
+        *("LIMIT_S = 5.0", "def wait(count: int = 0) -> bool:", "if (count) != (7) and LIMIT_S:"),
+        *("if count == 14 and LIMIT_S:", "if ((count == 7) or (LIMIT_S)):"),
+        *("if (not (count == 7 and LIMIT_S)):", "return False"),
     }
 
 

@@ -160,14 +160,10 @@ def test_any_text_in_sysfs_is_survived(texts: list[str], address: str, netmask: 
 @pytest.mark.parametrize(
     "netmask, expected",
     [
-        ("255.255.255.0", 24),
-        ("255.255.255.255", 32),
-        ("0.0.0.0", 0),
-        ("255.0.255.0", None),
+        *(("255.255.255.0", 24), ("255.255.255.255", 32), ("0.0.0.0", 0), ("255.0.255.0", None)),
         ("ffff:ffff:ffff:ffff::", 64),
         ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 128),
-        ("", None),
-        (None, None),
+        *(("", None), (None, None)),
     ],
 )
 def test_a_netmask_has_a_length(netmask: str | None, expected: int | None) -> None:
@@ -178,13 +174,9 @@ def test_a_netmask_has_a_length(netmask: str | None, expected: int | None) -> No
 @pytest.mark.parametrize(
     "address, expected",
     [
-        ("10.0.0.4", "eth0"),
-        ("::ffff:10.0.0.4", "eth0"),
+        *(("10.0.0.4", "eth0"), ("::ffff:10.0.0.4", "eth0")),
         ("FE80:0:0:0:20d:3aff:fe00:1%eth0", "eth0"),
-        ("127.0.0.1", "lo"),
-        ("10.0.0.5", None),
-        ("node0", None),
-        ("", None),
+        *(("127.0.0.1", "lo"), ("10.0.0.5", None), ("node0", None), ("", None)),
     ],
 )
 def test_who_has_an_address(address: str, expected: str | None) -> None:

@@ -573,11 +573,7 @@ def test_env_takes_no_command(capfd: pytest.CaptureFixture[str]) -> None:
 def test_facts_of_flags_are_those_of_the_vocabulary() -> None:
     """The table's facts are those a person can know before the start: never a rank."""
     assert {flag.fact for flag in FLAGS} - {None} == {
-        Fact.NODE_COUNT,
-        Fact.NODE_RANK,
-        Fact.PROCESSES_PER_NODE,
-        Fact.MASTER_ADDR,
-        Fact.MASTER_PORT,
+        *(Fact.NODE_COUNT, Fact.NODE_RANK, Fact.PROCESSES_PER_NODE, Fact.MASTER_ADDR, Fact.MASTER_PORT),
     }
 
 

@@ -262,8 +262,7 @@ def build_nvml(folder: Path, fails: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("visible", "busy"),
-    [(None, [90, 91]), ("1", [91]), ("GPU-1, 0", [91, 90]), ("", []), ("7,GPU-x", [])],
+    ("visible", "busy"), [(None, [90, 91]), ("1", [91]), ("GPU-1, 0", [91, 90]), ("", []), ("7,GPU-x", [])]
 )
 def test_the_gpus_that_the_job_sees_are_read(visible: str | None, busy: list[int], tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES by index and by UUID; handles are whole pointers."""

@@ -36,10 +36,7 @@ def test_what_is_new_is_promised() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["flag run --restarts", "cause cuda-out-of-memory", "status 75"],
-)
+@pytest.mark.parametrize("line", ["flag run --restarts", "cause cuda-out-of-memory", "status 75"])
 def test_what_is_removed_is_seen(line: str) -> None:
     """A name that is gone or has become another one, said in a sentence with what to do."""
     assert line in MADE

@@ -133,15 +133,8 @@ def test_evidence_has_a_place(given: tuple[Any, ...], expected: str) -> None:
 
 
 AGENT = (
-    "/opt/python3",
-    "-m",
-    "launcher.x",
-    "--no_python",
-    "/usr/bin/python3",
-    "-I",
-    "-S",
-    "/l/cli/worker.py",
-    "run",
+    *("/opt/python3", "-m", "launcher.x", "--no_python", "/usr/bin/python3", "-I", "-S"),
+    *("/l/cli/worker.py", "run"),
 )
 
 
@@ -191,10 +184,7 @@ class Hostile:
     [
         pickle.dumps(Hostile()),
         pickle.dumps({"entries": [Hostile()]}),
-        b"cbuiltins\nstr\n.",
-        b"\x80\x02}q\x00",
-        b"",
-        b"{",
+        *(b"cbuiltins\nstr\n.", b"\x80\x02}q\x00", b"", b"{"),
         b"[" * 100_000,
         b'{"entries": ' + b"[" * 100_000,
         pickle.dumps([1, 2]),
@@ -263,11 +253,7 @@ def test_ranges() -> None:
 
 def test_sizes_are_short() -> None:
     assert [size(n) for n in (0, 999, 40_000_000, 4_194_304, 2_000_000_000)] == [
-        "0 bytes",
-        "999 bytes",
-        "40 MB",
-        "4.19 MB",
-        "2 GB",
+        *("0 bytes", "999 bytes", "40 MB", "4.19 MB", "2 GB"),
     ]
 
 
@@ -374,12 +360,7 @@ def test_the_one_that_waits_itself_is_not_blamed() -> None:
 def test_a_circle_is_named() -> None:
     """Each of two ranks waits in the group that the other one has not come to."""
     groups = {"1": ("dp", [0, 1]), "2": ("tp", [0, 1])}
-    first = make_dump(
-        [
-            waiting(5, group=("1", "dp"), pg_id=1),
-        ],
-        groups,
-    )
+    first = make_dump([waiting(5, group=("1", "dp"), pg_id=1)], groups)
     other = make_dump([waiting(9, group=("2", "tp"), pg_id=2, line=50)], groups)
     (found,) = conclude(read_all(first, other))
     assert (found.kind, found.ranks) == ("circle", (0, 1))
@@ -458,11 +439,7 @@ def test_a_thousand_ranks_are_judged_at_once() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"pg_id": 10**5000},
-        {"collective_seq_id": "--5"},
-        {"pg_id": "0" * 500},
-    ],
+    [{"pg_id": 10**5000}, {"collective_seq_id": "--5"}, {"pg_id": "0" * 500}],
     ids=["huge", "signs", "long"],
 )
 def test_a_number_that_is_none_costs_only_itself(entry: dict[str, object]) -> None:

@@ -164,11 +164,7 @@ def test_several_that_are_missing_are_all_named() -> None:
     ("lines_of_ranks", "world_size", "expected"),
     [
         ((47, 52), 2, "they wait in different collective calls for each other"),
-        (
-            (47, 47),
-            2,
-            "a GPU does not answer, or it waits for more processes than the 2 of this job",
-        ),
+        ((47, 47), 2, "a GPU does not answer, or it waits for more processes than the 2 of this job"),
         ((47, 47), 4, "all ranks of this node have reached this call"),
         ((47, 47), None, "all ranks of this node have reached this call"),
     ],
@@ -280,8 +276,7 @@ def test_the_file_shows_all_threads_and_obeys_no_escape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [([3], "rank 3"), ([0, 1], "ranks 0-1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5-6, 9")],
+    ("ranks", "expected"), [([3], "rank 3"), ([0, 1], "ranks 0-1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5-6, 9")]
 )
 def test_ranks_are_short(ranks: list[int], expected: str) -> None:
     """A thousand ranks fit on a line."""

@@ -67,14 +67,9 @@ def test_an_exception_comes_before_a_signal() -> None:
 @pytest.mark.parametrize(
     "prefix",
     [
-        "",
-        "[rank3]: ",
-        "[1,3]<stderr>:",
-        "2025-01-30 18:11:28,123 ERROR ",
-        "[2025-01-30 18:11:28] [ERROR] ",
-        "E0409 07:28:49.530000 1359 train.py:7] ",
-        "(RayTrainWorker pid=71, ip=10.0.0.4) ",
-        "2025-01-30 18:11:28 | ERROR    | ",
+        *("", "[rank3]: ", "[1,3]<stderr>:", "2025-01-30 18:11:28,123 ERROR "),
+        *("[2025-01-30 18:11:28] [ERROR] ", "E0409 07:28:49.530000 1359 train.py:7] "),
+        *("(RayTrainWorker pid=71, ip=10.0.0.4) ", "2025-01-30 18:11:28 | ERROR    | "),
     ],
 )
 def test_an_exception_whose_traceback_is_lost_is_read(prefix: str) -> None:

@@ -98,11 +98,7 @@ RANKS: list[Message] = [
 @pytest.mark.parametrize(
     ("by", "ranks"),
     [
-        ("node", "012"),
-        ("cpu", "102"),
-        ("memory", "102"),
-        ("last output", "102"),
-        ("state", "102"),
+        *(("node", "012"), ("cpu", "102"), ("memory", "102"), ("last output", "102"), ("state", "102")),
         ("GPU", "012"),
     ],
 )
