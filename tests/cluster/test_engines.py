@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from launcher.rehearse.cluster import Cluster
-from tests.cluster.together import Job, own_environ
 from tests.process.starting import clean_environ
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
@@ -138,33 +137,3 @@ def test_a_platforms_elastic_job_is_torchruns(cluster: Cluster, job: str) -> Non
     }
     found, _ = run_job(cluster, [("--scope", "node")] * 2, job, **MPI, **pet)
     assert_world(found)
-
-
-TRAIN = """
-import torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-numbers = torch.ones(1)
-for step in range(1000000):
-    dist.all_reduce(numbers)
-    if step == 500 and dist.get_rank() == 3:
-        raise ValueError("no such column: price")
-"""
-
-
-@pytest.mark.thorough
-def test_one_exception_is_a_page_on_each_node(pair: Job, tmp_path: Path) -> None:
-    """Rank 3 of 2 x 2 raises: 25 lines at most in each log, the traceback once, its own status."""
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    words = ("--", sys.executable, str(script))
-    pair.start_all(*words, environ=own_environ(LAUNCHER_ENGINE="auto"), per_node=2)
-    done = pair.wait()
-    for node, one in done.items():
-        log = one.out + one.err
-        # Of a Python that ends by an exception gloo's threads abort now and then, on a busy machine
-        assert one.status in (1, 134), log
-        assert len(log.splitlines()) <= 25, log
-        assert log.count('raise ValueError("no such column: price")') == 1, (node, log)
-        assert log.count("rank 3 of 4 failed first: it ") == 1, log
-        assert "cause: [python-exception] ValueError: no such column: price" in log

@@ -89,15 +89,6 @@ def test_plain_torchrun_starts_one_job_on_two_nodes(like: str, environment: Path
 
 
 @pytest.mark.thorough
-def test_without_the_hook_it_is_two_jobs(environment: Path) -> None:
-    """What the hook is good for."""
-    need_namespaces()
-    torchrun = str(environment / "bin" / "torchrun")
-    results = rehearse("azureml-pytorch", 2, "node", torchrun, ALLREDUCE, LAUNCHER_HOOK="0")
-    assert [len(result["processes"]) for result in results] == [1, 1]  # type: ignore[arg-type]
-
-
-@pytest.mark.thorough
 def test_standalone_is_a_job_of_its_own(environment: Path, tmp_path: Path) -> None:
     """``torchrun --standalone`` on each node: it does not wait for the others, whoever starts it."""
     need_namespaces()

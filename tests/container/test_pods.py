@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -146,46 +144,3 @@ def test_pod_0_that_is_recreated_begins_a_new_job(pods: Pods) -> None:
     ends = [pods.wait(first), pods.wait(second)]
     assert [status for status, _ in ends] == [0, 0], ends
     assert not pods.up("1")
-
-
-def test_an_evicted_pod_ends_the_job_with_the_status_of_the_script(pods: Pods) -> None:
-    """On all nodes, so that the platform recreates all pods, and not that one alone."""
-    first, second = begin(pods)
-    pods.end("stop", "--time", "20", second)
-    assert [pods.wait(name)[0] for name in (first, second)] == [75, 75]
-    first, second = pods.start(0, 2), pods.start(1, 3)
-    pods.wait_until_up("none", 4)
-    (pods.folder / "go").touch()
-    assert [pods.wait(name)[0] for name in (first, second)] == [0, 0]
-
-
-def test_process_1_that_stands_still_does_not_keep_its_ranks(pods: Pods) -> None:
-    """Its watchdog, another process of the container, kills them before a new pod has their place."""
-    first, second = begin(pods)
-    pods.signal(second, signal.SIGSTOP)
-    third = pods.start(1, 2)
-    pods.wait_until_up("1")
-    assert pods.span("none")[1] < pods.span("1")[0]
-    pods.signal(second, signal.SIGCONT)
-    status, said = pods.wait(second)
-    assert status == 75 and "the launcher stood still" in said, said
-    (pods.folder / "go").touch()
-    ends = [pods.wait(first), pods.wait(third)]
-    assert [status for status, _ in ends] == [0, 0], ends
-
-
-def test_a_container_that_was_frozen_ends_when_it_goes_on(pods: Pods) -> None:
-    """Nothing in it runs beside the next attempt for longer than its watchdog needs to wake up."""
-    first, second = begin(pods)
-    pods.end("pause", second)
-    third = pods.start(1, 2)
-    pods.wait_until_up("1")
-    assert pods.span("none")[1] < pods.span("1")[0]
-    before = time.monotonic()
-    pods.end("unpause", second)
-    status, said = pods.wait(second)
-    assert status == 75, said
-    assert pods.span("none", "1")[1] < before + 1.0
-    (pods.folder / "go").touch()
-    ends = [pods.wait(first), pods.wait(third)]
-    assert [status for status, _ in ends] == [0, 0], ends

@@ -29,22 +29,6 @@ DEADLINE_S = 90.0
 TRAIN = f"{ROOT}/examples/train_checkpoint.py"
 LAUNCHER = (sys.executable, "-m", "launcher")
 ENDLESS = ("--steps", "1000000", "--every", "1000000")
-# Saves no sooner than the test lets it: what happens during a save is what is to be seen. Under
-# SIGKILL, too, the test gets what was said before.
-HELD_SAVE = """
-import os, runpy, sys, time, torch
-hold, save = sys.argv[1], torch.save
-def save_slowly(*words):
-    if os.path.exists(hold):
-        print("saving", flush=True)
-        while os.path.exists(hold):
-            time.sleep(0.01)
-        print("done", flush=True)
-    save(*words)
-torch.save = save_slowly
-del sys.argv[0:2]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,7 +61,7 @@ class Job:
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self.folder, self.count = folder, count
-        self.checkpoint, self.log, self.hold = folder / "checkpoint", folder / "log", folder / "hold"
+        self.checkpoint, self.log = folder / "checkpoint", folder / "log"
         # One thread each, and over loopback: the processes share two cores and one machine.
         self.environ = clean_environ(
             OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", CUDA_VISIBLE_DEVICES="", TERM="xterm"
@@ -86,11 +70,6 @@ class Job:
     def script(self, *words: str) -> list[str]:
         """Return the command that trains."""
         return [sys.executable, TRAIN, "--checkpoint", str(self.checkpoint), *(words or ENDLESS)]
-
-    def held_script(self, *words: str) -> list[str]:
-        """Return the same with saves that last while `hold` exists."""
-        _, *rest = self.script(*words)
-        return [sys.executable, "-c", HELD_SAVE, str(self.hold), *rest]
 
     def line(self, command: list[str], *flags: str) -> list[str]:
         """Return the launcher's command line, with a port that no other job has."""
@@ -176,12 +155,6 @@ def job(story: Path) -> Job:
     return job
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Job:
-    """Return a job of its own."""
-    return Job(tmp_path)
-
-
 def stop_while_training(job: Job, line: list[str]) -> int:
     """Start, send SIGTERM to the launcher after a few steps, and return its status."""
     step = job.latest() + 5
@@ -254,82 +227,6 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def training_below(pid: int) -> list[int]:
-    """Return all below a launcher that run the example: the processes and their DataLoaders' workers."""
-    found = []
-    for child in children_of(pid):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if TRAIN.encode() in words and b"launcher" not in words:  # the launcher's watchdog is its fork
-            found.append(child)
-        found += training_below(child)
-    return sorted(found)
-
-
-@pytest.mark.thorough
-def test_data_loaders_workers_live_while_their_leader_saves(pair: Job) -> None:
-    """SIGTERM to a DataLoader's worker would make its process fail in the middle of the save."""
-    words = ("--steps", "1000000", "--every", "3", "--workers", "2")
-    pair.hold.touch()  # before both save for the first time: later, one of them may be past its look at it
-    with pair.open(pair.line(pair.held_script(*words))) as process:
-        pair.wait_until("saving", times=2)  # the one of every third step, in the loop
-        everybody = training_below(process.pid)
-        assert len(everybody) == 2 * (1 + 2)
-        process.send_signal(signal.SIGTERM)
-        pair.wait_until("SIGTERM: passed on")
-        wait_for(lambda: not any(is_pending(pid, signal.SIGTERM) for pid in everybody), pair.read)
-        assert training_below(process.pid) == everybody
-        pair.hold.unlink()
-        status = process.wait(timeout=DEADLINE_S)
-    text = pair.read()
-    assert status == 128 + signal.SIGTERM, text
-    assert "killed by signal" not in text  # torch's words about a worker that was lost
-    pair.saved_step("SIGTERM", text)
-
-
-@pytest.mark.thorough
-def test_a_second_sigterm_cuts_no_save_short(pair: Job) -> None:
-    """It is passed on as the first was, and changes nothing about the deadline or the checkpoint."""
-    pair.hold.touch()
-    with pair.open(pair.line(pair.held_script())) as process:
-        pair.wait_until("step 5: loss")
-        process.send_signal(signal.SIGTERM)
-        pair.wait_until("saving", times=2)
-        process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not is_pending(process.pid, signal.SIGTERM), lambda: "SIGTERM is not taken")
-        pair.hold.unlink()
-        status = process.wait(timeout=DEADLINE_S)
-    text = pair.read()
-    assert status == 128 + signal.SIGTERM, text
-    assert (text.count("saving"), text.count("done")) == (2, 2), text
-    pair.saved_step("SIGTERM", text)
-
-
-def is_pending(pid: int, number: int) -> bool:
-    """Whether a signal waits to be taken by a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
-    return any(mask >> number - 1 & 1 for mask in masks)
-
-
-@pytest.mark.thorough
-def test_too_short_a_grace_ends_in_sigkill_and_is_said(pair: Job) -> None:
-    """--grace 1 and a save that takes longer: 137, in words; the checkpoint before it is still whole."""
-    line = pair.line(pair.held_script("--steps", "1000000", "--every", "3"), "--grace", "1")
-    with pair.open(line) as process:
-        wait_for((pair.checkpoint / "latest").exists, pair.read)
-        pair.hold.touch()
-        # One of them is enough: the other may have looked before the file was there, and then waits for it.
-        pair.wait_until("saving", times=1)
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(timeout=DEADLINE_S)
-    text = pair.read()
-    assert status == 128 + signal.SIGKILL, text
-    assert "2 processes still run after 1 s: sending SIGKILL" in text
-    pair.hold.unlink()
-    latest = pair.latest()
-    pair.assert_resumed(latest, pair.run("--steps", str(latest + 3)))
-
-
 class Terminal:
     """A terminal that a job is started at, and somebody who types."""
 
@@ -389,90 +286,3 @@ def test_ctrl_c_saves_the_checkpoint(tmp_path: Path, terminal: Terminal, count: 
         status = terminal.wait(process)
     assert status == 128 + signal.SIGINT, terminal.read()
     job.saved_step("SIGINT", terminal.read())
-
-
-class Tmux:
-    """A tmux server of our own, with one session: bash at a prompt."""
-
-    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
-        # A socket's path has at most 107 bytes, and pytest's folders have long names.
-        self.socket = f"/tmp/launcher-{os.getpid()}-{folder.name[-12:]}.tmux"
-        self.environ = environ
-        self("new-session", "-d", "-s", "job", "-x", "150", "-y", "50", "bash --norc --noprofile")
-        self.bash = int(self("display-message", "-p", "-t", "job", "#{pane_pid}"))
-
-    def __call__(self, *words: str) -> str:
-        """Give tmux a command, and return what it prints."""
-        line = ["tmux", "-S", self.socket, "-f", "/dev/null", *words]
-        return subprocess.run(
-            line, env=self.environ, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE_S
-        ).stdout
-
-    def type(self, line: list[str]) -> None:
-        """Type a command and Return."""
-        self("send-keys", "-t", "job", "-l", shlex.join(line))
-        self("send-keys", "-t", "job", "Enter")
-
-    def read(self) -> str:
-        """Return what the pane shows and has shown."""
-        return self("capture-pane", "-p", "-J", "-S", "-", "-t", "job")
-
-    def close(self) -> None:
-        """End the server, if killing its last session has not."""
-        subprocess.run(["tmux", "-S", self.socket, "kill-server"], capture_output=True, check=False)
-        Path(self.socket).unlink(missing_ok=True)
-
-
-@pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Callable[[Job], Tmux]]:
-    """Return a function that opens a tmux session."""
-    opened: list[Tmux] = []
-
-    def open_session(job: Job) -> Tmux:
-        opened.append(Tmux(tmp_path, job.environ))
-        return opened[0]
-
-    yield open_session
-    for session in opened:
-        session.close()
-
-
-@pytest.mark.thorough
-def test_under_tmux_the_checkpoint_is_saved(job: Job, tmux: Callable[[Job], Tmux]) -> None:
-    """SIGTERM to a launcher that somebody has typed in a tmux window; started once more, it goes on."""
-    session = tmux(job)
-    before = job.latest()
-    session.type(job.line(job.script()))
-    job.wait_until(f"step {before + 5}: loss", read=session.read)
-    (launcher,) = children_of(session.bash)
-    os.kill(launcher, signal.SIGTERM)
-    wait_for(lambda: not children_of(session.bash), session.read)
-    session("send-keys", "-t", "job", "echo status $?", "Enter")
-    job.wait_until("\nstatus 143\n", read=session.read)
-    job.assert_resumed(before, session.read())
-    step = job.saved_step("SIGTERM", session.read())
-    job.assert_resumed(step, job.run("--steps", str(step + 3)))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("flags", [(), ("--signal-map", "HUP=TERM")], ids=["as it is", "mapped"])
-def test_a_closed_tmux_session_ends_the_job(
-    pair: Job, tmux: Callable[[Job], Tmux], flags: tuple[str, ...]
-) -> None:
-    """SIGHUP arrives as it would without us and nobody goes on unseen; --signal-map HUP=TERM saves."""
-    session = tmux(pair)
-    session.type(pair.line(pair.script(), *flags))
-    pair.wait_until("step 5: loss", read=session.read)
-    (launcher,) = children_of(session.bash)
-    everybody = [launcher, *training_below(launcher)]
-    session("kill-session", "-t", "job")
-    wait_for(lambda: not any(is_alive(pid) for pid in everybody), lambda: f"{everybody} still run")
-    assert (pair.checkpoint / "latest").exists() == bool(flags)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -241,35 +241,6 @@ def test_virtual_local_ranks_are_torchruns(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.thorough
-@torch
-def test_agents_of_an_elastic_job_meet_on_one_machine() -> None:
-    """--nnodes 1:2 at localhost, twice: one world of both, which adds up."""
-    place = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}")
-    words = ("run", *place, "--nproc-per-node", "2", ALLREDUCE)
-    jobs = [open_launcher(*words, environ=ONE_THREAD) for _ in range(2)]
-    outputs = []
-    for job in jobs:
-        with job:
-            out, err = job.communicate(timeout=DEADLINE_S)
-        assert job.returncode == 0, err
-        outputs.append(out)
-    assert '"sum": 10, "expected": 10' in "".join(outputs)
-
-
-@pytest.mark.thorough
-@torch
-def test_several_standalone_jobs_fit_on_one_machine() -> None:
-    """Each on a port of its own, and each adds up."""
-    words = ("run", "--standalone", "--nproc-per-node", "2", ALLREDUCE)
-    jobs = [open_launcher(*words, environ=ONE_THREAD) for _ in range(2)]
-    for job in jobs:
-        with job:
-            out, err = job.communicate(timeout=DEADLINE_S)
-        assert job.returncode == 0, err
-        assert '"sum": 3, "expected": 3' in out
-
-
 @torch
 def test_a_torchrun_as_the_command_runs_once(tmp_path: Path) -> None:
     """As many workers as there are to be on this node, not their square; ours does not stay in between."""

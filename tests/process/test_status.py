@@ -20,7 +20,6 @@ import pytest
 from launcher.cli.status import find_debugger
 from launcher.control import NAME as SOCKET_NAME
 from launcher.control import QUESTION_LIMIT_BYTES, client
-from launcher.control.client import is_coming
 from launcher.control.responder import CLIENTS_MAX, PROGRAMS_MAX
 from launcher.core.errors import Unavailable
 from tests.process.asking import Asked, read_all
@@ -481,18 +480,6 @@ def select_each_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
         second.end()
 
 
-@pytest.mark.thorough
-def test_stopped_launcher_does_not_block_status(job: Asked) -> None:
-    """It is reported as a launcher that does not answer."""
-    os.kill(job.launcher.pid, signal.SIGSTOP)
-    try:
-        done = job.run("status")
-    finally:
-        os.kill(job.launcher.pid, signal.SIGCONT)
-    assert done.returncode == 69
-    assert "or stopped" in done.stderr or "no-such-job" in done.stderr
-
-
 # --- clients
 
 
@@ -713,16 +700,3 @@ def test_status_waits_for_a_launcher_that_has_just_started(tmp_path: Path, flags
         one.terminate()
         one.communicate(timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_only_a_young_launcher_may_still_begin_to_listen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A launcher that does not listen after `YOUNG_S` never will, so clients do not wait for it."""
-    environ = {"TMPDIR": str(tmp_path)}
-    with open_launcher("run", "--nproc-per-node", "2", "--", "sleep", "60", environ=environ) as one:
-        wait_for(is_coming, "the kernel shows its command line")  # shortly after exec has closed our pipe
-        monkeypatch.setattr(client, "YOUNG_S", 0.0)
-        assert not is_coming()
-        one.terminate()
-        one.communicate(timeout=30)
