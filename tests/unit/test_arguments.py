@@ -47,11 +47,6 @@ def test_names_that_are_set_are_replaced_and_nothing_else(word: str, expected: s
     assert expand(word, VARIABLES) == expected
 
 
-def test_nothing_is_expanded_twice() -> None:
-    """A value that looks like a variable stays."""
-    assert expand("$A", {"A": "$B", "B": "no"}) == "$B"
-
-
 @pytest.mark.parametrize(
     ("line", "count"),
     [
@@ -114,8 +109,18 @@ def test_code_is_never_taken_for_a_script(flags: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_only_what_is_asked_for_is_replaced() -> None:
+    """A value that looks like a variable stays, and without the flags arguments are as they were written."""
+    # A value that looks like a variable stays.
+    assert expand("$A", {"A": "$B", "B": "no"}) == "$B"
+    # As they were written.
+    made = plan("train.py", "$RANK", engine="process")
+    assert {process.argv[1:] for process in made.processes} == {("train.py", "$RANK")}
+
+
 def test_each_process_has_its_own_line() -> None:
     """By rank and local rank, visible in the plan and in its JSON."""
+    # By rank and local rank, visible in the plan and in its JSON.
     made = plan(
         "train.py", "--seed", "$RANK", "$HOME", expand_args=True, local_rank_arg=True, engine="process"
     )
@@ -124,25 +129,13 @@ def test_each_process_has_its_own_line() -> None:
     assert "train.py --local_rank=1 --seed 3 '$HOME'" in render_text(made, {})
     processes = describe(made, {})["processes"]
     assert isinstance(processes, list) and processes[1]["argv"][1:] == [*lines[1], "$HOME"]
-
-
-def test_what_the_process_sees_counts() -> None:
-    """Where the user's own value of a variable wins, it is the one that is put in."""
+    # Where the user's own value of a variable wins, it is the one that is put in.
     mine = {"JAX_COORDINATOR_ADDRESS": "10.9.9.9:1", "NOT_OURS": "x"}
     made = plan(
         "train.py", "$JAX_COORDINATOR_ADDRESS,$NOT_OURS", environ=mine, expand_args=True, engine="process"
     )
     assert made.processes[0].argv[-1] == "10.9.9.9:1,$NOT_OURS"
-
-
-def test_without_the_flags_arguments_are_left_alone() -> None:
-    """As they were written."""
-    made = plan("train.py", "$RANK", engine="process")
-    assert {process.argv[1:] for process in made.processes} == {("train.py", "$RANK")}
-
-
-def test_torchruns_worker_and_mpiruns_rank_are_told() -> None:
-    """They plan for their own process; torchrun itself must not touch the dollars."""
+    # They plan for their own process; torchrun itself must not touch the dollars.
     agent = plan("train.py", "$RANK", engine="torchrun", expand_args=True, local_rank_arg=True).agent
     assert agent is not None
     shim = agent.argv[agent.argv.index("run") :]

@@ -60,13 +60,6 @@ class Answer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_every_size_is_in_the_table_once() -> None:
-    """Two rows for one size would be two truths."""
-    sizes = [size for kind in read_kinds() for size in kind.sizes]
-    assert len(set(sizes)) == len(sizes)
-    assert all(size == size.lower() and find_kind(f"Standard_{size}") is not None for size in sizes)
-
-
 @pytest.mark.parametrize(
     ("size", "gpus", "ports", "rate"),
     [
@@ -92,8 +85,13 @@ def test_sizes_are_found_in_any_case(size: str, gpus: int | None, ports: int, ra
     assert (Vm(size, kind, "").gpu_count, kind.port_count, kind.rate_gbps) == (gpus, ports, rate)
 
 
-def test_rdma_without_verbs_is_told_apart() -> None:
-    """NC24r has Network Direct, NC24rs_v3 has SR-IOV; the names differ by two letters."""
+def test_a_size_is_known_by_one_row() -> None:
+    """Two rows would be two truths; names with and without RDMA differ by two letters."""
+    # Two rows for one size would be two truths.
+    sizes = [size for kind in read_kinds() for size in kind.sizes]
+    assert len(set(sizes)) == len(sizes)
+    assert all(size == size.lower() and find_kind(f"Standard_{size}") is not None for size in sizes)
+    # NC24r has Network Direct, NC24rs_v3 has SR-IOV; the names differ by two letters.
     verbs = {
         size: kind.has_verbs
         for size in ("NC24r", "NC24rs_v2", "NC24rs_v3", "A8")
@@ -161,15 +159,6 @@ def test_azure_is_certain_by_firmware_by_batch_or_by_a_size(tmp_path: Path) -> N
     assert "4711" not in json.dumps(take_snapshot(host, {}))
 
 
-def test_the_service_is_asked_once_and_told_that_we_mean_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the header that it wants, past any proxy; the answer holds for the process."""
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    with Service(b"Standard_ND96isr_H200_v5") as service:
-        assert ask_size(service.url) == "Standard_ND96isr_H200_v5"
-        assert service.asked == [(azure_vm.SIZE_PATH, "true")]
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -186,8 +175,15 @@ def test_an_answer_that_is_no_size_is_none(body: bytes, status: int) -> None:
         assert ask_size(service.url) == ""
 
 
-def test_nobody_there_costs_nothing() -> None:
-    """A closed port refuses at once; a port that never answers costs no more than the limit."""
+def test_the_service_is_asked_once_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the header that it wants, past any proxy."""
+    # With the header that it wants, past any proxy; the answer holds for the process.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with Service(b"Standard_ND96isr_H200_v5") as service:
+        assert ask_size(service.url) == "Standard_ND96isr_H200_v5"
+        assert service.asked == [(azure_vm.SIZE_PATH, "true")]
+    # A closed port refuses at once; a port that never answers costs no more than the limit.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         started = time.monotonic()

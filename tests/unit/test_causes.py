@@ -490,13 +490,6 @@ def test_a_lost_peer_is_a_consequence(name: str) -> None:
     assert cause.retryable is not False
 
 
-def test_the_line_itself_is_quoted() -> None:
-    """Numbers that the framework states are worth more than ours."""
-    (cause,) = find_causes(death(1, SPOKEN["CUDA: memory"][0]), UNKNOWN, EMPTY_HOST)
-    assert "79.15 GiB of which 1.20 GiB is free" in cause.what
-    assert cause.retryable is False
-
-
 def test_an_old_line_is_not_the_cause_of_a_later_exception() -> None:
     """What was handled an hour ago explains nothing; what aborts the process does, wherever it stands."""
     old = "wandb: Connection refused, retrying\nCUDA out of memory, batch size is now 8\n"
@@ -518,12 +511,6 @@ def test_the_fix_of_an_exception_is_a_line_of_the_user() -> None:
     assert found.fix == "see the traceback"
 
 
-def test_code_is_not_mistaken_for_words() -> None:
-    """A line of the program that names an error is no such error."""
-    stderr = raised("ValueError: no").replace("main()", "raise ModuleNotFoundError: No space left on device")
-    assert codes(find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
-
-
 def test_the_error_file_counts_where_stderr_says_nothing(tmp_path: Path) -> None:
     """@record's file may be all there is."""
     path = tmp_path / "error.json"
@@ -531,8 +518,30 @@ def test_the_error_file_counts_where_stderr_says_nothing(tmp_path: Path) -> None
     assert codes(find_causes(death(1, "", None, str(path)), UNKNOWN, EMPTY_HOST)) == ["cuda-out-of-memory"]
 
 
+def test_an_oom_kill_and_another_fault_are_told_apart(tmp_path: Path) -> None:
+    """A killed worker belongs to the counter; a clear fault of the program comes first."""
+    # The rank exits with 1, but a process of its own was killed for lack of memory.
+    lost = death(1, SPOKEN["DataLoader: killed"][0])
+    found = find_causes(lost, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
+    assert codes(found) == ["out-of-memory", "worker-killed"]
+    # A program with a clear fault of its own; the counter is mentioned, after it.
+    own = death(1, SPOKEN["module"][0])
+    found = find_causes(own, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
+    assert codes(found) == ["import-error", "out-of-memory"]
+    peer = death(1, SPOKEN["gloo: closed"][0])
+    found = find_causes(peer, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
+    assert codes(found) == ["out-of-memory", "gloo-peer-lost"]
+    # The counter has not moved, so it was somebody; without a counter nobody knows.
+    (cause,) = find_causes(death(-9), QUIET, EMPTY_HOST, after())
+    assert cause.code == "killed" and cause.retryable is None
+    assert "oom_kill stayed 0 in memory.events" in cause.what
+    (blind,) = find_causes(death(-9), UNKNOWN, EMPTY_HOST, UNKNOWN)
+    assert "cannot tell whether memory ran out" in blind.what
+
+
 def test_an_oom_kill_with_its_numbers(tmp_path: Path) -> None:
-    """SIGKILL, and the counter of our own cgroup has moved with its limit: that is why."""
+    """SIGKILL, and the counter has moved: of our cgroup (v1 or v2), above its limit, or of the node."""
+    # SIGKILL, and the counter of our own cgroup has moved with its limit: that is why.
     for before in (QUIET, after(limit_hits=None)):  # some kernels do not count that
         (cause,) = find_causes(death(-9), before, limited(tmp_path), after(oom_kill=1, limit_hits=4))
         assert cause.code == "out-of-memory"
@@ -540,19 +549,13 @@ def test_an_oom_kill_with_its_numbers(tmp_path: Path) -> None:
             "the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events"
         )
         assert cause.retryable is True
-
-
-def test_an_oom_kill_above_our_own_limit(tmp_path: Path) -> None:
-    """Killed for lack of memory, but our own limit was not reached: the pod's, or the node's memory."""
+    # Killed for lack of memory, but our own limit was not reached: the pod's, or the node's memory.
     for host in (limited(tmp_path), limited(tmp_path, "max")):
         (cause,) = find_causes(death(-9), QUIET, host, after(oom_kill=2))
         assert (
             cause.what == "the pod or the node ran out of memory, oom_kill went from 0 to 2 in memory.events"
         )
-
-
-def test_cgroup_v1_counts_in_another_file(tmp_path: Path) -> None:
-    """The file that was read is the file that is named."""
+    # The file that was read is the file that is named.
     files = {
         "proc/self/cgroup": "4:memory:/\n",
         f"{ROOT}/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
@@ -565,36 +568,7 @@ def test_cgroup_v1_counts_in_another_file(tmp_path: Path) -> None:
     assert cause.what == (
         "the container's memory limit of 64 MiB was reached, oom_kill went from 0 to 1 in memory.oom_control"
     )
-
-
-def test_a_killed_worker_and_the_counter_belong_together(tmp_path: Path) -> None:
-    """The rank exits with 1, but a process of its own was killed for lack of memory."""
-    lost = death(1, SPOKEN["DataLoader: killed"][0])
-    found = find_causes(lost, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
-    assert codes(found) == ["out-of-memory", "worker-killed"]
-
-
-def test_an_oom_kill_of_somebody_else_is_not_the_first_cause(tmp_path: Path) -> None:
-    """A program with a clear fault of its own; the counter is mentioned, after it."""
-    own = death(1, SPOKEN["module"][0])
-    found = find_causes(own, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
-    assert codes(found) == ["import-error", "out-of-memory"]
-    peer = death(1, SPOKEN["gloo: closed"][0])
-    found = find_causes(peer, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
-    assert codes(found) == ["out-of-memory", "gloo-peer-lost"]
-
-
-def test_sigkill_without_an_oom_kill_came_from_outside() -> None:
-    """The counter has not moved, so it was somebody; without a counter nobody knows."""
-    (cause,) = find_causes(death(-9), QUIET, EMPTY_HOST, after())
-    assert cause.code == "killed" and cause.retryable is None
-    assert "oom_kill stayed 0 in memory.events" in cause.what
-    (blind,) = find_causes(death(-9), UNKNOWN, EMPTY_HOST, UNKNOWN)
-    assert "cannot tell whether memory ran out" in blind.what
-
-
-def test_the_nodes_counter_stands_in_where_the_cgroup_has_none() -> None:
-    """Outside of any container, or in the root of v2, /proc/vmstat tells."""
+    # Outside of any container, or in the root of v2, /proc/vmstat tells.
     before, now = Counters(node_oom_kill=3), Counters(node_oom_kill=4)
     (cause,) = find_causes(death(-9), before, EMPTY_HOST, now)
     assert cause.code == "node-out-of-memory" and "from 3 to 4 in /proc/vmstat" in cause.what
@@ -790,19 +764,6 @@ def test_a_shells_own_statuses(code: int, cause: list[str]) -> None:
     assert codes(find_causes(death(code), UNKNOWN, EMPTY_HOST)) == cause
 
 
-def test_sizes_as_people_read_them() -> None:
-    """Binary units, four digits at most."""
-    sizes = {
-        0: "0 B",
-        1023: "1023 B",
-        1024: "1 KiB",
-        64 << 20: "64 MiB",
-        1610612736: "1.5 GiB",
-        1 << 41: "2 TiB",
-    }
-    assert {size: say_size(size) for size in sizes} == sizes
-
-
 def test_counters_read_on_this_machine() -> None:
     """A number or None, and the descriptor closes when something is executed."""
     counters = read_counters(Host())
@@ -814,16 +775,35 @@ def test_counters_read_on_this_machine() -> None:
     assert read_counters(EMPTY_HOST) == Counters()
 
 
-def test_secrets_in_quoted_words_are_taken_out() -> None:
-    """A cause quotes what a process wrote."""
+def test_the_line_itself_is_quoted_without_secrets() -> None:
+    """Numbers that the framework states are worth more than ours; a line of code is no such error."""
+    # Numbers that the framework states are worth more than ours.
+    (cause,) = find_causes(death(1, SPOKEN["CUDA: memory"][0]), UNKNOWN, EMPTY_HOST)
+    assert "79.15 GiB of which 1.20 GiB is free" in cause.what
+    assert cause.retryable is False
+    # A line of the program that names an error is no such error.
+    stderr = raised("ValueError: no").replace("main()", "raise ModuleNotFoundError: No space left on device")
+    assert codes(find_causes(death(1, stderr), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
+    # A cause quotes what a process wrote.
     found = find_causes(death(1, raised("ValueError: bad password='hunter2hunter2'")), UNKNOWN, EMPTY_HOST)
     assert "hunter2" not in found[0].what and "<redacted>" in found[0].what
 
 
-def test_codes_are_unique() -> None:
-    """A tool may match on them."""
+def test_codes_are_unique_and_sizes_are_as_people_read_them() -> None:
+    """A tool may match on codes; binary units have four digits at most."""
+    # A tool may match on them.
     names = list(read_symptoms())
     assert len(names) == len(set(names))
+    # Binary units, four digits at most.
+    sizes = {
+        0: "0 B",
+        1023: "1023 B",
+        1024: "1 KiB",
+        64 << 20: "64 MiB",
+        1610612736: "1.5 GiB",
+        1 << 41: "2 TiB",
+    }
+    assert {size: say_size(size) for size in sizes} == sizes
 
 
 NUMBERS = st.one_of(st.none(), st.integers(min_value=0, max_value=1 << 70))

@@ -111,23 +111,6 @@ def test_memory_counters_and_limits(name: str, tmp_path: Path) -> None:
     assert read_memory_limit(host) == limit
 
 
-def test_the_node_counts_too(tmp_path: Path) -> None:
-    """/proc/vmstat counts for the whole node, also from inside of a container."""
-    host = machine(tmp_path, {"proc/vmstat": "nr_free_pages 5\noom_kill 4\nswap_ra 0\n"})
-    assert read_node_oom_kill(host) == 4
-    assert read_node_oom_kill(Host(str(tmp_path / "none"))) is None
-
-
-def test_folders_go_from_the_innermost_to_the_mount(tmp_path: Path) -> None:
-    """A hierarchy of v1 by both names that its mount can have; v2 beside it under /unified."""
-    folders = cgroup_folders(machine(tmp_path, HYBRID), "cpu")
-    base = "/sys/fs/cgroup"
-    expected = [f"{base}/cpu,cpuacct", f"{base}/cpu"]
-    expected += [f"{base}/docker/c1", f"{base}/docker", base]
-    expected += [f"{base}/unified/docker/c1", f"{base}/unified/docker", f"{base}/unified"]
-    assert folders == expected
-
-
 @deterministic(100)
 @given(
     files=st.dictionaries(
@@ -145,8 +128,20 @@ def test_any_text_in_these_files_raises_nothing(
         assert number is None or number >= 0
 
 
-def test_space_of_a_file_system(tmp_path: Path) -> None:
-    """Bytes, as df has them; None where there is nothing."""
+def test_hierarchies_and_the_node_are_read(tmp_path: Path) -> None:
+    """Folders go from the innermost to the mount; /proc/vmstat counts for the node; space as df has it."""
+    # /proc/vmstat counts for the whole node, also from inside of a container.
+    host = machine(tmp_path, {"proc/vmstat": "nr_free_pages 5\noom_kill 4\nswap_ra 0\n"})
+    assert read_node_oom_kill(host) == 4
+    assert read_node_oom_kill(Host(str(tmp_path / "none"))) is None
+    # A hierarchy of v1 by both names that its mount can have; v2 beside it under /unified.
+    folders = cgroup_folders(machine(tmp_path, HYBRID), "cpu")
+    base = "/sys/fs/cgroup"
+    expected = [f"{base}/cpu,cpuacct", f"{base}/cpu"]
+    expected += [f"{base}/docker/c1", f"{base}/docker", base]
+    expected += [f"{base}/unified/docker/c1", f"{base}/unified/docker", f"{base}/unified"]
+    assert folders == expected
+    # Bytes, as df has them; None where there is nothing.
     size, free = Host(str(tmp_path)).space("/") or (0, 0)
     assert 0 <= free <= size and size > 0
     assert Host(str(tmp_path)).space("/none") is None

@@ -253,14 +253,12 @@ def test_a_rate_is_a_number_of_gigabits(text: str, expected: float | None) -> No
     assert expected == parse_rate(text)
 
 
-def test_a_partition_key_is_four_digits() -> None:
-    """Zero stands for none."""
+def test_numbers_are_in_the_kernels_form() -> None:
+    """A key of four digits, a path that begins at the root."""
+    # Zero stands for none.
     assert (parse_pkey("0x8001"), parse_pkey("0xffff")) == (0x8001, 0xFFFF)
     assert [parse_pkey(text) for text in ("0x0000", "8001", "0x1", "0x80011", "0xg000", "")] == [None] * 6
-
-
-def test_a_pci_path_begins_at_the_root() -> None:
-    """Bridges in between stay, what is no PCI goes: two devices share as much as their paths do."""
+    # Bridges in between stay, what is no PCI goes: two devices share as much as their paths do.
     path = "../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/infiniband/mlx5_0"
     assert parse_pci_path(path) == ("pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0")
     assert parse_pci_path("../../devices/virtual/infiniband/rxe0") == ()
