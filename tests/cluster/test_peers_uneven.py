@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cluster.together import Job
-from tests.process.looking import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
@@ -57,16 +56,6 @@ def test_another_number_of_restarts_or_spare_nodes_ends_the_job_before_it_starts
     assert [one.status for one in done.values()] == [78, 78], done
     for one in done.values():
         assert "the nodes differ in --restarts: " in one.err and "the nodes differ in --spares: " in one.err
-
-
-@pytest.mark.thorough
-def test_a_name_that_nobody_knows_yet_is_asked_for_again(pair: Job) -> None:
-    """Not even node 0 knows what it will be called: it listens where the others can reach it."""
-    for index in (0, 1):
-        pair.start(index, "--", "true", master="later")
-    wait_for(lambda: pair.says(0, "control channel: 10.77.0.10 port"), "node 0 listens")
-    pair.on(pair.cluster.nodes[1], ("sh", "-c", "echo 10.77.0.10 later >> /etc/hosts"))
-    assert [one.status for one in pair.wait().values()] == [0, 0]
 
 
 # --- who has no channel

@@ -10,11 +10,10 @@ import pytest
 
 from launcher.core.errors import NotReady, Unavailable, UsageError
 from launcher.machine.mpi import Mpi
-from launcher.rehearse.job import base_environ, run_rehearsal
+from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
 from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform
-from launcher.sources.table import TABLE
 
 from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
 
@@ -158,28 +157,6 @@ def test_each_mpirun_has_its_own_line(family: str, version: str, expected: str) 
     assert " ".join(line).endswith(expected)
 
 
-@pytest.mark.thorough
-def test_base_environment_is_clean() -> None:
-    """Nothing of the caller's own job leaks into a rehearsal."""
-    leftovers = dict.fromkeys([marker for row in TABLE for marker in row.markers], "3")
-    leftovers |= {
-        "OMPI_COMM_WORLD_LOCAL_RANK": "2",
-        "AZUREML_RUN_TOKEN": "x",
-        "GROUP_RANK": "1",
-        "VC_MASTER_NUM": "1",
-    }
-    kept = {"PYTHONPATH": "/src", "LAUNCHER_LOG": "debug", "HOME": "/home/me", "NO_COLOR": "1"}
-    kept |= {
-        "OMP_NUM_THREADS": "3",
-        "TF_USE_LEGACY_KERAS": "1",
-        "HF_HOME": "/data",
-        "OMPI_MCA_btl": "tcp,self",
-    }
-    environ = base_environ({**leftovers, **kept, "PATH": "/usr/bin"})
-    assert environ.pop("PATH").endswith(":/usr/bin")
-    assert environ == {**kept, "PYTHONUNBUFFERED": "1"}
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("like", PLATFORMS)
 def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said(
@@ -226,22 +203,3 @@ def test_real_mpirun_starts_four_processes(
     assert {environ["HELLO"] for environ in environs} == {"1"}
     daemons = {environ["PMIX_SERVER_URI2"].partition(";")[0] for environ in environs}
     assert len(daemons) == 2, "two daemons, so two nodes"
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.root
-def test_real_mpirun_gives_what_was_recorded(
-    dump: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Debian's Open MPI 4 gives every public variable that the recording of it has."""
-    need_namespaces()
-    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
-    if find_mpirun({"PATH": "/usr/bin"}).major != 4:
-        pytest.skip("the recording is of Open MPI 4")
-    run_rehearsal("openmpi", 2, 2, dump, bare=True)
-    recorded = read_recording("captured_openmpi-4.1.4-debian_2x2")
-    prefixes = ("OMPI_COMM_WORLD", "OMPI_MCA_orte", "PMIX_SERVER_URI", "PMIX_RANK", "PMIX_HOSTNAME")
-    for ours, theirs in zip(read_dumps(tmp_path), recorded, strict=True):
-        expected = {name for name in theirs if name.startswith(prefixes)}
-        assert {name for name in ours if name.startswith(prefixes)} == expected

@@ -115,22 +115,6 @@ def test_a_spot_machine_that_is_taken_back_leaves_a_checkpoint_and_75(start: Sta
         assert saved["reason"] == "preempted" and saved["told"] < saved["deadline"] < saved["told"] + 31
 
 
-@pytest.mark.thorough
-def test_who_does_not_hear_is_killed_before_the_machine_goes(start: Start) -> None:
-    """The grace ends two seconds before the deadline, however long it was to be."""
-    job, (service,) = start(1)
-    ready = job.folder / "ready"
-    script = f"trap '' TERM; touch {ready}; while :; do sleep 0.05; done"
-    job.start(0, *AZURE, "--grace", "600", "--", "sh", "-c", script)
-    wait_for(ready.exists, "the process")
-    service.answer_events([make_event("Terminate", 9)])
-    done = job.wait()[0]
-    assert done.status == 75, done.err
-    grace = done.err.split("SIGKILL after ")[1].split()[0]
-    assert 3 <= int(grace) <= 7
-    assert "the launcher killed rank 0 (SIGKILL) after the grace period" in done.err
-
-
 def test_an_event_that_is_withdrawn_is_withdrawn(start: Start) -> None:
     """Announced with time to spare, the processes can read it; gone again, the job goes on."""
     job, (service,) = start(1)
@@ -180,21 +164,6 @@ def test_a_service_that_does_not_answer_well_is_said_once(start: Start, how: str
         wait_for(lambda: job.says(0, "metadata service answers now"), "an answer")
     said = finish_well(job)[0]
     assert said.count(COMPLAINT) == 1 and "internal launcher error" not in said
-
-
-@pytest.mark.thorough
-def test_the_notice_of_aws_comes_behind_its_token(start: Start) -> None:
-    """404 is no notice; two minutes are more than the grace, so it is announced first."""
-    job, (service,) = start(1)
-    train(job, "--preemption", "aws", "--grace", "30")
-    wait_for(lambda: len(service.requests()) >= 3, "questions")
-    assert service.requests()[:2] == ["PUT /latest/api/token", "GET /latest/meta-data/spot/instance-action"]
-    service.answer_action("terminate", time.time() + 48)
-    done = job.wait()[0]
-    assert done.status == 75 and COMPLAINT not in done.err, done.err
-    assert "AWS reclaims this spot instance (interruption notice: terminate)" in done.err
-    assert "unless it is withdrawn" in done.err
-    assert (job.folder / "checkpoint-0").exists()
 
 
 def test_google_says_it_in_a_word(start: Start) -> None:

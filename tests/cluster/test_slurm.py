@@ -35,14 +35,6 @@ ALLREDUCE = (
     *("run", "--no-prefix", "--", sys.executable),
     os.path.join(ROOT, "examples", "allreduce.py"),
 )
-# What MPI_Init says first; the answer comes from the slurmstepd that made the socket.
-TALK_PMI = """
-import os
-fd = int(os.environ["PMI_FD"])
-os.write(fd, b"cmd=init pmi_version=2 pmi_subversion=0\\n")
-answer = os.read(fd, 1000).decode().strip()
-print(os.environ["RANK"], os.environ["PMI_RANK"], os.environ["PMI_SIZE"], answer.split()[0])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +78,6 @@ def assert_sum(done: subprocess.CompletedProcess[str], places: list[str]) -> Non
     assert [f"{p['NODE_RANK']}.{p['LOCAL_RANK']}" for p in seen] == places
     assert [p["hostname"] for p in seen] == [f"node{place[0]}" for place in places]
     assert {p["MASTER_ADDR"] for p in seen} == {"node0"}
-
-
-def allowing_root(**variables: str) -> dict[str, str]:
-    """Return the variables of Debian's Open MPI, which needs to be told that root is fine."""
-    found = find_mpi("openmpi4").environ
-    return {**{name: value for name, value in found.items() if name != "PATH"}, **variables}
 
 
 # srun
@@ -141,14 +127,6 @@ def test_one_launcher_per_node_starts_the_processes(slurm: SlurmCluster) -> None
     assert_sum(slurm.run(*step, *ALLREDUCE, **two), ["0.0", "0.1", "1.0", "1.1"])
 
 
-@pytest.mark.thorough
-def test_pmi2_stays_usable_by_the_command(slurm: SlurmCluster) -> None:
-    """PMI_RANK agrees with our rank, and what slurmstepd listens to is still open after the launcher."""
-    command = (*LAUNCHER, "run", "--", sys.executable, "-c", TALK_PMI)
-    done = slurm.run("srun", "--mpi=pmi2", "-N2", "--ntasks-per-node=2", *command)
-    assert lines(done) == [f"{rank} {rank} 4 cmd=response_to_init" for rank in range(4)]
-
-
 def test_the_status_of_a_task_is_sruns(slurm: SlurmCluster) -> None:
     """What one process exits with is what the job ends with."""
     command = ("sh", "-c", "exit $((RANK * 7))")
@@ -157,20 +135,6 @@ def test_the_status_of_a_task_is_sruns(slurm: SlurmCluster) -> None:
 
 
 # GPUs
-
-
-@pytest.mark.thorough
-def test_one_launcher_per_node_starts_a_process_per_gpu(with_gpus: SlurmCluster) -> None:
-    """One task, two GPUs that Slurm gave to it: two processes, who both see both."""
-    step = ("srun", "-N2", "--ntasks-per-node=1", "--gres=gpu:2")
-    assert lines(with_gpus.run(*step, *RUN)) == [
-        "0/4 0/2 node 0 is node0, node of node0",
-        "1/4 1/2 node 0 is node0, node of node0",
-        "2/4 0/2 node 1 is node1, node of node0",
-        "3/4 1/2 node 1 is node1, node of node0",
-    ]
-    show = (*RUN[:-1], 'echo "$RANK $CUDA_VISIBLE_DEVICES"')
-    assert lines(with_gpus.run(*step, *show)) == ["0 0,1", "1 0,1", "2 0,1", "3 0,1"]
 
 
 @pytest.mark.parametrize(
@@ -203,16 +167,6 @@ def test_a_batch_script_on_two_nodes_is_refused(slurm: SlurmCluster) -> None:
     assert "srun launcher run -- COMMAND" in done.stderr
 
 
-@pytest.mark.thorough
-def test_srun_in_a_batch_script_is_the_way(slurm: SlurmCluster) -> None:
-    """What the refusal says to type works, though the step inherits what the script was told."""
-    done = slurm.run_script("srun " + shlex.join(RUN), "-N2", "--ntasks-per-node=1")
-    assert lines(done) == [
-        "0/2 0/1 node 0 is node0, process of node0",
-        "1/2 0/1 node 1 is node1, process of node0",
-    ]
-
-
 @pytest.mark.parametrize("way", [(), ("srun", "--interactive", "--preserve-env")], ids=["local", "step"])
 def test_a_shell_in_an_allocation_is_refused(slurm: SlurmCluster, way: tuple[str, ...]) -> None:
     """Salloc's shell, on the node it is typed on or as the interactive step on the first, is no task."""
@@ -224,31 +178,6 @@ def test_a_shell_in_an_allocation_is_refused(slurm: SlurmCluster, way: tuple[str
 
 
 # mpirun inside
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.torch
-def test_mpirun_in_a_batch_script_is_who_knows(slurm: SlurmCluster) -> None:
-    """SLURM_* are the daemon's there, and lie about every rank; Open MPI's numbers add up."""
-    mpirun = find_mpi("openmpi4").mpirun
-    lies = f"{mpirun} --map-by ppr:2:node sh -c 'echo $OMPI_COMM_WORLD_RANK $SLURM_PROCID'"
-    script = (
-        f"{lies} > {slurm.folder}/lies || exit",
-        f"{mpirun} --map-by ppr:2:node {shlex.join(RUN)} > {slurm.folder}/shown || exit",
-        f"{mpirun} --map-by ppr:2:node {shlex.join(ALLREDUCE)}",
-    )
-    done = slurm.run_script(
-        "\n".join(script), "-N2", "--ntasks-per-node=2", **allowing_root(OMP_NUM_THREADS="1")
-    )
-    assert_sum(done, ["0.0", "0.1", "1.0", "1.1"])
-    assert sorted((slurm.folder / "lies").read_text().splitlines()) == ["0 0", "1 0", "2 0", "3 0"]
-    assert sorted((slurm.folder / "shown").read_text().splitlines()) == [
-        "0/4 0/2 node 0 is node0, process of node0",
-        "1/4 1/2 node 0 is node0, process of node0",
-        "2/4 0/2 node 1 is node1, process of node0",
-        "3/4 1/2 node 1 is node1, process of node0",
-    ]
 
 
 # The simulation of srun, and the fixture
@@ -269,21 +198,6 @@ def test_a_rehearsal_sets_what_srun_sets(slurm: SlurmCluster) -> None:
         assert set(expected) - set(real) == set()
         compared = set(expected) - by_chance - named
         assert {n: real[n] for n in compared} == {n: expected[n] for n in compared}
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_a_launcher_around_mpirun_in_a_batch_script_stays_out_of_its_way(slurm: SlurmCluster) -> None:
-    """With the launcher as an image's entry point: mpirun knows the nodes, is run once, and told nothing."""
-    mpirun = find_mpi("openmpi4").mpirun
-    line = (*LAUNCHER, "run", "--", mpirun, "--map-by", "ppr:2:node", *RUN)
-    done = slurm.run_script(shlex.join(line), "-N2", "--ntasks-per-node=2", **allowing_root())
-    assert lines(done) == [
-        "0/4 0/2 node 0 is node0, process of node0",
-        "1/4 1/2 node 0 is node0, process of node0",
-        "2/4 0/2 node 1 is node1, process of node0",
-        "3/4 1/2 node 1 is node1, process of node0",
-    ]
 
 
 # --engine mpirun

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import pytest
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.frameworks import EXAMPLES, run_alone, run_example
-from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
 pytestmark = [pytest.mark.torch, pytest.mark.root, pytest.mark.xdist_group("tensorflow")]
@@ -163,22 +160,3 @@ def test_a_coordinator_trains_and_all_ends_by_itself(job: Job) -> None:
     assert last["evaluated"] == 300 and last["accuracy"] > 0.9
     assert "[evaluator 0]" in job.said(0) and "[rank 0]" in job.said(0)
     assert [job.processes(node) for node in job.cluster.nodes] == [[], []]
-
-
-def kill_when_trained(job: Job, index: int, victim: str) -> float:
-    """Kill a task once the first checkpoint is there; return when."""
-    wait_for(lambda: (job.folder / "checkpoint").exists(), "a first checkpoint", deadline_s=240.0)
-    job.kill_task(index, victim)
-    return time.monotonic()
-
-
-@pytest.mark.thorough
-def test_the_death_of_a_server_is_a_named_end(job: Job) -> None:
-    """Its node says that it was killed, and the chief ends by what TensorFlow raises."""
-    job.start("chief=0 worker=0 ps=1", "--steps", "100000")
-    began = kill_when_trained(job, 1, task("ps"))
-    assert job.wait(1) == 128 + signal.SIGKILL
-    assert "ps 0 failed first: it was killed by SIGKILL" in job.said(1, "err")
-    assert job.wait(0) != 0
-    assert "UnavailableError" in job.said(0, "err")
-    assert time.monotonic() - began < ENDS_S

@@ -100,10 +100,9 @@ class Job:
         """Return what has been said so far."""
         return self.log.read_text(errors="replace")
 
-    def wait_until(self, text: str, times: int = 1, *, read: Callable[[], str] | None = None) -> None:
-        """Wait until something was said so often."""
-        look = read or self.read
-        wait_for(lambda: look().count(text) >= times, lambda: f"no {text!r} in:\n{look()[-3000:]}")
+    def wait_until(self, text: str) -> None:
+        """Wait until something was said."""
+        wait_for(lambda: text in self.read(), lambda: f"no {text!r} in:\n{self.read()[-3000:]}")
 
     def run(self, *words: str) -> str:
         """Run the example to its end, and return what it said."""
@@ -225,64 +224,3 @@ def init_prefix() -> list[str]:
 def children_of(pid: int) -> list[int]:
     """Return the children of a process."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-class Terminal:
-    """A terminal that a job is started at, and somebody who types."""
-
-    def __init__(self) -> None:
-        self.master, self.slave = os.openpty()
-        os.set_blocking(self.master, False)
-        self._seen = b""
-
-    @contextmanager
-    def open(self, job: Job, line: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a command with this as its controlling terminal, in the foreground."""
-        line = ["setsid", "--ctty", *line]
-        with (
-            subprocess.Popen(
-                line, env=job.environ, stdin=self.slave, stdout=self.slave, stderr=self.slave
-            ) as process,
-            ended_at_last(process),
-        ):
-            yield process
-
-    def type(self, text: str) -> None:
-        """Type something."""
-        os.write(self.master, text.encode())
-
-    def read(self) -> str:
-        """Return what has been shown so far, without carriage returns."""
-        try:
-            while data := os.read(self.master, 1 << 16):
-                self._seen += data
-        except OSError:
-            pass  # nothing more now, or nobody has the terminal open
-        return self._seen.decode(errors="replace").replace("\r", "")
-
-    def wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of a command; what it shows must be read, or it would wait for us."""
-        wait_for(lambda: (self.read(), process.poll() is not None)[1], self.read)
-        self.read()
-        return int(process.returncode)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    """Return a terminal."""
-    made = Terminal()
-    yield made
-    os.close(made.master)
-    os.close(made.slave)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_ctrl_c_saves_the_checkpoint(tmp_path: Path, terminal: Terminal, count: int) -> None:
-    """Typed once: one process hears it from the terminal, several from us, as do DataLoaders' workers."""
-    job = Job(tmp_path, count)
-    with terminal.open(job, job.line(job.script(*ENDLESS, "--workers", "1"))) as process:
-        job.wait_until("step 5: loss", read=terminal.read)
-        terminal.type("\x03")
-        status = terminal.wait(process)
-    assert status == 128 + signal.SIGINT, terminal.read()
-    job.saved_step("SIGINT", terminal.read())

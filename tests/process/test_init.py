@@ -469,23 +469,6 @@ for place in range(1, COUNT + 1):
     print(place, flush=True)
 """
 
-RESTARTED = """
-import os, sys
-count = os.environ["TORCHELASTIC_RESTART_COUNT"]
-print(os.environ["RANK"], "attempt", count, "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
-sys.exit(9 if int(count) < int(sys.argv[1]) and os.environ["RANK"] == "1" else 0)
-"""
-
-
-@pytest.mark.parametrize(("fails", "status", "attempts"), [(2, 0, 3), (5, 9, 3), (0, 0, 1)])
-def test_restarts_start_the_whole_group_again(fails: int, status: int, attempts: int) -> None:
-    """--restarts 2: after a failure all start anew and know which attempt it is; then the status stands."""
-    words = ("--nproc-per-node", "2", "--restarts", "2", "--", sys.executable, "-c", RESTARTED, str(fails))
-    done = launch("run", *words)
-    assert done.returncode == status, done.stderr
-    first = [line for line in done.stdout.splitlines() if line.startswith("[rank 1]")]
-    assert first == [f"[rank 1] 1 attempt {attempt} of 2" for attempt in range(attempts)]
-
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM])
 def test_no_restart_after_a_request_to_end(number: int) -> None:

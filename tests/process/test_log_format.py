@@ -165,17 +165,15 @@ def test_timestamps_stand_before_each_line_also_ours() -> None:
 
 
 def test_a_line_of_several_ranks_is_shown_once() -> None:
-    """With its ranks; what one rank writes twice is shown twice; files have all."""
+    """With its ranks, also as an object; what one rank writes twice is shown twice; files have all."""
+    # With its ranks; what one rank writes twice is shown twice; files have all.
     script = "import os\nprint('same')\nprint('same')\nprint('mine', os.environ['RANK'])\nprint('end')"
     done = launch("run", "--nproc-per-node", "3", "--dedupe", "--", sys.executable, "-c", script)
     assert sorted(done.stdout.splitlines()) == [
         *(f"[rank {rank}] mine {rank}" for rank in range(3)),
         *("[ranks 0-2] end", "[ranks 0-2] same", "[ranks 0-2] same"),
     ]
-
-
-def test_an_object_names_the_ranks_of_a_line() -> None:
-    """--dedupe with JSON: all that wrote it, the first of them as the rank."""
+    # --dedupe with JSON: all that wrote it, the first of them as the rank.
     found = objects(run_raw(*TWO, *JSON, "--dedupe", "--", sys.executable, "-c", "print('x')").stdout)
     assert [(one["text"], one["ranks"]) for one in found] == [("x", [0, 1])]
     assert found[0]["rank"] in (0, 1)

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
+from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
@@ -309,18 +309,6 @@ def test_a_flood_grows_no_memory(hub: LiveHub) -> None:
     assert hub.faults == []
 
 
-def test_a_flood_from_many_addresses_keeps_no_node_out() -> None:
-    """3,000 connections a second, from 8,000 addresses, that say nothing: a node is in within seconds."""
-    with live_hub(2) as live, flooded((ADDRESS, live.port), 3000, "127.*"):
-        wait_for(lambda: live.hub.acceptor.turned_away.total > 1000, "others have to go", 60)
-        began = time.monotonic()
-        member = Caller(live.port)
-        member.say(make_join(1, 2))
-        member.hear("start")
-        assert time.monotonic() - began < 15
-        member.drain()
-
-
 def test_a_queue_full_of_strangers_is_soon_through() -> None:
     """Half requests from nine addresses that have come before a node: its turn once came after 5 s."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -403,19 +391,3 @@ def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None
         assert 0 < len(noticed["notice"]["what"]) <= LINE_LENGTH
         assert live.faults == []
         caller.socket.close()
-
-
-def test_a_proof_for_another_connection_is_none() -> None:
-    """What was listened to lets nobody in, and hears a nonce alone. A hub of its own: one names so many."""
-    first = Calling(os.urandom(32))
-    with live_hub(2) as hub:
-        with call(hub.port) as caller:
-            caller.sendall(first.call)
-            assert len(caller.recv(4096)) == 32
-            caller.sendall(os.urandom(32))
-            assert caller.recv(4096) == b""
-        wait_for(
-            lambda: any("127.0.0.1: has another token" in line for line in hub.said),
-            "it is named",
-            deadline_s=WAIT_S,
-        )

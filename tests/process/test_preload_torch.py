@@ -75,17 +75,6 @@ def test_other_frameworks_survive(example: str, module: str) -> None:
     assert "not used" not in done.stderr
 
 
-@pytest.mark.thorough
-def test_lightning_reads_its_rank_when_it_is_imported() -> None:
-    """It is named and left out; the rest is imported once."""
-    done = launch(
-        *TWO, "--preload", "auto", f"{ROOT}/examples/lightning_fit.py", environ={"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    assert "preload: without lightning: LOCAL_RANK is not the same in all ranks" in done.stderr
-    assert USED in done.stderr
-
-
 def test_it_can_be_looked_at(tmp_path: Path) -> None:
     """py-spy and `launcher stacks` show the script's frames, and none of ours."""
     script = tmp_path / "train.py"

@@ -16,7 +16,6 @@ from threading import Event, Thread
 
 import pytest
 
-from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed
 from launcher.channel.keys import make_key, name_job
 from launcher.cluster import client
@@ -29,7 +28,6 @@ from launcher.core.messages import pack
 from launcher.core.model import Meeting
 from launcher.core.version import __version__
 from launcher.machine.host import Host
-from tests.process.flooding import flood
 
 WAIT_S = 3.0
 FIRST, SECOND = "127.0.77.2", "127.0.0.1"
@@ -182,27 +180,6 @@ def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
         finally:
             stop.set()
             dripping.join()
-
-
-def test_a_crowd_of_strangers_is_bounded() -> None:
-    """Those who came first, and said nothing, must go; whoever says a word is heard."""
-    with first(timeout_s=20.0) as (port, told):
-        crowd = [connect(port) for _ in range(PENDING_MAX + 20)]
-        try:
-            assert attend(port, 1, timeout_s=20.0) == told.result() == (FIRST, SECOND)
-        finally:
-            for guest in crowd:
-                guest.close()
-
-
-@pytest.mark.parametrize("source", ["127.0.0.9", SECOND])
-def test_a_flood_keeps_nobody_out(source: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """1,500 connections a second that say nothing, from another address or from that of the launcher."""
-    with first(timeout_s=20.0) as (port, told):
-        connect(port).close()
-        with flood((FIRST, port), 1500, source):
-            assert attend(port, 1, timeout_s=20.0) == told.result() == (FIRST, SECOND)
-    assert "fault" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

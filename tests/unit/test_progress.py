@@ -117,17 +117,15 @@ def test_a_terminal_has_a_line_each_second_that_vanishes() -> None:
     assert (watch.progress.due, watch.said) == (None, [])
 
 
-def test_a_log_has_a_line_only_in_silence_and_ever_more_rarely() -> None:
-    """After 1 minute, then 2 later, 4, 8 ... and at least once an hour."""
+def test_a_log_has_a_line_only_in_silence() -> None:
+    """After 1 minute, then ever more rarely; output begins anew; a line a minute where asked for."""
+    # After 1 minute, then 2 later, 4, 8 ... and at least once an hour.
     watch = Watch(None, False)
     watch.run_until(5 * 3600)
     assert minutes(watch.said) == [1, 3, 7, 15, 31, 63, 123, 183, 243]
     assert watch.said[1][1].endswith("last output 3 min ago")
     assert watch.shown == []
-
-
-def test_output_begins_the_silence_anew() -> None:
-    """A job that writes gets no line; one that falls silent again gets its first after a minute."""
+    # A job that writes gets no line; one that falls silent again gets its first after a minute.
     watch = Watch(None, False)
     watch.run_until(600, lambda _: True)
     assert watch.said == []
@@ -136,10 +134,7 @@ def test_output_begins_the_silence_anew() -> None:
     watch.output = 1000 + 1210
     watch.run_until(1300)
     assert watch.said[3][0] == 1270
-
-
-def test_a_log_has_a_line_a_minute_where_that_was_asked_for() -> None:
-    """--progress: silent or not."""
+    # --progress: silent or not.
     watch = Watch(True, False)
     watch.run_until(250, lambda _: True)
     assert minutes(watch.said) == [1, 2, 3, 4]

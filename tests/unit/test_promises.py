@@ -24,13 +24,11 @@ def broken(made: set[str], kept: set[str]) -> list[str]:
     ]
 
 
-def test_every_promise_is_kept() -> None:
-    """Flags, variables, statuses, codes and documents."""
+def test_every_promise_is_kept_and_written_down() -> None:
+    """Flags, variables, statuses, codes and documents; adding is one command."""
+    # Flags, variables, statuses, codes and documents.
     assert broken(MADE, promises.find()) == []
-
-
-def test_what_is_new_is_promised() -> None:
-    """Adding is free: one command writes it down."""
+    # Adding is free: one command writes it down.
     assert sorted(promises.find() - MADE) == [], (
         "new names are promises, too: python tools/promises.py adds them"
     )

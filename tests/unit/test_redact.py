@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
 from hypothesis import assume, example, given
@@ -205,24 +204,6 @@ def test_value_after_secret_name_never_survives(value: str) -> None:
     """Whatever characters it has, a bare value after a secret's name is hidden to its end."""
     secret = "Qx" + "".join(value.split())
     assert f"a password={MARKER} b" == redact(f"a password={secret} b")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "fragment",
-    [
-        *["password=", 'password="', 'password=\\"', "--token ", "token\\", "token:", "-", "--"],
-        *["://", "://:", "http://a", "eyJ", "eyJaaaaaaaa.", "%20eyJ", "key=", "key=aA1", "bearer "],
-        *["bearer 1", "sig=", "cookie:", "-----BEGIN PRIVATE" + " KEY", "-----END ", "\\", '"', "a"],
-        *[" ", "\n", "0", "A", "sk-", "xoxb-", "AKIA", "hf_", MARKER, "token= ", "%3D", '\\\\\\"'],
-    ],
-)
-def test_long_value_takes_little_time(fragment: str) -> None:
-    """A value as long as the system allows is redacted in linear time."""
-    text = fragment * (130_000 // len(fragment))
-    started = time.process_time()
-    redact(text)
-    assert time.process_time() - started < 30
 
 
 COMMANDS = {
