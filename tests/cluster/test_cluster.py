@@ -57,17 +57,6 @@ def test_node_has_own_processes(cluster: Cluster, on: Run) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.root
-def test_node_has_own_shared_memory(cluster: Cluster, on: Run) -> None:
-    """A file in /dev/shm of one node is not on the other, and not on the machine."""
-    first, second = cluster.nodes
-    on(cluster, first, ["touch", "/dev/shm/of-node0"])
-    assert on(cluster, first, ["test", "-e", "/dev/shm/of-node0"]).returncode == 0
-    assert on(cluster, second, ["test", "-e", "/dev/shm/of-node0"]).returncode == 1
-    assert not Path("/dev/shm/of-node0").exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.root
 @pytest.mark.parametrize("by", ["hostname", "address"])
 def test_nodes_reach_each_other(cluster: Cluster, on: Run, by: str) -> None:
     """TCP works between nodes, by name and by address, and the peer is seen as itself."""
@@ -94,19 +83,6 @@ def test_command_passes_through(kind: str, request: pytest.FixtureRequest, on: R
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["cluster", "loopback"])
-def test_kill_reaches_the_command(kind: str, request: pytest.FixtureRequest) -> None:
-    """A signal goes to the command itself, which can end in its own way."""
-    cluster: Cluster = request.getfixturevalue(kind)
-    script = "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done"
-    with start(cluster, cluster.nodes[0], ["sh", "-c", script]) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        cluster.kill(process.pid, signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 9
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["cluster", "loopback"])
 def test_agent_starts_from_an_empty_environment(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
     """PATH and HOME as from a stock sshd, PWD from the shell, TMPDIR of the node; nothing else."""
     cluster: Cluster = request.getfixturevalue(kind)
@@ -114,18 +90,6 @@ def test_agent_starts_from_an_empty_environment(kind: str, request: pytest.Fixtu
     done = on(cluster, first, [cluster.agent, second.hostname, "env"], env={**CLEAN, "LEAK": "1"})
     assert names(done.stdout) == {"HOME", "PATH", "PWD", "TMPDIR"}
     assert "PATH=/usr/local/sbin:" in done.stdout
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["cluster", "loopback"])
-def test_agent_behaves_as_ssh(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
-    """It joins the words for a shell, passes input and status, and has 255 for an unknown host."""
-    cluster: Cluster = request.getfixturevalue(kind)
-    first, second = cluster.nodes
-    words = ["-x", "-p", "22", f"root@{second.address}", "read", "line;", "echo $line; exit 5"]
-    done = on(cluster, first, [cluster.agent, *words], input="hello there\n")
-    assert (done.returncode, done.stdout) == (5, "hello there\n"), done.stderr
-    assert on(cluster, first, [cluster.agent, "nowhere", "true"]).returncode == 255
 
 
 @pytest.mark.thorough
@@ -213,15 +177,6 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
         os.close(descriptor)
     assert members(spaces) == []
     assert before == machine_state()
-
-
-@pytest.mark.thorough
-def test_loopback_refuses_what_it_cannot_do(loopback: Cluster) -> None:
-    """A crash needs namespaces; the message says so."""
-    with pytest.raises(UsageError, match="cannot be simulated on loopback"):
-        loopback.crash(loopback.nodes[0])
-    with pytest.raises(UsageError, match="cannot be simulated on loopback"):
-        loopback.disconnect(loopback.nodes[0])
 
 
 @pytest.mark.parametrize("node_count", [0, 201])

@@ -114,17 +114,6 @@ def test_an_elastic_job_meets_where_it_is_told(cluster: Cluster, job: str, nodes
 
 
 @pytest.mark.thorough
-def test_a_failure_on_one_node_starts_the_processes_of_both_again(cluster: Cluster, job: str) -> None:
-    """--max-restarts on two nodes: agents that hear of each other, which static ones would not."""
-    fixed = ("--nnodes", "2", "--max-restarts", "3", "--master-addr", cluster.nodes[0].address)
-    words = [(*fixed, "--node-rank", str(node.index)) for node in cluster.nodes]
-    found, _ = run_job(cluster, words, job, FAILS="2", **MPI)
-    assert_world(found)
-    restarts = {seen["NODE_RANK"]: int(seen["TORCHELASTIC_RESTART_COUNT"]) for seen in found}
-    assert restarts["1"] > 0  # node 0 heard of it, which torchrun does not count
-
-
-@pytest.mark.thorough
 def test_a_platforms_elastic_job_is_torchruns(cluster: Cluster, job: str) -> None:
     """Kubeflow's PET_* for an elastic job, and no flags: as torchrun would in the launcher's place."""
     pet = {

@@ -89,18 +89,6 @@ def test_plain_torchrun_starts_one_job_on_two_nodes(like: str, environment: Path
 
 
 @pytest.mark.thorough
-def test_standalone_is_a_job_of_its_own(environment: Path, tmp_path: Path) -> None:
-    """``torchrun --standalone`` on each node: it does not wait for the others, whoever starts it."""
-    need_namespaces()
-    python, torchrun = (str(environment / "bin" / name) for name in ("python", "torchrun"))
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    words = (python, str(driver), torchrun, "--standalone", "--nproc-per-node", "2", ALLREDUCE)
-    results = rehearse("azureml-pytorch", 2, "node", *words)
-    assert [(result["sum"], len(result["processes"])) for result in results] == [(3, 2)] * 2  # type: ignore[arg-type]
-
-
-@pytest.mark.thorough
 def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> None:
     """A driver in Python, as the command of the platform: it is told of the node, and torchrun all of it."""
     need_namespaces()
@@ -111,15 +99,6 @@ def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> Non
         rehearse("azure-batch", 2, "node", python, str(driver), torchrun, ALLREDUCE),
         nodes=["0", "0", "1", "1"],
     )
-
-
-@pytest.mark.thorough
-def test_torchruns_own_flags_win(environment: Path) -> None:
-    """``--nproc-per-node`` on its command line, where the platform would have four."""
-    need_namespaces()
-    torchrun = str(environment / "bin" / "torchrun")
-    results = rehearse("azureml-pytorch", 4, "node", torchrun, "--nproc-per-node", "2", ALLREDUCE)
-    assert_sum(results, nodes=["0", "0", "1", "1"])
 
 
 @pytest.mark.thorough

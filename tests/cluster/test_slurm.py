@@ -217,19 +217,3 @@ def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmClu
     assert [text.partition(" is ")[0] for text in lines(done)] == [
         *("0/4 0/2 node 0", "1/4 1/2 node 0", "2/4 0/2 node 1", "3/4 1/2 node 1"),
     ]
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_a_batch_script_and_mpirun_as_the_engine(slurm: SlurmCluster) -> None:
-    """The script runs on the first node alone: its nodes, and --ntasks-per-node, are Slurm's to say."""
-    serve = (*LAUNCHER, "serve")
-    head = (*LAUNCHER, *BY_MPIRUN, "--", "sh", "-c", SHOW)
-    script = f"srun -N1 -n1 -w node1 {shlex.join(serve)} &\n{shlex.join(head)}\nwait $!\n"
-    done = slurm.run_script(script, "-N2", "--ntasks-per-node=2", **find_mpi("openmpi4").environ, **TOKEN)
-    assert [text.partition(",")[0] for text in lines(done)] == [
-        "0/4 0/2 node 0 is node0",
-        "1/4 1/2 node 0 is node0",
-        "2/4 0/2 node 1 is node1",
-        "3/4 1/2 node 1 is node1",
-    ]

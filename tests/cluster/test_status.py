@@ -151,15 +151,6 @@ def test_while_the_nodes_come_together_the_missing_are_named(job: Job) -> None:
 
 
 @pytest.mark.thorough
-def test_without_the_channel_a_node_tells_of_itself(job: Job) -> None:
-    """--no-peers."""
-    start(job, SLEEPS, "--no-peers")
-    found = status(job, 1)
-    assert [node["node"] for node in found["nodes"]] == [1]
-    assert [rank["rank"] for rank in found["nodes"][0]["ranks"]] == [2, 3]
-
-
-@pytest.mark.thorough
 def test_a_node_that_has_lost_node_0_tells_of_itself(job: Job) -> None:
     """And that it is not all."""
     start(job, SLEEPS, "--lost-after", "15")

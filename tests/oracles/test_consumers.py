@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.oracles import folder
@@ -19,7 +17,6 @@ from tests.oracles.table import (
     reasons_for,
     render_row,
 )
-from tests.process.starting import ROOT
 
 PINS = dict(pin.split("==") for pin in folder.LIBRARIES)
 ASKED = [
@@ -62,10 +59,3 @@ def test_a_wrong_environment_is_seen(question: str) -> None:
     _, (right, wrong) = put(library, [process.environ, {**process.environ, "RANK": "0"}])
     assert describe_difference(process.facts, right) == ""
     assert describe_difference(process.facts, wrong) == "rank 0, not 1"
-
-
-def test_pins_are_those_of_the_setup() -> None:
-    """tools/setup.sh unpacks what the table says."""
-    with open(f"{ROOT}/tools/setup.sh", encoding="utf-8") as file:
-        listed = re.search(r"^ORACLES=\(([^)]*)\)", file.read(), flags=re.MULTILINE)
-    assert listed and tuple(listed[1].split()) == folder.LIBRARIES

@@ -184,13 +184,6 @@ def test_no_hook_names_its_folder(file: File) -> None:
     assert not (file.home / "sitecustomize.py").exists()
 
 
-def test_simulated_nodes_run_it(file: File) -> None:
-    """`launcher rehearse` starts itself on each of them."""
-    words = ("rehearse", "--like", "slurm", "--nodes", "2", "--loopback", "--", sys.executable)
-    status, out, errors = file.run(*words, file.script(TRAINS))
-    assert status == 0 and "rank 1 of 2" in out, out + errors
-
-
 @pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
 def test_it_runs_with(pyz: Path, tmp_path: Path, minor: int) -> None:
     """Isolated as in an image, too."""

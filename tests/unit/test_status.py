@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
-from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.members import Members
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
@@ -412,13 +410,6 @@ def test_programs_that_take_long_keep_nobody_from_asking_for_the_status() -> Non
     hub.take(Ask)
     hub.ask(1, 50)
     assert len(hub.take(Ask)) == 4
-
-
-def test_a_hub_has_what_is_asked_of_it() -> None:
-    """The stand-in above has the hub's own names."""
-    assert callable(Coordinator.tell)
-    names = ("why_silent", "is_there", "is_behind")
-    assert [name for name in names if not callable(getattr(Members, name, None))] == []
 
 
 # --- planning
