@@ -15,7 +15,7 @@ from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
 from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform
 
-from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
+from .conftest import RECORDINGS, read_dumps, read_recording
 
 NODES = tuple(Node(i, f"node{i}", f"10.77.0.{10 + i}", f"node{i}") for i in range(2))
 OPEN_MPI = Mpi("/usr/bin/mpirun", "Open MPI", "4.1.4")
@@ -183,23 +183,3 @@ def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said
         assert environ["PBS_LEFTOVER"] == "8" and "AZUREML_CR_LEFTOVER" not in environ
     said = capfd.readouterr().err
     assert "removed from the environment, because the platform sets its own: AZUREML_CR_LEFTOVER (" in said
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
-@pytest.mark.parametrize("like", ["openmpi", "azureml-mpi"])
-def test_real_mpirun_starts_four_processes(
-    like: str, loopback: bool, dump: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Two nodes by two processes, each with its own rank, all with the user's variables."""
-    if not loopback:
-        need_namespaces()
-    status = run_rehearsal(like, 2, 2, dump, bare=True, env={"HELLO": "1"}, loopback=loopback)
-    environs = read_dumps(tmp_path)
-    assert status == 0
-    assert sorted(int(environ["OMPI_COMM_WORLD_RANK"]) for environ in environs) == [0, 1, 2, 3]
-    assert {environ["OMPI_COMM_WORLD_LOCAL_SIZE"] for environ in environs} == {"2"}
-    assert {environ["HELLO"] for environ in environs} == {"1"}
-    daemons = {environ["PMIX_SERVER_URI2"].partition(";")[0] for environ in environs}
-    assert len(daemons) == 2, "two daemons, so two nodes"

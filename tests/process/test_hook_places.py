@@ -207,36 +207,22 @@ def test_what_is_no_environment(make_it: object, said: str, tmp_path: Path) -> N
     assert (done.returncode, said in done.stderr) == (64, True), done.stderr
 
 
-def test_a_python_that_does_not_run(tmp_path: Path) -> None:
-    """One of another architecture, for example."""
+def test_what_is_not_an_environment_for_us_is_refused(tmp_path: Path) -> None:
+    """A Python that does not run, an old one, two places at once."""
+    # One of another architecture, for example.
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_bytes(b"\x7fELF nonsense")
     python.chmod(0o755)
     done = hook("status", "--prefix", str(tmp_path))
     assert (done.returncode, "its Python does not run" in done.stderr) == (64, True)
-
-
-def test_an_old_python(tmp_path: Path) -> None:
-    """3.7 has no command line at that moment, and no posix_spawn."""
+    # 3.7 has no command line at that moment, and no posix_spawn.
     done = hook("install", "--prefix", need_python(7))
     assert (done.returncode, "needs 3.8 or newer" in done.stderr) == (64, True)
-
-
-def test_two_places_at_once(tmp_path: Path) -> None:
-    """A flag that would do nothing is refused."""
+    # A flag that would do nothing is refused.
     for words in (("--user", "--target", str(tmp_path)), ("--prefix", "/usr", "--target", str(tmp_path))):
         assert hook("install", *words).returncode == 64
     assert list(tmp_path.iterdir()) == []
-
-
-def test_files_of_others_stay(tmp_path: Path) -> None:
-    """A sitecustomize.py that somebody wrote is neither replaced nor removed."""
-    (tmp_path / "sitecustomize.py").write_text("import os\n")
-    for action in ("install", "remove", "status"):
-        done = hook(action, "--target", str(tmp_path))
-        assert (done.returncode, "[hook-conflict]" in done.stderr) == (64, True)
-    assert (tmp_path / "sitecustomize.py").read_text() == "import os\n"
 
 
 def test_lines_that_somebody_has_added_stay(tmp_path: Path) -> None:
@@ -276,8 +262,15 @@ def test_one_can_insist_on_a_changed_file(tmp_path: Path) -> None:
     assert path.read_text() == "import os\n"
 
 
-def test_a_file_that_only_begins_like_ours_stays(tmp_path: Path) -> None:
-    """A shell's file of somebody who has copied our first line."""
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """A sitecustomize.py of somebody, and a file that only begins like ours."""
+    # A sitecustomize.py that somebody wrote is neither replaced nor removed.
+    (tmp_path / "sitecustomize.py").write_text("import os\n")
+    for action in ("install", "remove", "status"):
+        done = hook(action, "--target", str(tmp_path))
+        assert (done.returncode, "[hook-conflict]" in done.stderr) == (64, True)
+    assert (tmp_path / "sitecustomize.py").read_text() == "import os\n"
+    # A shell's file of somebody who has copied our first line.
     prefix, path = make_venv(tmp_path / "venv"), tmp_path / "profile.sh"
     path.write_text(f"{HEAD} was here\nexport THEIRS=1\n")
     for action in ("install", "remove"):

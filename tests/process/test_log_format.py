@@ -62,17 +62,10 @@ def test_each_line_is_an_object_that_says_where_it_is_from() -> None:
 
 
 ODD = [
-    b"plain\n",
-    b'quotes " and \\ and \\n\n',
+    *(b"plain\n", b'quotes " and \\ and \\n\n'),
     b"".join(bytes((byte,)) for byte in range(32)) + b"\x7f\n",
-    "é € 😀 \u2028 \u202e\n".encode(),
-    b"\xff\xfe caf\xe9\nwhole\n\xed\xa0\x80\n",
-    b"10%\r20%\r100%\r\n",
-    b"\n\n",
-    b"x" * 200_000 + b"\n",
-    "€".encode() * 50_000 + b"\n",
-    b"\xff" * 100_000 + b"\n",
-    b"no end",
+    *("é € 😀 \u2028 \u202e\n".encode(), b"\xff\xfe caf\xe9\nwhole\n\xed\xa0\x80\n", b"10%\r20%\r100%\r\n"),
+    *(b"\n\n", b"x" * 200_000 + b"\n", "€".encode() * 50_000 + b"\n", b"\xff" * 100_000 + b"\n", b"no end"),
 ]
 
 

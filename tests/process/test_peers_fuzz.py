@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE
 from launcher.channel.turned_away import NAMED_MAX
-from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
 from launcher.core.messages import render as render_message
 from launcher.preemption.events import ANNOUNCED
@@ -346,36 +345,6 @@ def flood(hub: LiveHub, count: int) -> None:
         caller.say({**make_join(index + 2, 2), "host": f"stranger{index}"})
         caller.drain()
     wait_for(lambda: len(hub.hub.acceptor) == 0, "all are gone")
-
-
-def test_a_hello_that_comes_too_late_is_hardly_read(hub: LiveHub) -> None:
-    """Whoever is none of the job's nodes costs no look for secrets in thousands of texts."""
-    kept = len(messages_of_core._facts)
-    caller = Caller(hub.port)
-    caller.say(
-        make_join(1, 2, session="another", settings={f"NAME{index}": "x" * 200 for index in range(64)})
-    )
-    assert "a job that runs already" in str(caller.hear("busy")["why"])
-    caller.drain()
-    assert len(messages_of_core._facts) == kept
-
-
-def test_strangers_who_say_something_new_each_time_do_not_hide_others() -> None:
-    """What a kind of reason was about in each case is no kind of its own."""
-    with live_hub(2) as live:
-        member = Caller(live.port)
-        member.say(make_join(1, 2))
-        member.hear("start")
-        flood(live, 200)
-        for size in range(FRAME_LIMIT_BYTES + 1, FRAME_LIMIT_BYTES + 40):
-            oversized = Caller(live.port)
-            oversized.socket.sendall(struct.pack(">I", size) + bytes(16))
-            oversized.drain()
-        with call(live.port) as caller:
-            caller.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert caller.recv(64) == b""
-        wait_for(lambda: any("does not speak" in line for line in live.said), "it is named")
-        member.socket.close()
 
 
 def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None:

@@ -69,12 +69,9 @@ def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> Non
         ("-um torch.distributed.run t.py", "-u -m torch.distributed.run t.py"),
         ("-mtorch.distributed.run t.py", "-m torch.distributed.run t.py"),
         ("-X dev -BIum mod -m x", "-X dev -BIu -m mod -m x"),
-        ("-m mod -mx", "-m mod -mx"),
-        ("-u t.py -um x", "-u t.py -um x"),
-        ("-uc code -um x", "-uc code -um x"),
-        ("-Wm -Xm t.py", "-Wm -Xm t.py"),
-        ("-u - -um x", "-u - -um x"),
-        ("-um", "-u -m"),
+        *(("-m mod -mx", "-m mod -mx"), ("-u t.py -um x", "-u t.py -um x")),
+        *(("-uc code -um x", "-uc code -um x"), ("-Wm -Xm t.py", "-Wm -Xm t.py")),
+        *(("-u - -um x", "-u - -um x"), ("-um", "-u -m")),
     ],
 )
 def test_a_module_is_a_word_of_its_own(written: str, line: str) -> None:
@@ -198,12 +195,9 @@ def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: 
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("rnu", "did you mean launcher run?"),
-        ("snapshto", "did you mean launcher snapshot?"),
-        ("version", "did you mean launcher --version?"),
-        ("launch", "did you mean launcher run?"),
-        ("python", "launcher run -- python ...;"),
-        ("train.py", "launcher run -- train.py ...;"),
+        *(("rnu", "did you mean launcher run?"), ("snapshto", "did you mean launcher snapshot?")),
+        *(("version", "did you mean launcher --version?"), ("launch", "did you mean launcher run?")),
+        *(("python", "launcher run -- python ...;"), ("train.py", "launcher run -- train.py ...;")),
     ],
 )
 def test_a_word_that_is_no_command_is_told_what_may_be_meant(word: str, meant: str) -> None:

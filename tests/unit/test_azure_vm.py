@@ -63,19 +63,13 @@ class Answer(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("size", "gpus", "ports", "rate"),
     [
-        ("Standard_ND96isr_H200_v5", 8, 8, 400),
-        ("STANDARD_nd96isr_h100_V5", 8, 8, 400),
-        ("Standard_ND96is_H100_v5", 8, 0, None),
-        ("Standard_ND96amsr_A100_v4", 8, 8, 200),
-        ("Standard_ND40rs_v2", 8, 1, 100),
-        ("Standard_NC24rs_v3", 4, 1, 56),
+        *(("Standard_ND96isr_H200_v5", 8, 8, 400), ("STANDARD_nd96isr_h100_V5", 8, 8, 400)),
+        *(("Standard_ND96is_H100_v5", 8, 0, None), ("Standard_ND96amsr_A100_v4", 8, 8, 200)),
+        *(("Standard_ND40rs_v2", 8, 1, 100), ("Standard_NC24rs_v3", 4, 1, 56)),
         ("Standard_NC12s_v3", 2, 0, None),
         ("Standard_NC128ds_xl_RTXPRO6000BSE_v6", None, 0, None),
-        ("Standard_HB120rs_v3", 0, 1, 200),
-        ("Standard_HB120-16rs_v3", 0, 1, 200),
-        ("Standard_HB176-24rs_v4", 0, 1, 400),
-        ("Standard_HX176-96rs", 0, 1, 400),
-        ("hc44rs", 0, 1, 100),
+        *(("Standard_HB120rs_v3", 0, 1, 200), ("Standard_HB120-16rs_v3", 0, 1, 200)),
+        *(("Standard_HB176-24rs_v4", 0, 1, 400), ("Standard_HX176-96rs", 0, 1, 400), ("hc44rs", 0, 1, 100)),
     ],
 )
 def test_sizes_are_found_in_any_case(size: str, gpus: int | None, ports: int, rate: int | None) -> None:
@@ -162,11 +156,8 @@ def test_azure_is_certain_by_firmware_by_batch_or_by_a_size(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"", 200),
-        (b"Standard_ND96isr_H200_v5", 404),
-        (b"<html>login</html>", 200),
-        (b"x" * (SIZE_LIMIT + 1), 200),
-        (b"\xff\x1b[31m", 200),
+        *((b"", 200), (b"Standard_ND96isr_H200_v5", 404), (b"<html>login</html>", 200)),
+        *((b"x" * (SIZE_LIMIT + 1), 200), (b"\xff\x1b[31m", 200)),
     ],
 )
 def test_an_answer_that_is_no_size_is_none(body: bytes, status: int) -> None:

@@ -280,9 +280,9 @@ def test_the_ways_of_a_node_are_read(tmp_path: Path) -> None:
     assert read_node(host, {}, "n", None).nvlink_gbps == pytest.approx(3825, rel=1e-3)
     # Seven ports beside eight: all go at that pace.
     nodes = [ways("node0", port_gbps=IB8), ways("node1", port_gbps=IB8[:7]), ways("node2", port_gbps=IB8)]
-    found = plan_expectation(nodes, "nccl", 8)
-    assert found.gbps == 2800
-    (note,) = found.notes
+    expected = plan_expectation(nodes, "nccl", 8)
+    assert expected.gbps == 2800
+    (note,) = expected.notes
     assert note.startswith("node1 has 7 usable InfiniBand ports, node0 has 8")
 
 

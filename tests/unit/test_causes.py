@@ -257,40 +257,81 @@ REMOTE = (
 )
 SPOKEN: dict[str, tuple[str, list[str]]] = {
     "refused": (raised("ConnectionRefusedError: [Errno 111] Connection refused"), ["connection-refused"]),
-    "store: gone":
-     (raised("torch.distributed.DistNetworkError: recvValue failed on SocketImpl(fd=12): Failed to recv, got 0 bytes."
-" Connection was likely closed. Did the remote server shutdown or crash?"), ["store-lost"]),
-    "CUDA: memory":
-     (raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
-"79.15 GiB of which 1.20 GiB is free."), ["cuda-out-of-memory"]),
+    "store: gone": (
+        raised(
+            "torch.distributed.DistNetworkError: recvValue failed on SocketImpl(fd=12): Failed to recv, got 0 bytes."
+            " Connection was likely closed. Did the remote server shutdown or crash?"
+        ),
+        ["store-lost"],
+    ),
+    "CUDA: memory": (
+        raised(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+            "79.15 GiB of which 1.20 GiB is free."
+        ),
+        ["cuda-out-of-memory"],
+    ),
     "CUDA: assert": (raised("RuntimeError: CUDA error: device-side assert triggered"), ["gpu-program-fault"]),
     "DataLoader: killed": (raised(f"{LOADER}: Killed. "), ["worker-killed"]),
     "module": (raised("ModuleNotFoundError: No module named 'deepspeed'"), ["import-error"]),
     "reset": (raised("ConnectionResetError: [Errno 104] Connection reset by peer"), ["connection-lost"]),
-    "gloo: closed":
-     (raised("RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5333."),
-     ["gloo-peer-lost"]),
-    "DataLoader: no room":
-     (raised("RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call " 'last):\n  File "x"\nRuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: ' "No space left on device (28)"), ["shm-full"]),
+    "gloo: closed": (
+        raised(
+            "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5333."
+        ),
+        ["gloo-peer-lost"],
+    ),
+    "DataLoader: no room": (
+        raised(
+            "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+            'last):\n  File "x"\nRuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: '
+            "No space left on device (28)"
+        ),
+        ["shm-full"],
+    ),
     "nccl: remote": (raised(f"{NCCL}, {REMOTE}"), ["nccl-peer-lost"]),
-    "nccl: shm":
-     (raised(f"{NCCL}, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
-     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
-     "Last error:\nError while creating shared memory segment /dev/shm/nccl-EoOvZr (size 7340384)"),
-     ["shm-full", "nccl-system-error"]),
-    "nccl: same GPU":
-     (raised(f"{NCCL}, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\n"
-     "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
-     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
-     ["gpu-shared-by-ranks", "nccl-misused"]),
-    "NCCL: no interface":
-     (raised("torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n" "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n" "Bootstrap : no socket interface found"), ["nccl-no-interface", "nccl-misused"]),
-    "RDMA: locked memory":
-     ("node0:31:60 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n" + raised(f"{NCCL}, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call failed."), ["locked-memory", "nccl-system-error"]),
-    "DeepSpeed: local rank":
-     (raised("AssertionError: LOCAL_RANK (0) != OMPI_COMM_WORLD_LOCAL_RANK (1), not sure how to proceed as we're seeing " "conflicting local rank info."), ["local-ranks-differ"]),
-    "ssh: key":
-     ("root@10.0.0.5: Permission denied (publickey,password).\r\nORTE was unable to reliably start one or more daemons.\n", ["mpi-daemons", "ssh-refused"]),
+    "nccl: shm": (
+        raised(
+            f"{NCCL}, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+            "Last error:\nError while creating shared memory segment /dev/shm/nccl-EoOvZr (size 7340384)"
+        ),
+        ["shm-full", "nccl-system-error"],
+    ),
+    "nccl: same GPU": (
+        raised(
+            f"{NCCL}, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
+        ),
+        ["gpu-shared-by-ranks", "nccl-misused"],
+    ),
+    "NCCL: no interface": (
+        raised(
+            "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+            "Bootstrap : no socket interface found"
+        ),
+        ["nccl-no-interface", "nccl-misused"],
+    ),
+    "RDMA: locked memory": (
+        "node0:31:60 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
+        + raised(
+            f"{NCCL}, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call failed."
+        ),
+        ["locked-memory", "nccl-system-error"],
+    ),
+    "DeepSpeed: local rank": (
+        raised(
+            "AssertionError: LOCAL_RANK (0) != OMPI_COMM_WORLD_LOCAL_RANK (1), not sure how to proceed as we're seeing "
+            "conflicting local rank info."
+        ),
+        ["local-ranks-differ"],
+    ),
+    "ssh: key": (
+        "root@10.0.0.5: Permission denied (publickey,password).\r\nORTE was unable to reliably start one or more daemons.\n",
+        ["mpi-daemons", "ssh-refused"],
+    ),
     "breakpoint": (raised("bdb.BdbQuit"), ["input-missing"]),
     "input": (raised("EOFError: EOF when reading a line"), ["input-missing"]),
     "tty": (raised("OSError: [Errno 6] No such device or address: '/dev/tty'"), ["input-missing"]),

@@ -68,8 +68,8 @@ def test_every_cause_and_consequence_is_documented() -> None:
         symptom.code for symptom in read_symptoms().values() if symptom.consequence
     ]
     # Number and who is at fault.
-    table = {int(row[0]): row[2] for row in rows("Causes") if row[0].isdecimal()}
-    assert table == {number: meaning.fault for number, meaning in XIDS.items()}
+    xids = {int(row[0]): row[2] for row in rows("Causes") if row[0].isdecimal()}
+    assert xids == {number: meaning.fault for number, meaning in XIDS.items()}
 
 
 def test_every_key_of_the_record_is_documented() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.machine.host import Host
-from launcher.machine.infiniband import Port, is_usable, parse_pkey, parse_rate, parse_state, read_ports
+from launcher.machine.infiniband import Port, is_usable, parse_pkey, read_ports
 from launcher.machine.numa import parse_pci_path
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
@@ -224,33 +224,6 @@ def test_any_text_anywhere_is_survived(files: dict[str, str], device: str, targe
     for port in read_ports(replay({"environ": {}, "files": recorded})):
         assert not is_usable(port) or files["state"].strip() == "4: ACTIVE"
         assert port.rate_gbps is None or 0 < port.rate_gbps < 1e6
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        *(("4: ACTIVE", "ACTIVE"), ("1: DOWN", "DOWN"), ("2: INIT", "INIT"), ("3: ARMED", "ARMED")),
-        ("5: ACTIVE_DEFER", "ACTIVE_DEFER"),
-        *(("1: ACTIVE", None), ("4:ACTIVE", None), ("ACTIVE", None), ("4: active", None)),
-        *(("6: UNKNOWN", None), ("", None)),
-    ],
-)
-def test_a_state_is_the_pair_that_the_kernel_writes(text: str, expected: str | None) -> None:
-    """Number and name must agree."""
-    assert expected == parse_state(text)
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        *(("400 Gb/sec (4X NDR)", 400.0), ("2.5 Gb/sec (1X SDR)", 2.5), ("100 Gb/sec", 100.0)),
-        *(("0 Gb/sec (4X SDR)", None), ("400", None), ("400 Mb/sec", None), (". Gb/sec", None)),
-        *(("-5 Gb/sec", None), ("1_0 Gb/sec", None), ("9999999 Gb/sec", None)),
-    ],
-)
-def test_a_rate_is_a_number_of_gigabits(text: str, expected: float | None) -> None:
-    """Not a number, not too big, not zero."""
-    assert expected == parse_rate(text)
 
 
 def test_numbers_are_in_the_kernels_form() -> None:

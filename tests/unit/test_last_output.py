@@ -148,8 +148,8 @@ raise ValueError("this one")
     words = say(f"start\r\n{BAR}{TRACEBACK}")
     assert words.lines == ("start", BAR.rpartition("\r")[2])
     assert words.exception == "ValueError: no"
-    marked = say(f"{BAR}[rank0]: Traceback (most recent call last):\n[rank0]: {FRAME}\n[rank0]: E: no")
-    assert marked.exception == "E: no"
+    words = say(f"{BAR}[rank0]: Traceback (most recent call last):\n[rank0]: {FRAME}\n[rank0]: E: no")
+    assert words.exception == "E: no"
     assert clean_lines(BAR + "\r" + " " * 60 + "\r") == [BAR.rpartition("\r")[2]]
 
 

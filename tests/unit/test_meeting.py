@@ -205,17 +205,15 @@ def test_a_launcher_that_came_and_died_is_missed(leave: Callable[[socket], None]
             assert "1 of 3 nodes were lost within 1 s: node 1: it had joined, and " in str(told.result())
 
 
-def test_a_launcher_that_is_started_anew_is_heard() -> None:
-    """Its predecessor has gone."""
+@pytest.mark.slow
+def test_a_launcher_that_comes_again_is_the_same() -> None:
+    """One that is started anew is heard; what it had before is dead."""
+    # Its predecessor has gone.
     with first(count=3) as (port, told):
         Guest(port, word(1, 3)).socket.close()
         with Guest(port, word(2, 3), "127.0.0.3"):
             assert attend(port, 1, 3) == told.result() == (FIRST, SECOND, "127.0.0.3")
-
-
-@pytest.mark.slow
-def test_a_launcher_that_calls_again_is_the_same() -> None:
-    """What it had before is dead, as far as it knows."""
+    # What it had before is dead, as far as it knows.
     with (
         first(count=3, timeout_s=1.0) as (port, told),
         Guest(port, word(1, 3)) as before,

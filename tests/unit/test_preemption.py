@@ -47,22 +47,13 @@ def context(priority: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("environ", "asked", "service"),
     [
-        ({}, None, None),
-        ({}, "off", None),
-        ({}, "aws", "aws"),
-        ({BATCH_DEDICATED: "true"}, None, None),
-        ({BATCH_DEDICATED: ""}, None, None),
-        ({BATCH_DEDICATED: "false"}, None, "azure"),
-        ({BATCH_DEDICATED: "False"}, "auto", "azure"),
-        ({BATCH_DEDICATED: "false"}, "off", None),
-        ({BATCH_DEDICATED: "false"}, "gcp", "gcp"),
-        (context(None), None, None),
-        (context("Dedicated"), None, None),
-        (context("LowPriority"), None, "azure"),
-        (context("low_priority"), None, "azure"),
-        (context("Spot"), None, "azure"),
-        (context(["Spot"]), None, None),
-        ({CONTEXT: "vm_priority: Spot"}, None, None),
+        *(({}, None, None), ({}, "off", None), ({}, "aws", "aws"), ({BATCH_DEDICATED: "true"}, None, None)),
+        *(({BATCH_DEDICATED: ""}, None, None), ({BATCH_DEDICATED: "false"}, None, "azure")),
+        *(({BATCH_DEDICATED: "False"}, "auto", "azure"), ({BATCH_DEDICATED: "false"}, "off", None)),
+        *(({BATCH_DEDICATED: "false"}, "gcp", "gcp"), (context(None), None, None)),
+        *((context("Dedicated"), None, None), (context("LowPriority"), None, "azure")),
+        *((context("low_priority"), None, "azure"), (context("Spot"), None, "azure")),
+        *((context(["Spot"]), None, None), ({CONTEXT: "vm_priority: Spot"}, None, None)),
     ],
 )
 def test_who_is_asked(environ: Mapping[str, str], asked: str | None, service: str | None) -> None:
@@ -155,13 +146,9 @@ def test_azure_names_the_machine_and_the_time() -> None:
 @pytest.mark.parametrize(
     ("changed", "count"),
     [
-        ({"Resources": ["vm_10"]}, 0),
-        ({"Resources": "vm_1"}, 0),
-        ({"Resources": [None, {}, "vm_1"]}, 1),
-        ({"EventType": "Freeze"}, 0),
-        ({"EventType": ["Preempt"]}, 0),
-        ({"EventType": "Reboot"}, 1),
-        ({"EventType": "Redeploy"}, 1),
+        *(({"Resources": ["vm_10"]}, 0), ({"Resources": "vm_1"}, 0)),
+        *(({"Resources": [None, {}, "vm_1"]}, 1), ({"EventType": "Freeze"}, 0)),
+        *(({"EventType": ["Preempt"]}, 0), ({"EventType": "Reboot"}, 1), ({"EventType": "Redeploy"}, 1)),
         ({"EventType": "Terminate"}, 1),
     ],
 )

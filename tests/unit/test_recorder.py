@@ -335,9 +335,9 @@ def test_who_waits_is_not_blamed() -> None:
     first = make_dump([waiting(7)], world)
     third = make_dump([make_entry(6), waiting(4, group=pair, pg_id=2, line=40)], world)
     fourth = make_dump([make_entry(6), make_entry(3, group=pair, pg_id=2, line=33)], world)
-    found = conclude(read_all(first, first, third, fourth))
-    assert {one.ranks for one in found} == {(3,)}
-    assert any("all_reduce number 4 of process group 2 (mesh_tp)" in one.sentence for one in found)
+    several = conclude(read_all(first, first, third, fourth))
+    assert {one.ranks for one in several} == {(3,)}
+    assert any("all_reduce number 4 of process group 2 (mesh_tp)" in one.sentence for one in several)
     # Each of two ranks waits in the group that the other one has not come to.
     groups = {"1": ("dp", [0, 1]), "2": ("tp", [0, 1])}
     first = make_dump([waiting(5, group=("1", "dp"), pg_id=1)], groups)

@@ -127,8 +127,8 @@ def test_nodes_are_blamed_for_what_is_theirs() -> None:
     (bad,) = find_bad([failed(0), failed(1, cause="", status=3), failed(2)], is_alone=False)
     assert str(bad) == "vm (2 x killed)"
     attempts = [failed(0, cause="node-lost"), failed(1, cause="gpu-xid", node=2)]
-    bad = find_bad(attempts, is_alone=False, shared=frozenset({"vm"}))
-    assert list(render_bad(bad)) == ["bad nodes: node 1 (vm) (1 x node-lost), node 2 (vm) (1 x gpu-xid)"]
+    several = find_bad(attempts, is_alone=False, shared=frozenset({"vm"}))
+    assert list(render_bad(several)) == ["bad nodes: node 1 (vm) (1 x node-lost), node 2 (vm) (1 x gpu-xid)"]
     attempts = [failed(0, cause="node-lost"), failed(1, cause="gpu-xid", node=2)]
     (bad,) = find_bad(attempts, is_alone=False)
     assert str(bad) == "vm (1 x node-lost, 1 x gpu-xid)"

@@ -118,19 +118,12 @@ def test_a_short_signature_outside_an_address_is_hidden_if_it_looks_like_one(sha
     ] == []
 
 
-def test_keys_in_a_list_are_hidden_if_they_look_like_keys() -> None:
-    """Of a variable that may as well have the names of columns."""
-    assert MIXED not in redact(f"MY_KEYS=a,{MIXED}") and HEX40 not in redact(f"MY_KEYS={HEX40},a")
-
-
-def test_ordinary_line_loses_nothing() -> None:
-    """Losses, shapes, sums, tokens of text and words that begin like a secret's name stay."""
-    assert [redact(line) for line in LINES] == LINES
-
-
 @pytest.mark.slow
-def test_documents_and_goldens_lose_next_to_nothing() -> None:
-    """What this project itself says and prints; an entry more here needs a reason."""
+def test_ordinary_text_loses_next_to_nothing() -> None:
+    """Losses, sums, words that begin like a secret's name, and what this project says."""
+    # Losses, shapes, sums, tokens of text and words that begin like a secret's name stay.
+    assert [redact(line) for line in LINES] == LINES
+    # What this project itself says and prints; an entry more here needs a reason.
     listed = [
         *("git", "ls-files", "docs", "examples", "tests/golden", "README.md", "CHANGELOG.md"),
         "SECURITY.md",
@@ -162,11 +155,14 @@ def test_rest_of_a_private_key_is_hidden(join: str, first: int) -> None:
     assert shown.startswith("error: bad key\n") and shown.endswith("\nand what follows")
 
 
-def test_last_lines_of_a_private_key_are_hidden() -> None:
-    """One line and the end of the frame are enough, too."""
+def test_the_rest_and_the_last_lines_of_a_private_key_are_hidden() -> None:
+    """Keys in a list, and what a list leaves open, are known."""
+    # One line and the end of the frame are enough, too.
     end = "-----END RSA PRIVATE" + " KEY-----"
     assert redact(f"a b: c\nAb3d\nAA==\n{end}\nd") == f"a b: c\n{MARKER}\n{MARKER}\n{end}\nd"
     assert KEY[1] not in redact(f"{KEY[1]}\\n{end}\\n")
+    # Of a variable that may as well have the names of columns.
+    assert MIXED not in redact(f"MY_KEYS=a,{MIXED}") and HEX40 not in redact(f"MY_KEYS={HEX40},a")
 
 
 @pytest.mark.parametrize(
@@ -276,8 +272,9 @@ def test_what_comes_from_outside_is_cut_after_its_secrets_are_taken_out(place: i
     assert [one for one in shown if PLAIN[:4] in redact(str(one))] == []
 
 
-def test_a_variable_with_a_secrets_name_is_hidden_as_a_whole() -> None:
-    """Its value may have blanks and quotes, and look like nothing."""
+def test_a_variable_and_a_long_line_are_quoted_safely(tmp_path: Path) -> None:
+    """One with a secret's name as a whole, a line of a hostfile short."""
+    # Its value may have blanks and quotes, and look like nothing.
     for name in ("OTEL_EXPORTER_OTLP_HEADERS", "MY_TOKEN", "DB_PASS"):
         setting = Setting(name, "a 'b", "typed")
         assert plan_json.describe_setting(setting, {name: "c d"}) == {
@@ -287,10 +284,7 @@ def test_a_variable_with_a_secrets_name_is_hidden_as_a_whole() -> None:
             "inherited": MARKER,
             "kept": False,
         }
-
-
-def test_a_long_line_of_a_hostfile_is_quoted_short(tmp_path: Path) -> None:
-    """The message names the line, quotes little of it, and none of its secrets."""
+    # The message names the line, quotes little of it, and none of its secrets.
     (tmp_path / "hosts").write_text("password" * 12_500 + "\n")
     with pytest.raises(UsageError) as caught:
         read_hostfile(str(tmp_path / "hosts"), "--hostfile", Host())

@@ -58,12 +58,6 @@ def test_a_warning_does_not_explain_a_signal(code: int) -> None:
     assert codes(find_causes(death(-9, warned + oom), UNKNOWN, EMPTY_HOST)) == ["out-of-memory"]
 
 
-def test_an_exception_comes_before_a_signal() -> None:
-    """mpirun kills the others with a signal after one has raised an exception."""
-    text = raised("ValueError: no") + "mpirun noticed that process rank 1 exited on signal 9 (Killed).\n"
-    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
-
-
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -95,8 +89,12 @@ def test_a_line_about_an_exception_is_none(line: str) -> None:
     assert read_last_output(f"{line}\nepoch 4\n".encode(), None).exception == ""
 
 
-def test_an_exception_of_a_starter_does_not_hide_the_childs() -> None:
-    """accelerate and others raise CalledProcessError below the traceback of their child."""
+def test_an_exception_comes_before_what_follows_from_it() -> None:
+    """mpirun's signals, and the CalledProcessError of a starter."""
+    # mpirun kills the others with a signal after one has raised an exception.
+    text = raised("ValueError: no") + "mpirun noticed that process rank 1 exited on signal 9 (Killed).\n"
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
+    # accelerate and others raise CalledProcessError below the traceback of their child.
     theirs = raised(
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1."
     )
