@@ -82,17 +82,6 @@ def test_command_passes_through(kind: str, request: pytest.FixtureRequest, on: R
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["cluster", "loopback"])
-def test_agent_starts_from_an_empty_environment(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
-    """PATH and HOME as from a stock sshd, PWD from the shell, TMPDIR of the node; nothing else."""
-    cluster: Cluster = request.getfixturevalue(kind)
-    first, second = cluster.nodes
-    done = on(cluster, first, [cluster.agent, second.hostname, "env"], env={**CLEAN, "LEAK": "1"})
-    assert names(done.stdout) == {"HOME", "PATH", "PWD", "TMPDIR"}
-    assert "PATH=/usr/local/sbin:" in done.stdout
-
-
-@pytest.mark.thorough
 @pytest.mark.root
 def test_agent_reaches_the_right_node(cluster: Cluster, on: Run) -> None:
     """Names and addresses lead to the node; a signal's status is 128+n; a dead node gives 255."""

@@ -101,15 +101,6 @@ def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi", "slurm"])
-def test_plain_python_is_one_rank(like: str, environment: Path) -> None:
-    """Where the platform starts one process per rank, ``python train.py`` is that rank."""
-    need_namespaces()
-    python = str(environment / "bin" / "python")
-    assert_sum(rehearse(like, 2, "process", python, ALLREDUCE), nodes=["0", "0", "1", "1"])
-
-
 @pytest.fixture(scope="module", params=[sys.version_info[1], 8], ids=lambda minor: f"3.{minor}")
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a Python with the hook: one that plans by itself, and one that asks the launcher's."""

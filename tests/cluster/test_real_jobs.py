@@ -67,18 +67,6 @@ def test_every_mpi_runs_per_rank_and_per_node(family: str, scope: str) -> None:
     assert_sum(rehearse(*words, "--", *ALLREDUCE, path=mpi.environ["PATH"]))
 
 
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_intel_mpi_without_a_master_is_a_named_error() -> None:
-    """Nothing in Intel MPI's environment names rank 0's host: stop, and say what to type."""
-    need_namespaces()
-    mpi = find_mpi("impi")
-    words = ("--like", "openmpi", "--nodes", "2", "--processes", "1")
-    done = rehearse(*words, "--", "true", path=mpi.environ["PATH"])
-    assert done.returncode != 0
-    assert "master_addr" in done.stderr and "--master-addr HOST" in done.stderr
-
-
 @pytest.mark.mpi
 def test_hydras_cyclic_ranks_get_their_true_node() -> None:
     """One rank per host in turn (-ppn 1, 4 ranks): the node is the proxy's, never rank // local size."""

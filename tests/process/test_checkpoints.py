@@ -149,7 +149,7 @@ def test_the_example_takes_the_steps_it_would_have_taken(tmp_path: Path) -> None
 
 
 def test_sigterm_saves_the_checkpoint_of_every_process(tmp_path: Path) -> None:
-    """At one step: around Python, around bash, which dies of it, and as process 1, to which no signal is lost.
+    """At one step: around Python, around bash, which dies of it, and as process 1, which loses no signal.
 
     Each start goes on where the one before was stopped.
     """
