@@ -167,6 +167,16 @@ def test_a_batch_script_on_two_nodes_is_refused(slurm: SlurmCluster) -> None:
     assert "srun launcher run -- COMMAND" in done.stderr
 
 
+@pytest.mark.thorough
+def test_srun_in_a_batch_script_is_the_way(slurm: SlurmCluster) -> None:
+    """What the refusal says to type works, though the step inherits what the script was told."""
+    done = slurm.run_script("srun " + shlex.join(RUN), "-N2", "--ntasks-per-node=1")
+    assert lines(done) == [
+        "0/2 0/1 node 0 is node0, process of node0",
+        "1/2 0/1 node 1 is node1, process of node0",
+    ]
+
+
 @pytest.mark.parametrize("way", [(), ("srun", "--interactive", "--preserve-env")], ids=["local", "step"])
 def test_a_shell_in_an_allocation_is_refused(slurm: SlurmCluster, way: tuple[str, ...]) -> None:
     """Salloc's shell, on the node it is typed on or as the interactive step on the first, is no task."""
