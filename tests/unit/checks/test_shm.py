@@ -54,12 +54,14 @@ def test_size_by_processes_and_gpus(tmp_path: Path, size: int, gpus: int, proces
     assert only(look(case(host(tmp_path, size, gpus=gpus), process_count=processes))).level == level
 
 
-def test_shm_that_is_full_or_not_there(tmp_path: Path) -> None:
-    """What dead processes left takes the space of those to come."""
-    # What dead processes left there takes the space of those to come.
+def test_full(tmp_path: Path) -> None:
+    """What dead processes left there takes the space of those to come."""
     found = only(look(case(host(tmp_path, 8 * GIB, MIB))))
     assert (found.level, found.found) == (PROBLEM, "1 MiB free of 8 GiB") and "rm /dev/shm/" in found.fix
-    # No /dev/shm at all.
+
+
+def test_not_there(tmp_path: Path) -> None:
+    """No /dev/shm at all."""
     found = only(look(case(Machine(tmp_path))))
     assert (found.level, found.found) == (PROBLEM, "no such folder")
     assert found.fix == "mkdir -p /dev/shm && mount -t tmpfs -o size=8g tmpfs /dev/shm"
