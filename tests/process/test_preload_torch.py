@@ -58,6 +58,23 @@ def test_training_is_the_same_to_the_digit(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_record_writes_the_error(tmp_path: Path) -> None:
+    """The report quotes it, as without."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os\nfrom torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main():\n    if os.environ['RANK'] == '1': raise ValueError('of rank 1')\n"
+        "    import time; time.sleep(600)\nmain()\n"
+    )
+    record = tmp_path / "failure.json"
+    done = launch(*TWO, "--preload", "torch", "--failure-file", str(record), str(script))
+    assert done.returncode == 1 and USED in done.stderr
+    told = json.loads(record.read_text())
+    assert told["rank"] == 1 and told["exception"] == "ValueError: of rank 1"
+    assert "template.py" not in told["traceback"]
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("example", "module"),
     [

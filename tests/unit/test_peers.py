@@ -520,7 +520,9 @@ def test_strangers_are_named_once_and_counted_in_bounded_memory() -> None:
     said: list[str] = []
     strangers = TurnedAway(keep(said))
     for index in range(1000):
-        strangers.note("192.0.2.1", f"sent an invalid message: a frame of {index} bytes")  # one kind of reason
+        strangers.note(
+            "192.0.2.1", f"sent an invalid message: a frame of {index} bytes"
+        )  # one kind of reason
         strangers.note(f"10.0.0.{index % 100}", "noise\x1b")
     assert sum("192.0.2.1" in line for line in said) == 1
     assert len(said) == len(strangers.counts) == NAMED_MAX
