@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("preload_torch")]
 TWO = ("run", "--nproc-per-node", "2")
 USED = " imported once, "
 TRAINS = """
+import json
 import os
 import torch
 import torch.distributed as dist

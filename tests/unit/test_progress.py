@@ -205,13 +205,6 @@ def test_memory_is_what_the_job_cannot_give_back(
     assert MemoryGauge(make_files(tmp_path, files)).read() == expected
 
 
-def test_memory_is_read_on_this_machine() -> None:
-    """Whatever cgroup this is: some memory is in use, and not more than there is."""
-    found = MemoryGauge(Host()).read()
-    assert found is not None
-    assert 0 < found[0] < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 NVML = r"""
 #include <string.h>
 static int fails(const char *what);
@@ -266,8 +259,13 @@ def test_the_gpus_that_the_job_sees_are_read(visible: str | None, busy: list[int
     assert all((use.memory_percent, use.used_bytes, use.total_bytes) == (40, 30, 80) for use in uses)
 
 
-def test_a_gpu_that_does_not_tell_its_use_still_has_memory(tmp_path: Path) -> None:
-    """A MIG instance has no utilization."""
+def test_memory_and_gpus_are_read_here(tmp_path: Path) -> None:
+    """Some memory is in use; a MIG instance has memory without utilization."""
+    # Whatever cgroup this is: some memory is in use, and not more than there is.
+    found = MemoryGauge(Host()).read()
+    assert found is not None
+    assert 0 < found[0] < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # A MIG instance has no utilization.
     uses = Nvml(build_nvml(tmp_path, "rates")).read()
     assert [(use.busy_percent, use.used_bytes) for use in uses] == [(None, 30), (None, 30)]
 
