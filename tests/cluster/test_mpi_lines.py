@@ -299,18 +299,6 @@ def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:
     assert "10.77.0.10" in words and "172.17.0.1" not in words
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("family", ["openmpi4", "openmpi5"], indirect=True)
-def test_the_variables_alone_make_a_line_that_was_typed_by_hand_work(head: Head) -> None:
-    """For both generations: the same variables hold the names of both."""
-    job = head.job()
-    line = (head.mpi.path, "--hostfile", job.hostfile, "-np", "4")
-    done = head.run(line, {**head.environ, **dict(plan_variables(job))})
-    assert places(head.read(done)) == TWO_EACH
-    without = head.run((*line, "--allow-run-as-root"), head.environ)
-    assert without.returncode != 0, "there is no sshd on these nodes"
-
-
 def test_the_users_words_win(head: Head) -> None:
     """Fewer ranks than planned, from the same line with one more option."""
     extra = ("-np" if head.mpi.dialect == "Open MPI" else "-n", "3")

@@ -107,12 +107,6 @@ def test_no_platform_gives_a_secret() -> None:
             assert not [name for name in start.environ if "TOKEN" in name or "KEY" in name]
 
 
-@pytest.mark.thorough
-def test_the_user_wins() -> None:
-    """A variable of the user's stands where the platform has one of that name."""
-    assert starts("azureml-pytorch", 1, MASTER_PORT="7000")[0].environ["MASTER_PORT"] == "7000"
-
-
 @pytest.mark.parametrize(
     ("like", "processes", "scope", "message"),
     [

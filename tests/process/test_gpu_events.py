@@ -45,22 +45,27 @@ def test_an_event_is_evidence_of_a_bad_node(kind: int, number: int, said: str, t
     assert cause["retryable"] is True
 
 
-def test_an_event_is_judged_by_its_kind_and_the_job(tmp_path: Path) -> None:
-    """A fault of the program is no bad node; of a job that succeeds it is a line; without events nothing."""
-    # An Xid of the program repeats on another node.
+def test_a_fault_of_the_program_is_no_bad_node(tmp_path: Path) -> None:
+    """An Xid of the program repeats on another node."""
     gpu = StandIn(tmp_path)
     falls = (sys.executable, "-c", FALLS, str(gpu.has_events()), "8", "31", "3")
     done = launch(*RUN, "--", *falls, environ=gpu.environ(1))
     assert "cause: [gpu-xid] GPU 0000:3b:00: Xid 31" in done.stderr, done.stderr
     assert "bad nodes" not in done.stderr
-    # The node may fail the next one.
+
+
+def test_an_event_of_a_job_that_succeeds_is_a_line(tmp_path: Path) -> None:
+    """The node may fail the next one."""
     gpu = StandIn(tmp_path)
     falls = (sys.executable, "-c", FALLS, str(gpu.has_events()), "8", "79", "0")
     done = launch(*RUN, "--", *falls, environ=gpu.environ(1))
     assert done.returncode == 0
     assert done.stderr.count(f"launcher: warning: {LOST}") == 1, done.stderr
     assert "launcher: bad nodes: " in done.stderr
-    # A driver that has none, and an NVML that hangs in its first call: neither delays the job.
+
+
+def test_without_events_nothing_is_said(tmp_path: Path) -> None:
+    """A driver that has none, and an NVML that hangs in its first call: neither delays the job."""
     gpu = StandIn(tmp_path)
     done = launch(*RUN, "--", "true", environ=gpu.environ(1))
     assert (done.returncode, done.stderr) == (0, "")

@@ -338,8 +338,7 @@ print(find_unsafe(sys.argv[1] + "/launcher/hook"))
 
 
 def test_what_the_launchers_python_reads_is_writable_by_none(tmp_path: Path) -> None:
-    """Its pyvenv.cfg names the library that it runs; an installed package does not count."""
-    # Its pyvenv.cfg names the library that it runs.
+    """Its pyvenv.cfg names the library that it runs."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", "--copies", str(tmp_path / "venv")], check=True
     )
@@ -348,7 +347,10 @@ def test_what_the_launchers_python_reads_is_writable_by_none(tmp_path: Path) -> 
     (tmp_path / "venv" / "pyvenv.cfg").chmod(0o666)
     said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
     assert said == f"chmod go-w {tmp_path}/venv/pyvenv.cfg\n"
-    # But for installed packages, which the launcher's Python does not load.
+
+
+def test_a_library_that_others_can_change_is_found(tmp_path: Path) -> None:
+    """But for installed packages, which the launcher's Python does not load."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "x.py").touch()
     (tmp_path / "site-packages" / "x.py").chmod(0o666)

@@ -207,19 +207,24 @@ def test_what_is_no_environment(make_it: object, said: str, tmp_path: Path) -> N
     assert (done.returncode, said in done.stderr) == (64, True), done.stderr
 
 
-def test_what_is_not_an_environment_for_us_is_refused(tmp_path: Path) -> None:
-    """A Python that does not run, an old one, two places at once."""
-    # One of another architecture, for example.
+def test_a_python_that_does_not_run(tmp_path: Path) -> None:
+    """One of another architecture, for example."""
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_bytes(b"\x7fELF nonsense")
     python.chmod(0o755)
     done = hook("status", "--prefix", str(tmp_path))
     assert (done.returncode, "its Python does not run" in done.stderr) == (64, True)
-    # 3.7 has no command line at that moment, and no posix_spawn.
+
+
+def test_an_old_python(tmp_path: Path) -> None:
+    """3.7 has no command line at that moment, and no posix_spawn."""
     done = hook("install", "--prefix", need_python(7))
     assert (done.returncode, "needs 3.8 or newer" in done.stderr) == (64, True)
-    # A flag that would do nothing is refused.
+
+
+def test_two_places_at_once(tmp_path: Path) -> None:
+    """A flag that would do nothing is refused."""
     for words in (("--user", "--target", str(tmp_path)), ("--prefix", "/usr", "--target", str(tmp_path))):
         assert hook("install", *words).returncode == 64
     assert list(tmp_path.iterdir()) == []

@@ -54,15 +54,17 @@ def test_a_script_has_both(project: Path, lines: str) -> None:
     assert told == f"2 theirs their module {project}/launcher/__init__.py\n"
 
 
-def test_without_another_one_both_names_are_one(tmp_path: Path, project: Path) -> None:
-    """The same state, the same module, and exceptions that can be caught."""
-    # `launcher` stays, and has the same state.
+def test_without_another_one_both_names_are_one(tmp_path: Path) -> None:
+    """`launcher` stays, and has the same state."""
     (tmp_path / "train.py").write_text(
         "import cluster_launcher, launcher\nassert cluster_launcher.setup() is launcher.setup()\n"
         "import launcher.core.errors\nassert cluster_launcher.errors is launcher.core.errors\n"
         "print(cluster_launcher.__version__)\n"
     )
     assert run(tmp_path, "train.py", **RANK, **MASTER) == f"{__version__}\n"
+
+
+def test_its_exceptions_can_be_caught(project: Path) -> None:
     (project / "train.py").write_text(
         "import cluster_launcher as launcher\n"
         "try:\n    launcher.setup()\nexcept launcher.errors.EnvironmentUntrusted as error:\n"

@@ -221,6 +221,16 @@ def test_python_2_is_refused_by_name(pyz: Path, tmp_path: Path) -> None:
 # --- its folder
 
 
+def test_the_next_start_uses_what_is_there(file: File) -> None:
+    """Nothing is unpacked or compiled again."""
+    assert file.run("run", "--", "true", PYTHONDONTWRITEBYTECODE="1")[0] == 0
+    folder = file.folder()
+    before = {path: path.stat().st_ino for path in folder.rglob("*")}
+    assert any(path.suffix == ".pyc" for path in before)
+    assert file.run("run", "--", "true", PYTHONDONTWRITEBYTECODE="1")[0] == 0
+    assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
+
+
 def test_many_first_starts_make_one_folder(file: File) -> None:
     """As mpirun does: the first complete one gets the name, and the others use it."""
     started = [file.open("run", "--", "echo", "hi") for _ in range(8)]
@@ -229,16 +239,8 @@ def test_many_first_starts_make_one_folder(file: File) -> None:
     assert (file.folder() / "lib" / "launcher" / "__init__.py").is_file()
 
 
-def test_what_is_there_is_used_or_mended(file: File, tmp_path: Path) -> None:
-    """The next start unpacks nothing; what was cleaned up is mended; a damaged file is refused."""
-    # Nothing is unpacked or compiled again.
-    assert file.run("run", "--", "true", PYTHONDONTWRITEBYTECODE="1")[0] == 0
-    folder = file.folder()
-    before = {path: path.stat().st_ino for path in folder.rglob("*")}
-    assert any(path.suffix == ".pyc" for path in before)
-    assert file.run("run", "--", "true", PYTHONDONTWRITEBYTECODE="1")[0] == 0
-    assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
-    # Programs that clean up /tmp remove files that nothing has read for days.
+def test_what_was_cleaned_up_is_mended(file: File) -> None:
+    """Programs that clean up /tmp remove files that nothing has read for days."""
     assert file.run("run", "--", "true")[0] == 0
     package = file.folder() / "lib" / "launcher"
     shutil.rmtree(package / "cli")
@@ -248,7 +250,10 @@ def test_what_is_there_is_used_or_mended(file: File, tmp_path: Path) -> None:
     shutil.rmtree(package)
     (file.folder() / "files.txt").write_text("")
     assert file.run("run", "--", "echo", "hi") == (0, "hi\n", "")
-    # Of a download that was changed on its way: the hash of the content differs.
+
+
+def test_a_damaged_file_is_refused(file: File, tmp_path: Path) -> None:
+    """Of a download that was changed on its way: the hash of the content differs."""
     damaged = tmp_path / "damaged.pyz"
     with zipfile.ZipFile(file.pyz) as old, zipfile.ZipFile(damaged, "w") as new:
         new.writestr("__main__.py", old.read("__main__.py"))

@@ -34,9 +34,8 @@ def test_an_attempt_waits_until_the_memory_of_the_last_one_is_free(lists: str, t
     assert "GPU memory" not in done.stderr
 
 
-def test_the_wait_for_memory_has_an_end(tmp_path: Path) -> None:
-    """A line names GPU, bytes and process; a signal ends it; without a GPU there is none."""
-    # One line names the GPU, the bytes, and the process.
+def test_an_attempt_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """One line names the GPU, the bytes, and the process."""
     gpu = StandIn(tmp_path)
     holds = (sys.executable, "-c", HOLDS, str(gpu.path), "100000", "listed")
     done = launch(*FLAGS, *holds, environ=gpu.environ(0.5))
@@ -44,6 +43,9 @@ def test_the_wait_for_memory_has_an_end(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "in use\n"), done.stderr
     said = f"the last attempt still has GPU memory after 0.5 s: GPU 0 (40 GiB in use, pid {pid}); "
     assert done.stderr.count(said) == 1, done.stderr
+
+
+def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
     gpu = StandIn(tmp_path)
     holds = (sys.executable, "-c", HOLDS, str(gpu.path), "100000", "listed")
     with open_launcher(*FLAGS, *holds, environ=gpu.environ(60)) as process:
@@ -52,6 +54,9 @@ def test_the_wait_for_memory_has_an_end(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=10)
     assert process.returncode == 5
     assert "no restart: the launcher was told to end" in err
+
+
+def test_without_a_gpu_nvml_is_not_asked(tmp_path: Path) -> None:
     gpu = StandIn(tmp_path)
     (tmp_path / "sitecustomize.py").unlink()
     done = launch(*FLAGS, "sh", "-c", 'test "$LAUNCHER_ATTEMPT"', environ=gpu.environ(1))

@@ -150,8 +150,7 @@ def need_torch() -> None:
 
 @pytest.mark.root
 def test_a_real_oom_kill(small_cgroup: str) -> None:
-    """The verdict has the limit and both values of the counter, also behind a shell."""
-    # The kernel kills for the cgroup's limit: the verdict has the limit and the counter's two values.
+    """The kernel kills for the cgroup's limit: the verdict has the limit and the counter's two values."""
     record = judge(sys.executable, "-c", HUNGRY, JOIN=small_cgroup)
     assert (record["signal"], record["exit_status"], record["retryable"]) == ("SIGKILL", 137, True)
     file = "memory.oom_control" if "/memory/" in small_cgroup else "memory.events"
@@ -159,11 +158,19 @@ def test_a_real_oom_kill(small_cgroup: str) -> None:
     assert cause(record)["what"] == what
     assert record["verdict"] == f"rank 0 on node0 was killed by SIGKILL: {what}"
     assert record["stderr"] == "epoch 1"
-    # A wrapper script exits with 137, and the verdict is the same.
+
+
+@pytest.mark.root
+def test_a_real_oom_kill_behind_a_shell(small_cgroup: str) -> None:
+    """A wrapper script exits with 137, and the verdict is the same."""
     record = judge("sh", "-c", '"$0" -c "$1"; exit $?', sys.executable, HUNGRY, JOIN=small_cgroup)
     assert (record["signal"], record["exit_status"]) == (None, 137)
     assert cause(record)["code"] == "out-of-memory"
-    # The counter has not moved: somebody has sent it.
+
+
+@pytest.mark.root
+def test_a_sigkill_in_the_same_cgroup_is_not_called_oom(small_cgroup: str) -> None:
+    """The counter has not moved: somebody has sent it."""
     record = judge("sh", "-c", "kill -9 $$", JOIN=small_cgroup)
     assert cause(record)["code"] == "killed"
     assert "oom_kill stayed 0" in str(cause(record)["what"])
