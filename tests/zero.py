@@ -95,11 +95,7 @@ def write_tuned(folder: Path) -> tuple[str, ...]:
     (folder / "ds.json").write_text(json.dumps(config))
     script = (str(folder / "tuned.py"), "--out", str(folder / "out"))
     return (
-        sys.executable,
-        "-m",
-        "deepspeed.launcher.runner",
-        "--autotuning",
-        "tune",
+        *(sys.executable, "-m", "deepspeed.launcher.runner", "--autotuning", "tune"),
         *script,
         *("--deepspeed", "--deepspeed_config", str(folder / "ds.json")),
     )

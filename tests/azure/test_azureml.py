@@ -22,14 +22,6 @@ JOBS = sorted((HERE / "jobs").glob("*.yml"))
 ENVIRONMENTS = sorted(HERE.glob("environment*.yml"))
 CONTEXT_DEADLINE_S = 240.0
 KINDS = {"mpi": "Mpi", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}
-WRONG = {
-    "shm_size: 16g": ("shm_sise: 16g", "Unknown field"),
-    "instance_count: 2": ("instance_count: two", "Not a valid integer"),
-    "process_count_per_instance: 1": ("worker_count: 1", "Unknown field"),
-    "type: pytorch": ("type: torch", "is not in set"),
-    "environment: azureml:launcher-pytorch@latest": ("description: none", "Missing data for required field"),
-    "code: ../../../examples": ("code: ../../../no-examples", "no-examples"),
-}
 
 
 class Rehearsal(NamedTuple):
@@ -126,25 +118,6 @@ def test_every_file_is_in_the_documentation() -> None:
     assert [path.name for path in files if str(path.relative_to(ROOT)) not in text] == []
 
 
-def test_a_wrong_job_is_refused(tmp_path: Path) -> None:
-    """A field that does not exist, a value that is none, what is missing: so the test above can fail."""
-    text = (HERE / "jobs" / "pytorch-node.yml").read_text()
-    jobs = tmp_path / "docker" / "azureml" / "jobs"
-    jobs.mkdir(parents=True)
-    (tmp_path / "examples").mkdir()
-    files = []
-    for number, (right, (wrong, _)) in enumerate(WRONG.items()):
-        assert text.count(right) == 1
-        files.append(jobs / f"{number}.yml")
-        files[-1].write_text(text.replace(right, wrong))
-    right_file = jobs / "right.yml"
-    right_file.write_text(text)
-    *answers, accepted = folder.load("job", [*files, right_file])
-    assert accepted["error"] is None
-    for (wrong, says), answer in zip(WRONG.values(), answers, strict=True):
-        assert answer["error"] and says in answer["error"], f"{wrong}: {answer['error']}"
-
-
 @pytest.mark.xdist_group("contexts")
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
 def test_an_environment_is_one_for_azures_client(path: Path, contexts: Path, tmp_path: Path) -> None:
@@ -189,24 +162,6 @@ def test_jobs_run_in_environments_that_are_here(contexts: Path) -> None:
     assert sorted(made) == sorted(path.name for path in contexts.iterdir())
 
 
-@pytest.mark.xdist_group("contexts")
-def test_a_wrong_environment_is_refused(contexts: Path, tmp_path: Path) -> None:
-    """A field that does not exist, a context that was not made."""
-    text = (HERE / "environment.yml").read_text().replace("../../build/azureml", str(contexts))
-    wrong = {
-        "dockerfile_path: Dockerfile": ("dockerfile: Dockerfile", "Unknown field"),
-        "/pytorch": ("/not-made", "not-made"),
-        "name: launcher-pytorch": ("title: launcher-pytorch", "Unknown field"),
-    }
-    files = []
-    for number, (right, (replaced, _)) in enumerate(wrong.items()):
-        assert right in text
-        files.append(tmp_path / f"{number}.yml")
-        files[-1].write_text(text.replace(right, replaced))
-    for (replaced, says), answer in zip(wrong.values(), folder.load("environment", files), strict=True):
-        assert answer["error"] and says in answer["error"], f"{replaced}: {answer['error']}"
-
-
 @pytest.mark.parametrize("rehearsal", REHEARSALS, ids=lambda it: f"{it.job}-{it.case}")
 def test_a_job_plans_as_many_processes_as_it_says(rehearsal: Rehearsal, tmp_path: Path) -> None:
     """No error, in the scope that the distribution means, and every rank once."""
@@ -243,10 +198,3 @@ def test_parameter_servers_have_a_chief(tmp_path: Path) -> None:
     assert tasks == [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
     counted = {kind: len(hosts) for kind, hosts in configs[0]["cluster"].items()}
     assert counted == {"chief": 1, "ps": 1, "worker": 2}
-
-
-def test_the_environment_of_azures_clients_is_this_one() -> None:
-    """tools/setup.sh installs what is said here."""
-    text = (Path(ROOT) / "tools" / "setup.sh").read_text()
-    listed = re.search(r"^AZURE=\(([^)]*)\)$", text, flags=re.MULTILINE)
-    assert listed and tuple(listed[1].split()) == folder.LIBRARIES

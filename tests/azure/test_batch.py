@@ -20,20 +20,6 @@ HERE = Path(ROOT) / "docker" / "batch"
 TASKS = sorted(HERE.glob("*.json"))
 CASE = "azure_batch_2_nodes_gpus8"
 OPEN_MPI = {"path": "/usr/local/bin/mpirun", "family": "Open MPI", "version": "5.0.8"}
-WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
-    "unknownField: unknown field": ("", {"unknownField": 1}, ""),
-    "commandLine: required": ("", {}, "commandLine"),
-    "containerSettings.imageName: required": ("containerSettings", {}, "imageName"),
-    "coordinationCommandLine: required": ("multiInstanceSettings", {}, "coordinationCommandLine"),
-    "numberOfInstances: '2' is no int": ("multiInstanceSettings", {"numberOfInstances": "2"}, ""),
-    "commonResourceFiles[0].container: unknown field": (
-        "multiInstanceSettings",
-        {"commonResourceFiles": [{"container": "training-code"}]},
-        "",
-    ),
-    "autoUser.scope: 'node' is none of": ("userIdentity", {"autoUser": {"scope": "node"}}, ""),
-}
-"""What must be said of a task in whose part ("": the task itself) fields are set and one is taken away."""
 
 
 @lru_cache
@@ -52,20 +38,6 @@ def test_a_task_is_one_for_azures_client(path: Path) -> None:
     assert settings["numberOfInstances"] == 2 and settings["commonResourceFiles"]
     # Its container has the node's own network, or the addresses in Batch's lists are nobody's.
     assert "--network=host" in answer["written"]["containerSettings"]["containerRunOptions"].split()
-
-
-def test_a_wrong_task_is_refused(tmp_path: Path) -> None:
-    """The models themselves take anything: what `load` adds to them sees each of these."""
-    files = []
-    for number, (part, fields, missing) in enumerate(WRONG.values()):
-        task = json.loads((HERE / "mpirun-task.json").read_text())
-        edited = task[part] if part else task
-        edited.update(fields)
-        edited.pop(missing, None)
-        files.append(tmp_path / f"{number}.json")
-        files[-1].write_text(json.dumps(task))
-    for says, answer in zip(WRONG, folder.load("task", files), strict=True):
-        assert answer["error"] and says in answer["error"], f"{says}: {answer['error']}"
 
 
 def lines_of(name: str) -> tuple[list[str], list[str]]:

@@ -65,13 +65,3 @@ def test_launchers_of_one_process_each_are_told_them_too(job: Job, stay: str) ->
         assert one.status == 0, one.err
         named = [f"{address}:{port}" for address in addresses for port in (2222, 2223)]
         assert sorted(json.loads(one.out[one.out.index("{") :])["cluster"]["worker"]) == sorted(named)
-
-
-@pytest.mark.thorough
-def test_a_second_launcher_of_a_node_is_named(job: Job) -> None:
-    """Two nodes with one --node-rank: all are told, as in the roll call."""
-    for index, rank in ((0, 0), (1, 1), (2, 1)):
-        job.start(index, "--no-peers", *SHOW, rank=rank)
-    for one in job.wait().values():
-        assert one.status == 78 and "[two-nodes-one-rank] two nodes claim to be node 1: " in one.err, one.err
-        assert all(job.cluster.nodes[index].address in one.err for index in (1, 2))

@@ -43,18 +43,6 @@ with Cluster(2) as cluster:
 
 @pytest.mark.thorough
 @pytest.mark.root
-def test_node_has_own_hostname_and_address(cluster: Cluster, on: Run) -> None:
-    """Each node answers to its own name, and has eth0 with its own address next to lo."""
-    for node in cluster.nodes:
-        done = on(cluster, node, ["sh", "-c", "hostname; ls /sys/class/net; ip -4 -br addr"])
-        hostname, *interfaces = done.stdout.split()
-        assert node.name == hostname
-        assert interfaces[:5] == ["eth0", "lo", "lo", "UNKNOWN", "127.0.0.1/8"]
-        assert f"{node.address}/24" == interfaces[-1]
-
-
-@pytest.mark.thorough
-@pytest.mark.root
 def test_node_has_own_processes(cluster: Cluster, on: Run) -> None:
     """A node sees its own PID 1, and no process of another node."""
     first, second = cluster.nodes
@@ -65,17 +53,6 @@ def test_node_has_own_processes(cluster: Cluster, on: Run) -> None:
         assert "sleep 600" in on(cluster, first, everything).stdout
         assert "sleep 600" not in on(cluster, second, everything).stdout
         cluster.kill(sleeper.pid, signal.SIGKILL)
-
-
-@pytest.mark.thorough
-@pytest.mark.root
-def test_node_has_own_shared_memory(cluster: Cluster, on: Run) -> None:
-    """A file in /dev/shm of one node is not on the other, and not on the machine."""
-    first, second = cluster.nodes
-    on(cluster, first, ["touch", "/dev/shm/of-node0"])
-    assert on(cluster, first, ["test", "-e", "/dev/shm/of-node0"]).returncode == 0
-    assert on(cluster, second, ["test", "-e", "/dev/shm/of-node0"]).returncode == 1
-    assert not Path("/dev/shm/of-node0").exists()
 
 
 @pytest.mark.thorough
@@ -91,18 +68,6 @@ def test_nodes_reach_each_other(cluster: Cluster, on: Run, by: str) -> None:
     assert f"{first.address}\n" == done.stdout, done.stderr
 
 
-@pytest.mark.thorough
-def test_loopback_nodes_reach_each_other(loopback: Cluster, on: Run) -> None:
-    """Without root too, each node has an address to listen on."""
-    first, second = loopback.nodes
-    assert second.address == "127.0.77.11"
-    with start(loopback, second, [sys.executable, "-c", ECHO_SERVER, second.address]) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        done = on(loopback, first, [sys.executable, "-c", CLIENT, second.hostname, "10"])
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("kind", ["cluster", "loopback"])
 def test_command_passes_through(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
     """Environment (also names no shell can hold), folder, status and signal reach us unchanged."""
@@ -114,42 +79,6 @@ def test_command_passes_through(kind: str, request: pytest.FixtureRequest, on: R
     assert on(cluster, node, ["sh", "-c", "exit 7"]).returncode == 7
     assert on(cluster, node, ["no-such-program"], env=CLEAN).returncode == 127
     assert on(cluster, node, ["sh", "-c", "kill -USR1 $$"]).returncode == -signal.SIGUSR1
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["cluster", "loopback"])
-def test_kill_reaches_the_command(kind: str, request: pytest.FixtureRequest) -> None:
-    """A signal goes to the command itself, which can end in its own way."""
-    cluster: Cluster = request.getfixturevalue(kind)
-    script = "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done"
-    with start(cluster, cluster.nodes[0], ["sh", "-c", script]) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        cluster.kill(process.pid, signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 9
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["cluster", "loopback"])
-def test_agent_starts_from_an_empty_environment(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
-    """PATH and HOME as from a stock sshd, PWD from the shell, TMPDIR of the node; nothing else."""
-    cluster: Cluster = request.getfixturevalue(kind)
-    first, second = cluster.nodes
-    done = on(cluster, first, [cluster.agent, second.hostname, "env"], env={**CLEAN, "LEAK": "1"})
-    assert names(done.stdout) == {"HOME", "PATH", "PWD", "TMPDIR"}
-    assert "PATH=/usr/local/sbin:" in done.stdout
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["cluster", "loopback"])
-def test_agent_behaves_as_ssh(kind: str, request: pytest.FixtureRequest, on: Run) -> None:
-    """It joins the words for a shell, passes input and status, and has 255 for an unknown host."""
-    cluster: Cluster = request.getfixturevalue(kind)
-    first, second = cluster.nodes
-    words = ["-x", "-p", "22", f"root@{second.address}", "read", "line;", "echo $line; exit 5"]
-    done = on(cluster, first, [cluster.agent, *words], input="hello there\n")
-    assert (done.returncode, done.stdout) == (5, "hello there\n"), done.stderr
-    assert on(cluster, first, [cluster.agent, "nowhere", "true"]).returncode == 255
 
 
 @pytest.mark.thorough
@@ -237,30 +166,6 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
         os.close(descriptor)
     assert members(spaces) == []
     assert before == machine_state()
-
-
-@pytest.mark.thorough
-@pytest.mark.root
-def test_clusters_stand_side_by_side(cluster: Cluster, on: Run) -> None:
-    """Another cluster with the same names and addresses is another network."""
-    with (
-        Cluster(2) as other,
-        start(other, other.nodes[1], [sys.executable, "-c", ECHO_SERVER, "0.0.0.0"]) as server,
-    ):
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        client = [sys.executable, "-c", CLIENT, "node1", "10"]
-        assert "refused" in on(cluster, cluster.nodes[0], client).stderr
-        assert on(other, other.nodes[0], client).returncode == 0
-
-
-@pytest.mark.thorough
-def test_loopback_refuses_what_it_cannot_do(loopback: Cluster) -> None:
-    """A crash needs namespaces; the message says so."""
-    with pytest.raises(UsageError, match="cannot be simulated on loopback"):
-        loopback.crash(loopback.nodes[0])
-    with pytest.raises(UsageError, match="cannot be simulated on loopback"):
-        loopback.disconnect(loopback.nodes[0])
 
 
 @pytest.mark.parametrize("node_count", [0, 201])

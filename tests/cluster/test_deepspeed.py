@@ -26,12 +26,7 @@ pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.xdist_group("deep
 
 TUNING_S = 600.0
 FIGURES = re.compile(r"epoch 3/3: (loss [\d.]+, accuracy [\d.]+ %) \((\d+) processes\)")
-STYLES = {
-    "azureml-mpi": "process",
-    "azureml-pytorch": "node",
-    "azure-batch": "node",
-    "openmpi": "process",
-}
+STYLES = {"azureml-mpi": "process", "azureml-pytorch": "node", "azure-batch": "node", "openmpi": "process"}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from launcher.rehearse.cluster import Cluster
-from tests.cluster.together import Job, own_environ
 from tests.process.starting import clean_environ
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
@@ -58,15 +57,9 @@ def run_job(
     jobs = []
     for node, own in zip(cluster.nodes, words, strict=True):
         line = (
-            sys.executable,
-            "-m",
-            "launcher",
-            "run",
-            "--nproc-per-node",
-            "2",
+            *(sys.executable, "-m", "launcher", "run", "--nproc-per-node", "2"),
             *own,
-            sys.executable,
-            script,
+            *(sys.executable, script),
         )
         environ = clean_environ(OMP_NUM_THREADS="1", OMPI_COMM_WORLD_RANK=str(node.index), **variables)
         jobs.append(
@@ -121,17 +114,6 @@ def test_an_elastic_job_meets_where_it_is_told(cluster: Cluster, job: str, nodes
 
 
 @pytest.mark.thorough
-def test_a_failure_on_one_node_starts_the_processes_of_both_again(cluster: Cluster, job: str) -> None:
-    """--max-restarts on two nodes: agents that hear of each other, which static ones would not."""
-    fixed = ("--nnodes", "2", "--max-restarts", "3", "--master-addr", cluster.nodes[0].address)
-    words = [(*fixed, "--node-rank", str(node.index)) for node in cluster.nodes]
-    found, _ = run_job(cluster, words, job, FAILS="2", **MPI)
-    assert_world(found)
-    restarts = {seen["NODE_RANK"]: int(seen["TORCHELASTIC_RESTART_COUNT"]) for seen in found}
-    assert restarts["1"] > 0  # node 0 heard of it, which torchrun does not count
-
-
-@pytest.mark.thorough
 def test_a_platforms_elastic_job_is_torchruns(cluster: Cluster, job: str) -> None:
     """Kubeflow's PET_* for an elastic job, and no flags: as torchrun would in the launcher's place."""
     pet = {
@@ -144,33 +126,3 @@ def test_a_platforms_elastic_job_is_torchruns(cluster: Cluster, job: str) -> Non
     }
     found, _ = run_job(cluster, [("--scope", "node")] * 2, job, **MPI, **pet)
     assert_world(found)
-
-
-TRAIN = """
-import torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-numbers = torch.ones(1)
-for step in range(1000000):
-    dist.all_reduce(numbers)
-    if step == 500 and dist.get_rank() == 3:
-        raise ValueError("no such column: price")
-"""
-
-
-@pytest.mark.thorough
-def test_one_exception_is_a_page_on_each_node(pair: Job, tmp_path: Path) -> None:
-    """Rank 3 of 2 x 2 raises: 25 lines at most in each log, the traceback once, its own status."""
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    words = ("--", sys.executable, str(script))
-    pair.start_all(*words, environ=own_environ(LAUNCHER_ENGINE="auto"), per_node=2)
-    done = pair.wait()
-    for node, one in done.items():
-        log = one.out + one.err
-        # Of a Python that ends by an exception gloo's threads abort now and then, on a busy machine
-        assert one.status in (1, 134), log
-        assert len(log.splitlines()) <= 25, log
-        assert log.count('raise ValueError("no such column: price")') == 1, (node, log)
-        assert log.count("rank 3 of 4 failed first: it ") == 1, log
-        assert "cause: [python-exception] ValueError: no such column: price" in log

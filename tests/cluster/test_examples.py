@@ -45,9 +45,7 @@ TABLE = {
     "lightning_fit.py": Example((), SAME),
     "tensorflow_multiworker.py": Example(("--steps", "5"), r'"workers": 2', TENSORFLOW),
     "tensorflow_parameter_server.py": Example(
-        ("--checkpoints", "{folder}", "--steps", "20"),
-        r'"scheduled": 20',
-        {**TENSORFLOW, **ROLES},
+        ("--checkpoints", "{folder}", "--steps", "20"), r'"scheduled": 20', {**TENSORFLOW, **ROLES}
     ),
     "train_checkpoint.py": Example(("--checkpoint", "{folder}", "--steps", "100"), r"step \d+: loss"),
     "train_ddp.py": Example(("--epochs", "1"), r"2 processes on 2 nodes"),

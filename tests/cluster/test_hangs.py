@@ -1,7 +1,7 @@
 """Jobs that hang, and jobs of which one rank fails: the rank that differs and its line, said on all nodes.
 
 PyTorch and gloo on 2 simulated nodes with 2 ranks each; see `tests.cluster.hanging.hang` for what the
-rank that differs does. `tests.cluster.repeat_hangs` runs each of them several times and prints a table.
+rank that differs does.
 """
 
 from __future__ import annotations

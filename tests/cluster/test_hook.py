@@ -74,10 +74,7 @@ def assert_sum(results: list[dict[str, object]], *, nodes: list[str] | None) -> 
     processes = result["processes"]
     assert isinstance(processes, list)
     assert [(p["RANK"], p["LOCAL_RANK"]) for p in processes] == [
-        ("0", "0"),
-        ("1", "1"),
-        ("2", "0"),
-        ("3", "1"),
+        *(("0", "0"), ("1", "1"), ("2", "0"), ("3", "1")),
     ]
     assert nodes is None or [p["NODE_RANK"] for p in processes] == nodes
 
@@ -92,27 +89,6 @@ def test_plain_torchrun_starts_one_job_on_two_nodes(like: str, environment: Path
 
 
 @pytest.mark.thorough
-def test_without_the_hook_it_is_two_jobs(environment: Path) -> None:
-    """What the hook is good for."""
-    need_namespaces()
-    torchrun = str(environment / "bin" / "torchrun")
-    results = rehearse("azureml-pytorch", 2, "node", torchrun, ALLREDUCE, LAUNCHER_HOOK="0")
-    assert [len(result["processes"]) for result in results] == [1, 1]  # type: ignore[arg-type]
-
-
-@pytest.mark.thorough
-def test_standalone_is_a_job_of_its_own(environment: Path, tmp_path: Path) -> None:
-    """``torchrun --standalone`` on each node: it does not wait for the others, whoever starts it."""
-    need_namespaces()
-    python, torchrun = (str(environment / "bin" / name) for name in ("python", "torchrun"))
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    words = (python, str(driver), torchrun, "--standalone", "--nproc-per-node", "2", ALLREDUCE)
-    results = rehearse("azureml-pytorch", 2, "node", *words)
-    assert [(result["sum"], len(result["processes"])) for result in results] == [(3, 2)] * 2  # type: ignore[arg-type]
-
-
-@pytest.mark.thorough
 def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> None:
     """A driver in Python, as the command of the platform: it is told of the node, and torchrun all of it."""
     need_namespaces()
@@ -123,24 +99,6 @@ def test_a_script_that_starts_torchrun(environment: Path, tmp_path: Path) -> Non
         rehearse("azure-batch", 2, "node", python, str(driver), torchrun, ALLREDUCE),
         nodes=["0", "0", "1", "1"],
     )
-
-
-@pytest.mark.thorough
-def test_torchruns_own_flags_win(environment: Path) -> None:
-    """``--nproc-per-node`` on its command line, where the platform would have four."""
-    need_namespaces()
-    torchrun = str(environment / "bin" / "torchrun")
-    results = rehearse("azureml-pytorch", 4, "node", torchrun, "--nproc-per-node", "2", ALLREDUCE)
-    assert_sum(results, nodes=["0", "0", "1", "1"])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi", "slurm"])
-def test_plain_python_is_one_rank(like: str, environment: Path) -> None:
-    """Where the platform starts one process per rank, ``python train.py`` is that rank."""
-    need_namespaces()
-    python = str(environment / "bin" / "python")
-    assert_sum(rehearse(like, 2, "process", python, ALLREDUCE), nodes=["0", "0", "1", "1"])
 
 
 @pytest.fixture(scope="module", params=[sys.version_info[1], 8], ids=lambda minor: f"3.{minor}")

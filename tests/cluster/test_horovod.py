@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.fleets import Fleet
-from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_example
+from tests.cluster.frameworks import EXAMPLES, rehearse, run_example
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
 from tests.process.looking import wait_for
-from tests.process.starting import ROOT, clean_environ, open_launcher
+from tests.process.starting import launch, open_launcher
 
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.horovod]
 
@@ -36,19 +35,13 @@ FAULTY = """
     import os, signal, sys, time
     import torch, horovod.torch as hvd
 
-    def die(when):
-        if os.environ.get("DIES") == when and os.environ["RANK"] == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if os.environ.get("DIES") == "never comes" and os.environ["RANK"] == "1":
-        time.sleep(300)
-    die("before")
     hvd.init()
     print("met", hvd.size(), flush=True)
     for step in range(3000):
         hvd.allreduce(torch.ones(1), name="step")
         time.sleep(0.01)
-        die("after")
+        if os.environ.get("DIES") and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -76,55 +69,6 @@ def test_two_nodes_learn_one_model(like: str, scope: str | None, by: str) -> Non
     assert_trained(run_example(like, TORCH, "--epochs", "2", scope=scope), by)
 
 
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.parametrize(("like", "by"), [("azure-batch", "gloo"), ("openmpi", "MPI")])
-def test_tensorflow_learns_on_two_nodes(like: str, by: str) -> None:
-    """A loop of its own, with Horovod's gradient tape."""
-    environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    assert_trained(run_example(like, TENSORFLOW, "--epochs", "4", environ=environ), by)
-
-
-@pytest.mark.thorough
-def test_several_ranks_on_each_node() -> None:
-    """2 nodes x 2: the groups of a node, and those across nodes, are gloo's, too."""
-    said = run_example("azure-batch", TORCH, "--epochs", "2", processes=2)
-    assert_trained(said, "gloo", ranks=4, each=2)
-
-
-HIDDEN = "import runpy; runpy.run_module({name!r}, run_name='__main__')"
-"""What imports a script behind the launcher's back."""
-
-
-@pytest.mark.thorough
-def test_a_module_is_read_like_a_script() -> None:
-    """``-m`` is found in PYTHONPATH, and shows by its import what it is."""
-    environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
-    done = rehearse("azure-batch", "python", "-m", "horovod_torch", "--epochs", "2", environ=environ)
-    assert_trained(printed(done), "gloo")
-
-
-@pytest.mark.thorough
-def test_what_nobody_names_cannot_train_alone() -> None:
-    """Without mpirun, a Horovod that has MPI would be two worlds of one, and both would end with 0."""
-    environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
-    words = ("python", "-c", HIDDEN.format(name="horovod_torch"), "--epochs", "1")
-    done = rehearse("azure-batch", *words, environ={**environ, "LAUNCHER_ENGINE": "process"})
-    assert done.returncode == 134 and "accuracy" not in done.stdout
-    assert "[horovod-rendezvous]" in done.stderr and "--framework horovod" in done.stderr
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_other_words_of_horovod_contradict_mpi_until_one_is_named() -> None:
-    """A stray HOROVOD_RANK in an image: a contradiction, whose fix lets MPI's controller train."""
-    strays = {"HOROVOD_RANK": "5", "HOROVOD_SIZE": "7", "HOROVOD_LOCAL_RANK": "3", "HOROVOD_LOCAL_SIZE": "4"}
-    refused = rehearse("openmpi", "python", os.path.join(EXAMPLES, TORCH), "--epochs", "2", environ=strays)
-    assert refused.returncode == 78 and "or HOROVOD_RANK" in refused.stderr
-    named = {**strays, "LAUNCHER_SOURCE": "open_mpi"}
-    assert_trained(run_example("openmpi", TORCH, "--epochs", "2", environ=named), "MPI")
-
-
 @pytest.fixture
 def fleet(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Return two nodes with a family of MPI, and the keys of a job."""
@@ -144,45 +88,6 @@ def test_mpirun_as_the_engine(fleet: Fleet) -> None:
     head, other = fleet.wait(DEADLINE_S)
     assert (head.status, other.status) == (0, 0), head.err[-3000:]
     assert_trained(head.out, "MPI")
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.parametrize("fleet", ["openmpi4"], indirect=True)
-def test_mpirun_as_the_engine_serves_no_rendezvous(fleet: Fleet) -> None:
-    """gloo by the user's word: a named end, and nobody waits for a server that does not come."""
-    words = ("--nproc-per-node", "1", "--", sys.executable, os.path.join(EXAMPLES, TORCH))
-    fleet.start_all(*words, environ={"HOROVOD_CONTROLLER": "gloo"})
-    head, _ = fleet.wait(DEADLINE_S)
-    assert head.status == 64 and "companion-per-rank" in head.err, head.err[-3000:]
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.parametrize("fleet", ["openmpi5"], indirect=True)
-def test_a_build_for_open_mpi_4_does_not_run_under_5_and_says_so(fleet: Fleet) -> None:
-    """It needs MPI's C++ library, which Open MPI 5 has no more: an import error, and no worlds of one."""
-    words = ("--nproc-per-node", "1", "--", sys.executable, os.path.join(EXAMPLES, TORCH))
-    fleet.start_all(*words, environ={"OMP_NUM_THREADS": "1"})
-    head, _ = fleet.wait(DEADLINE_S)
-    assert head.status == 1 and "accuracy" not in head.out
-    assert "import-error" in head.err and "libmpi_cxx.so.40: undefined symbol" in head.err
-
-
-@pytest.mark.thorough
-def test_horovodrun_brings_its_own_rendezvous() -> None:
-    """As the command on one node: it is run as it is, and its processes are its own."""
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    line = ("run", "--", sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo", sys.executable)
-    done = subprocess.run(
-        [sys.executable, "-m", "launcher", *line, os.path.join(EXAMPLES, TORCH), "--epochs", "2"],
-        env=clean_environ(OMP_NUM_THREADS="1", PATH=path),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert_trained(printed(done).replace("[1,0]<stdout>:", ""), "gloo", each=2)
 
 
 @pytest.mark.parametrize("has_name", [False, True])
@@ -242,65 +147,22 @@ def test_the_rendezvous_outlives_the_ranks_of_its_node(cluster: Cluster, tmp_pat
     assert not job.listens(0, 7777)
 
 
-def run_faulty(folder: Path, dies: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run two ranks on two nodes, of which rank 1 dies when it is told to."""
-    script = folder / "faulty.py"
-    script.write_text("\n".join(line[4:] for line in FAULTY.splitlines()))
-    return rehearse("azure-batch", "python", str(script), environ={"DIES": dies, **variables})
-
-
 def test_a_rank_that_dies_in_training_ends_the_job(tmp_path: Path) -> None:
     """The rank by name, and the other node at once: it has lost a peer."""
-    done = run_faulty(tmp_path, "after")
+    script = tmp_path / "faulty.py"
+    script.write_text(textwrap.dedent(FAULTY))
+    done = rehearse("azure-batch", "python", str(script), environ={"DIES": "1"})
     assert done.returncode in (1, 137) and "met 2" in done.stdout
     assert "rank 1 of 2 failed first: it was killed by SIGKILL" in done.stderr
     assert "horovod-peer-lost" in done.stderr or "on node 1 (node1); stopping" in done.stderr
 
 
-@pytest.mark.thorough
-def test_a_rank_that_dies_before_is_named(tmp_path: Path) -> None:
-    """And its platform ends the other node, which would wait for it."""
-    done = run_faulty(tmp_path, "before")
-    assert done.returncode == 137 and "met" not in done.stdout
-    assert "rank 1 of 2 failed first: it was killed by SIGKILL" in done.stderr
-
-
-@pytest.mark.thorough
-def test_a_rank_that_never_comes_is_missed_by_name(tmp_path: Path) -> None:
-    """After the timeout: the others know which rank they have waited for."""
-    began = time.monotonic()
-    done = run_faulty(tmp_path, "never comes", HOROVOD_GLOO_TIMEOUT_SECONDS="15")
-    assert done.returncode == 134 and time.monotonic() - began < 90
-    assert "[horovod-peer-missing]" in done.stderr and "for key(s): 1" in done.stderr
-
-
 def open_job(folder: Path, **environ: str) -> subprocess.Popen[str]:
     """Start a job of two ranks on this machine alone, at a port that is free."""
     script = folder / "faulty.py"
-    script.write_text("\n".join(line[4:] for line in FAULTY.splitlines()))
+    script.write_text(textwrap.dedent(FAULTY))
     words = ("run", "--standalone", "--nproc-per-node", "2", "--", sys.executable, str(script))
     return open_launcher(*words, environ={"OMP_NUM_THREADS": "1", **environ})
-
-
-def find_server(launcher: subprocess.Popen[str]) -> int:
-    """Return the process id of a launcher's rendezvous server."""
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    lines = {int(child): Path(f"/proc/{child}/cmdline").read_text() for child in children}
-    (server,) = (child for child, line in lines.items() if "horovod_server.py" in line)
-    return server
-
-
-@pytest.mark.thorough
-def test_a_server_that_is_killed_ends_the_job_by_name(tmp_path: Path) -> None:
-    """It is the first that failed, and the ranks are stopped."""
-    job = open_job(tmp_path)
-    assert job.stdout is not None
-    while "met 2" not in job.stdout.readline():
-        assert job.poll() is None
-    os.kill(find_server(job), signal.SIGKILL)
-    _, err = job.communicate(timeout=60)
-    assert job.returncode == 137
-    assert "horovod server failed first: it was killed by SIGKILL" in err, err
 
 
 @pytest.mark.thorough
@@ -318,82 +180,19 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 
 KERAS = """
-    import horovod.tensorflow.keras as hvd
-    import {keras} as keras
+import horovod.tensorflow.keras as hvd
+import keras
 
-    hvd.init()
-    keras.utils.set_random_seed(hvd.rank())
-    import numpy as np
-    x = np.random.default_rng(hvd.rank()).normal(size=(256, 4)).astype("float32")
-    y = (1 + 2 * hvd.rank()) * x.sum(axis=1)  # rank 0 says 1, rank 1 says 3: together they learn 2
-    model = keras.Sequential([keras.layers.Dense(1, use_bias=False, input_shape=(4,))])
-    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
-    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(x, y, batch_size=64, epochs=12, verbose=0, callbacks={first})
-    print("learned", [round(float(w), 1) for w in model.get_weights()[0].ravel()], flush=True)
+hvd.init()
+model = keras.Sequential([keras.layers.Dense(1, use_bias=False, input_shape=(4,))])
+model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
 """
-
-
-def write_keras(folder: Path, keras: str, callbacks: bool) -> str:
-    """Write ``fit.py``, which trains with ``horovod.tensorflow.keras`` and this Keras; return its path."""
-    path = folder / "fit.py"
-    lines = [
-        line[4:] for line in KERAS.format(keras=keras, first="[first]" if callbacks else "[]").splitlines()
-    ]
-    path.write_text("\n".join(lines))
-    return str(path)
-
-
-def run_keras(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words as two ranks on this machine."""
-    line = ("run", "--standalone", "--nproc-per-node", "2", "--", sys.executable, *words)
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", *line],
-        env=clean_environ(**{**quiet, **(environ or {})}),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-
-
-def read_weights(done: subprocess.CompletedProcess[str]) -> list[list[float]]:
-    """Return what each rank has learned, to one digit."""
-    learned = re.findall(r"learned \[(.*)\]", done.stdout)
-    return [[float(weight) for weight in line.split(",")] for line in learned]
-
-
-@pytest.mark.thorough
-def test_keras_2_learns_the_mean_of_all_ranks(tmp_path: Path) -> None:
-    """tf_keras is the pair that works: one rank's data say 1, the other's 3."""
-    script = write_keras(tmp_path, "tf_keras", callbacks=True)
-    done = run_keras(script, environ={"TF_USE_LEGACY_KERAS": "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    weights = read_weights(done)
-    assert len(weights) == 2 and all(1.8 <= weight <= 2.2 for line in weights for weight in line)
-
-
-@pytest.mark.thorough
-def test_keras_3_trains_every_rank_alone(tmp_path: Path) -> None:
-    """Why a script with Horovod's Keras optimizer is refused: each learns its own data, and all end well."""
-    quiet = {"LAUNCHER_FRAMEWORK": "horovod", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    write_keras(tmp_path, "keras", callbacks=False)
-    done = run_keras("-c", HIDDEN.format(name="fit"), environ=quiet)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(read_weights(done)) == [[1.0] * 4, [3.0] * 4]
-
-
-@pytest.mark.thorough
-def test_keras_3_fails_with_horovods_callback(tmp_path: Path) -> None:
-    """It looks for what variables of Keras 3 have not."""
-    write_keras(tmp_path, "keras", callbacks=True)
-    quiet = {"LAUNCHER_FRAMEWORK": "horovod", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = run_keras("-c", HIDDEN.format(name="fit"), environ=quiet)
-    assert done.returncode == 1 and "'Variable' object has no attribute 'ref'" in done.stderr
 
 
 def test_keras_3_is_refused_before_the_start(tmp_path: Path) -> None:
     """By name, where the script can be read."""
-    done = run_keras(write_keras(tmp_path, "keras", callbacks=False))
+    script = tmp_path / "fit.py"
+    script.write_text(KERAS)
+    line = ("run", "--standalone", "--nproc-per-node", "2", "--", sys.executable, str(script))
+    done = launch(*line)
     assert done.returncode == 69 and "[horovod-keras]" in done.stderr

@@ -66,16 +66,9 @@ def add_up(cluster: Cluster, job: str, **variables: str) -> list[tuple[int, str]
     for place, node in enumerate(cluster.nodes):
         flags = ["--nnodes", "2", "--node-rank", str(place), "--master-addr", cluster.nodes[0].address]
         line = [
-            sys.executable,
-            "-m",
-            "launcher",
-            "run",
+            *(sys.executable, "-m", "launcher", "run"),
             *flags,
-            "--engine",
-            "process",
-            "--",
-            sys.executable,
-            job,
+            *("--engine", "process", "--", sys.executable, job),
         ]
         started.append(
             subprocess.Popen(
@@ -93,28 +86,3 @@ def add_up(cluster: Cluster, job: str, **variables: str) -> list[tuple[int, str]
 def test_gloo_meets_through_the_interface_that_leads_to_the_others(forked: Cluster, job: str) -> None:
     """The launcher's choice adds up on both nodes."""
     assert add_up(forked, job) == [(0, "3 eth0 =eth0")] * 2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("usual", ["anet0", "docker0"])
-def test_another_choice_fails(usual: str, forked: Cluster, job: str) -> None:
-    """Of the dead network, or of the bridge; and what the user set is what the processes see."""
-    ended = add_up(forked, job, GLOO_SOCKET_IFNAME=usual)
-    assert all(status != 0 for status, _ in ended), ended
-
-
-@pytest.mark.thorough
-def test_gloo_by_itself_takes_what_the_nodes_name_means(forked: Cluster, job: str, on: Run) -> None:
-    """Without a word from anybody: an address in the dead network, and nobody is reached."""
-    started = []
-    for rank, node in enumerate(forked.nodes):
-        contract = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": forked.nodes[0].address}
-        started.append(
-            subprocess.Popen(
-                forked.argv(node, [sys.executable, job]),
-                env=clean_environ(**contract, MASTER_PORT="6105"),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        )
-    assert [process.wait(DEADLINE_S) for process in started] != [0, 0]

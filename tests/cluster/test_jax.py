@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.rehearse import namespaces
-from tests.cluster.frameworks import rehearse, run_example
+from tests.cluster.frameworks import run_example
 
 pytestmark = [pytest.mark.torch, pytest.mark.root]
 
@@ -45,14 +45,3 @@ def test_two_nodes_learn_what_one_process_learns(alone: str, like: str, scope: s
     """``jax.distributed.initialize()`` without arguments, on every platform; the script shows what it is."""
     printed = run_example(like, EXAMPLE, scope=scope)
     assert last_line(printed) == f"processes 2, devices 2: {alone}"
-
-
-@pytest.mark.thorough
-def test_jax_that_nothing_shows_says_what_it_misses() -> None:
-    """What the page says: of our variables for every job JAX does not read enough, and it stops at once."""
-    script = "import importlib; importlib.import_module('jax').distributed.initialize()"
-    done = rehearse("azure-batch", "python", "-c", script)
-    assert done.returncode == 1
-    assert "Number of processes must be defined" in done.stdout + done.stderr
-    named = rehearse("azure-batch", "python", "-c", script, environ={"LAUNCHER_FRAMEWORK": "jax"})
-    assert named.returncode == 0, named.stderr[-3000:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from launcher.rehearse.cluster import Cluster
-from launcher.rehearse.job import MAIN, run_all, run_rehearsal, with_launcher
+from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
 from launcher.rehearse.platforms import Start
-from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 
 from .conftest import need_namespaces, read_dumps
@@ -40,8 +38,7 @@ def rehearse(script: str, *, loopback: bool) -> int:
 
 @KINDS
 @pytest.mark.parametrize(
-    ("script", "status"),
-    [("exit 0", 0), ("exit $((SLURM_PROCID == 3 ? 44 : 0))", 44), ("kill -9 $$", 137)],
+    ("script", "status"), [("exit 0", 0), ("exit $((SLURM_PROCID == 3 ? 44 : 0))", 44), ("kill -9 $$", 137)]
 )
 def test_status_is_passed_on(script: str, status: int, loopback: bool) -> None:
     """0 when all did well, else the failing process's own, 128+n for a signal."""
@@ -82,20 +79,6 @@ def test_the_other_node_reports_a_lost_one(
     assert f"rehearsal: node{killed} is lost (SIGKILL); waiting for the other nodes to report it" in said
     assert f"node {killed} failed first: it is lost" in said and "cause: [node-lost]" in said
     assert "SIGTERM" not in said
-
-
-@pytest.mark.thorough
-def test_a_report_and_a_record_fit_into_the_grace_of_kubernetes(tmp_path: Path) -> None:
-    """SIGKILL comes 30 s after SIGTERM; a rank that ignores SIGTERM has 25 of them, as by default."""
-    script = f"trap '' TERM; touch {tmp_path}/up-$RANK; while :; do sleep 0.1; done"
-    flags = ("--env", f"LAUNCHER_FAILURE_FILE={tmp_path}/failure.json", "--env", "LAUNCHER_STOPPED_STATUS=75")
-    line = ("rehearse", "--like", "kubernetes", *flags, "--", "sh", "-c", script)
-    with subprocess.Popen([sys.executable, MAIN, *line], stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, "the ranks run")
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
-    assert "[told-to-stop]" in said and said.count("ended first") == 1, said
-    assert json.loads((tmp_path / "failure.json").read_text())["told"] == "SIGTERM"
 
 
 @KINDS
@@ -226,23 +209,3 @@ def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
     first, second, *_ = done.stderr.splitlines()
     assert first.endswith("2 nodes x 1 process as plain (started once per node, loopback addresses)")
     assert second.endswith("(not on PATH: unshare, nsenter, ip; apt-get install iproute2 util-linux)")
-
-
-@pytest.mark.thorough
-def test_a_node_that_is_replaced_does_not_end_a_rehearsal(tmp_path: Path) -> None:
-    """Node 1 fails, and is unhealthy before attempt 1: it ends with 75, and node 2 has its place."""
-    health = tmp_path / "health.sh"
-    health.write_text(f"#!/bin/sh\ntest $(hostname) != node1 || ! test -e {tmp_path}/failed\n")
-    health.chmod(0o755)
-    script = (
-        f'test "$LAUNCHER_ATTEMPT" || {{ test $RANK = 0 && sleep 600; touch {tmp_path}/failed; exit 9; }}; '
-        f"hostname > {tmp_path}/rank-$RANK"
-    )
-    flags = ("--nnodes", "2", "--spares", "1", "--restarts", "3", "--health-command", str(health))
-    rehearsal = ("rehearse", "--like", "plain", "--nodes", "3", "--processes", "1")
-    line = ("-m", "launcher", *rehearsal, "--", "launcher", "run", *flags, "--", "sh", "-c", script)
-    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["node0\n", "node2\n"]
-    assert "the process on node1 has ended with status 75; the others go on" in done.stderr, done.stderr
-    assert "2 attempts, 1 failed" in done.stderr

@@ -49,15 +49,6 @@ def test_lone_workers_of_two_agents_are_warned_about() -> None:
         assert any(f"[never-met] all processes have ended; {ranks} were not seen" in line for line in lines)
 
 
-@pytest.mark.thorough
-def test_lone_workers_of_two_agents_that_have_to_meet_are_a_failure() -> None:
-    """Status 78 on all nodes, by the variable."""
-    environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_MEETING_TIMEOUT": "4"}
-    done = rehearse("plain", "python", "-c", LONE.format(3600), processes=2, environ=environ)
-    assert done.returncode == 78, done.stderr
-    assert "cause: [never-met] --require-meeting: ranks " in done.stderr
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_workers_that_train_together_have_met(processes: int) -> None:
     """Gloo under torchrun's agents, one or two per node."""

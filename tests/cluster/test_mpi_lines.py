@@ -285,17 +285,6 @@ def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_intel_mpi_has_no_tree_where_it_would_grow_one(tmp_path: Path) -> None:
-    """Its tree begins beyond the 17th node."""
-    need_namespaces()
-    with Cluster(18) as many:
-        head = Head(many, "impi", tmp_path)
-        ssh, calls = log_ssh(head)
-        assert len(head.ranks(head.job(1, rsh=ssh))) == 18
-        assert [call[0] for call in calls()] == ["node0"] * 17
-
-
-@pytest.mark.thorough
 def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:
     """Every node has a second network of the same addresses, as Docker makes one: nobody goes there."""
     for node in head.cluster.nodes:
@@ -307,59 +296,6 @@ def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:
     assert places(head.ranks(job)) == TWO_EACH
     words = " ".join(word for call in calls() for word in call)
     assert "10.77.0.10" in words and "172.17.0.1" not in words
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("family", ["openmpi4", "openmpi5"], indirect=True)
-def test_the_variables_alone_make_a_line_that_was_typed_by_hand_work(head: Head) -> None:
-    """For both generations: the same variables hold the names of both."""
-    job = head.job()
-    line = (head.mpi.path, "--hostfile", job.hostfile, "-np", "4")
-    done = head.run(line, {**head.environ, **dict(plan_variables(job))})
-    assert places(head.read(done)) == TWO_EACH
-    without = head.run((*line, "--allow-run-as-root"), head.environ)
-    assert without.returncode != 0, "there is no sshd on these nodes"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("family", ["openmpi5"], indirect=True)
-def test_what_everybody_copies_from_open_mpi_4_means_something_else_to_5(head: Head) -> None:
-    """Its variables are ignored without a word; its component is an error; its option is understood."""
-    job = head.job()
-    line = (head.mpi.path, "--allow-run-as-root", "--hostfile", job.hostfile, "-np", "4", "--bind-to", "none")
-    agent = {"OMPI_MCA_plm_rsh_agent": head.cluster.agent}
-    ignored = head.run(line, {**head.environ, **agent})
-    assert ignored.returncode != 0 and "ssh:" in ignored.stderr
-    refused = head.run((*line, "--mca", "plm", "rsh"), {**head.environ, **agent})
-    assert refused.returncode != 0 and "Component: rsh" in refused.stderr
-    understood = head.run((*line, "--mca", "plm_rsh_agent", head.cluster.agent), head.environ)
-    assert places(head.read(understood)) == TWO_EACH
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("family", ["openmpi4"], indirect=True)
-def test_a_line_for_open_mpi_5_is_an_error_to_4(head: Head) -> None:
-    """It says which option."""
-    job = head.job()
-    five = Mpi(head.mpi.path, "Open MPI", "5.0.11")
-    line = plan_line(MpirunJob(five, job.hosts, 2, job.hostfile, job.rsh))
-    done = head.run(line, head.environ)
-    assert done.returncode != 0 and "prtemca" in done.stderr
-
-
-@pytest.mark.thorough
-def test_an_empty_hostfile_is_an_error_except_to_mpich(head: Head, family: str) -> None:
-    """MPICH runs all ranks on the head, silently, as only they can notice. No file is an error to all."""
-    job = head.job()
-    Path(job.hostfile).write_text("")
-    done = head.run(plan_line(job), {**head.environ, **dict(plan_variables(job))})
-    if family == "mpich":
-        assert {node for _, node in places(head.read(done))} == {"node0"}
-    else:
-        assert done.returncode != 0
-        assert "No nodes are available" in done.stderr or family == "impi"
-    Path(job.hostfile).unlink()
-    assert head.run(plan_line(job), head.environ).returncode != 0
 
 
 def test_the_users_words_win(head: Head) -> None:

@@ -52,20 +52,6 @@ def test_the_last_lines_of_the_culprit_are_on_every_node(pair: Job) -> None:
     assert (records[0]["rank"], records[0]["host"], records[0]["node_rank"]) == (3, "node1", 1)
 
 
-@pytest.mark.thorough
-def test_a_clean_end_of_one_node_is_normal(pair: Job) -> None:
-    """The others go on; at the end all have the same status."""
-    go = pair.folder / "go"
-    command = f"[ $RANK = 0 ] && exit 0; while [ ! -e {go} ]; do sleep 0.05; done; exit $RANK"
-    pair.start_all("--", "sh", "-c", command, environ={"LAUNCHER_LOST_AFTER": "5"})
-    wait_for(lambda: pair.says(0, "all 2 nodes are here"), "the start")
-    deadline = time.monotonic() + 7  # longer than a node may be silent
-    wait_for(lambda: time.monotonic() > deadline, "seven seconds")
-    assert [launcher.poll() for launcher in pair.launchers.values()] == [None, None]
-    go.touch()
-    assert_one_truth(pair.wait(), 1, "rank 1 of 2 failed first: it exited with status 1")
-
-
 def test_all_well_is_status_0_and_no_verdict(job: Job) -> None:
     """Whatever was measured and compared on the way."""
     job.start_all("--", "sh", "-c", SHOW)
@@ -169,21 +155,6 @@ def test_ranks_of_torchruns_agents_are_told_once(pair: Job) -> None:
 
 
 @pytest.mark.thorough
-def test_signals_to_all_nodes_at_once_are_heard_once(pair: Job) -> None:
-    """Each node has its own before the others' word comes: node 0 stands still meanwhile."""
-    start_counting(pair)
-    pair.signal(0, signal.SIGSTOP)
-    pair.signal(0, signal.SIGTERM)
-    pair.signal(1, signal.SIGTERM)
-    wait_for(lambda: heard(pair, 1), "the signal on node 1", 30)
-    pair.signal(0, signal.SIGCONT)
-    wait_for(lambda: heard(pair, 0), "the signal on node 0", 30)
-    (pair.folder / "go").touch()
-    pair.wait()
-    assert (heard(pair, 0), heard(pair, 1)) == (1, 1)
-
-
-@pytest.mark.thorough
 def test_a_node_that_returns_to_a_job_that_keeps_going_takes_part(pair: Job) -> None:
     """As one whose ranks torchrun restarts: it is let in, and its loss is no failure of the job any more."""
     script = f"touch {pair.folder}/up-$RANK; while [ ! -e {pair.folder}/go ]; do sleep 0.05; done"
@@ -261,23 +232,6 @@ def test_a_lost_node_0_is_noticed_by_all(job: Job) -> None:
     job.launchers.pop(0).communicate()
 
 
-@pytest.mark.thorough
-def test_a_node_that_stood_still_for_six_seconds_survives(job: Job) -> None:
-    """As a virtual machine does that is moved: node 0 too."""
-    job.start_waiting()
-    for name in (0, 2):
-        job.signal(name, signal.SIGSTOP)
-    deadline = time.monotonic() + 6
-    wait_for(lambda: time.monotonic() > deadline, "six seconds")
-    for name in (0, 2):
-        job.signal(name, signal.SIGCONT)
-    deadline = time.monotonic() + 6
-    wait_for(lambda: time.monotonic() > deadline, "six more")
-    assert all(launcher.poll() is None for launcher in job.launchers.values())
-    job.kill_rank(1)
-    assert_one_truth(job.wait(), 137, "rank 1 of 4 failed first")
-
-
 def test_a_link_that_is_down_for_less_than_lost_after_ends_nothing(job: Job) -> None:
     """That of a node, that of node 0; the old connection would wait for seconds longer than the link."""
     job.start_waiting("--lost-after", "5")
@@ -308,17 +262,6 @@ def test_a_node_that_comes_late_is_waited_for(pair: Job) -> None:
     assert pair.says(0, "its container may still be starting")
     pair.start(1, "--hosts", hosts, "--", "true")
     assert [one.status for one in pair.wait().values()] == [0, 0]
-
-
-@pytest.mark.thorough
-def test_a_node_0_that_comes_late_is_waited_for(pair: Job) -> None:
-    """The others call until it is there; who came earlier has no other clock for that."""
-    pair.start(1, "--", "true")
-    deadline = time.monotonic() + 4
-    wait_for(lambda: time.monotonic() > deadline, "four seconds")
-    pair.start(0, "--", "true")
-    assert [one.status for one in pair.wait().values()] == [0, 0]
-    assert not pair.says(0, "the nodes differ in clock")
 
 
 def test_a_node_that_never_comes_is_named_on_all(job: Job) -> None:
@@ -473,26 +416,3 @@ def test_real_training_ends_well_and_ends_together(pair: Job, engine: str) -> No
     done = pair.wait()
     assert [one.status for one in done.values()] == [0, 0], [one.err for one in done.values()]
     assert "2 process" in done[0].out
-
-
-@pytest.mark.thorough
-@pytest.mark.torch
-@pytest.mark.parametrize("engine", ["process", "torchrun"])
-def test_a_rank_of_real_training_that_is_killed_ends_it_everywhere(pair: Job, engine: str) -> None:
-    """Its peers lose their connections at the same moment: the one that was killed is named."""
-    environ = own_environ(LAUNCHER_ENGINE=engine)
-    pair.start_all("--", TRAIN, "--epochs", "1000", environ=environ)
-    out = pair.launchers[0].stdout
-    assert out is not None
-    for line in out:
-        if "epoch 2/" in line:
-            break
-    node = pair.cluster.nodes[1]
-    pids = pair.on(node, ("pgrep", "-f", "train_ddp.py")).split()
-    environs = {pid: pair.on(node, ("cat", f"/proc/{pid}/environ")) for pid in pids}
-    pid = next(pid for pid, text in environs.items() if "\0RANK=1\0" in f"\0{text}")
-    pair.on(node, ("kill", "-9", pid))
-    done = pair.wait()
-    status = 137 if engine == "process" else 1
-    assert {one.status for one in done.values()} == {status}
-    assert_one_truth(done, status, "rank 1")

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cluster.together import Job
-from tests.process.looking import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
@@ -57,37 +56,6 @@ def test_another_number_of_restarts_or_spare_nodes_ends_the_job_before_it_starts
     assert [one.status for one in done.values()] == [78, 78], done
     for one in done.values():
         assert "the nodes differ in --restarts: " in one.err and "the nodes differ in --spares: " in one.err
-
-
-@pytest.mark.thorough
-def test_other_rules_of_restarts_are_a_warning(pair: Job) -> None:
-    pair.start(0, "--restarts", "5", "--restarts-per-cause", "2", "--", "true")
-    pair.start(1, "--restarts", "5", "--attempts-file", "/scratch/1", "--", "true")
-    done = pair.wait()
-    assert [one.status for one in done.values()] == [0, 0], done
-    assert "the nodes differ in rules of restarts: node 0 decides" in done[0].err
-    assert "--restarts-per-cause 2" in done[0].err and "/scratch" not in done[0].err
-
-
-@pytest.mark.thorough
-def test_roles_that_make_nodes_uneven_are_no_difference(pair: Job) -> None:
-    """Three workers on two nodes: two here, one there."""
-    hosts = ",".join(node.address for node in pair.cluster.nodes)
-    for index in (0, 1):
-        pair.start(index, "--worker-count", "3", "--hosts", hosts, "--", "true", per_node=None)
-    done = pair.wait()
-    assert [one.status for one in done.values()] == [0, 0], done
-    assert "differ" not in done[0].err
-
-
-@pytest.mark.thorough
-def test_a_name_that_nobody_knows_yet_is_asked_for_again(pair: Job) -> None:
-    """Not even node 0 knows what it will be called: it listens where the others can reach it."""
-    for index in (0, 1):
-        pair.start(index, "--", "true", master="later")
-    wait_for(lambda: pair.says(0, "control channel: 10.77.0.10 port"), "node 0 listens")
-    pair.on(pair.cluster.nodes[1], ("sh", "-c", "echo 10.77.0.10 later >> /etc/hosts"))
-    assert [one.status for one in pair.wait().values()] == [0, 0]
 
 
 # --- who has no channel
@@ -145,16 +113,6 @@ def test_a_firewall_before_the_control_port_is_named_and_another_port_is_a_way_o
     assert all("--control-port N, where only some ports are open" in one.err for one in done.values())
     for index in (0, 1):
         pair.start(index, "--control-port", "7106", "--", "true")
-    assert [one.status for one in pair.wait().values()] == [0, 0]
-
-
-@pytest.mark.thorough
-def test_a_job_that_had_the_port_and_has_ended_is_in_nobodys_way(pair: Job) -> None:
-    """Node 0 listens above it; when the others call, nobody is at the first port any more."""
-    with listening(pair, 0, 6106):
-        pair.start(0, "--", "true")
-        wait_for(lambda: pair.says(0, "control channel: 10.77.0.10 port 6107"), "node 0 listens")
-    pair.start(1, "--", "true")
     assert [one.status for one in pair.wait().values()] == [0, 0]
 
 

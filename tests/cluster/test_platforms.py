@@ -10,13 +10,12 @@ import pytest
 
 from launcher.core.errors import NotReady, Unavailable, UsageError
 from launcher.machine.mpi import Mpi
-from launcher.rehearse.job import base_environ, run_rehearsal
+from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
 from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform, plan_starts
-from launcher.sources.table import TABLE
 
-from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
+from .conftest import RECORDINGS, read_dumps, read_recording
 
 NODES = tuple(Node(i, f"node{i}", f"10.77.0.{10 + i}", f"node{i}") for i in range(2))
 OPEN_MPI = Mpi("/usr/bin/mpirun", "Open MPI", "4.1.4")
@@ -86,11 +85,7 @@ def test_azureml_tensorflow_gives_tf_config() -> None:
     planned = [json.loads(start.environ["TF_CONFIG"]) for start in starts("azureml-tensorflow", 1)]
     workers = ["10.77.0.10:2222", "10.77.0.11:2222"]
     assert planned == [
-        {
-            "cluster": {"worker": workers},
-            "task": {"type": "worker", "index": index},
-            "environment": "cloud",
-        }
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}, "environment": "cloud"}
         for index in range(2)
     ]
 
@@ -110,12 +105,6 @@ def test_no_platform_gives_a_secret() -> None:
     for like in sorted(PLATFORMS.keys() - {"torchrun"}):
         for start in starts(like, 1):
             assert not [name for name in start.environ if "TOKEN" in name or "KEY" in name]
-
-
-@pytest.mark.thorough
-def test_the_user_wins() -> None:
-    """A variable of the user's stands where the platform has one of that name."""
-    assert starts("azureml-pytorch", 1, MASTER_PORT="7000")[0].environ["MASTER_PORT"] == "7000"
 
 
 @pytest.mark.parametrize(
@@ -162,28 +151,6 @@ def test_each_mpirun_has_its_own_line(family: str, version: str, expected: str) 
     assert " ".join(line).endswith(expected)
 
 
-@pytest.mark.thorough
-def test_base_environment_is_clean() -> None:
-    """Nothing of the caller's own job leaks into a rehearsal."""
-    leftovers = dict.fromkeys([marker for row in TABLE for marker in row.markers], "3")
-    leftovers |= {
-        "OMPI_COMM_WORLD_LOCAL_RANK": "2",
-        "AZUREML_RUN_TOKEN": "x",
-        "GROUP_RANK": "1",
-        "VC_MASTER_NUM": "1",
-    }
-    kept = {"PYTHONPATH": "/src", "LAUNCHER_LOG": "debug", "HOME": "/home/me", "NO_COLOR": "1"}
-    kept |= {
-        "OMP_NUM_THREADS": "3",
-        "TF_USE_LEGACY_KERAS": "1",
-        "HF_HOME": "/data",
-        "OMPI_MCA_btl": "tcp,self",
-    }
-    environ = base_environ({**leftovers, **kept, "PATH": "/usr/bin"})
-    assert environ.pop("PATH").startswith("/usr/bin:")  # what the job is given comes first
-    assert environ == {**kept, "PYTHONUNBUFFERED": "1"}
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("like", PLATFORMS)
 def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said(
@@ -210,42 +177,3 @@ def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said
         assert environ["PBS_LEFTOVER"] == "8" and "AZUREML_CR_LEFTOVER" not in environ
     said = capfd.readouterr().err
     assert "removed from the environment, because the platform sets its own: AZUREML_CR_LEFTOVER (" in said
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
-@pytest.mark.parametrize("like", ["openmpi", "azureml-mpi"])
-def test_real_mpirun_starts_four_processes(
-    like: str, loopback: bool, dump: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Two nodes by two processes, each with its own rank, all with the user's variables."""
-    if not loopback:
-        need_namespaces()
-    status = run_rehearsal(like, 2, 2, dump, bare=True, env={"HELLO": "1"}, loopback=loopback)
-    environs = read_dumps(tmp_path)
-    assert status == 0
-    assert sorted(int(environ["OMPI_COMM_WORLD_RANK"]) for environ in environs) == [0, 1, 2, 3]
-    assert {environ["OMPI_COMM_WORLD_LOCAL_SIZE"] for environ in environs} == {"2"}
-    assert {environ["HELLO"] for environ in environs} == {"1"}
-    daemons = {environ["PMIX_SERVER_URI2"].partition(";")[0] for environ in environs}
-    assert len(daemons) == 2, "two daemons, so two nodes"
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.root
-def test_real_mpirun_gives_what_was_recorded(
-    dump: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Debian's Open MPI 4 gives every public variable that the recording of it has."""
-    need_namespaces()
-    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
-    if find_mpirun({"PATH": "/usr/bin"}).major != 4:
-        pytest.skip("the recording is of Open MPI 4")
-    run_rehearsal("openmpi", 2, 2, dump, bare=True)
-    recorded = read_recording("captured_openmpi-4.1.4-debian_2x2")
-    prefixes = ("OMPI_COMM_WORLD", "OMPI_MCA_orte", "PMIX_SERVER_URI", "PMIX_RANK", "PMIX_HOSTNAME")
-    for ours, theirs in zip(read_dumps(tmp_path), recorded, strict=True):
-        expected = {name for name in theirs if name.startswith(prefixes)}
-        assert {name for name in ours if name.startswith(prefixes)} == expected

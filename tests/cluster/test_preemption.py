@@ -14,7 +14,7 @@ import pytest
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.metadata import Metadata, make_event
-from tests.cluster.together import WAITER, Job, assert_one_truth
+from tests.cluster.together import Job, assert_one_truth
 from tests.process.looking import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
@@ -115,34 +115,6 @@ def test_a_spot_machine_that_is_taken_back_leaves_a_checkpoint_and_75(start: Sta
         assert saved["reason"] == "preempted" and saved["told"] < saved["deadline"] < saved["told"] + 31
 
 
-@pytest.mark.thorough
-def test_who_does_not_hear_is_killed_before_the_machine_goes(start: Start) -> None:
-    """The grace ends two seconds before the deadline, however long it was to be."""
-    job, (service,) = start(1)
-    ready = job.folder / "ready"
-    script = f"trap '' TERM; touch {ready}; while :; do sleep 0.05; done"
-    job.start(0, *AZURE, "--grace", "600", "--", "sh", "-c", script)
-    wait_for(ready.exists, "the process")
-    service.answer_events([make_event("Terminate", 9)])
-    done = job.wait()[0]
-    assert done.status == 75, done.err
-    grace = done.err.split("SIGKILL after ")[1].split()[0]
-    assert 3 <= int(grace) <= 7
-    assert "the launcher killed rank 0 (SIGKILL) after the grace period" in done.err
-
-
-@pytest.mark.thorough
-def test_the_signal_is_what_the_map_makes_of_sigterm(start: Start) -> None:
-    """A script that saves its checkpoint on SIGUSR1 hears SIGUSR1."""
-    job, (service,) = start(1)
-    train(job, *AZURE, "--signal-map", "TERM=USR1", number="SIGUSR1")
-    service.answer_events([make_event("Preempt", 30, EventStatus="Started", NotBefore="")])
-    done = job.wait()[0]
-    assert done.status == 75, done.err
-    assert "SIGUSR1 to 1 process" in done.err
-    assert (job.folder / "checkpoint-0").exists()
-
-
 def test_an_event_that_is_withdrawn_is_withdrawn(start: Start) -> None:
     """Announced with time to spare, the processes can read it; gone again, the job goes on."""
     job, (service,) = start(1)
@@ -158,18 +130,6 @@ def test_an_event_that_is_withdrawn_is_withdrawn(start: Start) -> None:
     assert not file.exists()
     said = finish_well(job)[0]
     assert "SIGTERM in 88" in said and "unless it is withdrawn" in said and "\x1b" not in said
-
-
-@pytest.mark.thorough
-def test_events_of_other_machines_and_pauses_are_none_of_ours(start: Start) -> None:
-    """Azure tells all machines of a scale set of the events of all."""
-    job, (service,) = start(1)
-    train(job, *AZURE)
-    service.answer_events([make_event("Preempt", 1, vm="vm-of-this-job_10"), make_event("Freeze", 1)])
-    before = len(service.requests())
-    wait_for(lambda: len(service.requests()) >= before + 3, "three more questions")
-    said = finish_well(job)[0]
-    assert "takes" not in said and COMPLAINT not in said
 
 
 @pytest.mark.thorough
@@ -206,21 +166,6 @@ def test_a_service_that_does_not_answer_well_is_said_once(start: Start, how: str
     assert said.count(COMPLAINT) == 1 and "internal launcher error" not in said
 
 
-@pytest.mark.thorough
-def test_the_notice_of_aws_comes_behind_its_token(start: Start) -> None:
-    """404 is no notice; two minutes are more than the grace, so it is announced first."""
-    job, (service,) = start(1)
-    train(job, "--preemption", "aws", "--grace", "30")
-    wait_for(lambda: len(service.requests()) >= 3, "questions")
-    assert service.requests()[:2] == ["PUT /latest/api/token", "GET /latest/meta-data/spot/instance-action"]
-    service.answer_action("terminate", time.time() + 48)
-    done = job.wait()[0]
-    assert done.status == 75 and COMPLAINT not in done.err, done.err
-    assert "AWS reclaims this spot instance (interruption notice: terminate)" in done.err
-    assert "unless it is withdrawn" in done.err
-    assert (job.folder / "checkpoint-0").exists()
-
-
 def test_google_says_it_in_a_word(start: Start) -> None:
     """TRUE means that 30 seconds are left."""
     job, (service,) = start(1)
@@ -234,12 +179,7 @@ def test_google_says_it_in_a_word(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "dedicated", "is_asked"),
-    [
-        ((), None, False),
-        ((), "true", False),
-        ((), "false", True),
-        (("--preemption", "off"), "false", False),
-    ],
+    [((), None, False), ((), "true", False), ((), "false", True), (("--preemption", "off"), "false", False)],
 )
 def test_nobody_is_asked_without_evidence(
     start: Start, flags: tuple[str, ...], dedicated: str | None, is_asked: bool
@@ -294,55 +234,6 @@ def test_all_nodes_end_when_the_machine_of_one_is_taken_back(start: Start) -> No
     assert max(one["deadline"] for one in saved) - min(one["deadline"] for one in saved) < 3
 
 
-@pytest.mark.thorough
-def test_the_machine_of_a_node_whose_processes_have_ended_well_counts(start: Start) -> None:
-    """Its launcher waits for the others, who are told while there is time for a checkpoint."""
-    job, services = start(2)
-    script = f"[ $RANK = 0 ] && : > {job.folder}/ended && exit 0\n{WAITER.format(folder=job.folder)}"
-    job.start_all(*AZURE, "--", "sh", "-c", script)
-    wait_for(lambda: all((job.folder / name).exists() for name in ("pid-1", "ended")), "the processes", 60)
-    services[0].answer_events([make_event("Preempt", 30)])
-    assert_one_truth(job.wait(), 75, "node 0 ended first: it was preempted")
-    assert (job.folder / "told-1").exists() and job.says(0, "nothing runs here any more")
-    assert not job.says(0, "still run")
-
-
-@pytest.mark.thorough
-@pytest.mark.torch
-def test_torchruns_agents_are_told_as_well(start: Start) -> None:
-    """Their workers save their checkpoint; what the agents say of the signal is no failure."""
-    job, services = start(2)
-    train(job, *AZURE, "--engine", "torchrun", per_node=2)
-    services[1].answer_events([make_event("Preempt", 30)])
-    assert_one_truth(job.wait(), 75, "node 1 ended first: it was preempted")
-    assert all((job.folder / f"checkpoint-{rank}").exists() for rank in range(4))
-
-
-@pytest.mark.thorough
-def test_the_first_node_may_be_the_one(start: Start) -> None:
-    """Node 0 stays until all know the verdict."""
-    job, services = start(2)
-    train(job, *AZURE)
-    services[0].answer_events([make_event("Preempt", 30)])
-    done = job.wait()
-    assert_one_truth(done, 75, "node 0 ended first: it was preempted")
-    assert all((job.folder / f"checkpoint-{rank}").exists() for rank in (0, 1))
-
-
-@pytest.mark.thorough
-def test_a_withdrawn_event_is_withdrawn_on_all_nodes(start: Start) -> None:
-    """What was announced on one node stands in the deadline of all, and goes from all."""
-    job, services = start(2)
-    train(job, *AZURE, "--log-dir", str(job.folder / "logs"))
-    services[1].answer_events([make_event("Redeploy", 600)])
-    wait_for(lambda: len(list((job.folder / "logs").glob("*/deadline.json"))) == 2, "the files")
-    services[1].answer_events([])
-    wait_for(lambda: not list((job.folder / "logs").glob("*/deadline.json")), "no files")
-    said = finish_well(job)
-    assert "preemption: node 1: Azure moves this machine" in said[0]
-    assert all("withdrawn: " in text for text in said.values())
-
-
 def test_keep_going_stops_only_the_node_that_goes(start: Start) -> None:
     """The others are told, and end by themselves; the verdict is the same."""
     job, services = start(2)
@@ -356,18 +247,3 @@ def test_keep_going_stops_only_the_node_that_goes(start: Start) -> None:
 
 
 # --- restarts
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("count", [1, 2])
-def test_no_attempt_follows_a_preemption_while_a_restart_waits(start: Start, count: int) -> None:
-    """Nothing runs when the time of the machine comes, and nothing may start on it any more."""
-    job, services = start(count)
-    flags = ("--restarts", "9", "--restart-delay", "60", "--restart-on", "any")
-    job.start_all(*AZURE, *flags, "--", "sh", "-c", f"echo up >> {job.folder}/up-$RANK; sleep 1; exit 9")
-    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2", 60)
-    services[-1].answer_events([make_event("Preempt", 30)])
-    done = job.wait()
-    assert {one.status for one in done.values()} == {9}, done[0].err
-    assert (job.folder / "up-0").read_text().count("up") == 2
-    assert all("no restart: " in one.err for one in done.values()), done[0].err

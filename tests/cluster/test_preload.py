@@ -35,11 +35,7 @@ def test_each_node_imports_once_for_all_attempts(tmp_path: Path) -> None:
     settings = {"PRELOAD": "heavy", "RESTARTS": "1", "RESTART_ON": "any", "RESTART_DELAY": "0"}
     flags = [word for name, value in settings.items() for word in ("--env", f"LAUNCHER_{name}={value}")]
     words = (
-        "rehearse",
-        "--nodes",
-        "2",
-        "--processes",
-        "2",
+        *("rehearse", "--nodes", "2", "--processes", "2"),
         *flags,
         "--",
         str(script),

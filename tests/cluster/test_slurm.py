@@ -11,12 +11,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from launcher.rehearse.variables import variables
-from tests.cluster import slurm as cluster_slurm
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.slurm import SlurmCluster
 from tests.mpis import find_mpi
@@ -34,20 +32,9 @@ echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK is $(hostn
 RUN = (*LAUNCHER, "run", "--no-prefix", "--", "sh", "-c", SHOW)
 ALLREDUCE = (
     *LAUNCHER,
-    "run",
-    "--no-prefix",
-    "--",
-    sys.executable,
+    *("run", "--no-prefix", "--", sys.executable),
     os.path.join(ROOT, "examples", "allreduce.py"),
 )
-# What MPI_Init says first; the answer comes from the slurmstepd that made the socket.
-TALK_PMI = """
-import os
-fd = int(os.environ["PMI_FD"])
-os.write(fd, b"cmd=init pmi_version=2 pmi_subversion=0\\n")
-answer = os.read(fd, 1000).decode().strip()
-print(os.environ["RANK"], os.environ["PMI_RANK"], os.environ["PMI_SIZE"], answer.split()[0])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +80,6 @@ def assert_sum(done: subprocess.CompletedProcess[str], places: list[str]) -> Non
     assert {p["MASTER_ADDR"] for p in seen} == {"node0"}
 
 
-def allowing_root(**variables: str) -> dict[str, str]:
-    """Return the variables of Debian's Open MPI, which needs to be told that root is fine."""
-    found = find_mpi("openmpi4").environ
-    return {**{name: value for name, value in found.items() if name != "PATH"}, **variables}
-
-
 # srun
 
 
@@ -109,16 +90,6 @@ def test_srun_starts_one_launcher_per_process(slurm: SlurmCluster) -> None:
         "1/4 1/2 node 0 is node0, process of node0",
         "2/4 0/2 node 1 is node1, process of node0",
         "3/4 1/2 node 1 is node1, process of node0",
-    ]
-
-
-@pytest.mark.thorough
-def test_uneven_tasks_know_the_size_of_their_own_node(slurm: SlurmCluster) -> None:
-    """Srun -N2 -n3 puts two tasks on one node and one on the other."""
-    assert lines(slurm.run("srun", "-N2", "-n3", *RUN)) == [
-        "0/3 0/2 node 0 is node0, process of node0",
-        "1/3 1/2 node 0 is node0, process of node0",
-        "2/3 0/1 node 1 is node1, process of node0",
     ]
 
 
@@ -142,24 +113,6 @@ def test_a_step_on_other_nodes_than_the_jobs_first(three: SlurmCluster) -> None:
     ]
 
 
-@pytest.mark.thorough
-def test_arbitrary_tasks_need_a_master(slurm: SlurmCluster) -> None:
-    """With -m arbitrary rank 0 is not on the first node of the list, and no variable says on which."""
-    hosts = slurm.folder / "arbitrary"
-    hosts.write_text("node1\nnode0\nnode1\n")
-    step = ("srun", "-n3", "-m", "arbitrary")
-    refused = slurm.run(*step, *RUN, SLURM_HOSTFILE=str(hosts))
-    assert refused.returncode == 78
-    assert refused.stdout == ""
-    assert "SLURM_DISTRIBUTION='arbitrary'" in refused.stderr and "--master-addr HOST" in refused.stderr
-    told = slurm.run(*step, *RUN, SLURM_HOSTFILE=str(hosts), LAUNCHER_MASTER_ADDR="node1")
-    assert lines(told) == [
-        "0/3 0/2 node 1 is node1, process of node1",
-        "1/3 0/1 node 0 is node0, process of node1",
-        "2/3 1/2 node 1 is node1, process of node1",
-    ]
-
-
 @pytest.mark.torch
 def test_one_launcher_per_node_starts_the_processes(slurm: SlurmCluster) -> None:
     """One task per node and a number of processes asked for: the launcher starts them, and they add up."""
@@ -174,23 +127,6 @@ def test_one_launcher_per_node_starts_the_processes(slurm: SlurmCluster) -> None
     assert_sum(slurm.run(*step, *ALLREDUCE, **two), ["0.0", "0.1", "1.0", "1.1"])
 
 
-@pytest.mark.thorough
-def test_slurms_own_names_tell_forked_processes_the_truth(slurm: SlurmCluster) -> None:
-    """Libraries that prefer SLURM_PROCID to RANK find the same rank there."""
-    show = 'echo "$RANK $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS"'
-    step = ("srun", "-N2", "--ntasks-per-node=1", *RUN[:-1], show)
-    done = slurm.run(*step, LAUNCHER_NPROC_PER_NODE="2")
-    assert lines(done) == ["0 0 0 0 4", "1 1 1 0 4", "2 2 0 1 4", "3 3 1 1 4"]
-
-
-@pytest.mark.thorough
-def test_pmi2_stays_usable_by_the_command(slurm: SlurmCluster) -> None:
-    """PMI_RANK agrees with our rank, and what slurmstepd listens to is still open after the launcher."""
-    command = (*LAUNCHER, "run", "--", sys.executable, "-c", TALK_PMI)
-    done = slurm.run("srun", "--mpi=pmi2", "-N2", "--ntasks-per-node=2", *command)
-    assert lines(done) == [f"{rank} {rank} 4 cmd=response_to_init" for rank in range(4)]
-
-
 def test_the_status_of_a_task_is_sruns(slurm: SlurmCluster) -> None:
     """What one process exits with is what the job ends with."""
     command = ("sh", "-c", "exit $((RANK * 7))")
@@ -199,34 +135,6 @@ def test_the_status_of_a_task_is_sruns(slurm: SlurmCluster) -> None:
 
 
 # GPUs
-
-
-@pytest.mark.thorough
-def test_gpus_that_no_device_file_shows_start_nothing(slurm: SlurmCluster) -> None:
-    """Slurm counts two GPUs per node, and the container was given none: one process, and a note."""
-    step = ("srun", "-N2", "--ntasks-per-node=1", "--gres=gpu:2")
-    assert lines(slurm.run(*step, *RUN)) == [
-        "0/2 0/1 node 0 is node0, process of node0",
-        "1/2 0/1 node 1 is node1, process of node0",
-    ]
-    shown = slurm.run(*step, *LAUNCHER, "plan", "--", "true")
-    assert shown.returncode == 0, shown.stderr
-    words = " ".join(shown.stdout.split())
-    assert "SLURM_GPUS_ON_NODE='2' but no GPU is visible here: one process" in words
-
-
-@pytest.mark.thorough
-def test_one_launcher_per_node_starts_a_process_per_gpu(with_gpus: SlurmCluster) -> None:
-    """One task, two GPUs that Slurm gave to it: two processes, who both see both."""
-    step = ("srun", "-N2", "--ntasks-per-node=1", "--gres=gpu:2")
-    assert lines(with_gpus.run(*step, *RUN)) == [
-        "0/4 0/2 node 0 is node0, node of node0",
-        "1/4 1/2 node 0 is node0, node of node0",
-        "2/4 0/2 node 1 is node1, node of node0",
-        "3/4 1/2 node 1 is node1, node of node0",
-    ]
-    show = (*RUN[:-1], 'echo "$RANK $CUDA_VISIBLE_DEVICES"')
-    assert lines(with_gpus.run(*step, *show)) == ["0 0,1", "1 0,1", "2 0,1", "3 0,1"]
 
 
 @pytest.mark.parametrize(
@@ -260,16 +168,6 @@ def test_a_batch_script_on_two_nodes_is_refused(slurm: SlurmCluster) -> None:
 
 
 @pytest.mark.thorough
-def test_a_batch_script_on_one_node_is_a_launcher(slurm: SlurmCluster) -> None:
-    """Nothing else starts anything there."""
-    done = slurm.run_script(shlex.join(RUN), "-w", "node0", LAUNCHER_NPROC_PER_NODE="2")
-    assert lines(done) == [
-        "0/2 0/2 node 0 is node0, node of 127.0.0.1",
-        "1/2 1/2 node 0 is node0, node of 127.0.0.1",
-    ]
-
-
-@pytest.mark.thorough
 def test_srun_in_a_batch_script_is_the_way(slurm: SlurmCluster) -> None:
     """What the refusal says to type works, though the step inherits what the script was told."""
     done = slurm.run_script("srun " + shlex.join(RUN), "-N2", "--ntasks-per-node=1")
@@ -292,50 +190,6 @@ def test_a_shell_in_an_allocation_is_refused(slurm: SlurmCluster, way: tuple[str
 # mpirun inside
 
 
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.torch
-def test_mpirun_in_a_batch_script_is_who_knows(slurm: SlurmCluster) -> None:
-    """SLURM_* are the daemon's there, and lie about every rank; Open MPI's numbers add up."""
-    mpirun = find_mpi("openmpi4").mpirun
-    lies = f"{mpirun} --map-by ppr:2:node sh -c 'echo $OMPI_COMM_WORLD_RANK $SLURM_PROCID'"
-    script = (
-        f"{lies} > {slurm.folder}/lies || exit",
-        f"{mpirun} --map-by ppr:2:node {shlex.join(RUN)} > {slurm.folder}/shown || exit",
-        f"{mpirun} --map-by ppr:2:node {shlex.join(ALLREDUCE)}",
-    )
-    done = slurm.run_script(
-        "\n".join(script), "-N2", "--ntasks-per-node=2", **allowing_root(OMP_NUM_THREADS="1")
-    )
-    assert_sum(done, ["0.0", "0.1", "1.0", "1.1"])
-    assert sorted((slurm.folder / "lies").read_text().splitlines()) == ["0 0", "1 0", "2 0", "3 0"]
-    assert sorted((slurm.folder / "shown").read_text().splitlines()) == [
-        "0/4 0/2 node 0 is node0, process of node0",
-        "1/4 1/2 node 0 is node0, process of node0",
-        "2/4 0/2 node 1 is node1, process of node0",
-        "3/4 1/2 node 1 is node1, process of node0",
-    ]
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_mpirun_on_other_nodes_than_the_jobs_first_needs_a_master(three: SlurmCluster) -> None:
-    """Mpirun --host may leave out the first node: rank 0 sees that it is not there, and stops the job."""
-    mpirun = find_mpi("openmpi4").mpirun
-    script = f"{mpirun} --host node1:2,node2:2 {shlex.join(RUN)}"
-    options = ("-N3", "--ntasks-per-node=2")
-    refused = three.run_script(script, *options, **allowing_root())
-    assert refused.returncode == 78, refused.stdout
-    assert "SLURM_JOB_NODELIST='node[0-2]'" in refused.stderr and "--master-addr HOST" in refused.stderr
-    told = three.run_script(script, *options, **allowing_root(LAUNCHER_MASTER_ADDR="node1"))
-    assert lines(told) == [
-        "0/4 0/2 node 0 is node1, process of node1",
-        "1/4 1/2 node 0 is node1, process of node1",
-        "2/4 0/2 node 1 is node2, process of node1",
-        "3/4 1/2 node 1 is node2, process of node1",
-    ]
-
-
 # The simulation of srun, and the fixture
 
 
@@ -356,56 +210,6 @@ def test_a_rehearsal_sets_what_srun_sets(slurm: SlurmCluster) -> None:
         assert {n: real[n] for n in compared} == {n: expected[n] for n in compared}
 
 
-def test_nothing_of_a_cluster_is_left() -> None:
-    """Daemons, jobs and files end with the block, and clusters do not see each other."""
-    need_namespaces()
-    with SlurmCluster(1) as first, SlurmCluster(1) as second:
-        assert first.folder != second.folder
-        assert second.run("squeue", "--noheader").stdout == ""
-        assert first.run("sbatch", "-o/dev/null", "--wrap=exec sleep 3600").returncode == 0
-        assert second.run("srun", "hostname").stdout == "node0\n"
-        alive = processes_of(first) + processes_of(second)
-        assert len(alive) >= 6
-    assert not first.folder.exists() and not second.folder.exists()
-    assert processes_of(first) + processes_of(second) == []
-
-
-def processes_of(slurm: SlurmCluster) -> list[str]:
-    """Return the command lines on this machine that name the folder of a cluster."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_text(errors="replace")
-        except OSError:  # it has ended since
-            continue
-        if str(slurm.folder) in text:
-            found.append(text)
-    return found
-
-
-def test_a_missing_slurm_fails_and_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Absent is a failure with a way out, never a skip."""
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(cluster_slurm, "SYSTEM_PATH", "/nonexistent")
-    with pytest.raises(pytest.fail.Exception, match=r"no munged.*slurmctld.*run bash tools/test\.sh"):
-        SlurmCluster(1)
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_a_launcher_around_mpirun_in_a_batch_script_stays_out_of_its_way(slurm: SlurmCluster) -> None:
-    """With the launcher as an image's entry point: mpirun knows the nodes, is run once, and told nothing."""
-    mpirun = find_mpi("openmpi4").mpirun
-    line = (*LAUNCHER, "run", "--", mpirun, "--map-by", "ppr:2:node", *RUN)
-    done = slurm.run_script(shlex.join(line), "-N2", "--ntasks-per-node=2", **allowing_root())
-    assert lines(done) == [
-        "0/4 0/2 node 0 is node0, process of node0",
-        "1/4 1/2 node 0 is node0, process of node0",
-        "2/4 0/2 node 1 is node1, process of node0",
-        "3/4 1/2 node 1 is node1, process of node0",
-    ]
-
-
 # --engine mpirun
 
 
@@ -421,24 +225,5 @@ def test_one_task_per_node_and_mpirun_as_the_engine(family: str, slurm: SlurmClu
     line = (*LAUNCHER, *BY_MPIRUN, "--nproc-per-node=2", "--", "sh", "-c", SHOW)
     done = slurm.run("srun", "-N2", "--ntasks-per-node=1", *line, **find_mpi(family).environ, **TOKEN)
     assert [text.partition(" is ")[0] for text in lines(done)] == [
-        "0/4 0/2 node 0",
-        "1/4 1/2 node 0",
-        "2/4 0/2 node 1",
-        "3/4 1/2 node 1",
-    ]
-
-
-@pytest.mark.thorough
-@pytest.mark.mpi
-def test_a_batch_script_and_mpirun_as_the_engine(slurm: SlurmCluster) -> None:
-    """The script runs on the first node alone: its nodes, and --ntasks-per-node, are Slurm's to say."""
-    serve = (*LAUNCHER, "serve")
-    head = (*LAUNCHER, *BY_MPIRUN, "--", "sh", "-c", SHOW)
-    script = f"srun -N1 -n1 -w node1 {shlex.join(serve)} &\n{shlex.join(head)}\nwait $!\n"
-    done = slurm.run_script(script, "-N2", "--ntasks-per-node=2", **find_mpi("openmpi4").environ, **TOKEN)
-    assert [text.partition(",")[0] for text in lines(done)] == [
-        "0/4 0/2 node 0 is node0",
-        "1/4 1/2 node 0 is node0",
-        "2/4 0/2 node 1 is node1",
-        "3/4 1/2 node 1 is node1",
+        *("0/4 0/2 node 0", "1/4 1/2 node 0", "2/4 0/2 node 1", "3/4 1/2 node 1"),
     ]

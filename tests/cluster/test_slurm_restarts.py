@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.slurm import RUN_TIMEOUT_S, SlurmCluster
-from tests.process.looking import is_true_by, wait_for
+from tests.process.looking import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("slurm")]
 
@@ -82,17 +82,3 @@ def test_a_launcher_that_is_killed_does_not_end_the_step(slurm: SlurmCluster, tm
     (tmp_path / "go").touch()
     said, _ = step.communicate(timeout=RUN_TIMEOUT_S)
     assert step.returncode == 137 and "2 attempts, 1 failed (1 x node-lost); exit status 0" in said, said
-
-
-@pytest.mark.thorough
-def test_without_no_kill_slurm_ends_the_step(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """Sbatch's --no-kill is not srun's: the launchers on all nodes are killed."""
-    script = f"srun {shlex.join(launch(tmp_path, '--spares', '1'))}"
-    output = tmp_path / "output"
-    options = ("-N3", "--ntasks-per-node=1", "--no-kill", f"--output={output}")
-    assert slurm.run("sbatch", *options, f"--wrap={script}").returncode == 0
-    wait_up(tmp_path, 0, 0)
-    slurm.crash(slurm.cluster.nodes[1])
-    ended = is_true_by(lambda: slurm.run("squeue", "--noheader").stdout == "", RUN_TIMEOUT_S)
-    assert ended and "node2: task 2: Killed" in output.read_text(), output.read_text()
-    assert not list(tmp_path.glob("up-0-1-*"))

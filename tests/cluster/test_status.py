@@ -151,27 +151,6 @@ def test_while_the_nodes_come_together_the_missing_are_named(job: Job) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.torch
-def test_a_job_of_torchrun_is_called_what_the_user_has_typed(job: Job) -> None:
-    """Not by the line of the agent, which nobody would know again."""
-    script = job.folder / "train.py"
-    script.write_text("import time\ntime.sleep(120)\n")
-    environ = {**own_environ(), "LAUNCHER_ENGINE": "torchrun"}
-    job.start_all("--", sys.executable, str(script), environ=environ)
-    wait_for(lambda: "2 of 2 ranks run" in ask(job, 1, "status").stdout, "both ranks run", 120)
-    assert ask(job, 1, "status").stdout.startswith(f"{sys.executable} {script} · 2 nodes")
-
-
-@pytest.mark.thorough
-def test_without_the_channel_a_node_tells_of_itself(job: Job) -> None:
-    """--no-peers."""
-    start(job, SLEEPS, "--no-peers")
-    found = status(job, 1)
-    assert [node["node"] for node in found["nodes"]] == [1]
-    assert [rank["rank"] for rank in found["nodes"][0]["ranks"]] == [2, 3]
-
-
-@pytest.mark.thorough
 def test_a_node_that_has_lost_node_0_tells_of_itself(job: Job) -> None:
     """And that it is not all."""
     start(job, SLEEPS, "--lost-after", "15")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ from tests.cluster.conftest import need_namespaces
 from tests.cluster.slurm import SlurmCluster
 from tests.cluster.together import Job
 from tests.process.looking import wait_for
-from tests.process.starting import ROOT
 
 PLATFORMS = ("openmpi", "azureml-mpi", "azureml-pytorch", "slurm", "torchrun")
 FAIL = """
@@ -73,29 +70,6 @@ def test_the_first_failure_is_told_once_on_each_node(
     assert both.count("cause: [python-exception] ValueError: no such column") == 2
     assert sorted(re.findall(r"\[rank (\d)\] at work", both)) == ["0", "1", "2", "3"]
     assert len(re.findall(r"where: rank 3, \S+:\d+, local rank 1, pid .*, node 1", both)) == 2
-
-
-@pytest.mark.thorough
-def test_who_stays_alone_keeps_the_status_of_its_rank(tmp_path: Path) -> None:
-    """Without other ranks there is nobody to meet; with ``--no-peers`` nobody is met."""
-    script = write(tmp_path, "import sys; sys.exit(7)")
-    for size, flags in (("1", ()), ("2", ("--no-peers",))):
-        environ = {
-            **{name: value for name, value in os.environ.items() if name in ("PATH", "HOME")},
-            "RANK": "0",
-            "WORLD_SIZE": size,
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29517",
-        }
-        line = [sys.executable, "-m", "launcher", "run", "--stay", *flags, "--", sys.executable, script]
-        done = subprocess.run(
-            line, env=environ, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
-        )
-        assert done.returncode == 7, done.stderr
-        assert "failed first: it exited with status 7" in done.stderr
-        assert "control channel" not in done.stderr
 
 
 def start_ranks(pair: Job, script: str, folder: Path) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import pytest
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.frameworks import EXAMPLES, run_alone, run_example
-from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
 pytestmark = [pytest.mark.torch, pytest.mark.root, pytest.mark.xdist_group("tensorflow")]
@@ -163,76 +160,3 @@ def test_a_coordinator_trains_and_all_ends_by_itself(job: Job) -> None:
     assert last["evaluated"] == 300 and last["accuracy"] > 0.9
     assert "[evaluator 0]" in job.said(0) and "[rank 0]" in job.said(0)
     assert [job.processes(node) for node in job.cluster.nodes] == [[], []]
-
-
-def kill_when_trained(job: Job, index: int, victim: str) -> float:
-    """Kill a task once the first checkpoint is there; return when."""
-    wait_for(lambda: (job.folder / "checkpoint").exists(), "a first checkpoint", deadline_s=240.0)
-    job.kill_task(index, victim)
-    return time.monotonic()
-
-
-@pytest.mark.thorough
-def test_the_death_of_a_server_is_a_named_end(job: Job) -> None:
-    """Its node says that it was killed, and the chief ends by what TensorFlow raises."""
-    job.start("chief=0 worker=0 ps=1", "--steps", "100000")
-    began = kill_when_trained(job, 1, task("ps"))
-    assert job.wait(1) == 128 + signal.SIGKILL
-    assert "ps 0 failed first: it was killed by SIGKILL" in job.said(1, "err")
-    assert job.wait(0) != 0
-    assert "UnavailableError" in job.said(0, "err")
-    assert time.monotonic() - began < ENDS_S
-
-
-@pytest.mark.thorough
-def test_the_death_of_the_chief_ends_the_other_node_too(job: Job) -> None:
-    """The servers there see that nobody listens any more; the truth is told where the chief was."""
-    job.start("chief=0 worker=1 ps=1", "--steps", "100000")
-    kill_when_trained(job, 0, task("chief"))
-    assert job.wait(0) == 128 + signal.SIGKILL
-    assert "rank 0 of 1 failed first: it was killed by SIGKILL" in job.said(0, "err")
-    assert job.wait(1) == 0
-
-
-@pytest.mark.thorough
-def test_a_worker_beside_the_chief_is_missed_by_name(job: Job) -> None:
-    """A companion that dies while the chief runs is the failure of the job."""
-    job.start("chief=0 worker=0,1 ps=1", "--steps", "100000")
-    kill_when_trained(job, 0, task("worker"))
-    assert job.wait(0) == 128 + signal.SIGKILL
-    assert "worker 0 failed first: it was killed by SIGKILL" in job.said(0, "err")
-    assert job.wait(1) == 0
-
-
-@pytest.mark.thorough
-def test_the_last_worker_is_not_waited_for_without_end(job: Job) -> None:
-    """The coordinator would wait an hour for it, and again: the watch on its node ends the job."""
-    job.start("chief=0 ps=0 worker=1", "--steps", "100000")
-    kill_when_trained(job, 1, task("worker"))
-    assert job.wait(1) == 128 + signal.SIGKILL
-    assert job.wait(0) == 75
-    assert "watch failed first" in job.said(0, "err")
-    assert "no worker is left" in job.said(0, "err")
-
-
-@pytest.mark.thorough
-def test_a_lost_worker_elsewhere_is_the_strategys_to_bear(job: Job) -> None:
-    """Its node says that it was killed; the coordinator gives its work to the other worker and ends well."""
-    job.start("chief=0 worker=0,1 ps=0", "--steps", "600")
-    kill_when_trained(job, 1, task("worker", 1))
-    assert job.wait(1) == 128 + signal.SIGKILL
-    assert "worker 1 failed first: it was killed by SIGKILL" in job.said(1, "err")
-    assert job.wait(0) == 0, job.said(0, "err")[-3000:]
-    assert any("scheduled" in one for one in records(job.said(0)))
-
-
-@pytest.mark.thorough
-def test_the_death_of_a_mirrored_worker_ends_the_others(job: Job) -> None:
-    """MultiWorkerMirroredStrategy cannot go on without it: both nodes name it, and end as it did."""
-    job.start_example("tensorflow_multiworker.py", "worker=0,1", "--steps", "10000000")
-    for node in job.cluster.nodes:
-        wait_for(lambda node=node: job.is_connected(node), f"{node.name} trains", deadline_s=240.0)  # type: ignore[misc]
-    job.kill_task(1, task("worker", 1))
-    for index in (0, 1):
-        assert job.wait(index) == 128 + signal.SIGKILL, job.said(index, "err")[-3000:]
-        assert "rank 1 of 2 failed first: it was killed by SIGKILL" in job.said(index, "err")

@@ -66,27 +66,6 @@ def test_two_nodes_learn_what_one_process_learns(like: str, name: str) -> None:
         assert "each keeps 8613 of 17226 parameters" in rest
 
 
-@pytest.mark.thorough
-@pytest.mark.mpi
-@pytest.mark.xdist_group("lightning_fit.py")
-@pytest.mark.parametrize(
-    ("like", "scope", "processes"),
-    [
-        ("slurm", "process", 1),
-        *[("azureml-mpi", "process", 1), ("azureml-mpi", "node", 2), ("slurm", "node", 2)],
-    ],
-)
-def test_lightning_is_not_misled(like: str, scope: str, processes: int) -> None:
-    """By what Slurm and mpirun have set, with mpi4py installed: torchrun's marks come first."""
-    need_namespaces()
-    example = run_example(
-        like, "lightning_fit.py", processes=processes, scope=scope, environ=OPTIONS["lightning_fit.py"]
-    )
-    loss, count, rest = read_result(example)
-    assert (count, rest) == (2 * processes, " (TorchElasticEnvironment)")
-    assert loss == pytest.approx(loss_alone("lightning_fit.py"), abs=AGREE)
-
-
 @pytest.mark.xdist_group("accelerate_loop.py")
 def test_accelerate_launch_is_told_the_job() -> None:
     """``accelerate launch`` once per node, without a config file or a flag: 2 nodes x 2 processes."""
@@ -95,16 +74,6 @@ def test_accelerate_launch_is_told_the_job() -> None:
     loss, count, _ = read_result(printed(rehearse("azure-batch", *command, processes=2)))
     assert count == 4
     assert loss == pytest.approx(loss_alone("accelerate_loop.py"), abs=AGREE)
-
-
-@pytest.mark.thorough
-def test_accelerate_launch_on_cpus_would_be_several_jobs() -> None:
-    """With --cpu it starts a process without a rank on every node, and all of them end well: refused."""
-    need_namespaces()
-    command = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", f"{EXAMPLES}/accelerate_loop.py")
-    done = rehearse("azure-batch", *command)
-    assert done.returncode == 64
-    assert "[accelerate-cpu]" in done.stderr
 
 
 @pytest.mark.mpi

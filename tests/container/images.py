@@ -98,13 +98,7 @@ def _context() -> Iterator[Path]:
 
 
 def _forget_old(made: str) -> None:
-    words = (
-        "images",
-        "--format",
-        "{{.CreatedAtRaw}} {{.Name}}:{{.Tag}}",
-        "--filter",
-        f"reference={made}",
-    )
+    words = ("images", "--format", "{{.CreatedAtRaw}} {{.Name}}:{{.Tag}}", "--filter", f"reference={made}")
     lines = sorted(_buildah(*words).stdout.split("\n"), reverse=True)
     for line in filter(None, lines[KEPT:]):
         _buildah("rmi", line.rpartition(" ")[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import pytest
 
@@ -13,10 +12,6 @@ from tests.container.podman import TIMEOUT_S
 pytestmark = [pytest.mark.container, pytest.mark.root, pytest.mark.xdist_group("containers")]
 
 STATUSES = (0, 1, 7, 125, 126, 127, 128, 143, 255)
-DEADLY = (
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM),
-    *(signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1, signal.SIGPIPE),
-)
 # As careful people run containers: another user, nothing to write to, no capabilities.
 HARDENED = (
     *("--user", "1234:1234", "--read-only", "--read-only-tmpfs=false"),
@@ -44,39 +39,6 @@ while True:
 """
 
 
-ORPHANS = """
-import json, os, time
-for _ in range(20):
-    if os.fork() == 0:
-        if os.fork() == 0:
-            time.sleep(0.1)
-            os._exit(0)
-        os._exit(0)
-    os.wait()
-def processes():
-    found = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat") as file:
-                found[int(name)] = file.read().rpartition(")")[2].split()[:2]  # state, parent
-        except OSError:
-            pass
-    return found
-adopted = sum(parent == "1" for _, parent in processes().values()) - 1
-deadline = time.monotonic() + 20
-while len(processes()) > 2 and time.monotonic() < deadline:
-    time.sleep(0.01)
-left = {pid: state for pid, (state, _) in processes().items()}
-print(json.dumps({"adopted": adopted, "left": left, "pid": os.getpid()}))
-"""
-# Ends by itself at 256 MiB, should nothing end it.
-HUNGRY = """
-blocks = []
-while len(blocks) < 256:
-    blocks.append(bytearray(b"x" * (1 << 20)))
-"""
-
-
 def run_all(container: Container, commands: list[tuple[str, ...]]) -> list[tuple[int, str]]:
     """Run a container for each command, side by side; return their statuses and standard errors."""
     started = [container.podman.start(*container.line(command)) for command in commands]
@@ -88,28 +50,6 @@ def test_statuses_are_passed_on(container: Container) -> None:
     """The container's exit status is the command's, podman's own 125 to 127 included."""
     ends = run_all(container, [("sh", "-c", f"exit {status}") for status in STATUSES])
     assert [status for status, _ in ends] == list(STATUSES), ends
-
-
-def test_deaths_by_signals_are_passed_on(container: Container) -> None:
-    """128+n where a signal has ended the command, and the last screen names it."""
-    ends = run_all(container, [("sh", "-c", f"kill -{number} $$") for number in DEADLY])
-    assert [status for status, _ in ends] == [128 + number for number in DEADLY], ends
-    for number, (_, err) in zip(DEADLY, ends, strict=True):
-        assert number.name in err
-
-
-def test_a_command_that_is_not_there(container: Container) -> None:
-    """127 and the launcher's words, as a shell would have it; podman has started what it was asked to."""
-    done = container.run("no-such-program")
-    assert done.returncode == 127, done.stderr
-    assert "[command-not-found] 'no-such-program': no such program" in done.stderr
-
-
-def test_a_flag_behind_the_name_of_the_image(container: Container) -> None:
-    """It is taken for a command; the fix is the line that was meant."""
-    done = container.run("--nproc-per-node", "2", "true")
-    assert done.returncode == 64, done.stderr
-    assert "docker run IMAGE launcher run FLAGS -- COMMAND" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,64 +78,3 @@ def test_podman_stop_saves_the_checkpoint(
     assert ended == status, said
     assert [(container.folder / f"saved{n}").read_text().strip() for n in places] == saved, said
     assert "all-done" not in said
-
-
-def test_a_stubborn_command_is_ended_by_the_grace_of_the_launcher(container: Container) -> None:
-    """LAUNCHER_GRACE=1 in the image: SIGKILL after a second, said, and sooner than podman's own."""
-    script = "trap '' TERM; touch /job/ready; while :; do sleep 0.1; done"
-    name = container.start("bash", "-c", script, options=("--env", "LAUNCHER_GRACE=1"))
-    wait_for((container.folder / "ready").exists, "the script is ready")
-    ended, said = container.stop(name, "--time", "30")
-    assert ended == 137, said
-    assert "after 1 s: sending SIGKILL" in said
-
-
-def test_orphans_leave_no_zombies(container: Container) -> None:
-    """What a command leaves behind becomes process 1's, which waits for it."""
-    container.write("orphans.py", ORPHANS)
-    done = container.run("/job/orphans.py")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["adopted"] > 0
-    assert result["left"] == {"1": "S", str(result["pid"]): "R"}
-
-
-def test_a_daemon_is_ended_and_the_container_with_it(container: Container) -> None:
-    """A double fork outlives the command by moments; the container's status is still the command's."""
-    daemon = "(setsid sh -c 'touch /job/daemon; exec sleep 600' &)"
-    done = container.run("sh", "-c", f"{daemon}; until [ -e /job/daemon ]; do :; done; exit 3")
-    assert done.returncode == 3, done.stderr
-    assert "left behind" in done.stderr
-
-
-def test_the_memory_limit_is_named(container: Container) -> None:
-    """-m 64m: 137, the verdict names the limit and oom_kill, also as JSON in Kubernetes' termination log."""
-    container.write("hungry.py", HUNGRY)
-    container.write("termination-log", "")
-    log = ("--volume", f"{container.folder}/termination-log:/dev/termination-log")
-    done = container.run("/job/hungry.py", options=("--memory", "64m", "--memory-swap", "64m", *log))
-    assert done.returncode == 137, done.stderr
-    assert "the container's memory limit of 64 MiB was reached, oom_kill went from 0 to 1" in done.stderr
-    record = json.loads((container.folder / "termination-log").read_text())
-    assert [cause["code"] for cause in record["causes"]] == ["out-of-memory"]
-
-
-def test_too_few_process_ids(container: Container) -> None:
-    """--pids-limit below what the job needs: said, nothing is left running, and the status is 75."""
-    options = ("--pids-limit", "20", "--env", "LAUNCHER_NPROC_PER_NODE=40")
-    done = container.run("sleep", "60", options=options)
-    assert done.returncode == 75, done.stderr
-    assert "[cannot-start]" in done.stderr and "pids.max" in done.stderr
-
-
-def test_the_first_failure_of_several_without_pidfds(container: Container) -> None:
-    """An old seccomp profile refuses pidfd_open: statuses arrive all the same, and the others are stopped."""
-    container.write("no-pidfds.json", json.dumps(NO_PIDFDS_PROFILE))
-    options = (
-        *(word.format(folder=container.folder) for word in NO_PIDFDS),
-        "--env",
-        "LAUNCHER_NPROC_PER_NODE=3",
-    )
-    refused = "python3 -c 'import os; os.pidfd_open(1)' 2>/dev/null && exit 8; exit 9"
-    done = container.run("sh", "-c", f"[ $RANK != 1 ] || {{ {refused}; }}; exec sleep 60", options=options)
-    assert done.returncode == 9, done.stderr

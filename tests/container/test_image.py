@@ -22,14 +22,7 @@ LIMIT_BYTES = 40 << 20
 LIST = "find / -xdev -type d -printf '%p/\\n' -o -printf '%p %s %m %U %T@\\n'"
 """All files with what tells a changed one, folders by name."""
 OF_THE_ENGINE = (
-    "/dev/",
-    "/etc/hostname",
-    "/etc/hosts",
-    "/etc/mtab",
-    "/etc/resolv.conf",
-    "/run/",
-    "/proc/",
-    "/sys/",
+    *("/dev/", "/etc/hostname", "/etc/hosts", "/etc/mtab", "/etc/resolv.conf", "/run/", "/proc/", "/sys/"),
 )
 OURS = "/opt/launcher/lib/launcher/"
 CONTENT = Path(__file__).with_name("content.txt")
@@ -159,13 +152,7 @@ def test_files_do_not_tell_when_and_where_they_were_made(podman: Podman, added: 
     files = [line.rsplit(" ", 4) for line in added if not line.endswith("/")]
     assert {time for *_, time in files} == {"1767225600.0000000000"}
     words = (
-        "run",
-        "--rm",
-        "--entrypoint",
-        "grep",
-        podman.image,
-        "-rl",
-        "/tmp/launcher-source",
+        *("run", "--rm", "--entrypoint", "grep", podman.image, "-rl", "/tmp/launcher-source"),
         "/opt/launcher",
     )
     assert podman(*words).stdout == ""

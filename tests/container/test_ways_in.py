@@ -103,13 +103,7 @@ def test_a_whole_line_of_ours_is_the_only_one(container: Container, show: str) -
     for seen in map(json.loads, done.stdout.splitlines()):
         assert min(launchers(seen)) == 1 and seen["WORLD_SIZE"] == "2"
         assert seen["lines"]["1"][3:] == [
-            "run",
-            "--nproc-per-node",
-            "2",
-            "--no-prefix",
-            "--",
-            "python3",
-            "/show.py",
+            *("run", "--nproc-per-node", "2", "--no-prefix", "--", "python3", "/show.py"),
         ]
     assert container.run("launcher", "--version").stdout.startswith("launcher ")
     assert container.run("launcher", "check").stdout.count("\n") > 5

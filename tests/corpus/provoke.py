@@ -194,24 +194,10 @@ def render(program: Program, code: int, stderr: str, versions: str) -> str:
 def versions_of(program: Program, python: str) -> str:
     """Return the versions of the packages that a program imports."""
     names: tuple[str, ...] = (
-        "torch",
-        "tensorflow",
-        "jax",
-        "deepspeed",
-        "lightning",
-        "accelerate",
-        "transformers",
-        "horovod",
+        *("torch", "tensorflow", "jax", "deepspeed", "lightning", "accelerate", "transformers", "horovod"),
     )
     names += (
-        "mpi4py",
-        "numpy",
-        "safetensors",
-        "tokenizers",
-        "huggingface_hub",
-        "h5py",
-        "tf_keras",
-        "sklearn",
+        *("mpi4py", "numpy", "safetensors", "tokenizers", "huggingface_hub", "h5py", "tf_keras", "sklearn"),
     )
     used = [name for name in names if re.search(rf"\b(?:import|from) {name}\b", program.script)]
     if program.keys.get("run") in ("torchrun", "accelerate") and "torch" not in used:

@@ -29,20 +29,12 @@ from tests.golden.topologies import read_topology, topology_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = (
-    b"plan",
-    b"plan --format json -- python train.py",
+    *(b"plan", b"plan --format json -- python train.py"),
     b"plan --format json -- torchrun --nproc-per-node 2 train.py",
-    b"plan --engine mpirun -- ./train",
-    b"env",
-    b"env --all --format json",
-    b"env --format sh",
-    b"topology",
-    b"topology --format json",
-    b"check --format json -- python train.py",
-    b"check --strict -- torchrun train.py",
-    b"run --dry-run -- deepspeed train.py",
-    b"run --dry-run -- accelerate launch train.py",
-    b"plan -- mpirun -np 4 ./train",
+    *(b"plan --engine mpirun -- ./train", b"env", b"env --all --format json", b"env --format sh"),
+    *(b"topology", b"topology --format json", b"check --format json -- python train.py"),
+    *(b"check --strict -- torchrun train.py", b"run --dry-run -- deepspeed train.py"),
+    *(b"run --dry-run -- accelerate launch train.py", b"plan -- mpirun -np 4 ./train"),
     b"plan --nnodes 2 --bind numa --fabric infiniband -- ./train",
     b"env --format dotenv --local-rank 1",
 )

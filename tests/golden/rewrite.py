@@ -56,15 +56,7 @@ def rewrite_example(docs: Path) -> bool:
     shown = BLOCK.search(page.read_text())
     assert recorded and shown, "each page has its example"
     line = [
-        sys.executable,
-        "-m",
-        "launcher",
-        "plan",
-        "--format",
-        "json",
-        "--replay",
-        "/dev/stdin",
-        "--",
+        *(sys.executable, "-m", "launcher", "plan", "--format", "json", "--replay", "/dev/stdin", "--"),
         "./train",
     ]
     plan = subprocess.run(line, input=recorded[1], capture_output=True, text=True, check=True).stdout

@@ -140,10 +140,7 @@ def test_all_ways_of_a_case_agree(name: str) -> None:
 ALONE = {
     "one machine, and no platform": (
         *(
-            "bind_nd96_h200_v5",
-            "module_command",
-            "plain_1_gpu",
-            "plain_8_gpus",
+            *("bind_nd96_h200_v5", "module_command", "plain_1_gpu", "plain_8_gpus"),
             "plain_8_gpus_two_per_process",
         ),
         *("plain_8_gpus_two_visible", "plain_empty_variables", "plain_no_gpu", "program_command"),

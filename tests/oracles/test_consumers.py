@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.oracles import folder
-from tests.oracles.environments import SOURCES, processes, source_of
+from tests.oracles.environments import processes
 from tests.oracles.libraries import LIBRARIES, Library
 from tests.oracles.table import (
     BEGIN,
@@ -17,11 +15,8 @@ from tests.oracles.table import (
     describe_difference,
     put,
     reasons_for,
-    render_head,
-    render_reasons,
     render_row,
 )
-from tests.process.starting import ROOT
 
 PINS = dict(pin.split("==") for pin in folder.LIBRARIES)
 ASKED = [
@@ -64,40 +59,3 @@ def test_a_wrong_environment_is_seen(question: str) -> None:
     _, (right, wrong) = put(library, [process.environ, {**process.environ, "RANK": "0"}])
     assert describe_difference(process.facts, right) == ""
     assert describe_difference(process.facts, wrong) == "rank 0, not 1"
-
-
-def test_the_table_has_these_columns_rows_and_reasons() -> None:
-    """Nothing else is in it."""
-    table, _, why = generated().partition("\n### ")
-    assert table.startswith(render_head())
-    rows = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)[2:]
-    assert rows == [library.title for library in LIBRARIES]
-    assert why.endswith(f"\n\n{render_reasons()}")
-
-
-def test_every_source_has_processes() -> None:
-    """No column of the table is empty."""
-    found = processes("auto")
-    assert {source_of(process.case) for process in found} == set(SOURCES)
-    assert len(found) > 500 and len({process.case for process in found}) > 80
-
-
-def test_pins_are_those_of_the_setup() -> None:
-    """tools/setup.sh unpacks what the table says."""
-    with open(f"{ROOT}/tools/setup.sh", encoding="utf-8") as file:
-        listed = re.search(r"^ORACLES=\(([^)]*)\)", file.read(), flags=re.MULTILINE)
-    assert listed and tuple(listed[1].split()) == folder.LIBRARIES
-
-
-@pytest.mark.parametrize(
-    ("answer", "difference"),
-    [
-        ({"rank": 1, "master_addr": "NodeA"}, ""),
-        ({"rank": None, "node_rank": 7}, ""),
-        ({"rank": 0}, "rank 0, not 1"),
-        ({"error": "KeyError: 'RANK'"}, "KeyError: 'RANK'"),
-    ],
-)
-def test_differences_are_told(answer: dict[str, object], difference: str) -> None:
-    """What one of both does not know is no difference; names of hosts have no case."""
-    assert describe_difference({"rank": 1, "master_addr": "nodea", "node_rank": None}, answer) == difference

@@ -265,15 +265,6 @@ def test_a_python_that_cannot_answer_says_why(tmp_path: Path, words: tuple[str, 
     assert "(pip install cluster-launcher[observe])" in text
 
 
-def test_a_virtual_environment_with_its_own_sitecustomize_answers(tmp_path: Path) -> None:
-    """Its module has run, and so has ours."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "own")], check=True)
-    (packages,) = (tmp_path / "own" / "lib").glob("python*/site-packages")
-    (packages / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    assert "line 5, in fetch" in ask(tmp_path, WAITS, str(tmp_path / "own" / "bin" / "python"))
-    assert (tmp_path / "ran").exists()
-
-
 def test_an_isolated_python_is_left_alone() -> None:
     """It ignores PYTHONPATH."""
     done = launch("run", "--", sys.executable, "-I", "-c", TELLS)
@@ -297,7 +288,14 @@ def test_a_process_is_as_without_it(tmp_path: Path, python: str) -> None:
     assert mark == f"sitecustomize{tmp_path}/sitecustomize.py"
 
 
-def test_a_sitecustomize_that_fails_fails_as_without_it(tmp_path: Path) -> None:
+def test_a_sitecustomize_of_the_users_runs_as_without_it(tmp_path: Path) -> None:
+    """That of a virtual environment, and one that fails."""
+    # Its module has run, and so has ours.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "own")], check=True)
+    (packages,) = (tmp_path / "own" / "lib").glob("python*/site-packages")
+    (packages / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    assert "line 5, in fetch" in ask(tmp_path, WAITS, str(tmp_path / "own" / "bin" / "python"))
+    assert (tmp_path / "ran").exists()
     (tmp_path / "sitecustomize.py").write_text("import nothing_of_this_name\n")
     line = [sys.executable, "-c", "print('goes on')"]
     environ = clean_environ(PYTHONPATH=str(tmp_path))

@@ -99,12 +99,7 @@ def test_problems_are_said_while_the_job_runs() -> None:
     words = (
         "run",
         *SEVERAL,
-        "--nproc-per-node",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        "trap 'exit 0' TERM; sleep 600 & wait",
+        *("--nproc-per-node", "2", "--", "sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait"),
     )
     with open_launcher(*words, environ=PROXY) as launcher:
         assert launcher.stderr is not None

@@ -69,16 +69,6 @@ def test_a_companion_ends_with_the_ranks_and_its_end_does_not_count(tmp_path: Pa
     assert not (tmp_path / "record.json").exists()
 
 
-def test_a_companion_that_ignores_sigterm_is_killed_when_the_grace_is_over(tmp_path: Path) -> None:
-    """And the job has succeeded all the same."""
-    pid = tmp_path / "pid"
-    server = beside("ps 0", STUBBORN.format(pid=pid))
-    done = supervise(tmp_path, [server], [f"while ! test -s {pid}; do sleep 0.02; done"], grace_s=0.4)
-    assert done.returncode == 0, done.stderr
-    assert "1 process still runs after 0.4 s: sending SIGKILL" in done.stderr
-    assert is_gone(read_pid(pid))
-
-
 def test_the_death_of_a_companion_is_a_failure_named_after_it(tmp_path: Path) -> None:
     """The ranks would wait for their server: they are stopped, and the verdict says who it was."""
     server = beside("ps 1", "echo no space >&2; kill -9 $$")
@@ -136,8 +126,16 @@ def test_a_companion_that_finishes_has_the_grace_for_it(tmp_path: Path) -> None:
     assert told.exists()
 
 
-def test_a_companion_that_does_not_finish_within_the_grace_is_stopped(tmp_path: Path) -> None:
-    """That does not count either."""
+def test_a_companion_that_does_not_end_by_itself_is_ended(tmp_path: Path) -> None:
+    """Without the grace or with all of it; its end does not count."""
+    # And the job has succeeded all the same.
+    pid = tmp_path / "pid"
+    server = beside("ps 0", STUBBORN.format(pid=pid))
+    done = supervise(tmp_path, [server], [f"while ! test -s {pid}; do sleep 0.02; done"], grace_s=0.4)
+    assert done.returncode == 0, done.stderr
+    assert "1 process still runs after 0.4 s: sending SIGKILL" in done.stderr
+    assert is_gone(read_pid(pid))
+    # That does not count either.
     done = supervise(tmp_path, [beside("evaluator 0", STAYS, finishes=True)], ["true"], grace_s=0.3)
     assert done.returncode == 0, done.stderr
     assert "still running 0.3 s after the last rank ended" in done.stderr

@@ -24,16 +24,13 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_job_is_started_by_it(config: Path) -> None:
+def test_a_job_is_started_by_it_and_a_plan_shows_the_line(config: Path) -> None:
     """Its name is for this launcher, as all flags are."""
     done = launch("run", *SHOW, environ={"LAUNCHER_CONFIG": str(config)})
     assert sorted(done.stdout.splitlines()) == ["0 of 2 none", "1 of 2 none"]
     assert launch("run", "--nproc-per-node", "1", *SHOW, environ={"LAUNCHER_CONFIG": str(config)}).stdout == (
         "0 of 1 none\n"
     )
-
-
-def test_a_plan_shows_the_line(config: Path) -> None:
     done = launch("plan", "--", "true", environ={"LAUNCHER_CONFIG": str(config)})
     assert f"processes_per_node   2           {config}:2: nproc-per-node = 2  (config)" in done.stdout
     assert f"note: {config}:3: prefix = false\n" in done.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.looking import is_gone, wait_for
+from tests.process.looking import is_gone
 from tests.process.starting import open_launcher
 from tests.zero import TUNING, deepspeed_environ, read_tuned, write_tuned
 
@@ -83,16 +83,6 @@ def test_sigterm_reaches_every_rank(tmp_path: Path) -> None:
     assert status == 143, said[-2000:]
     assert (tmp_path / "saved0").exists() and (tmp_path / "saved1").exists()
     assert all(map(is_gone, ranks))
-
-
-@pytest.mark.thorough
-def test_no_rank_survives_a_launcher_that_is_killed(tmp_path: Path) -> None:
-    """SIGKILL to the launcher takes DeepSpeed's command, its launcher and the ranks along."""
-    job = Job(tmp_path)
-    ranks = job.ranks()
-    job.launcher.kill()
-    job.end()
-    wait_for(lambda: all(map(is_gone, ranks)), "all ranks are gone")
 
 
 @pytest.mark.thorough

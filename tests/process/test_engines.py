@@ -218,14 +218,9 @@ def test_an_argument_can_name_the_local_rank(flags: tuple[str, ...], tmp_path: P
     path = script(tmp_path, "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))")
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     words = (
-        "run",
-        "--nproc-per-node",
-        "2",
+        *("run", "--nproc-per-node", "2"),
         *flags,
-        path,
-        "${local_rank}/$local_rank",
-        "$${local_rank}",
-        "$$",
+        *(path, "${local_rank}/$local_rank", "$${local_rank}", "$$"),
     )
     done = launch(*words, environ=environ)
     assert done.returncode == 0, done.stderr
@@ -244,35 +239,6 @@ def test_virtual_local_ranks_are_torchruns(tmp_path: Path) -> None:
         ("0", "0", "4", "0"),
         ("1", "0", "7", "0"),
     ]
-
-
-@pytest.mark.thorough
-@torch
-def test_agents_of_an_elastic_job_meet_on_one_machine() -> None:
-    """--nnodes 1:2 at localhost, twice: one world of both, which adds up."""
-    place = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}")
-    words = ("run", *place, "--nproc-per-node", "2", ALLREDUCE)
-    jobs = [open_launcher(*words, environ=ONE_THREAD) for _ in range(2)]
-    outputs = []
-    for job in jobs:
-        with job:
-            out, err = job.communicate(timeout=DEADLINE_S)
-        assert job.returncode == 0, err
-        outputs.append(out)
-    assert '"sum": 10, "expected": 10' in "".join(outputs)
-
-
-@pytest.mark.thorough
-@torch
-def test_several_standalone_jobs_fit_on_one_machine() -> None:
-    """Each on a port of its own, and each adds up."""
-    words = ("run", "--standalone", "--nproc-per-node", "2", ALLREDUCE)
-    jobs = [open_launcher(*words, environ=ONE_THREAD) for _ in range(2)]
-    for job in jobs:
-        with job:
-            out, err = job.communicate(timeout=DEADLINE_S)
-        assert job.returncode == 0, err
-        assert '"sum": 3, "expected": 3' in out
 
 
 @torch
@@ -371,17 +337,8 @@ def given(path: str, flags: Sequence[str], *command: str) -> dict[str, object]:
 
 
 NODES = (
-    "--nnodes",
-    "2",
-    "--node-rank",
-    "1",
-    "--master-addr",
-    "10.0.0.4",
-    "--nproc-per-node",
-    "4",
-    "--scope",
-    "node",
-    "--no-peers",
+    *("--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.4", "--nproc-per-node", "4", "--scope"),
+    *("node", "--no-peers"),
 )
 
 

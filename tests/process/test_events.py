@@ -238,15 +238,13 @@ def test_jobs_that_share_a_file_write_whole_lines(tmp_path: Path) -> None:
     assert [event["event"] for event in events].count("end") == 4
 
 
-def test_the_name_of_the_file_may_have_the_node(tmp_path: Path) -> None:
-    """For file systems on which two nodes cannot append to one file."""
+def test_a_file_is_named_after_node_and_job(tmp_path: Path) -> None:
+    """The node may be in its name; the platform's job is in each event."""
+    # For file systems on which two nodes cannot append to one file.
     done = launch(*TWO, "--events", f"{tmp_path}/events-%n.jsonl", "--", "true")
     assert done.returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["events-0.jsonl"]
-
-
-def test_the_platforms_job_is_named(tmp_path: Path) -> None:
-    """Two runs of one job are told apart."""
+    # Two runs of one job are told apart.
     path = tmp_path / "events.jsonl"
     for _ in range(2):
         launch(*TWO, "--events", str(path), "--", "true", environ={"AZUREML_RUN_ID": "sunny_cat_42"})

@@ -103,18 +103,16 @@ def test_a_failure_elsewhere_while_they_are_asked_is_not_reported_twice(tmp_path
     assert "rank 0 of 4 failed first" in done.stderr
 
 
-def test_shells_are_not_noise_in_the_report(tmp_path: Path) -> None:
-    """What has no stack is in the record only."""
+def test_what_has_no_stack_is_in_the_record_only(tmp_path: Path) -> None:
+    """Shells are not noise in the report, and without a survivor nothing is asked."""
+    # What has no stack is in the record only.
     record = tmp_path / "failure.json"
     words = ("run", "--nproc-per-node", "3", "--failure-file", str(record), "--", "sh", "-c")
     done = launch(*words, "test $RANK = 1 && sleep 0.3 && exit 5; sleep 1000")
     assert done.returncode == 5 and "stacks:" not in done.stderr
     (group,) = json.loads(record.read_text())["evidence"]
     assert group["ranks"] == "0, 2" and "no Python stack" in group["doing"]
-
-
-def test_without_a_survivor_nothing_is_asked(tmp_path: Path) -> None:
-    """A single rank that fails is reported as fast as before."""
+    # A single rank that fails is reported as fast as before.
     record = tmp_path / "failure.json"
     done = launch("run", "--failure-file", str(record), "--", sys.executable, "-c", "raise ValueError")
     assert done.returncode == 1 and json.loads(record.read_text())["evidence"] == []

@@ -150,25 +150,6 @@ def test_resumes_after_the_saved_epoch(alone: list[Epoch], tmp_path: Path) -> No
     assert [checkpoint] == list(tmp_path.iterdir()), "no half-written file stays behind"
 
 
-@pytest.mark.thorough
-def test_a_finished_job_has_nothing_left_to_train(tmp_path: Path) -> None:
-    """Started once more with the checkpoint of its last epoch, it says so and succeeds."""
-    checkpoint = tmp_path / "digits.pt"
-    arguments = ("--epochs", "1", "--checkpoint", str(checkpoint))
-    run_alone("train_ddp.py", *arguments)
-    again = run_alone("train_ddp.py", *arguments)
-    assert f"resumed from {checkpoint} after epoch 1\n" == again
-
-
-@pytest.mark.thorough
-def test_a_batch_that_does_not_divide_is_refused() -> None:
-    """Rounding would silently train another job than the one asked for."""
-    refused = start_job(2, "train_ddp.py", "--batch-size", "95", processes_per_node=2)
-    _, errors = finish(refused, status=1)
-    for error in errors:
-        assert "--batch-size 95 does not divide by 2\n" in error
-
-
 def test_all_reduce_adds_up_and_shows_who_took_part() -> None:
     """One JSON line on rank 0: the right sum, and each process's own variables in rank order."""
     (printed, *others), _ = finish(start_job(3, "allreduce.py", processes_per_node=2))

@@ -107,14 +107,6 @@ def test_what_record_has_written_stays(tmp_path: Path) -> None:
     assert sorted(extra) == ["py_callstack", "timestamp"]
 
 
-@pytest.mark.torch
-def test_the_exception_is_written_behind_torchs_own_excepthook(tmp_path: Path) -> None:
-    """init_process_group replaces sys.excepthook; ours still hears of the exception."""
-    pytest.importorskip("torch")
-    run(ARM + DISTRIBUTED, tmp_path)
-    assert read_error(tmp_path)[0].startswith("RuntimeError: after torch")
-
-
 @pytest.mark.parametrize(
     ("script", "status"),
     [
@@ -151,8 +143,14 @@ def test_a_helper_that_failed_is_not_why_its_parent_was_ended(tmp_path: Path) ->
     assert read_last_output(done.stderr.encode(), written, pid, 1).exception.startswith("ValueError")
 
 
-def test_the_excepthook_before_ours_is_called(tmp_path: Path) -> None:
-    """Other tools hook exceptions too: each gets its turn."""
+@pytest.mark.torch
+def test_other_hooks_of_exceptions_get_their_turn(tmp_path: Path) -> None:
+    """torch's own behind ours, and the one before ours."""
+    # init_process_group replaces sys.excepthook; ours still hears of the exception.
+    pytest.importorskip("torch")
+    run(ARM + DISTRIBUTED, tmp_path)
+    assert read_error(tmp_path)[0].startswith("RuntimeError: after torch")
+    # Other tools hook exceptions too: each gets its turn.
     first = "import sys\nsys.excepthook = lambda kind, value, trace: print('mine', value)\n"
     done = run(first + ARM + FAILING, tmp_path)
     assert (done.stdout, done.stderr) == ("mine loss is n\x1ban\n", "")

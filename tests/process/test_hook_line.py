@@ -11,14 +11,7 @@ import pytest
 
 from launcher.guest.marker import HOOKED
 from launcher.hook.line import MARKERS
-from tests.process.hooking import (
-    RANK,
-    make_venv,
-    read_dump,
-    read_environ,
-    run,
-    write_dump,
-)
+from tests.process.hooking import RANK, make_venv, read_dump, read_environ, run, write_dump
 from tests.process.starting import ROOT, launch
 
 BATCH = {
@@ -88,14 +81,8 @@ def test_a_node_is_described_and_no_rank_is_made_up(each_hooked: str, tmp_path: 
 @pytest.mark.parametrize(
     "words",
     [
-        ("-c", "{dump}"),
-        ("-I", "{script}"),
-        ("-S", "{script}"),
-        ("-m", "pip"),
-        ("-um", "venv"),
-        ("{bin}/pip3.11",),
-        ("{bin}/conda",),
-        ("{folder}/setup.py",),
+        *(("-c", "{dump}"), ("-I", "{script}"), ("-S", "{script}"), ("-m", "pip"), ("-um", "venv")),
+        *(("{bin}/pip3.11",), ("{bin}/conda",), ("{folder}/setup.py",)),
     ],
     ids=lambda words: " ".join(words),
 )

@@ -230,15 +230,6 @@ def test_two_places_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
-    """A sitecustomize.py that somebody wrote is neither replaced nor removed."""
-    (tmp_path / "sitecustomize.py").write_text("import os\n")
-    for action in ("install", "remove", "status"):
-        done = hook(action, "--target", str(tmp_path))
-        assert (done.returncode, "[hook-conflict]" in done.stderr) == (64, True)
-    assert (tmp_path / "sitecustomize.py").read_text() == "import os\n"
-
-
 def test_lines_that_somebody_has_added_stay(tmp_path: Path) -> None:
     """A merged file is no more ours alone: neither another install nor remove takes the rest away."""
     assert hook("install", "--target", str(tmp_path)).returncode == 0
@@ -276,8 +267,15 @@ def test_one_can_insist_on_a_changed_file(tmp_path: Path) -> None:
     assert path.read_text() == "import os\n"
 
 
-def test_a_file_that_only_begins_like_ours_stays(tmp_path: Path) -> None:
-    """A shell's file of somebody who has copied our first line."""
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """A sitecustomize.py of somebody, and a file that only begins like ours."""
+    # A sitecustomize.py that somebody wrote is neither replaced nor removed.
+    (tmp_path / "sitecustomize.py").write_text("import os\n")
+    for action in ("install", "remove", "status"):
+        done = hook(action, "--target", str(tmp_path))
+        assert (done.returncode, "[hook-conflict]" in done.stderr) == (64, True)
+    assert (tmp_path / "sitecustomize.py").read_text() == "import os\n"
+    # A shell's file of somebody who has copied our first line.
     prefix, path = make_venv(tmp_path / "venv"), tmp_path / "profile.sh"
     path.write_text(f"{HEAD} was here\nexport THEIRS=1\n")
     for action in ("install", "remove"):

@@ -62,17 +62,10 @@ def test_each_line_is_an_object_that_says_where_it_is_from() -> None:
 
 
 ODD = [
-    b"plain\n",
-    b'quotes " and \\ and \\n\n',
+    *(b"plain\n", b'quotes " and \\ and \\n\n'),
     b"".join(bytes((byte,)) for byte in range(32)) + b"\x7f\n",
-    "é € 😀 \u2028 \u202e\n".encode(),
-    b"\xff\xfe caf\xe9\nwhole\n\xed\xa0\x80\n",
-    b"10%\r20%\r100%\r\n",
-    b"\n\n",
-    b"x" * 200_000 + b"\n",
-    "€".encode() * 50_000 + b"\n",
-    b"\xff" * 100_000 + b"\n",
-    b"no end",
+    *("é € 😀 \u2028 \u202e\n".encode(), b"\xff\xfe caf\xe9\nwhole\n\xed\xa0\x80\n", b"10%\r20%\r100%\r\n"),
+    *(b"\n\n", b"x" * 200_000 + b"\n", "€".encode() * 50_000 + b"\n", b"\xff" * 100_000 + b"\n", b"no end"),
 ]
 
 
@@ -165,17 +158,15 @@ def test_timestamps_stand_before_each_line_also_ours() -> None:
 
 
 def test_a_line_of_several_ranks_is_shown_once() -> None:
-    """With its ranks; what one rank writes twice is shown twice; files have all."""
+    """With its ranks, also as an object; what one rank writes twice is shown twice; files have all."""
+    # With its ranks; what one rank writes twice is shown twice; files have all.
     script = "import os\nprint('same')\nprint('same')\nprint('mine', os.environ['RANK'])\nprint('end')"
     done = launch("run", "--nproc-per-node", "3", "--dedupe", "--", sys.executable, "-c", script)
     assert sorted(done.stdout.splitlines()) == [
         *(f"[rank {rank}] mine {rank}" for rank in range(3)),
         *("[ranks 0-2] end", "[ranks 0-2] same", "[ranks 0-2] same"),
     ]
-
-
-def test_an_object_names_the_ranks_of_a_line() -> None:
-    """--dedupe with JSON: all that wrote it, the first of them as the rank."""
+    # --dedupe with JSON: all that wrote it, the first of them as the rank.
     found = objects(run_raw(*TWO, *JSON, "--dedupe", "--", sys.executable, "-c", "print('x')").stdout)
     assert [(one["text"], one["ranks"]) for one in found] == [("x", [0, 1])]
     assert found[0]["rank"] in (0, 1)

@@ -71,8 +71,9 @@ def job(tmp_path: Path) -> Iterator[Served]:
     one.end()
 
 
-def test_each_rank_is_there(job: Served) -> None:
-    """As OpenMetrics that prometheus-client's own parser takes."""
+def test_each_rank_is_there_and_nothing_else(job: Served) -> None:
+    """As OpenMetrics that prometheus-client's own parser takes; no other page, no other method."""
+    # As OpenMetrics that prometheus-client's own parser takes.
     parser: Any = importlib.import_module("prometheus_client.openmetrics.parser")
     text = job.read()
     found = {family.name: family.samples for family in parser.text_string_to_metric_families(text)}
@@ -82,10 +83,7 @@ def test_each_rank_is_there(job: Served) -> None:
     assert found["launcher_rank_memory_bytes"][0].value > 1 << 20
     assert text.endswith("# EOF\n")
     assert "launcher_up 1.0" in job.read(accept="text/plain")
-
-
-def test_there_is_nothing_else(job: Served) -> None:
-    """No other page, no other method."""
+    # No other page, no other method.
     with pytest.raises(urllib.error.HTTPError, match="404"):
         job.read("/../../etc/passwd")
     with job.open() as connected:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launcher.machine.process import read_storage_bytes
 from tests.process.starting import DEADLINE_S, clean_environ
 
 IDLE_S = 3.0
@@ -27,29 +25,6 @@ rank = int(os.environ["RANK"])
 end = time.monotonic() + {3 * IDLE_S}
 """
 WAIT = "time.sleep(max(0, end - time.monotonic()))\n"
-SPIN = "while time.monotonic() < end: pass\n"
-WRITE = "while time.monotonic() < end: print('step', flush=True); time.sleep(0.3)\n"
-SEND = """
-one, two = socket.create_server(("127.0.0.1", 0)), socket.socket()
-two.connect(one.getsockname())
-other, _ = one.accept()
-while time.monotonic() < end:
-    two.send(bytes(16384))
-    left = 16384
-    while left:
-        left -= len(other.recv(left))
-    time.sleep(0.1)
-"""
-LOAD = """
-size = 256 << 10
-with open("data", "wb") as file:
-    while time.monotonic() < end:
-        file.write(os.urandom(size))
-        file.flush()
-        os.fsync(file.fileno())
-        file.seek(0)
-        time.sleep(0.2)
-"""
 GLOO = """
 import threading
 ready = threading.Event()
@@ -103,57 +78,9 @@ def test_a_collective_that_one_rank_skips_is_reported_once(tmp_path: Path) -> No
     assert status == 5, said
 
 
-def counts_storage(folder: Path) -> bool:
-    """Whether the kernel counts what is written there: not in memory."""
-    before = read_storage_bytes(os.getpid())
-    with (folder / "probe").open("wb") as file:
-        file.write(bytes(1 << 20))
-        file.flush()
-        os.fsync(file.fileno())
-    return read_storage_bytes(os.getpid()) > before
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("moves", "count"),
-    [(SPIN, 1), (SEND, 2), (LOAD, 2), (WRITE, 2)],
-    ids=["CPU", "network", "storage", "output"],
-)
-def test_a_job_that_moves_is_not_reported(tmp_path: Path, moves: str, count: int) -> None:
-    """CPU time alone, traffic alone or output alone is enough; so is a disk."""
-    if moves == LOAD and not counts_storage(tmp_path):
-        pytest.skip("the folder of tests is in memory")
-    assert run(tmp_path, moves, count=count)[:2] == (0, [])
-
-
-@pytest.mark.thorough
-def test_traffic_of_one_rank_is_enough(tmp_path: Path) -> None:
-    """The others may wait for what it downloads."""
-    assert run(tmp_path, f"if rank: {WAIT}" + SEND)[:2] == (0, [])
-
-
-@pytest.mark.thorough
-def test_an_endless_loop_for_which_the_others_wait_is_reported(tmp_path: Path) -> None:
-    """CPU time of at most half of the ranks is no movement: it is what hangs."""
-    status, stalls, said = run(tmp_path, f"if rank == 1:\n    {SPIN}else:\n    {WAIT}", count=3)
-    began = (
-        "launcher: stalled: no output or network traffic for 3 s; only rank 1 uses CPU time; rank 1 runs in "
-    )
-    assert len(stalls) == 1 and stalls[0].startswith(began), said
-    assert status == 0
-
-
 def test_zero_switches_all_of_it_off(tmp_path: Path) -> None:
     """No report, whatever does not move."""
     assert run(tmp_path, WAIT, "--stall-timeout", "0")[:2] == (0, [])
-
-
-@pytest.mark.thorough
-def test_a_given_time_counts_output_and_gpus_only(tmp_path: Path) -> None:
-    """As before: CPU time says nothing then."""
-    status, stalls, said = run(tmp_path, SPIN, "--stall-timeout", "2")
-    assert stalls == ["launcher: stalled: no output for 2 s"], said
-    assert status == 0
 
 
 @pytest.mark.thorough

@@ -65,8 +65,7 @@ def venv(tmp_path: Path) -> Path:
 
 @pytest.mark.rows(5)
 @pytest.mark.parametrize(
-    "words",
-    [("BIN/mytrain",), ("mytrain",), ("BIN/plain",), ("by-env",), ("BIN/python", "-m", "mytrain")],
+    "words", [("BIN/mytrain",), ("mytrain",), ("BIN/plain",), ("by-env",), ("BIN/python", "-m", "mytrain")]
 )
 def test_the_script_behind_a_name_is_read(venv: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     """Each of two processes would be an MPI world of its own, and exit with 0."""

@@ -45,16 +45,14 @@ def test_the_command_is_the_launchers_process_in_its_environment(value: str) -> 
     assert {name: seen[name] for name in seen if name != "LC_CTYPE"} == clean_environ(**environ)
 
 
-def test_its_status_and_what_keeps_it_from_starting_are_its_own() -> None:
+def test_the_command_has_its_own_status_and_python(tmp_path: Path) -> None:
+    """What keeps it from starting is its own, and a script runs under Python."""
     environ = {"LAUNCHER_DISABLE": "1"}
     assert launch("run", "--", "sh", "-c", "exit 7", environ=environ).returncode == 7
     assert launch("run", "--", "no-such-program", environ=environ).returncode == 127
     done = launch("run", environ=environ)
     assert (done.returncode, "[no-command]" in done.stderr) == (64, True)
-
-
-def test_a_script_of_python_runs_under_python(tmp_path: Path) -> None:
-    """As with the launcher; a shell is not looked into."""
+    # As with the launcher; a shell is not looked into.
     (tmp_path / "script.py").write_text("import sys; print(sys.argv[1:])")
     environ = {"LAUNCHER_DISABLE": "1", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     for words in (("--", str(tmp_path / "script.py")), ("-m", "script"), ("--", "-m", "script")):
@@ -70,14 +68,11 @@ def test_it_is_off_by_default(value: str) -> None:
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_another_value_is_an_error_by_name() -> None:
+def test_another_value_is_an_error_and_a_dry_run_runs_nothing() -> None:
     """A switch that is meant, and does not work, would be worse."""
     done = launch("run", "--", "true", environ={"LAUNCHER_DISABLE": "yes"})
     assert done.returncode == 64
     assert "[malformed-flag] LAUNCHER_DISABLE='yes': expected 0, 1, false or true" in done.stderr
-
-
-def test_a_dry_run_runs_nothing() -> None:
     environ = {"LAUNCHER_DISABLE": "1", "LAUNCHER_DRY_RUN": "1"}
     out = launch("run", "--", "echo", "started", environ=environ).stdout
     assert "started\n" not in out.splitlines(keepends=True) and "WORLD_SIZE" in out

@@ -17,7 +17,7 @@ import pytest
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ, launch, open_launcher
-from tests.process.test_engines import ALLREDUCE, ONE_THREAD, TORCHRUN
+from tests.process.test_engines import ALLREDUCE, ONE_THREAD
 
 torch = pytest.mark.torch
 ROUNDS = 20
@@ -75,20 +75,6 @@ def test_two_jobs_at_once_meet_each_at_a_port_of_its_own(count: int) -> None:
         jobs = [open_launcher("run", *TWO, *MEETS, environ={"JOB": name}) for name in "ab"]
         said = [out.split()[-1] for out, _ in end_all(jobs)]
         assert len(set(said)) == 2
-
-
-@pytest.mark.thorough
-@torch
-def test_two_jobs_of_torch_with_a_torchrun_beside_them() -> None:
-    """Each adds up what its own processes have, and nothing more."""
-    jobs = [open_launcher("run", *TWO, ALLREDUCE, environ=ONE_THREAD) for _ in range(2)]
-    line = (*TORCHRUN, *TWO, ALLREDUCE)
-    jobs.append(
-        subprocess.Popen(
-            line, env=clean_environ(**ONE_THREAD), stdout=-1, stderr=-1, text=True, start_new_session=True
-        )
-    )
-    assert all('"sum": 3, "expected": 3' in out for out, _ in end_all(jobs))
 
 
 def test_everything_follows_the_port_that_is_free() -> None:

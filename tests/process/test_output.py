@@ -31,22 +31,17 @@ def lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if not line.startswith("launcher: "))
 
 
-def test_lines_of_several_processes_begin_with_their_rank() -> None:
-    """[rank 1] in front, on both streams; no colours where there is no terminal."""
+def test_lines_begin_with_their_rank_where_there_are_several() -> None:
+    """On both streams, without colors where there is no terminal; --no-prefix keeps lines whole."""
+    # [rank 1] in front, on both streams; no colours where there is no terminal.
     done = launch(*TWO, "--", sys.executable, "-c", SPEAK)
     assert lines(done.stdout) == ["[rank 0] out 0", "[rank 1] out 1"]
     assert lines(done.stderr) == ["[rank 0] err 0", "[rank 1] err 1"]
-
-
-def test_a_single_process_writes_as_if_alone() -> None:
-    """One process has no prefix, unless it is asked for."""
+    # One process has no prefix, unless it is asked for.
     assert launch("run", "--", sys.executable, "-c", SPEAK).stdout == "out 0\n"
     done = launch("run", "--prefix", "--", sys.executable, "-c", SPEAK)
     assert (done.stdout, done.stderr) == ("[rank 0] out 0\n", "[rank 0] err 0\n")
-
-
-def test_no_prefix_keeps_lines_whole() -> None:
-    """--no-prefix: the lines as they are, still not mixed."""
+    # --no-prefix: the lines as they are, still not mixed.
     done = launch(*TWO, "--no-prefix", "--", sys.executable, "-c", SPEAK)
     assert lines(done.stdout) == ["out 0", "out 1"]
 
@@ -110,12 +105,6 @@ def test_logs_without_a_folder_are_kept_and_named(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert str(folder) in done.stderr
     assert (folder / "attempt_0" / "1" / "stdout.log").read_text() == "out 1\n"
-
-
-def test_nothing_stays_in_the_temporary_folder(tmp_path: Path) -> None:
-    """The folder for error files goes away with the run."""
-    assert launch(*TWO, "--", "true", environ={"TMPDIR": str(tmp_path)}).returncode == 0
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_logs_that_cannot_be_written_stop_the_start(tmp_path: Path) -> None:

@@ -229,8 +229,9 @@ def test_multiprocessing_works(method: str, tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[rank 0] True 0", "[rank 1] True 0"]
 
 
-def test_a_module_runs_once(tmp_path: Path) -> None:
-    """The imports happen in one process, whose output is shown once."""
+def test_auto_imports_what_the_script_does_once(tmp_path: Path) -> None:
+    """Not its own modules, which may read a variable; the output of an import is shown once."""
+    # The imports happen in one process, whose output is shown once.
     (tmp_path / "heavy.py").write_text("import os\nprint('imported by', os.getpid(), flush=True)\n")
     text = "import os, heavy\nprint('ran', os.getpid())\n"
     done = run(tmp_path, text, *TWO, "--preload", "heavy")
@@ -238,10 +239,7 @@ def test_a_module_runs_once(tmp_path: Path) -> None:
     lines = sorted(done.stdout.splitlines())
     assert [line.split()[1] for line in lines] == ["0]", "1]", "imported"]
     assert lines[2].startswith("[template] imported by")
-
-
-def test_auto_imports_what_the_script_does(tmp_path: Path) -> None:
-    """Its own modules are not imported, because they may read a variable; a missing module is left out."""
+    # Its own modules are not imported, because they may read a variable; a missing module is left out.
     (tmp_path / "own.py").write_text("import os, wave\nRANK = os.environ['RANK']\n")
     text = (
         "import sys\nbefore = set(sys.modules)\nimport csv, own\nfrom xml import sax\n"
@@ -375,13 +373,6 @@ def test_an_inherited_variable_does_nothing(value: str, tmp_path: Path) -> None:
     assert "other" not in done.stdout and "Error" not in done.stderr
 
 
-def test_a_missing_module_is_named(tmp_path: Path) -> None:
-    """A typed one; the script may not need it."""
-    done = run(tmp_path, "print(1)\n", *TWO, "--preload", "nowhere_at_all")
-    assert done.returncode == 0
-    assert f"{NOT_USED}import nowhere_at_all: ModuleNotFoundError" in done.stderr
-
-
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S", "-uE"])
 def test_a_python_that_ignores_pythonpath(flag: str, tmp_path: Path) -> None:
     """The plan says it, and so does the run."""
@@ -390,18 +381,6 @@ def test_a_python_that_ignores_pythonpath(flag: str, tmp_path: Path) -> None:
     done = launch(*PRELOADED, sys.executable, flag, str(script))
     assert done.returncode == 0 and done.stdout.count("] ran") == 2
     assert f"{flag}: this Python ignores PYTHONPATH" in done.stderr
-
-
-def test_a_wrapper_that_drops_pythonpath(tmp_path: Path) -> None:
-    """The script does not run a third time, without a rank."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    script = tmp_path / "train.py"
-    script.write_text("print('ran')\n")
-    done = launch(*PRELOADED, str(python), str(script))
-    assert done.returncode == 0 and done.stdout.count("] ran") == 2, done.stdout + done.stderr
-    assert f"{NOT_USED}its Python is older than 3.8, or does not read PYTHONPATH" in done.stderr
 
 
 @pytest.mark.parametrize("minor", range(6, 15))
@@ -414,8 +393,22 @@ def test_every_python(minor: int, tmp_path: Path) -> None:
     assert (USED if minor >= 8 else NOT_USED) in done.stderr
 
 
-def test_a_command_that_is_no_python() -> None:
-    """It is started as ever."""
+def test_what_cannot_be_preloaded_is_named(tmp_path: Path) -> None:
+    """A missing module, a wrapper that drops PYTHONPATH, a command that is no Python: they start as ever."""
+    # A typed one; the script may not need it.
+    done = run(tmp_path, "print(1)\n", *TWO, "--preload", "nowhere_at_all")
+    assert done.returncode == 0
+    assert f"{NOT_USED}import nowhere_at_all: ModuleNotFoundError" in done.stderr
+    # The script does not run a third time, without a rank.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    script = tmp_path / "train.py"
+    script.write_text("print('ran')\n")
+    done = launch(*PRELOADED, str(python), str(script))
+    assert done.returncode == 0 and done.stdout.count("] ran") == 2, done.stdout + done.stderr
+    assert f"{NOT_USED}its Python is older than 3.8, or does not read PYTHONPATH" in done.stderr
+    # It is started as ever.
     done = launch(*PRELOADED, "echo", "ran")
     assert done.returncode == 0 and done.stdout.count("] ran") == 2
     assert NOT_USED + "echo is no Python" in done.stderr

@@ -145,14 +145,7 @@ def test_two_nodes_meet(file: File) -> None:
         port = str(server.getsockname()[1])
     script = file.script(TRAINS)
     words = (
-        "run",
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
+        *("run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port"),
         port,
     )
     nodes = [file.open(*words, "--node-rank", str(rank), "--", sys.executable, script) for rank in (0, 1)]
@@ -189,13 +182,6 @@ def test_no_hook_names_its_folder(file: File) -> None:
     status, _, errors = file.run("hook", "install", "--target", str(file.home))
     assert status == 64 and "[hook-of-one-file]" in errors, errors
     assert not (file.home / "sitecustomize.py").exists()
-
-
-def test_simulated_nodes_run_it(file: File) -> None:
-    """`launcher rehearse` starts itself on each of them."""
-    words = ("rehearse", "--like", "slurm", "--nodes", "2", "--loopback", "--", sys.executable)
-    status, out, errors = file.run(*words, file.script(TRAINS))
-    assert status == 0 and "rank 1 of 2" in out, out + errors
 
 
 @pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])

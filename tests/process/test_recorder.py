@@ -340,14 +340,7 @@ def test_a_job_without_torch_is_not_missing_a_recorder(tmp_path: Path) -> None:
     """The Python has torch, and the script does not import it: the report says nothing of recorders."""
     (tmp_path / "sleeps.py").write_text("import time; time.sleep(60)\n")
     words = (
-        "run",
-        "--nproc-per-node",
-        "2",
-        "--stall-timeout",
-        "1",
-        "--on-stall",
-        "stop",
-        "--",
+        *("run", "--nproc-per-node", "2", "--stall-timeout", "1", "--on-stall", "stop", "--"),
         sys.executable,
     )
     done = launch(*words, str(tmp_path / "sleeps.py"))

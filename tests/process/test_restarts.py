@@ -169,18 +169,13 @@ def test_the_health_of_a_lone_node_is_reported(tmp_path: Path) -> None:
     assert "this node is unhealthy (the disk is slow), and starts again" in done.stderr
 
 
-def test_flags_of_restarts_need_restarts() -> None:
+def test_flags_of_restarts_are_checked() -> None:
+    """They need restarts."""
     done = launch("run", "--restarts-per-cause", "2", "--", "true")
     assert done.returncode == 64 and "does nothing without --restarts" in done.stderr
-
-
-def test_a_first_wait_that_is_longer_than_the_longest_is_a_wrong_flag() -> None:
     done = launch("run", "--restarts", "2", "--restart-delay", "10", "--restart-delay-max", "5", "--", "true")
     assert done.returncode == 64, done.stderr
     assert "--restart-delay 10 is more than --restart-delay-max 5" in done.stderr
-
-
-def test_a_first_wait_may_be_longer_than_the_default_of_the_longest() -> None:
     done = launch("plan", "--format", "json", "--restarts", "2", "--restart-delay", "90", "--", "true")
     assert done.returncode == 0, done.stderr
     assert '"delay_max_s": 90.0' in done.stdout
@@ -220,14 +215,12 @@ def test_nothing_of_an_attempt_is_left_in_the_next(tmp_path: Path) -> None:
 ONCE = "import os, sys; sys.exit(0 if 'LAUNCHER_ATTEMPT' in os.environ else 5)"
 
 
-def test_the_status_of_a_health_command_counts_and_not_its_words() -> None:
+def test_a_health_command_counts_by_its_status() -> None:
+    """Not by its words, and a daemon that it starts is not waited for."""
     check = "sh -c 'echo healthy; exit 1'"
     done = launch(*TWO, "--restarts", "1", "--health-command", check, "--", sys.executable, "-c", ONCE)
     assert done.returncode == 0 and "this node is unhealthy (healthy)" in done.stderr, done.stderr
-
-
-def test_a_daemon_that_a_health_command_starts_is_not_waited_for() -> None:
-    """It holds the pipe of the command's output; the command itself has ended."""
+    # It holds the pipe of the command's output; the command itself has ended.
     check = "sh -c 'sleep 600 & exit 0'"
     done = launch(*TWO, "--restarts", "1", "--health-command", check, "--", sys.executable, "-c", ONCE)
     assert done.returncode == 0 and "unhealthy" not in done.stderr, done.stderr

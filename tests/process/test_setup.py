@@ -38,14 +38,12 @@ def test_setup_gives_what_run_gives() -> None:
     assert through_setup == through_run
 
 
-def test_setup_in_a_process_of_the_launcher_changes_nothing() -> None:
-    """A script may call it under launcher run as well: the contract is there already."""
+def test_setup_in_a_process_is_what_run_gives_or_refused() -> None:
+    """In one of the launcher's it changes nothing; one interpreter cannot become four."""
+    # A script may call it under launcher run as well: the contract is there already.
     done = launch("run", "--nproc-per-node", "2", "--no-prefix", "--", sys.executable, "-c", SCRIPT)
     places = sorted(json.loads(line)["place"] for line in done.stdout.splitlines())
     assert places == [[0, 0, 2], [1, 1, 2]]
-
-
-def test_setup_refuses_to_be_one_of_several_that_nobody_starts() -> None:
-    """One interpreter cannot become four processes; the message says what to type."""
+    # One interpreter cannot become four processes; the message says what to type.
     done = run_script(SCRIPT, {"LAUNCHER_NPROC_PER_NODE": "4"})
     assert (done.returncode, "should run 4" in done.stderr) == (1, True)

@@ -150,34 +150,3 @@ def test_nothing_is_fetched_from_another_host(built: tuple[Path, str], pages: di
         fetched |= {first or second for first, second in found}
     assert len(fetched) > 5
     assert [link for link in sorted(fetched) if urlsplit(link).netloc] == []
-
-
-def test_code_in_tables_is_shown_as_it_is_typed(built: tuple[Path, str]) -> None:
-    """GitHub needs a backslash before a pipe in a table; MkDocs would show it."""
-    text = (built[0] / "flags.html").read_text(encoding="utf-8")
-    assert "--nnodes N|MIN:MAX" in re.sub(r"<[^>]+>", "", text)
-
-
-def test_a_file_outside_of_docs_is_a_page(built: tuple[Path, str]) -> None:
-    """There is no repository's address to lead to: the site has the file."""
-    text = (built[0] / "files/docker/azureml/jobs/pytorch-node.yml.html").read_text(encoding="utf-8")
-    assert "process_count_per_instance" in text
-
-
-def test_a_picture_outside_of_docs_is_shown(built: tuple[Path, str], pages: dict[Path, Page]) -> None:
-    """The plots of a report, which the page of measurements leads to."""
-    shown = [
-        (path.parent / unquote(link)).resolve()
-        for path, page in pages.items()
-        for link in page.fetched
-        if link.endswith(".svg")
-    ]
-    assert [path for path in shown if not path.read_text(encoding="utf-8").count("<svg")] == []
-    assert built[0] / "files/benchmarks/reports" in {path.parent.parent for path in shown}
-
-
-def test_the_environment_is_the_one_that_setup_makes() -> None:
-    """One list, in two places."""
-    setup = (CHECKOUT / "tools" / "setup.sh").read_text(encoding="utf-8")
-    listed = re.search(r"^SITE=\((.+)\)$", setup, flags=re.MULTILINE)
-    assert listed and tuple(listed[1].split()) == LIBRARIES

@@ -164,12 +164,7 @@ def test_each_stall_is_reported_once_with_the_rank_that_differs(tmp_path: Path) 
     script = tmp_path / "train.py"
     script.write_text(STALLS)
     words = (
-        "run",
-        "--stall-timeout",
-        "1",
-        "--nproc-per-node",
-        "3",
-        "--log-dir",
+        *("run", "--stall-timeout", "1", "--nproc-per-node", "3", "--log-dir"),
         str(tmp_path / "logs"),
         str(script),
     )
@@ -370,8 +365,9 @@ class Clock:
             self.stall.fire(self.now)
 
 
-def test_silence_is_counted_from_the_last_output() -> None:
-    """Not from the last look."""
+def test_silence_is_counted_from_the_last_output_and_told_once() -> None:
+    """Not from the last look; after new output the next stall is told, and the end of each."""
+    # Not from the last look.
     clock = Clock()
     clock.run_until(90)
     clock.output = 62.5
@@ -379,20 +375,14 @@ def test_silence_is_counted_from_the_last_output() -> None:
     assert clock.stalls == []
     clock.run_until(170)
     assert clock.stalls[0] == 165
-
-
-def test_each_stall_is_told_once_and_its_end_too() -> None:
-    """The same silence is told once; after new output the next one is told again."""
+    # The same silence is told once; after new output the next one is told again.
     clock = Clock()
     clock.run_until(350)
     assert (clock.stalls, clock.moves) == ([100], 0)
     clock.output = 352.0
     clock.run_until(600)
     assert (len(clock.stalls), clock.moves) == (2, 1)
-
-
-def test_a_gpu_that_works_is_no_stall() -> None:
-    """Silence alone says little; one that only waits for others does not work."""
+    # Silence alone says little; one that only waits for others does not work.
     working = Clock(Gauge(GpuUse(30, 5, 0, 1), GpuUse(0, 0, 0, 1)))
     working.run_until(1000)
     assert working.stalls == []

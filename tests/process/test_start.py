@@ -38,22 +38,8 @@ ALLOWED = frozenset(ALLOWED_TEXT.split())
 OF_ONE_NODE = frozenset(("_socket",))
 """What holds the port of the rendezvous: 0.5 ms."""
 NEVER = (
-    "enum",
-    "collections",
-    "functools",
-    "signal",
-    "argparse",
-    "re",
-    "torch",
-    "tensorflow",
-    "numpy",
-    "mpi4py",
-    "psutil",
-    "pynvml",
-    "rich",
-    "typing",
-    "dataclasses",
-    "inspect",
+    *("enum", "collections", "functools", "signal", "argparse", "re", "torch", "tensorflow", "numpy"),
+    *("mpi4py", "psutil", "pynvml", "rich", "typing", "dataclasses", "inspect"),
 )
 OF_THE_NETWORK_TEXT = """
     _socket array fcntl pwd struct _struct
@@ -107,10 +93,7 @@ def load(environ: dict[str, str], program: str = SPY) -> list[str]:
     """Return the modules that are loaded when the command is about to start, or at the end of a program."""
     done = subprocess.run(
         [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
+            *(sys.executable, "-I", "-S", "-c"),
             f"import sys; sys.path.insert(0, {clean_environ()['PYTHONPATH']!r})\n{program}",
         ],
         env=clean_environ(**environ),

@@ -20,7 +20,6 @@ import pytest
 from launcher.cli.status import find_debugger
 from launcher.control import NAME as SOCKET_NAME
 from launcher.control import QUESTION_LIMIT_BYTES, client
-from launcher.control.client import is_coming
 from launcher.control.responder import CLIENTS_MAX, PROGRAMS_MAX
 from launcher.core.errors import Unavailable
 from tests.process.asking import Asked, read_all
@@ -66,8 +65,9 @@ def job(tmp_path: Path) -> Iterator[Asked]:
 # --- status
 
 
-def test_status_lists_every_rank(job: Asked) -> None:
-    """Each row has the rank's state, its CPU and memory use, and the time since its last output."""
+def test_status_shows_every_rank(job: Asked) -> None:
+    """As rows and as JSON: state, CPU, memory, the time since the last output, and what the kernel tells."""
+    # Each row has the rank's state, its CPU and memory use, and the time since its last output.
     done = job.run("status")
     assert (done.returncode, done.stderr) == (0, "")
     head, titles, *rows = done.stdout.splitlines()
@@ -75,20 +75,14 @@ def test_status_lists_every_rank(job: Asked) -> None:
     assert titles.split()[:5] == ["node", "host", "rank", "pid", "state"]
     assert [row.split()[2] for row in rows[:2]] == ["0", "1"]
     assert all("running" in row and " % " in row and " MiB " in row and "s ago" in row for row in rows[:2])
-
-
-def test_status_json_describes_every_rank(job: Asked) -> None:
-    """Each rank has its pid, memory, CPU time and number of processes; the node has the launcher's facts."""
+    # Each rank has its pid, memory, CPU time and number of processes; the node has the launcher's facts.
     (node,) = job.status()["nodes"]
     assert (node["pid"], node["state"], node["world_size"]) == (job.launcher.pid, "running", 2)
     for rank in node["ranks"]:
         assert Path(f"/proc/{rank['pid']}/cmdline").read_bytes().endswith(f"{job.folder}\0".encode())
         assert rank["memory_bytes"] > 1 << 20 and rank["cpu_s"] >= 0 and rank["process_count"] == 1
         assert 0 <= rank["cpu_percent"] < 100 and rank["silence_s"] >= 0
-
-
-def test_status_shows_a_stopped_rank_as_stopped(job: Asked) -> None:
-    """The kernel's state is added if it tells more than that the rank runs."""
+    # The kernel's state is added if it tells more than that the rank runs.
     pid = job.status()["nodes"][0]["ranks"][1]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -260,15 +254,6 @@ def test_watch_into_a_pipe_prints_plain_lines(job: Asked) -> None:
 # --- stacks
 
 
-def test_stacks_shows_where_each_rank_waits(job: Asked) -> None:
-    """The summary of a stall report comes first, then every stack."""
-    done = job.run("stacks")
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 waits in sleep (" in done.stdout and "in fetch" in done.stdout
-    assert "rank 0, innermost first (faulthandler):" in done.stdout
-    assert f'    File "{job.script}", line 6, in fetch' in done.stdout
-
-
 def test_debug_names_py_spy_where_pdb_cannot_attach(job: Asked) -> None:
     """Of a Python before 3.14, of a program that is no Python, and of a rank that does not exist."""
     pid = job.status()["nodes"][0]["ranks"][1]["pid"]
@@ -397,8 +382,15 @@ time.sleep(3600)
         job.end()
 
 
-def test_concurrent_requests_for_stacks_are_all_answered(job: Asked) -> None:
-    """Later requests join the first one, so that each process is asked once."""
+def test_stacks_shows_where_each_rank_waits(job: Asked) -> None:
+    """The summary of a stall report comes first; later requests join the first one."""
+    # The summary of a stall report comes first, then every stack.
+    done = job.run("stacks")
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 waits in sleep (" in done.stdout and "in fetch" in done.stdout
+    assert "rank 0, innermost first (faulthandler):" in done.stdout
+    assert f'    File "{job.script}", line 6, in fetch' in done.stdout
+    # Later requests join the first one, so that each process is asked once.
     clients = [job.connect() for _ in range(4)]
     for one in clients:
         one.sendall(b'{"ask": "stacks"}\n')
@@ -407,33 +399,6 @@ def test_concurrent_requests_for_stacks_are_all_answered(job: Asked) -> None:
 
 
 # --- programs of people
-
-
-def test_exec_prefixes_each_line_and_returns_the_status(job: Asked) -> None:
-    """Both streams in order, without input; escapes are printable, and words never reach a shell."""
-    script = """cat; printf 'a\\tb\\n'; printf 'c\\n' >&2; printf '\\033[31md %s' "$1"; exit 7"""
-    done = job.run("exec", "--all", "--", "sh", "-c", script, "sh", "$(id); *")
-    assert done.stdout == "node 0: a\tb\nnode 0: c\nnode 0: \\x1b[31md $(id); *\n"
-    assert done.returncode == 7 and done.stderr == "launcher: node 0: exit status 7\n"
-
-
-def test_exec_ends_what_it_has_started_when_its_time_is_up(job: Asked) -> None:
-    """Also a descendant in a session of its own; the output up to then is shown."""
-    script = f"setsid sleep 3599 & echo $! > {job.folder}/kept; echo begun; sleep 3598"
-    done = job.run("exec", "0", "--timeout", "1", "--", "sh", "-c", script)
-    assert (done.returncode, done.stdout) == (124, "node 0: begun\n")
-    assert done.stderr == "launcher: node 0: exit status 124: killed after 1 s\n"
-    wait_for(lambda: is_gone(int((job.folder / "kept").read_text())), "its descendant is gone")
-    assert "2 of 2 ranks run" in job.run("status").stdout
-
-
-def test_exec_shows_the_beginning_of_a_long_output(job: Asked) -> None:
-    """What is left out is counted."""
-    done = job.run("exec", "0", "--", "sh", "-c", "yes 123456789 | head -c 1000000; yes | head -c 10 >&2")
-    shown = done.stdout.replace("node 0: ", "")
-    assert done.returncode == 0 and 20_000 < len(shown) < 48_000 and shown.startswith("123456789\n" * 2_000)
-    left = int(done.stderr.removeprefix("launcher: node 0: ").split()[0])
-    assert left == 1_000_010 - len(shown) + (not shown.endswith("9\n"))  # a cut line gets an end
 
 
 def test_exec_has_the_launchers_environment_without_the_token(tmp_path: Path) -> None:
@@ -468,8 +433,20 @@ def read_number(path: Path) -> int:
     return int((path.read_text() if path.exists() else "") or 0)
 
 
-def test_exec_names_what_it_cannot_run_or_ask(job: Asked) -> None:
-    """As a shell does; a node that is not asked outweighs a program that succeeds."""
+def test_exec_runs_a_program_and_returns_its_status(job: Asked) -> None:
+    """Prefixes on both streams, the beginning of a long output, and names for what it cannot run or ask."""
+    # Both streams in order, without input; escapes are printable, and words never reach a shell.
+    script = """cat; printf 'a\\tb\\n'; printf 'c\\n' >&2; printf '\\033[31md %s' "$1"; exit 7"""
+    done = job.run("exec", "--all", "--", "sh", "-c", script, "sh", "$(id); *")
+    assert done.stdout == "node 0: a\tb\nnode 0: c\nnode 0: \\x1b[31md $(id); *\n"
+    assert done.returncode == 7 and done.stderr == "launcher: node 0: exit status 7\n"
+    # What is left out is counted.
+    done = job.run("exec", "0", "--", "sh", "-c", "yes 123456789 | head -c 1000000; yes | head -c 10 >&2")
+    shown = done.stdout.replace("node 0: ", "")
+    assert done.returncode == 0 and 20_000 < len(shown) < 48_000 and shown.startswith("123456789\n" * 2_000)
+    left = int(done.stderr.removeprefix("launcher: node 0: ").split()[0])
+    assert left == 1_000_010 - len(shown) + (not shown.endswith("9\n"))  # a cut line gets an end
+    # As a shell does; a node that is not asked outweighs a program that succeeds.
     for nodes, program, status, says in (
         ("0", "/no/such", 127, "node 0: exit status 127: /no/such: No such file or directory"),
         ("0", "/etc", 126, "node 0: exit status 126: /etc: Permission denied"),
@@ -477,6 +454,13 @@ def test_exec_names_what_it_cannot_run_or_ask(job: Asked) -> None:
     ):
         done = job.run("exec", nodes, "--", program)
         assert (done.returncode, done.stderr) == (status, f"launcher: {says}\n")
+    # Also a descendant in a session of its own; the output up to then is shown.
+    script = f"setsid sleep 3599 & echo $! > {job.folder}/kept; echo begun; sleep 3598"
+    done = job.run("exec", "0", "--timeout", "1", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (124, "node 0: begun\n")
+    assert done.stderr == "launcher: node 0: exit status 124: killed after 1 s\n"
+    wait_for(lambda: is_gone(int((job.folder / "kept").read_text())), "its descendant is gone")
+    assert "2 of 2 ranks run" in job.run("status").stdout
 
 
 @pytest.mark.parametrize(
@@ -541,18 +525,6 @@ def select_each_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
             assert json.loads(chosen.stdout)["nodes"][0]["pid"] == one.launcher.pid
     finally:
         second.end()
-
-
-@pytest.mark.thorough
-def test_stopped_launcher_does_not_block_status(job: Asked) -> None:
-    """It is reported as a launcher that does not answer."""
-    os.kill(job.launcher.pid, signal.SIGSTOP)
-    try:
-        done = job.run("status")
-    finally:
-        os.kill(job.launcher.pid, signal.SIGCONT)
-    assert done.returncode == 69
-    assert "or stopped" in done.stderr or "no-such-job" in done.stderr
 
 
 # --- clients
@@ -673,26 +645,6 @@ def test_malformed_question_gets_only_an_error(job: Asked, garbage: bytes) -> No
     assert job.status()["nodes"][0]["state"] == "running"
 
 
-def test_question_may_arrive_in_pieces(job: Asked) -> None:
-    """Data is kept until its line is complete."""
-    with job.connect() as connected:
-        connected.sendall(STATUS[:5])
-        assert job.status()["nodes"][0]["state"] == "running"  # so the first piece has been read
-        connected.sendall(STATUS[5:])
-        answer, over = map(json.loads, read_all(connected).splitlines())
-    assert (answer["answer"]["state"], over) == ("running", {"over": True})
-
-
-def test_oversized_question_is_disconnected(job: Asked) -> None:
-    """The launcher never buffers more than the maximum length of a question."""
-    with job.connect() as connected:
-        try:
-            connected.sendall(b"x" * (4 * QUESTION_LIMIT_BYTES))
-            assert read_all(connected) == b""
-        except (BrokenPipeError, ConnectionResetError):
-            pass
-
-
 def test_silent_clients_and_excess_clients_are_disconnected(job: Asked) -> None:
     """They exclude other clients for five seconds at most."""
     many = [job.connect() for _ in range(CLIENTS_MAX + 4)]
@@ -703,8 +655,23 @@ def test_silent_clients_and_excess_clients_are_disconnected(job: Asked) -> None:
     assert job.status()["nodes"][0]["state"] == "running"
 
 
-def test_clients_that_read_nothing_delay_no_other_client(job: Asked) -> None:
-    """Two hundred clients, one after the other, ask and leave without reading the answer."""
+def test_clients_that_ask_badly_disturb_no_other(job: Asked) -> None:
+    """In pieces, too much, or without reading the answer."""
+    # Data is kept until its line is complete.
+    with job.connect() as connected:
+        connected.sendall(STATUS[:5])
+        assert job.status()["nodes"][0]["state"] == "running"  # so the first piece has been read
+        connected.sendall(STATUS[5:])
+        answer, over = map(json.loads, read_all(connected).splitlines())
+    assert (answer["answer"]["state"], over) == ("running", {"over": True})
+    # The launcher never buffers more than the maximum length of a question.
+    with job.connect() as connected:
+        try:
+            connected.sendall(b"x" * (4 * QUESTION_LIMIT_BYTES))
+            assert read_all(connected) == b""
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    # Two hundred clients, one after the other, ask and leave without reading the answer.
     for _ in range(200):
         with job.connect() as connected:
             connected.sendall(STATUS)
@@ -775,16 +742,3 @@ def test_status_waits_for_a_launcher_that_has_just_started(tmp_path: Path, flags
         one.terminate()
         one.communicate(timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_only_a_young_launcher_may_still_begin_to_listen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A launcher that does not listen after `YOUNG_S` never will, so clients do not wait for it."""
-    environ = {"TMPDIR": str(tmp_path)}
-    with open_launcher("run", "--nproc-per-node", "2", "--", "sleep", "60", environ=environ) as one:
-        wait_for(is_coming, "the kernel shows its command line")  # shortly after exec has closed our pipe
-        monkeypatch.setattr(client, "YOUNG_S", 0.0)
-        assert not is_coming()
-        one.terminate()
-        one.communicate(timeout=30)

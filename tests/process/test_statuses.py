@@ -20,10 +20,7 @@ FAILS = 'trap "exit 3" TERM; echo ready; while :; do sleep 0.02; done'
 @pytest.mark.parametrize(
     ("asked", "script", "status"),
     [
-        ("75", SAVES, 75),
-        ("143", IGNORES, 143),
-        ("own", SAVES, 0),
-        ("75", FAILS, 75),
+        *(("75", SAVES, 75), ("143", IGNORES, 143), ("own", SAVES, 0), ("75", FAILS, 75)),
         ("75", "echo ready; exec sleep 600", 75),
     ],
     ids=["saves", "ignores", "own", "fails", "ends"],

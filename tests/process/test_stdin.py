@@ -39,12 +39,9 @@ def run(given: str, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        (sys.executable, "-"),
-        (sys.executable,),
+        *((sys.executable, "-"), (sys.executable,)),
         (sys.executable, "-u", "/dev/stdin"),
-        ("nice", sys.executable, "-"),
-        ("sh", "-s"),
-        ("sh",),
+        *(("nice", sys.executable, "-"), ("sh", "-s"), ("sh",)),
     ],
 )
 def test_a_program_from_standard_input_reaches_every_rank(words: tuple[str, ...]) -> None:
@@ -69,24 +66,19 @@ def test_the_data_reach_whom_they_are_for(flags: tuple[str, ...], readers: set[i
     assert told == [f"{rank}: {ALL if rank in readers else '0 0'}" for rank in range(3)]
 
 
-def test_the_program_is_there_again_after_a_restart() -> None:
+def test_copies_are_each_ranks_own() -> None:
+    """There is one in memory; a single process keeps standard input; after a restart it is there again."""
+    # Each has a copy as far as it can tell, though there is one in memory.
+    write = "echo changed 2>/dev/null >/proc/self/fd/0; sleep 0.3; cat"
+    assert run("as it was\n", "--stdin", "all", "--", "sh", "-c", write) == ["as it was"] * 3
+    line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "1", "--", sys.executable, "-"]
+    done = subprocess.run(line, input=SHOW, env=clean_environ(), capture_output=True, text=True, check=False)
+    assert done.stdout == "0 of 1\n"
     fails = SHOW + "import sys; sys.exit(os.environ.get('LAUNCHER_ATTEMPT', '0') == '0')\n"
     told = run(
         fails, "--restarts", "1", "--restart-on", "any", "--restart-delay", "0", "--", sys.executable, "-"
     )
     assert {"0 of 3", "1 of 3", "2 of 3"} <= set(told) and len(told) >= 4
-
-
-def test_no_rank_changes_what_another_one_reads() -> None:
-    """Each has a copy as far as it can tell, though there is one in memory."""
-    write = "echo changed 2>/dev/null >/proc/self/fd/0; sleep 0.3; cat"
-    assert run("as it was\n", "--stdin", "all", "--", "sh", "-c", write) == ["as it was"] * 3
-
-
-def test_a_single_process_keeps_standard_input() -> None:
-    line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "1", "--", sys.executable, "-"]
-    done = subprocess.run(line, input=SHOW, env=clean_environ(), capture_output=True, text=True, check=False)
-    assert done.stdout == "0 of 1\n"
 
 
 def test_a_signal_is_heard_while_the_program_has_not_ended(tmp_path: Path) -> None:
@@ -108,16 +100,7 @@ def test_a_shells_file_does_not_wait_for_standard_input(tmp_path: Path) -> None:
     """Whatever its flags: only a program that comes from there is read to the end."""
     (tmp_path / "run.sh").write_text("echo hi\n")
     reading, writing = os.pipe()
-    line = [
-        sys.executable,
-        "-m",
-        "launcher",
-        "run",
-        "--nproc-per-node",
-        "2",
-        "--no-prefix",
-        "--",
-    ]
+    line = [sys.executable, "-m", "launcher", "run", "--nproc-per-node", "2", "--no-prefix", "--"]
     done = subprocess.run(
         [*line, "bash", "-e", "-o", "pipefail", str(tmp_path / "run.sh")],
         stdin=reading, capture_output=True, text=True, env=clean_environ(), timeout=DEADLINE_S, check=False,

@@ -31,14 +31,8 @@ def run(*words: str, config: str | None = None) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--until", "garbage"),
-        ("--until", "a:b"),
-        ("--until", f"{NOBODY},"),
-        ("--until", ":2222"),
-        ("--until", "a:99999"),
-        ("--while", "a:0"),
-        ("--wait", "nan"),
-        ("--wait", "-1"),
+        *(("--until", "garbage"), ("--until", "a:b"), ("--until", f"{NOBODY},"), ("--until", ":2222")),
+        *(("--until", "a:99999"), ("--while", "a:0"), ("--wait", "nan"), ("--wait", "-1")),
         ("--bogus\x1b[31m",),
     ],
 )

@@ -108,7 +108,8 @@ def test_the_status_of_a_running_job_has_them(tmp_path: Path) -> None:
 
 
 def test_what_was_told_to_end_has_lost_nothing(tmp_path: Path) -> None:
-    """The job has not failed."""
+    """And a shell before the launcher is not its time."""
+    # The job has not failed.
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('first', flush=True)\ntime.sleep(600)\n")
     running = open_launcher(*TWO, str(script))
@@ -116,10 +117,7 @@ def test_what_was_told_to_end_has_lost_nothing(tmp_path: Path) -> None:
     running.terminate()
     _, err = running.communicate(timeout=DEADLINE_S)
     assert read(err)["lost"] == 0 and running.returncode == 143
-
-
-def test_a_shell_before_the_launcher_is_not_its_time(tmp_path: Path) -> None:
-    """Its exec keeps the process, and the launcher's figures begin with the launcher."""
+    # Its exec keeps the process, and the launcher's figures begin with the launcher.
     script = tmp_path / "train.py"
     script.write_text("print('first')\n")
     line = f"read -t 1.5 <> <(:); exec {sys.executable} -m launcher run --timings {script}"

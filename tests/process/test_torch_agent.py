@@ -165,17 +165,12 @@ def restart(tmp_path: Path, how: str, rounds: int = 2) -> tuple[str, ...]:
 
 
 def test_restarts_of_torchrun_are_on_the_last_screen(tmp_path: Path) -> None:
+    """Where there is one, and in the failure record."""
     done = launch(*restart(tmp_path, "ends"))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("launcher: torchrun restarted its processes 2 times; with --restarts N") == 1
-
-
-def test_without_a_restart_of_torchrun_nothing_is_said(tmp_path: Path) -> None:
     done = launch(*restart(tmp_path, "ends", rounds=0))
     assert done.returncode == 0 and "restarted" not in done.stderr, done.stderr
-
-
-def test_restarts_of_torchrun_are_in_the_failure_record(tmp_path: Path) -> None:
     done = launch(*restart(tmp_path, "fails"))
     record = json.loads((tmp_path / "failure.json").read_text())
     assert (done.returncode, record["attempt"]) == (1, 2), done.stderr

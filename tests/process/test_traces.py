@@ -149,8 +149,9 @@ def test_it_is_off_without_the_sdk() -> None:
     assert '"traces": true' in plan.stdout
 
 
-def test_an_endpoint_that_refuses_is_said_once(tmp_path: Path) -> None:
-    """The job has its status, and ends a moment later."""
+def test_an_endpoint_that_refuses_is_said_once(tmp_path: Path, receiver: Receiver) -> None:
+    """A setting that the SDK mends is no failure."""
+    # The job has its status, and ends a moment later.
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://user:{SECRET}@127.0.0.1:1"}
     began = time.monotonic()
     done = launch(*TWO, "--events", str(tmp_path / "e"), "--", "sh", "-c", "exit 9", environ=variables)
@@ -159,18 +160,7 @@ def test_an_endpoint_that_refuses_is_said_once(tmp_path: Path) -> None:
     (line,) = [line for line in done.stderr.splitlines() if "no traces" in line]
     assert "Connection refused" in line and "127.0.0.1:1" in line
     assert SECRET not in done.stderr and SECRET not in (tmp_path / "e").read_text()
-
-
-def test_the_events_have_their_own_time_after_an_endpoint_that_refuses(tmp_path: Path) -> None:
-    """The wait for the traces takes nothing of it: no event is lost."""
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
-    done = launch(*TWO, "--events", str(tmp_path / "events"), "--", "true", environ=variables)
-    assert done.returncode == 0 and "Connection refused" in done.stderr
-    assert "were lost" not in done.stderr
-
-
-def test_a_setting_that_the_sdk_mends_is_no_failure(receiver: Receiver) -> None:
-    """Its warning does not say that nothing was sent."""
+    # Its warning does not say that nothing was sent.
     done = launch(
         *TWO, "--", "sleep", "0.4", environ={**receiver.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "abc"}
     )
@@ -243,3 +233,11 @@ def test_the_launcher_has_one_thread_and_loads_no_sdk(receiver: Receiver) -> Non
     job.terminate()
     job.communicate(timeout=DEADLINE_S)
     assert receiver.one("job").attributes["launcher.status"] == 143
+
+
+def test_the_events_have_their_own_time_after_an_endpoint_that_refuses(tmp_path: Path) -> None:
+    """The wait for the traces takes nothing of it: no event is lost."""
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    done = launch(*TWO, "--events", str(tmp_path / "events"), "--", "true", environ=variables)
+    assert done.returncode == 0 and "Connection refused" in done.stderr
+    assert "were lost" not in done.stderr

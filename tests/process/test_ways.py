@@ -62,12 +62,7 @@ def kind(environ: Mapping[str, str]) -> str:
 def dump(line: list[str], environ: Mapping[str, str]) -> dict[str, str] | str:
     """Return the variables that a command's script has printed; what was said, if it was refused."""
     done = subprocess.run(
-        line,
-        env={**environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        line, env={**environ, "PYTHONPATH": ROOT}, capture_output=True, text=True, timeout=60, check=False
     )
     if not done.stdout:
         return done.stderr

@@ -57,14 +57,6 @@ class Steps:
             self.take(Exited(index, 1, number), now)
 
 
-def test_an_event_does_nothing_to_the_state_before() -> None:
-    """The state is a value."""
-    before = begin(Job(2), "0", 0.0)
-    after, _ = step(before, Joined(1, "1"), 1.0)
-    assert (before.phase, after.phase) == (Phase.GATHERING, Phase.RUNNING)
-    assert before == begin(Job(2), "0", 0.0)
-
-
 def test_a_whole_life() -> None:
     """All join, one fails, all are ready again, one is asked to end."""
     job = Steps()

@@ -34,7 +34,4 @@ def jax_job(job: Job) -> list[Start]:
 
 ONE_EACH = ("jax-job",)
 """They never start several processes on one node."""
-EVERY: dict[str, Platform] = {
-    "jax-job": Platform(jax_job),
-    **PLATFORMS,
-}
+EVERY: dict[str, Platform] = {"jax-job": Platform(jax_job), **PLATFORMS}

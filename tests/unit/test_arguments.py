@@ -35,19 +35,12 @@ def plan(*command: str, environ: Mapping[str, str] | None = None, on: str = "", 
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("$RANK", "5"),
-        ("${RANK}", "5"),
+        *(("$RANK", "5"), ("${RANK}", "5")),
         ("--out=run-$RANK-${LOCAL_RANK}.txt", "--out=run-5-1.txt"),
-        ("$RANKS", "8"),
-        ("${RANK}S", "5S"),
-        ("$HOME", "$HOME"),
-        ("${HOME}", "${HOME}"),
-        ("${RANK:-0}", "${RANK:-0}"),
-        ("$RANK$LOCAL_RANK", "51"),
-        ("${RANK", "${RANK"),
+        *(("$RANKS", "8"), ("${RANK}S", "5S"), ("$HOME", "$HOME"), ("${HOME}", "${HOME}")),
+        *(("${RANK:-0}", "${RANK:-0}"), ("$RANK$LOCAL_RANK", "51"), ("${RANK", "${RANK")),
         ("$(RANK) `RANK` $$ $1 $", "$(RANK) `RANK` $$ $1 $"),
-        ("'$RANK'", "'5'"),
-        ("", ""),
+        *(("'$RANK'", "'5'"), ("", "")),
     ],
 )
 def test_names_that_are_set_are_replaced_and_nothing_else(word: str, expected: str) -> None:
@@ -55,27 +48,15 @@ def test_names_that_are_set_are_replaced_and_nothing_else(word: str, expected: s
     assert expand(word, VARIABLES) == expected
 
 
-def test_nothing_is_expanded_twice() -> None:
-    """A value that looks like a variable stays."""
-    assert expand("$A", {"A": "$B", "B": "no"}) == "$B"
-
-
 @pytest.mark.parametrize(
     ("line", "count"),
     [
-        ("python -uc code a", 3),
-        ("python -ccode a", 2),
-        ("python train.py --x", 2),
+        *(("python -uc code a", 3), ("python -ccode a", 2), ("python train.py --x", 2)),
         ("/opt/bin/python3.11 -u -X dev train.py", 5),
         ("python --check-hash-based-pycs always train.py", 4),
         ("python -m package.train fit", 3),
-        ("python -c code --x", 3),
-        ("python -u -c code", 4),
-        ("python", 1),
-        ("python -m", 2),
-        ("python -c", 2),
-        ("./train --x", 1),
-        ("bash run.sh", 1),
+        *(("python -c code --x", 3), ("python -u -c code", 4), ("python", 1), ("python -m", 2)),
+        *(("python -c", 2), ("./train --x", 1), ("bash run.sh", 1)),
     ],
 )
 def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> None:
@@ -89,12 +70,9 @@ def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> Non
         ("-um torch.distributed.run t.py", "-u -m torch.distributed.run t.py"),
         ("-mtorch.distributed.run t.py", "-m torch.distributed.run t.py"),
         ("-X dev -BIum mod -m x", "-X dev -BIu -m mod -m x"),
-        ("-m mod -mx", "-m mod -mx"),
-        ("-u t.py -um x", "-u t.py -um x"),
-        ("-uc code -um x", "-uc code -um x"),
-        ("-Wm -Xm t.py", "-Wm -Xm t.py"),
-        ("-u - -um x", "-u - -um x"),
-        ("-um", "-u -m"),
+        *(("-m mod -mx", "-m mod -mx"), ("-u t.py -um x", "-u t.py -um x")),
+        *(("-uc code -um x", "-uc code -um x"), ("-Wm -Xm t.py", "-Wm -Xm t.py")),
+        *(("-u - -um x", "-u - -um x"), ("-um", "-u -m")),
     ],
 )
 def test_a_module_is_a_word_of_its_own(written: str, line: str) -> None:
@@ -107,16 +85,12 @@ def test_a_module_is_a_word_of_its_own(written: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "place"),
     [
-        ("python t.py a", 1),
-        ("python -m mod", 1),
+        *(("python t.py a", 1), ("python -m mod", 1)),
         ("python -uX dev -W ignore t.py", 5),
         ("python -WW -Xa t.py", 3),
         ("python --check-hash-based-pycs always t.py", 3),
-        ("python -uc code t.py", None),
-        ("python -ccode t.py", None),
-        ("python - t.py", None),
-        ("python -u", None),
-        ("python", None),
+        *(("python -uc code t.py", None), ("python -ccode t.py", None), ("python - t.py", None)),
+        *(("python -u", None), ("python", None)),
     ],
 )
 def test_the_script_of_a_pythons_line(line: str, place: int | None) -> None:
@@ -133,8 +107,18 @@ def test_code_is_never_taken_for_a_script(flags: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_only_what_is_asked_for_is_replaced() -> None:
+    """A value that looks like a variable stays, and without the flags arguments are as they were written."""
+    # A value that looks like a variable stays.
+    assert expand("$A", {"A": "$B", "B": "no"}) == "$B"
+    # As they were written.
+    made = plan("train.py", "$RANK", engine="process")
+    assert {process.argv[1:] for process in made.processes} == {("train.py", "$RANK")}
+
+
 def test_each_process_has_its_own_line() -> None:
     """By rank and local rank, visible in the plan and in its JSON."""
+    # By rank and local rank, visible in the plan and in its JSON.
     made = plan(
         "train.py", "--seed", "$RANK", "$HOME", expand_args=True, local_rank_arg=True, engine="process"
     )
@@ -143,25 +127,13 @@ def test_each_process_has_its_own_line() -> None:
     assert "train.py --local_rank=1 --seed 3 '$HOME'" in render_text(made, {})
     processes = describe(made, {})["processes"]
     assert isinstance(processes, list) and processes[1]["argv"][1:] == [*lines[1], "$HOME"]
-
-
-def test_what_the_process_sees_counts() -> None:
-    """Where the user's own value of a variable wins, it is the one that is put in."""
+    # Where the user's own value of a variable wins, it is the one that is put in.
     mine = {"JAX_COORDINATOR_ADDRESS": "10.9.9.9:1", "NOT_OURS": "x"}
     made = plan(
         "train.py", "$JAX_COORDINATOR_ADDRESS,$NOT_OURS", environ=mine, expand_args=True, engine="process"
     )
     assert made.processes[0].argv[-1] == "10.9.9.9:1,$NOT_OURS"
-
-
-def test_without_the_flags_arguments_are_left_alone() -> None:
-    """As they were written."""
-    made = plan("train.py", "$RANK", engine="process")
-    assert {process.argv[1:] for process in made.processes} == {("train.py", "$RANK")}
-
-
-def test_torchruns_worker_and_mpiruns_rank_are_told() -> None:
-    """They plan for their own process; torchrun itself must not touch the dollars."""
+    # They plan for their own process; torchrun itself must not touch the dollars.
     agent = plan("train.py", "$RANK", engine="torchrun", expand_args=True, local_rank_arg=True).agent
     assert agent is not None
     shim = agent.argv[agent.argv.index("run") :]
@@ -199,10 +171,7 @@ def test_real_processes_get_them(given: str) -> None:
         (("run", "--nprocs", "2", "--", "true"), "did you mean --nproc-per-node? "),
         (("run", "--gpus", "2", "--", "true"), "did you mean --nproc-per-node? "),
         (("run", "--nodes", "2", "--", "true"), "did you mean --nnodes? "),
-        (
-            ("run", "--learning-rate", "2", "--", "true"),
-            "launcher run --help-all; flags of your command",
-        ),
+        (("run", "--learning-rate", "2", "--", "true"), "launcher run --help-all; flags of your command"),
         (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
         (("bandwidth", "--pars"), "did you mean --pairs?"),
         (("snapshot", "--format", "json"), "launcher snapshot --help"),
@@ -227,12 +196,9 @@ def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: 
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("rnu", "did you mean launcher run?"),
-        ("snapshto", "did you mean launcher snapshot?"),
-        ("version", "did you mean launcher --version?"),
-        ("launch", "did you mean launcher run?"),
-        ("python", "launcher run -- python ...;"),
-        ("train.py", "launcher run -- train.py ...;"),
+        *(("rnu", "did you mean launcher run?"), ("snapshto", "did you mean launcher snapshot?")),
+        *(("version", "did you mean launcher --version?"), ("launch", "did you mean launcher run?")),
+        *(("python", "launcher run -- python ...;"), ("train.py", "launcher run -- train.py ...;")),
     ],
 )
 def test_a_word_that_is_no_command_is_told_what_may_be_meant(word: str, meant: str) -> None:

@@ -60,29 +60,16 @@ class Answer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_every_size_is_in_the_table_once() -> None:
-    """Two rows for one size would be two truths."""
-    sizes = [size for kind in read_kinds() for size in kind.sizes]
-    assert len(set(sizes)) == len(sizes)
-    assert all(size == size.lower() and find_kind(f"Standard_{size}") is not None for size in sizes)
-
-
 @pytest.mark.parametrize(
     ("size", "gpus", "ports", "rate"),
     [
-        ("Standard_ND96isr_H200_v5", 8, 8, 400),
-        ("STANDARD_nd96isr_h100_V5", 8, 8, 400),
-        ("Standard_ND96is_H100_v5", 8, 0, None),
-        ("Standard_ND96amsr_A100_v4", 8, 8, 200),
-        ("Standard_ND40rs_v2", 8, 1, 100),
-        ("Standard_NC24rs_v3", 4, 1, 56),
+        *(("Standard_ND96isr_H200_v5", 8, 8, 400), ("STANDARD_nd96isr_h100_V5", 8, 8, 400)),
+        *(("Standard_ND96is_H100_v5", 8, 0, None), ("Standard_ND96amsr_A100_v4", 8, 8, 200)),
+        *(("Standard_ND40rs_v2", 8, 1, 100), ("Standard_NC24rs_v3", 4, 1, 56)),
         ("Standard_NC12s_v3", 2, 0, None),
         ("Standard_NC128ds_xl_RTXPRO6000BSE_v6", None, 0, None),
-        ("Standard_HB120rs_v3", 0, 1, 200),
-        ("Standard_HB120-16rs_v3", 0, 1, 200),
-        ("Standard_HB176-24rs_v4", 0, 1, 400),
-        ("Standard_HX176-96rs", 0, 1, 400),
-        ("hc44rs", 0, 1, 100),
+        *(("Standard_HB120rs_v3", 0, 1, 200), ("Standard_HB120-16rs_v3", 0, 1, 200)),
+        *(("Standard_HB176-24rs_v4", 0, 1, 400), ("Standard_HX176-96rs", 0, 1, 400), ("hc44rs", 0, 1, 100)),
     ],
 )
 def test_sizes_are_found_in_any_case(size: str, gpus: int | None, ports: int, rate: int | None) -> None:
@@ -92,8 +79,13 @@ def test_sizes_are_found_in_any_case(size: str, gpus: int | None, ports: int, ra
     assert (Vm(size, kind, "").gpu_count, kind.port_count, kind.rate_gbps) == (gpus, ports, rate)
 
 
-def test_rdma_without_verbs_is_told_apart() -> None:
-    """NC24r has Network Direct, NC24rs_v3 has SR-IOV; the names differ by two letters."""
+def test_a_size_is_known_by_one_row() -> None:
+    """Two rows would be two truths; names with and without RDMA differ by two letters."""
+    # Two rows for one size would be two truths.
+    sizes = [size for kind in read_kinds() for size in kind.sizes]
+    assert len(set(sizes)) == len(sizes)
+    assert all(size == size.lower() and find_kind(f"Standard_{size}") is not None for size in sizes)
+    # NC24r has Network Direct, NC24rs_v3 has SR-IOV; the names differ by two letters.
     verbs = {
         size: kind.has_verbs
         for size in ("NC24r", "NC24rs_v2", "NC24rs_v3", "A8")
@@ -125,12 +117,7 @@ def test_the_common_runtime_names_the_size() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "vm_size",
-        "[]",
-        '{"vm_size": 7}',
-        '{"vm_size": "\\u001b[31m"}',
-        '["vm_size"]',
+        *("", "vm_size", "[]", '{"vm_size": 7}', '{"vm_size": "\\u001b[31m"}', '["vm_size"]'),
         "[" * 90000 + "vm_size",
     ],
 )
@@ -166,23 +153,11 @@ def test_azure_is_certain_by_firmware_by_batch_or_by_a_size(tmp_path: Path) -> N
     assert "4711" not in json.dumps(take_snapshot(host, {}))
 
 
-def test_the_service_is_asked_once_and_told_that_we_mean_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the header that it wants, past any proxy; the answer holds for the process."""
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    with Service(b"Standard_ND96isr_H200_v5") as service:
-        assert ask_size(service.url) == "Standard_ND96isr_H200_v5"
-        assert service.asked == [(azure_vm.SIZE_PATH, "true")]
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"", 200),
-        (b"Standard_ND96isr_H200_v5", 404),
-        (b"<html>login</html>", 200),
-        (b"x" * (SIZE_LIMIT + 1), 200),
-        (b"\xff\x1b[31m", 200),
+        *((b"", 200), (b"Standard_ND96isr_H200_v5", 404), (b"<html>login</html>", 200)),
+        *((b"x" * (SIZE_LIMIT + 1), 200), (b"\xff\x1b[31m", 200)),
     ],
 )
 def test_an_answer_that_is_no_size_is_none(body: bytes, status: int) -> None:
@@ -191,8 +166,15 @@ def test_an_answer_that_is_no_size_is_none(body: bytes, status: int) -> None:
         assert ask_size(service.url) == ""
 
 
-def test_nobody_there_costs_nothing() -> None:
-    """A closed port refuses at once; a port that never answers costs no more than the limit."""
+def test_the_service_is_asked_once_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the header that it wants, past any proxy."""
+    # With the header that it wants, past any proxy; the answer holds for the process.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with Service(b"Standard_ND96isr_H200_v5") as service:
+        assert ask_size(service.url) == "Standard_ND96isr_H200_v5"
+        assert service.asked == [(azure_vm.SIZE_PATH, "true")]
+    # A closed port refuses at once; a port that never answers costs no more than the limit.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         started = time.monotonic()

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.bandwidth import __main__ as program
-from launcher.bandwidth.definitions import (
-    Sample,
-    list_sizes,
-    render_gbps,
-    render_size,
-    render_time,
-)
+from launcher.bandwidth.definitions import Sample, list_sizes, render_gbps, render_size, render_time
 from launcher.bandwidth.expect import (
     ETHERNET,
     INFINIBAND,
@@ -37,14 +31,7 @@ from launcher.bandwidth.measure import foresee_s
 from launcher.bandwidth.members import Member, choose_backend, list_units, name_gpus, read_members, read_node
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, Slow, find_slow, merge, plan_rounds, slow_links
-from launcher.bandwidth.views import (
-    Setup,
-    pairs_json,
-    pairs_verdict,
-    render_pairs,
-    render_sweep,
-    sweep_json,
-)
+from launcher.bandwidth.views import Setup, pairs_json, pairs_verdict, render_pairs, render_sweep, sweep_json
 from launcher.cli.entry import main
 from launcher.core.errors import UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
@@ -63,13 +50,6 @@ FAST = 100.0
 # --- definitions
 
 
-def test_bandwidths_are_those_of_nccl_tests() -> None:
-    """PERFORMANCE.md: algbw = S/t, busbw = algbw * 2(n-1)/n. 1 GB in 0.1 s: 10 GB/s, of 8 ranks 17.5."""
-    sample = Sample(10**9, 0.1, 8)
-    assert sample.algorithm_gbps / 8 == pytest.approx(10)
-    assert sample.bus_gbps / 8 == pytest.approx(17.5)
-
-
 @pytest.mark.parametrize(("ranks", "factor"), [(1, 0), (2, 1), (4, 1.5), (8, 1.75), (1024, 2 * 1023 / 1024)])
 def test_the_factor_of_the_bus(ranks: int, factor: float) -> None:
     """None for one process: nothing travels; towards 2 for many."""
@@ -82,14 +62,6 @@ def test_a_measurement_of_nothing_is_none(size: int, time_s: float, ranks: int) 
     """No size, no time or nobody: refused, before anything is divided by it."""
     with pytest.raises(ValueError, match="no measurement"):
         Sample(size, time_s, ranks)
-
-
-def test_sizes_go_by_a_factor_and_hold_whole_elements() -> None:
-    """From the smallest to the largest that fits, each a multiple of four bytes."""
-    assert list_sizes(1024, 1 << 30, 4) == tuple(1024 * 4**power for power in range(11))
-    assert list_sizes(1000, 5000, 2) == (1000, 2000, 4000)
-    assert list_sizes(7, 30, 2) == (4, 12, 28)
-    assert list_sizes(64, 64, 2) == (64,)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +88,20 @@ def test_what_a_larger_size_will_take_is_not_foreseen_from_latency() -> None:
     assert foresee_s([large, Sample(1 << 20, 0.1, 2, 1, True)], 1 << 22) == 0.1
 
 
-def test_numbers_for_people() -> None:
-    """Sizes, times and rates, with as many digits as a measurement has."""
+def test_numbers_are_those_of_nccl_tests_and_for_people() -> None:
+    """PERFORMANCE.md: algbw = S/t, busbw = algbw * 2(n-1)/n."""
+    # PERFORMANCE.md: algbw = S/t, busbw = algbw * 2(n-1)/n. 1 GB in 0.1 s: 10 GB/s, of 8 ranks 17.5.
+    sample = Sample(10**9, 0.1, 8)
+    assert sample.algorithm_gbps / 8 == pytest.approx(10)
+    assert sample.bus_gbps / 8 == pytest.approx(17.5)
+    # From the smallest to the largest that fits, each a multiple of four bytes.
+    assert list_sizes(1024, 1 << 30, 4) == tuple(1024 * 4**power for power in range(11))
+    assert list_sizes(1000, 5000, 2) == (1000, 2000, 4000)
+    assert list_sizes(7, 30, 2) == (4, 12, 28)
+    assert list_sizes(64, 64, 2) == (64,)
+    # Sizes, times and rates, with as many digits as a measurement has.
     assert [render_size(size) for size in (512, 1024, 1536, 1 << 30)] == [
-        "512 B",
-        "1 KiB",
-        "1.5 KiB",
-        "1 GiB",
+        *("512 B", "1 KiB", "1.5 KiB", "1 GiB"),
     ]
     assert [render_time(time) for time in (4.3e-5, 0.0125, 2.13)] == ["43 µs", "12.5 ms", "2.13 s"]
     assert [render_gbps(rate) for rate in (3200, 391.2, 18.46, 0.00931)] == ["3,200", "391", "18.5", "0.0093"]
@@ -172,35 +151,24 @@ def test_a_link_is_slow_if_only_that_one_is(count: int) -> None:
         assert (found.groups, found.links) == ((), (link,))
 
 
-def test_several_slow_nodes_and_a_link() -> None:
-    """Two of six nodes, and a link between two healthy ones; the pair of the slow ones counts for both."""
+def test_slow_nodes_links_and_groups_are_told_apart() -> None:
+    """What is slow is compared with what is usual; what is measured again, or fails, counts."""
+    # Two of six nodes, and a link between two healthy ones; the pair of the slow ones counts for both.
     found = find_slow(pairs(6, {**slow_with(6, 1, 4), (0, 5): 20.0}), 0.7)
     assert (found.groups, found.links) == (((1,), (4,)), ((0, 5),))
-
-
-def test_nodes_behind_a_bad_uplink_are_a_group() -> None:
-    """Fast among themselves, slow with all others."""
+    # Fast among themselves, slow with all others.
     across = {(a, b): 5.0 for a in (0, 1, 2, 3, 4) for b in (5, 6, 7)}
     found = find_slow(pairs(8, across), 0.7)
     assert (found.groups, found.links) == (((5, 6, 7),), ())
-
-
-def test_nobody_is_slow_within_the_spread_of_measurements() -> None:
-    """A fifth up or down is weather."""
+    # A fifth up or down is weather.
     weather = random.Random(7)
     spread = {link: FAST * weather.uniform(0.85, 1.15) for link in itertools.combinations(range(9), 2)}
     found = find_slow(pairs(9, spread), 0.7)
     assert (found.groups, found.links) == ((), ())
-
-
-def test_one_pair_has_nothing_to_be_compared_with() -> None:
-    """Two nodes: neither is slow, whatever they reach."""
+    # Two nodes: neither is slow, whatever they reach.
     found = find_slow(pairs(2, {(0, 1): 0.001}), 0.7)
     assert (found.groups, found.links) == ((), ())
-
-
-def test_a_pair_that_fails_is_slow() -> None:
-    """A link that is dead, or changes data, is named as a slow one is; a dead node, too."""
+    # A link that is dead, or changes data, is named as a slow one is; a dead node, too.
     dead = Pair((1, 2), None, 0.0, failure="gloo between ranks 1, 2 failed: timed out")
     found = find_slow(merge(pairs(4, {}), [dead]), 0.7)
     assert found.links == ((1, 2),)
@@ -208,27 +176,10 @@ def test_a_pair_that_fails_is_slow() -> None:
     assert find_slow(merge(pairs(4, {}), [wrong]), 0.7).links == ((1, 2),)
     alone = [Pair(link, None, 0.0, failure="x") for link in slow_with(4, 3)]
     assert find_slow(merge(pairs(4, {}), alone), 0.7).groups == ((3,),)
-
-
-def test_what_is_measured_again_counts() -> None:
-    """A pair that was only in the way of another is no longer slow."""
+    # A pair that was only in the way of another is no longer slow.
     first = pairs(4, {(0, 1): 30.0})
     assert slow_links(first, 0.7) == ((0, 1),)
     assert slow_links(merge(first, [Pair((0, 1), 1e-5, 99.0, was_alone=True)]), 0.7) == ()
-
-
-def test_verdicts_on_pairs_name_nodes() -> None:
-    """In words: who, how slow, and what is usual."""
-    names = [f"node{index}" for index in range(4)]
-    measured = pairs(4, slow_with(4, 2, gbps=0.0094))
-    (line,) = pairs_verdict(names, measured, find_slow(measured, 0.7))
-    assert line == "node2 is slow with all others: 0.0094 Gb/s at most, 100 Gb/s is usual"
-    measured = pairs(4, {(1, 3): 12.0})
-    (line,) = pairs_verdict(names, measured, find_slow(measured, 0.7))
-    assert line == "the link node1 - node3 is slow: 12.0 Gb/s, 100 Gb/s is usual; both are fast with others"
-    measured = pairs(4, {})
-    (line,) = pairs_verdict(names, measured, find_slow(measured, 0.7))
-    assert line == "no node and no link is slow: 100 Gb/s is usual"
 
 
 # --- what it should be
@@ -243,14 +194,6 @@ def machine(tmp_path: Path, name: str) -> Host:
     """Return a recorded machine's devices."""
     write_fabric(tmp_path, read_fabric(name))
     return Host(str(tmp_path))
-
-
-def test_an_nd_h200_v5_should_give_3200_gbps(tmp_path: Path) -> None:
-    """Its eight InfiniBand ports, and not the one of accelerated networking."""
-    found = read_ways(machine(tmp_path, "nd96isr_h200_v5"), {}, "node0", None)
-    assert (found.port_gbps, found.port_kind) == (IB8, INFINIBAND)
-    expected = plan_expectation([found, found], "nccl", 8)
-    assert (expected.gbps, expected.of, expected.kind) == (3200, "8 InfiniBand ports", INFINIBAND)
 
 
 def test_between_gpus_of_one_node_nvlinks_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,28 +219,6 @@ def test_ports_are_counted_on_every_recorded_machine(name: str, tmp_path: Path) 
         assert (len(found.port_gbps), found.port_kind) == (len(usable), INFINIBAND)
     else:
         assert found.port_kind == RDMA or found.port_gbps == ()
-
-
-def test_the_interface_of_the_job_is_what_gloo_is_measured_by() -> None:
-    """The one with the master's network, or the one that the user names; its speed, if it is hardware's."""
-    files = {
-        "/sys/class/net/eth0/speed": "100000",
-        "/sys/class/net/eth0/type": "1",
-        "/sys/class/net/ib0/speed": "400000",
-        "/sys/class/net/ib0/type": "32",
-    }
-    host = replay({"files": files, "addresses": {"eth0": ["10.0.0.4/24"], "ib0": ["10.1.0.4/24"]}})
-    assert read_ways(host, {}, "n", "10.0.0.4").interface_gbps == 100
-    assert read_ways(host, {"GLOO_SOCKET_IFNAME": "ib0"}, "n", "10.0.0.4").interface == "ib0"
-    assert read_ways(host, {"NCCL_SOCKET_IFNAME": "=ib0"}, "n", "10.0.0.4").interface == "ib0"
-    assert read_ways(replay({}), {}, "n", None).interface is None
-
-
-def test_the_speed_of_a_pair_of_virtual_ends_is_not_believed() -> None:
-    """The kernel writes 10,000 for each."""
-    assert believable_gbps(Interface("eth0", speed_mbps=10000, kind="virtual")) is None
-    assert believable_gbps(Interface("eth0", speed_mbps=25000, kind="ethernet")) == 25
-    assert believable_gbps(Interface("eth0", kind="ethernet")) is None
 
 
 @pytest.mark.parametrize(
@@ -330,19 +251,38 @@ def test_what_a_job_should_reach(nodes: Any, backend: str, processes: int, expec
     assert (found.gbps, found.of, found.kind) == expected
 
 
-def test_a_recorded_machine_tells_of_its_nvlinks() -> None:
-    """NVML is asked only where the processes have GPUs."""
+def test_the_ways_of_a_node_are_read(tmp_path: Path) -> None:
+    """Ports, NVLinks, the interface of the job; the slowest node counts."""
+    # Its eight InfiniBand ports, and not the one of accelerated networking.
+    found = read_ways(machine(tmp_path, "nd96isr_h200_v5"), {}, "node0", None)
+    assert (found.port_gbps, found.port_kind) == (IB8, INFINIBAND)
+    expected = plan_expectation([found, found], "nccl", 8)
+    assert (expected.gbps, expected.of, expected.kind) == (3200, "8 InfiniBand ports", INFINIBAND)
+    # The one with the master's network, or the one that the user names; its speed, if it is hardware's.
+    files = {
+        "/sys/class/net/eth0/speed": "100000",
+        "/sys/class/net/eth0/type": "1",
+        "/sys/class/net/ib0/speed": "400000",
+        "/sys/class/net/ib0/type": "32",
+    }
+    host = replay({"files": files, "addresses": {"eth0": ["10.0.0.4/24"], "ib0": ["10.1.0.4/24"]}})
+    assert read_ways(host, {}, "n", "10.0.0.4").interface_gbps == 100
+    assert read_ways(host, {"GLOO_SOCKET_IFNAME": "ib0"}, "n", "10.0.0.4").interface == "ib0"
+    assert read_ways(host, {"NCCL_SOCKET_IFNAME": "=ib0"}, "n", "10.0.0.4").interface == "ib0"
+    assert read_ways(replay({}), {}, "n", None).interface is None
+    # The kernel writes 10,000 for each.
+    assert believable_gbps(Interface("eth0", speed_mbps=10000, kind="virtual")) is None
+    assert believable_gbps(Interface("eth0", speed_mbps=25000, kind="ethernet")) == 25
+    assert believable_gbps(Interface("eth0", kind="ethernet")) is None
+    # NVML is asked only where the processes have GPUs.
     host = replay(read_topology("nd96isr_h200_v5"))
     assert read_ways(host, {}, "n", None).nvlink_gbps is None
     assert read_node(host, {}, "n", None).nvlink_gbps == pytest.approx(3825, rel=1e-3)
-
-
-def test_the_slowest_node_counts_and_is_named() -> None:
-    """Seven ports beside eight: all go at that pace."""
+    # Seven ports beside eight: all go at that pace.
     nodes = [ways("node0", port_gbps=IB8), ways("node1", port_gbps=IB8[:7]), ways("node2", port_gbps=IB8)]
-    found = plan_expectation(nodes, "nccl", 8)
-    assert found.gbps == 2800
-    (note,) = found.notes
+    expected = plan_expectation(nodes, "nccl", 8)
+    assert expected.gbps == 2800
+    (note,) = expected.notes
     assert note.startswith("node1 has 7 usable InfiniBand ports, node0 has 8")
 
 
@@ -388,14 +328,12 @@ def test_verdicts(gbps: float, expectation: Expectation, telling: bool, level: s
 
 
 def test_a_verdict_says_where_to_look() -> None:
-    """The nodes' own hints first."""
+    """The nodes' own hints first; too little data is not judged."""
+    # The nodes' own hints first.
     found = judge(2.9, True, PORTS, ["node0: NCCL_IB_DISABLE=1 is set"])
     assert found.hints[0] == "node0: NCCL_IB_DISABLE=1 is set" and "NCCL_DEBUG=INFO" in found.hints[-1]
     assert judge(10, True, WIRE).hints == ("which node or link it is: --pairs",)
-
-
-def test_small_and_quick_is_not_telling() -> None:
-    """A megabyte in a millisecond is; a kilobyte that takes a second is bandwidth, too."""
+    # A megabyte in a millisecond is; a kilobyte that takes a second is bandwidth, too.
     assert is_telling(8 << 20, 0.001) and is_telling(1024, 1.0)
     assert not is_telling(1 << 20, 0.001)
 
@@ -406,24 +344,6 @@ def test_small_and_quick_is_not_telling() -> None:
 def process(host: str, node: str | None, *gpus: str, ways: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return what a process says of itself."""
     return {"host": host, "node": node, "gpus": list(gpus), "ways": ways}
-
-
-def test_processes_are_grouped_by_the_index_of_their_node() -> None:
-    """In whatever order ranks were dealt; a hostname that two nodes share gets their index."""
-    found = read_members([process("a", "0"), process("b", "1"), process("a", "0"), process("b", "1")])
-    assert [(member.name, member.ranks) for member in found] == [("a", (0, 2)), ("b", (1, 3))]
-    found = read_members([process("pod", "0"), process("pod", "1")])
-    assert [member.name for member in found] == ["pod:0", "pod:1"]
-    found = read_members([process("a", None), process("b", "1"), process("a", "0")])
-    assert [(member.name, member.ranks) for member in found] == [("a", (0, 2)), ("b", (1,))]
-
-
-def test_what_a_node_says_survives_json() -> None:
-    """Tuples again where JSON has lists; a node whose first process is missing says nothing."""
-    told = json.loads(json.dumps(vars(ways("x", port_gbps=IB8, interface="eth0"))))
-    found = read_members([process("a", "0", ways=told), process("b", "1")])
-    assert found[0].ways == ways("a", port_gbps=IB8, interface="eth0")
-    assert found[1].ways == ways("b")
 
 
 def test_nccl_is_for_processes_with_a_gpu_each() -> None:
@@ -452,8 +372,21 @@ def test_gpus_are_told_apart_by_their_uuid() -> None:
         assert name_gpus(types.SimpleNamespace(cuda=cuda, distributed=distributed), "3") == []
 
 
-def test_pairs_are_of_nodes_or_else_of_processes() -> None:
-    """Of one node, its processes."""
+def test_processes_are_grouped_by_the_index_of_their_node() -> None:
+    """In whatever order ranks were dealt; what a node says survives JSON."""
+    # In whatever order ranks were dealt; a hostname that two nodes share gets their index.
+    found = read_members([process("a", "0"), process("b", "1"), process("a", "0"), process("b", "1")])
+    assert [(member.name, member.ranks) for member in found] == [("a", (0, 2)), ("b", (1, 3))]
+    found = read_members([process("pod", "0"), process("pod", "1")])
+    assert [member.name for member in found] == ["pod:0", "pod:1"]
+    found = read_members([process("a", None), process("b", "1"), process("a", "0")])
+    assert [(member.name, member.ranks) for member in found] == [("a", (0, 2)), ("b", (1,))]
+    # Tuples again where JSON has lists; a node whose first process is missing says nothing.
+    told = json.loads(json.dumps(vars(ways("x", port_gbps=IB8, interface="eth0"))))
+    found = read_members([process("a", "0", ways=told), process("b", "1")])
+    assert found[0].ways == ways("a", port_gbps=IB8, interface="eth0")
+    assert found[1].ways == ways("b")
+    # Of one node, its processes.
     two = read_members([process("a", "0"), process("a", "0"), process("b", "1")])
     assert list_units(two) == {"a": (0, 1), "b": (2,)}
     assert list_units(two[:1]) == {"rank 0": (0,), "rank 1": (1,)}
@@ -504,17 +437,6 @@ SETUP = Setup("nccl", "NCCL 2.27.3", NODES)
 SAMPLES = (Sample(1024, 3e-5, 2), Sample(1 << 30, 0.003, 2))
 
 
-def test_a_sweep_is_a_table_and_a_verdict() -> None:
-    """Each size on a line, rates in GB/s and Gb/s; what was expected; wrong sums cannot be overlooked."""
-    text = render_sweep(SETUP, SAMPLES, "", PORTS, judge(2863, True, PORTS))
-    lines = text.splitlines()
-    assert lines[0] == "all-reduce of float32, 2 processes on 2 nodes, NCCL 2.27.3"
-    assert "     1 GiB       3 ms       358       358     2,863" in lines
-    assert lines[-1] == "verdict        2,863 of 3,200 Gb/s: as it should be"
-    wrong = (Sample(4096, 1e-3, 2, is_right=False),)
-    assert "WRONG SUMS     at 4 KiB" in render_sweep(SETUP, wrong, "", PORTS, judge(1, True, PORTS))
-
-
 def test_what_other_nodes_say_is_text_without_secrets() -> None:
     """Their names and their variables: neither a terminal nor a file gets more of them than what is seen."""
     evil = "\x1b]0;PWN\x07 token=hunter2secret"
@@ -535,16 +457,36 @@ def test_what_other_nodes_say_is_text_without_secrets() -> None:
     assert "hunter2" not in json.dumps(hints)
 
 
-def test_json_says_the_same() -> None:
-    """Numbers as numbers; nodes with what they have to talk through."""
+def test_a_sweep_is_a_table_and_a_verdict() -> None:
+    """Each size on a line, what was expected; wrong sums cannot be overlooked; JSON says the same."""
+    # Each size on a line, rates in GB/s and Gb/s; what was expected; wrong sums cannot be overlooked.
+    text = render_sweep(SETUP, SAMPLES, "", PORTS, judge(2863, True, PORTS))
+    lines = text.splitlines()
+    assert lines[0] == "all-reduce of float32, 2 processes on 2 nodes, NCCL 2.27.3"
+    assert "     1 GiB       3 ms       358       358     2,863" in lines
+    assert lines[-1] == "verdict        2,863 of 3,200 Gb/s: as it should be"
+    wrong = (Sample(4096, 1e-3, 2, is_right=False),)
+    assert "WRONG SUMS     at 4 KiB" in render_sweep(SETUP, wrong, "", PORTS, judge(1, True, PORTS))
+    # Numbers as numbers; nodes with what they have to talk through.
     found = json.loads(sweep_json(SETUP, SAMPLES, "", PORTS, judge(2863, True, PORTS)))
     assert found["version"] == 1 and found["verdict"]["level"] == "good"
     assert found["samples"][1]["bus_gbps"] == found["best_bus_gbps"] == pytest.approx(2863.3, rel=1e-4)
     assert found["nodes"][0]["ways"]["port_gbps"] == list(IB8)
 
 
-def test_pairs_are_a_matrix_as_long_as_it_fits() -> None:
+def test_pairs_are_a_matrix_and_a_verdict_that_names_nodes() -> None:
     """Symmetric, with nothing on the diagonal; for many nodes only the slowest pairs."""
+    # In words: who, how slow, and what is usual.
+    names = [f"node{index}" for index in range(4)]
+    measured = pairs(4, slow_with(4, 2, gbps=0.0094))
+    (line,) = pairs_verdict(names, measured, find_slow(measured, 0.7))
+    assert line == "node2 is slow with all others: 0.0094 Gb/s at most, 100 Gb/s is usual"
+    measured = pairs(4, {(1, 3): 12.0})
+    (line,) = pairs_verdict(names, measured, find_slow(measured, 0.7))
+    assert line == "the link node1 - node3 is slow: 12.0 Gb/s, 100 Gb/s is usual; both are fast with others"
+    measured = pairs(4, {})
+    (line,) = pairs_verdict(names, measured, find_slow(measured, 0.7))
+    assert line == "no node and no link is slow: 100 Gb/s is usual"
     few = pairs(4, slow_with(4, 2))
     names = [f"node{index}" for index in range(4)]
     text = render_pairs(SETUP, names, few, find_slow(few, 0.7), "somehow")

@@ -76,7 +76,7 @@ def test_each_process_is_near_its_gpu_with_whole_cores(tmp_path: Path) -> None:
 def test_nodes_are_those_of_the_gpus_not_of_the_ranks(tmp_path: Path) -> None:
     """On Azure's ND A100 v4 GPU 0 is on NUMA node 1, GPU 7 on node 2."""
     assert cpus(plan(ND_V4(tmp_path))) == [
-        *("24-35", "36-47", "0-11", "12-23", "72-83", "84-95", "48-59", "60-71"),
+        *("24-35", "36-47", "0-11", "12-23", "72-83", "84-95", "48-59", "60-71")
     ]
 
 
@@ -125,11 +125,11 @@ def test_a_mig_instance_of_an_unknown_gpu_is_left_alone(tmp_path: Path) -> None:
 def test_a_process_with_gpus_on_two_nodes_gets_a_share_of_both(tmp_path: Path) -> None:
     """--gpus-per-process: the process's own GPUs count."""
     assert cpus(plan(ND_V5(tmp_path), nproc_per_node="4", gpus_per_process="2")) == [
-        *("0-23", "24-47", "48-71", "72-95"),
+        *("0-23", "24-47", "48-71", "72-95")
     ]
     environ = {"CUDA_VISIBLE_DEVICES": "0,4,1,2"}
     assert cpus(plan(ND_V5(tmp_path), environ, nproc_per_node="2", gpus_per_process="2")) == [
-        *("0-23,48-95", "24-47"),
+        *("0-23,48-95", "24-47")
     ]
     host = small(
         tmp_path / "off", [("0001:00:00.0", 0), ("0002:00:00.0", 9), ("0003:00:00.0", 1), ("0004:00:00.0", 1)]
@@ -137,22 +137,17 @@ def test_a_process_with_gpus_on_two_nodes_gets_a_share_of_both(tmp_path: Path) -
     assert cpus(plan(host, nproc_per_node="2", gpus_per_process="2")) == ["0-3", "4-7"]
 
 
-def test_a_cpuset_is_never_left(tmp_path: Path) -> None:
-    """CPUs 0-15 of node 0 are ours: divided among all, by core; siblings outside are not ours."""
+def test_a_cpuset_and_a_mask_are_never_left(tmp_path: Path) -> None:
+    """CPUs that are ours are divided; the core that mpirun left is not all there is."""
+    # CPUs 0-15 of node 0 are ours: divided among all, by core; siblings outside are not ours.
     assert cpus(plan(DGX(tmp_path / "a", "0-15"))) == [
-        *("0-1", "2-3", "4-5", "6-7", "8-9", "10-11", "12-13", "14-15"),
+        *("0-1", "2-3", "4-5", "6-7", "8-9", "10-11", "12-13", "14-15")
     ]
     assert cpus(plan(DGX(tmp_path / "b", "0-7,48-55")))[:2] == ["0,48", "1,49"]
-
-
-def test_a_mask_that_somebody_else_made_narrower_is_respected(tmp_path: Path) -> None:
-    """taskset or Slurm around a launcher per node: what they left is divided, not what the cgroup admits."""
+    # taskset or Slurm around a launcher per node: what they left is divided, not what the cgroup admits.
     job = plan(ND_V5(tmp_path, "0-7,48-55", cpuset="0-95"))
     assert cpus(job) == ["0-1", "2-3", "4-5", "6-7", "48-49", "50-51", "52-53", "54-55"]
-
-
-def test_the_core_that_mpirun_left_a_launcher_is_not_all_there_is(tmp_path: Path) -> None:
-    """mpirun binds to a core what it starts once per node: the cgroup's cpuset counts."""
+    # mpirun binds to a core what it starts once per node: the cgroup's cpuset counts.
     per_node = {**MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     per_node |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
     for environ in (per_node, {**per_node, "TORCHELASTIC_RUN_ID": "left over"}):
@@ -252,18 +247,16 @@ def test_a_process_alone_on_its_node_is_left_alone(tmp_path: Path) -> None:
     assert cpus(plan(host, bind="numa")) == ["4-7"]
 
 
-def test_what_somebody_else_started_is_bound_only_if_asked(tmp_path: Path) -> None:
-    """At PROCESS scope each process computes all shares, and takes its own: local rank 1 of 4."""
+def test_processes_that_others_have_started_are_bound_only_if_asked(tmp_path: Path) -> None:
+    """Each takes its own share of all; workers of torchrun divide the mask of their agent."""
+    # At PROCESS scope each process computes all shares, and takes its own: local rank 1 of 4.
     host = ND_V5(tmp_path, "7", cpuset="0-95")
     assert (cpus(plan(host, MPI)), notes(plan(host, MPI))) == ([None], ())
     assert cpus(plan(host, MPI, bind="core")) == ["24-47"]
     assert cpus(plan(host, MPI, bind="numa")) == ["12-23"]
     assert threads(plan(host, MPI, bind="numa")) == ["12"]
     assert threads(plan(host, MPI)) == ["1"]
-
-
-def test_a_worker_of_torchrun_divides_its_agents_mask(tmp_path: Path) -> None:
-    """All workers have the same one, also where the agent itself was started by mpirun or with a mask."""
+    # All workers have the same one, also where the agent itself was started by mpirun or with a mask.
     host = ND_V5(tmp_path, "0-31", cpuset="0-95")
     per_node = {name: value for name, value in MPI.items() if "LOCAL" not in name}
     one = {**WORKER, **per_node, "LAUNCHER_NNODES": "1"}  # mpirun of several agents, each with its own job

@@ -28,32 +28,12 @@ OPEN_MPI = {
 KEYS = {
     "": {
         *(
-            "version",
-            "launcher",
-            "source",
-            "scope",
-            "mode",
-            "engine",
-            "agent",
-            "topology",
-            "machine",
-            "fabric",
-            "facts",
-            "settings",
+            *("version", "launcher", "source", "scope", "mode", "engine", "agent", "topology", "machine"),
+            *("fabric", "facts", "settings"),
         ),
         *(
-            "unset",
-            "widen_cpus",
-            "bind",
-            "grace_s",
-            "supervision",
-            "peers",
-            "meeting",
-            "ports",
-            "companions",
-            "processes",
-            "notes",
-            "reads",
+            *("unset", "widen_cpus", "bind", "grace_s", "supervision", "peers", "meeting", "ports"),
+            *("companions", "processes", "notes", "reads"),
         ),
     },
     "topology": {"world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port"},
@@ -64,9 +44,7 @@ KEYS = {
     "changed": {"inherited", "kept"},
     "process": {"rank", "local_rank", "argv", "cpus", "settings"},
     "agent": {"argv", "settings", "unset", "files", "fleet"},
-    "fleet": {
-        *("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored"),
-    },
+    "fleet": {*("hosts", "per_node", "address", "ports", "timeout_s", "forward", "restored")},
 }
 
 
@@ -118,17 +96,9 @@ def test_the_users_values_are_kept_and_said_to_be(capfd: pytest.CaptureFixture[s
     assert json.loads(capfd.readouterr().out).get("OMP_NUM_THREADS", "77") == "77"
 
 
-def test_no_command_is_a_usage_error_that_names_them(capfd: pytest.CaptureFixture[str]) -> None:
-    """launcher alone, or with a word that is none of them: status 64."""
-    for argv in ([], ["start"], ["--nnodes", "2"], [""]):
-        assert main(argv, {}) == EXIT_USAGE
-        out, err = capfd.readouterr()
-        assert out == "" and "[usage]" in err
-        assert all(name in err for name in COMMANDS)
-
-
 def test_help_and_version_go_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
-    """Status 0, nothing on standard error."""
+    """Status 0; help of a command is its own; nothing at all, or a word that is no command, is no success."""
+    # Status 0, nothing on standard error.
     assert main(["--version"], {}) == 0
     line, errors = capfd.readouterr()
     assert line.startswith(f"launcher {__version__} (commit ") and not errors
@@ -139,10 +109,7 @@ def test_help_and_version_go_to_standard_output(capfd: pytest.CaptureFixture[str
         assert all(f"\n{title}:\n" in out for title in COMMAND_GROUPS)
     named = [name for commands in COMMAND_GROUPS.values() for name in commands]
     assert sorted(named) == sorted(DESCRIPTION) == sorted(COMMANDS)
-
-
-def test_help_of_a_command_is_its_own_help(capfd: pytest.CaptureFixture[str]) -> None:
-    """launcher help run is launcher run --help; --help-all has the commands and every flag of run."""
+    # launcher help run is launcher run --help; --help-all has the commands and every flag of run.
     brief, whole = show_help("--help", capfd), show_help("--help-all", capfd)
     for argv, shown in (["help", "run"], brief), (["help", "run", "--help-all"], whole):
         with pytest.raises(SystemExit):
@@ -154,13 +121,16 @@ def test_help_of_a_command_is_its_own_help(capfd: pytest.CaptureFixture[str]) ->
     assert out.startswith("usage: launcher COMMAND") and out.endswith(whole)
     assert main(["help", "nosuch"], {}) == 64
     assert "'nosuch' is not a command" in capfd.readouterr().err
-
-
-def test_nothing_at_all_shows_the_commands_and_is_no_success(capfd: pytest.CaptureFixture[str]) -> None:
-    """An image whose entry point is the launcher alone has run no job."""
+    # An image whose entry point is the launcher alone has run no job.
     assert main([], {}) == 64
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("usage: launcher COMMAND") and "[usage] no command given" in err
+    # launcher alone, or with a word that is none of them: status 64.
+    for argv in ([], ["start"], ["--nnodes", "2"], [""]):
+        assert main(argv, {}) == EXIT_USAGE
+        out, err = capfd.readouterr()
+        assert out == "" and "[usage]" in err
+        assert all(name in err for name in COMMANDS)
 
 
 @pytest.mark.parametrize(("name", "example"), [pair for g in COMMAND_GROUPS.values() for pair in g.items()])
@@ -193,8 +163,9 @@ def show_help(word: str, capfd: pytest.CaptureFixture[str]) -> str:
     return out
 
 
-def test_the_help_of_run_shows_what_most_people_need(capfd: pytest.CaptureFixture[str]) -> None:
-    """Ten flags, in groups, on one screen; the rest where it says."""
+def test_the_help_of_run_has_what_most_need_and_all_has_every_flag(capfd: pytest.CaptureFixture[str]) -> None:
+    """Ten flags on one screen; the rest in groups, with their variables."""
+    # Ten flags, in groups, on one screen; the rest where it says.
     brief = show_help("--help", capfd)
     assert show_help("-h", capfd) == brief
     shown = re.findall(r"^  (?:-\w \w+, )?(--[a-z-]+)", brief, re.MULTILINE)
@@ -202,10 +173,7 @@ def test_the_help_of_run_shows_what_most_people_need(capfd: pytest.CaptureFixtur
     assert len(brief.splitlines()) < 40 and "--help-all" in brief
     titles = re.findall(r"^(\w.*):$", brief, re.MULTILINE)
     assert titles == ["options", *BRIEF]
-
-
-def test_the_whole_help_has_every_flag_in_its_group(capfd: pytest.CaptureFixture[str]) -> None:
-    """Those of the table, and what they are called as variables."""
+    # Those of the table, and what they are called as variables.
     whole = show_help("--help-all", capfd)
     for group, title in GROUPS.items():
         text = whole.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
@@ -266,18 +234,16 @@ def test_a_command_that_cannot_start_has_a_shells_status(words: list[str], statu
     assert done.stdout == "" and "launcher: error: [command-not-" in done.stderr
 
 
-def test_env_prints_the_process_that_was_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    """--local-rank chooses among those of this node."""
+def test_env_prints_what_a_process_has(capfd: pytest.CaptureFixture[str]) -> None:
+    """--local-rank chooses one; a process without a rank inherits nothing that describes one."""
+    # --local-rank chooses among those of this node.
     for local_rank in range(3):
         argv = ["env", "--nproc-per-node", "3", "--local-rank", str(local_rank), "--format", "json"]
         assert main(argv, {}) == 0
         environ = json.loads(capfd.readouterr().out)
         assert (environ["RANK"], environ["LOCAL_RANK"]) == (str(local_rank), str(local_rank))
     assert main(["env", "--nproc-per-node", "3", "--local-rank", "3"], {}) == EXIT_USAGE
-
-
-def test_env_drops_what_a_process_without_a_rank_does_not_inherit(capfd: pytest.CaptureFixture[str]) -> None:
-    """A shell that evaluates it has nothing left that describes a rank."""
+    # A shell that evaluates it has nothing left that describes a rank.
     task = {
         "cluster": {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]},
         "task": {"type": "ps", "index": 0},
@@ -288,19 +254,17 @@ def test_env_drops_what_a_process_without_a_rank_does_not_inherit(capfd: pytest.
     assert "unset ROLE_RANK\n" in out and "MASTER_PORT" not in out
 
 
-def test_a_dry_run_prints_the_plan_and_starts_nothing(
+def test_a_dry_run_prints_the_plan_and_no_secret_and_starts_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """run --dry-run says the exact command."""
+    """run --dry-run says the exact command, without what people paste into bug reports."""
+    # run --dry-run says the exact command.
     marker = tmp_path / "started"
     assert main(["run", "--dry-run", "--nproc-per-node", "2", "--", "touch", str(marker)], {}) == 0
     out, _ = capfd.readouterr()
     assert "start ranks 0-1: touch" in out and "MASTER_PORT" in out
     assert not marker.exists()
-
-
-def test_secrets_of_a_command_line_are_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """--api-key X is what people paste into bug reports."""
+    # --api-key X is what people paste into bug reports.
     for style in ("text", "json"):
         assert main(["plan", "--format", style, "--", "train.py", "--api-key", "hunter2"], {}) == 0
         assert "hunter2" not in capfd.readouterr().out
@@ -309,15 +273,7 @@ def test_secrets_of_a_command_line_are_not_printed(capfd: pytest.CaptureFixture[
 def test_a_plan_says_how_the_processes_are_watched(capfd: pytest.CaptureFixture[str]) -> None:
     """One line, where the launcher stays; none where it becomes the command."""
     flags = [
-        "--nproc-per-node",
-        "2",
-        "--signal-map",
-        "TERM=USR1",
-        "--restarts",
-        "3",
-        "-r",
-        "3",
-        "--grace",
+        *("--nproc-per-node", "2", "--signal-map", "TERM=USR1", "--restarts", "3", "-r", "3", "--grace"),
         "5",
     ]
     assert main(["plan", *flags, "--", "true"], {}) == 0

@@ -83,17 +83,6 @@ def test_an_own_file_goes_before_the_systems_and_all_variables_before_both() -> 
     }
 
 
-def test_a_default_conflicts_with_nothing() -> None:
-    """It may be for jobs of other kinds: what is typed goes before what it excludes, or needs."""
-    options = read(
-        {ETC: "max-restarts = 3\non-stall = stop\nmeeting = false"}, restarts="1", require_meeting=True
-    )
-    assert options.get("max_restarts") is None and options.number("restarts", 0) == 1
-    given = options.get("on_stall")
-    assert given is not None and not given.is_typed and not given.is_platforms
-    assert options.text("on_stall") == "stop"
-
-
 @pytest.mark.parametrize("dest", OF_ONE_JOB)
 def test_what_one_job_is_cannot_be_a_default(dest: str) -> None:
     """By name: each machine of the fleet would be that node."""
@@ -172,40 +161,29 @@ def test_all_that_is_wrong_is_said_at_once_also_of_flags() -> None:
     ]
 
 
-def test_a_secret_in_a_line_is_not_shown() -> None:
-    """A long value is cut, and what looks like a secret is taken out, as of a variable."""
-    noted = plan(f"role = {'a' * 300}").notes
-    assert any("(300 characters)" in note for note in noted)
-
-
 # --- facts
 
 
-def test_a_number_of_processes_is_below_the_platforms_and_above_the_gpus() -> None:
+def test_a_default_is_below_what_is_typed_and_what_the_platform_says() -> None:
+    """It conflicts with nothing, and says nothing of processes that have been started."""
+    # It may be for jobs of other kinds: what is typed goes before what it excludes, or needs.
+    options = read(
+        {ETC: "max-restarts = 3\non-stall = stop\nmeeting = false"}, restarts="1", require_meeting=True
+    )
+    assert options.get("max_restarts") is None and options.number("restarts", 0) == 1
+    given = options.get("on_stall")
+    assert given is not None and not given.is_typed and not given.is_platforms
+    assert options.text("on_stall") == "stop"
     assert plan("nproc-per-node = 4", gpus=8).topology.local_size == 4
     assert plan("nproc-per-node = gpu", gpus=8).topology.local_size == 8
     told = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2"}
     assert plan("nproc-per-node = 4", told, gpus=8).topology.local_size == 2
     assert plan("nproc-per-node = 4", {"LAUNCHER_NPROC_PER_NODE": "1"}, gpus=8).topology.local_size == 1
-
-
-def test_a_word_for_the_number_counts_accelerators_of_other_makers() -> None:
-    """``auto`` in a file is what it is on the command line: not the number of CPUs."""
-    files = {ETC: "nproc-per-node = auto", "/dev/davinci0": "", "/dev/davinci1": "", CPUSET: "0-7"}
-    host = replay({"files": files})
-    made = plan_job({}, host, read_options({}, {}, host), ("true",))
-    assert made.topology.local_size == 2
-
-
-def test_it_does_not_speak_of_processes_that_the_platform_has_started() -> None:
-    """A flag that differs from what was started is a contradiction; a default is of no interest then."""
+    # A flag that differs from what was started is a contradiction; a default is of no interest then.
     started = {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
     started |= {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
     assert plan("nproc-per-node = 8", started, gpus=8).topology.local_size == 2
-
-
-def test_a_port_is_that_of_jobs_that_would_have_6105() -> None:
-    """One node takes any that is free; what a variable says goes before it."""
+    # One node takes any that is free; what a variable says goes before it.
     ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     ranks |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     assert plan("master-port = 29500", ranks).topology.master_port == 29500
@@ -216,11 +194,15 @@ def test_a_port_is_that_of_jobs_that_would_have_6105() -> None:
 # --- which files count
 
 
-def test_a_worker_has_it_from_its_agent() -> None:
-    """As PET_*: the launcher or the agent around this one has read the files."""
+def test_a_worker_has_it_from_its_agent_and_a_secret_is_not_shown() -> None:
+    """The launcher around has read the files; a long value is cut and redacted."""
+    # As PET_*: the launcher or the agent around this one has read the files.
     for name in ("LAUNCHER_LAUNCHED", "TORCHELASTIC_RUN_ID"):
         assert not read({ETC: "grce"}, {name: "1"}).files.given
     assert read_options({}, {CONFIG: "/nowhere"}).files.given == {}
+    # A long value is cut, and what looks like a secret is taken out, as of a variable.
+    noted = plan(f"role = {'a' * 300}").notes
+    assert any("(300 characters)" in note for note in noted)
 
 
 def make_file(root: Path, text: str, mode: int = 0o644) -> Path:
@@ -359,3 +341,11 @@ def test_without_a_file_it_costs_nothing_to_speak_of() -> None:
         host.has_file(ETC)
         times.append(time.perf_counter() - before)
     assert min(times) < 0.0003
+
+
+def test_a_word_for_the_number_counts_accelerators_of_other_makers() -> None:
+    """``auto`` in a file is what it is on the command line: not the number of CPUs."""
+    files = {ETC: "nproc-per-node = auto", "/dev/davinci0": "", "/dev/davinci1": "", CPUSET: "0-7"}
+    host = replay({"files": files})
+    made = plan_job({}, host, read_options({}, {}, host), ("true",))
+    assert made.topology.local_size == 2

@@ -143,12 +143,6 @@ def test_shells_own_names_would_not_come_through(shell: list[str]) -> None:
     assert expected == {name for name in expected if result[name] == b"7"}
 
 
-def test_sh_text() -> None:
-    """One line for each variable, in the given order, what is unset first."""
-    text, _ = render_environment({"B": "1", "A": "it's"}, ["C"], "sh")
-    assert text == "unset C\nexport B='1'\nexport A='it'\\''s'\n"
-
-
 @given(st.dictionaries(environment_bytes.map(os.fsdecode), environment_values))
 def test_json_round_trip(values: dict[str, str]) -> None:
     """The text is ASCII, one flat object, and gives the same strings, stray bytes included."""
@@ -157,13 +151,6 @@ def test_json_round_trip(values: dict[str, str]) -> None:
     assert values == json.loads(text)
     assert list(values) == list(json.loads(text))
     assert notes == []
-
-
-def test_json_is_what_it_says() -> None:
-    """Bytes that are not UTF-8 are lone surrogates; what is to be unset is a note."""
-    text, notes = render_environment({"A": "\udcff", "B": "1"}, ["C"], "json")
-    assert text == '{\n  "A": "\\udcff",\n  "B": "1"\n}\n'
-    assert notes == ["to be unset, which this format cannot express: C"]
 
 
 DOTENV = {
@@ -271,7 +258,15 @@ def test_nothing_is_empty_text(style: str) -> None:
     assert render_environment({}, [], style) == ("", [])
 
 
-def test_unknown_style_is_an_error() -> None:
-    """The message names the styles there are."""
+def test_texts_of_sh_and_json() -> None:
+    """One line for each variable, what is unset first; what is to be unset is a note."""
+    # One line for each variable, in the given order, what is unset first.
+    text, _ = render_environment({"B": "1", "A": "it's"}, ["C"], "sh")
+    assert text == "unset C\nexport B='1'\nexport A='it'\\''s'\n"
+    # Bytes that are not UTF-8 are lone surrogates; what is to be unset is a note.
+    text, notes = render_environment({"A": "\udcff", "B": "1"}, ["C"], "json")
+    assert text == '{\n  "A": "\\udcff",\n  "B": "1"\n}\n'
+    assert notes == ["to be unset, which this format cannot express: C"]
+    # The message names the styles there are.
     with pytest.raises(ValueError, match="table, sh, json, dotenv"):
         render_environment({}, [], "yaml")

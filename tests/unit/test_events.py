@@ -78,12 +78,6 @@ def found_events() -> list[tuple[str, list[str] | None]]:
     return [found for path in modules() for found in find_events(path)]
 
 
-def test_each_message_names_its_event() -> None:
-    """A message without a literal name fails, and one that hides it in a variable."""
-    assert len(found_events()) > 100
-    assert [place for place, names in found_events() if names is None] == []
-
-
 def test_the_table_has_each_event_and_no_other() -> None:
     """Errors have their codes as names, so that their rows are those of docs/errors.md."""
     named = {name for _, names in found_events() for name in names or ()}
@@ -93,8 +87,12 @@ def test_the_table_has_each_event_and_no_other() -> None:
     assert len(rows("events.md")) == len(set(rows("events.md")))
 
 
-def test_no_line_of_ours_is_printed_in_another_way() -> None:
-    """The prefix stands in one place, and in the failure report, which `say_as_is` prints."""
+def test_each_message_names_its_event_and_is_printed_in_one_way() -> None:
+    """A message without a literal name fails; the prefix stands in one place."""
+    # A message without a literal name fails, and one that hides it in a variable.
+    assert len(found_events()) > 100
+    assert [place for place, names in found_events() if names is None] == []
+    # The prefix stands in one place, and in the failure report, which `say_as_is` prints.
     allowed = {"core/log.py", "failure/report.py", "failure/causes.py", "remote/started.py", "hook/shell.py"}
     found = {
         path.relative_to(PACKAGE).as_posix()

@@ -115,14 +115,12 @@ def test_the_first_sentence_of_a_hang_names_rank_node_and_line() -> None:
     assert hang.headline.endswith("; node 1 (b) does not answer, and the others wait")
 
 
-def test_the_report_of_a_hang_has_a_limit() -> None:
-    """A thousand ranks in a thousand places are in the file with all stacks."""
+def test_a_report_has_limits() -> None:
+    """A thousand ranks, a long name of a file, and what a node may answer."""
+    # A thousand ranks in a thousand places are in the file with all stacks.
     hang = describe_hang("no output", [answer(rank, script(rank)) for rank in range(1000)], 1000, {})
     assert len(hang.lines) == LINES_MAX and hang.lines[-1] == "and 971 more"
-
-
-def test_the_lines_of_a_report_have_a_limit() -> None:
-    """A name of a file is the script's choice."""
+    # A name of a file is the script's choice.
     ranks = [answer(0, REDUCE, Frame("/job/" + "x" * 9000 + ".py", 1, "f")), answer(1, script(40))]
     hang = describe_hang("no output for 10 min", ranks, 2, {})
     assert max(map(len, (hang.headline, *hang.lines))) <= 800
@@ -161,7 +159,9 @@ def test_a_node_answers_once_so_that_what_is_kept_has_a_limit() -> None:
     assert seen.groups[0].stack == ("/job/train.py:1 step",)
 
 
-def test_nobody_is_asked_while_a_node_has_work() -> None:
+@pytest.mark.slow
+def test_nodes_are_asked_only_when_all_are_quiet() -> None:
+    """One that has work, or is quiet by turns, causes few questions."""
     job = Told()
     evidence = job.make()
     evidence.note_quiet(0, Quiet("no output for 10 min"))
@@ -170,10 +170,6 @@ def test_nobody_is_asked_while_a_node_has_work() -> None:
     evidence.note_quiet(1, Quiet("no output for 10 min"))
     evidence.fire(1001, is_ending=False)
     assert [type(one) for one in job.told] == [Look]
-
-
-@pytest.mark.slow
-def test_a_node_that_is_quiet_by_turns_causes_few_questions() -> None:
     job = Told()
     evidence = job.make()
     evidence.note_quiet(0, Quiet("no output for 10 min"))

@@ -54,27 +54,22 @@ def _retry(call: ast.Call) -> str:
     return RETRY[retryable.value] if isinstance(retryable, ast.Constant) else "by number"  # type: ignore[index]
 
 
-def test_every_cause_is_documented_with_its_retry() -> None:
-    """Each code has one row, each row is a code, and the page says what the code says."""
+def test_every_cause_and_consequence_is_documented() -> None:
+    """Each code has one row with its retry, each row is a code."""
+    # Each code has one row, each row is a code, and the page says what the code says.
     table = [(row[0].strip("`"), row[2]) for row in rows("Causes") if row[0].startswith("`")]
     rows_of_file = (*read_symptoms().values(), *read_signals().values())
     expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in rows_of_file} | set(causes_in_code())
     assert sorted(table) == sorted(expected)
-
-
-def test_consequences_are_documented_as_such() -> None:
-    """Those that only tell of a failure elsewhere stand in a table of their own."""
+    # Those that only tell of a failure elsewhere stand in a table of their own.
     section = re.split(r"^### ", sections(read(PAGE))["Causes"], flags=re.MULTILINE)
     (part,) = [text for text in section if text.startswith("Consequences")]
     assert re.findall(r"^\| `([a-z-]+)`", part, flags=re.MULTILINE) == [
         symptom.code for symptom in read_symptoms().values() if symptom.consequence
     ]
-
-
-def test_every_xid_is_documented() -> None:
-    """Number and who is at fault."""
-    table = {int(row[0]): row[2] for row in rows("Causes") if row[0].isdecimal()}
-    assert table == {number: meaning.fault for number, meaning in XIDS.items()}
+    # Number and who is at fault.
+    xids = {int(row[0]): row[2] for row in rows("Causes") if row[0].isdecimal()}
+    assert xids == {number: meaning.fault for number, meaning in XIDS.items()}
 
 
 def test_every_key_of_the_record_is_documented() -> None:

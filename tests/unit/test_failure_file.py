@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 
 from launcher.core.shorten import shorten_json
 from launcher.failure.model import Cause
-from launcher.failure.record import (
-    IN_PLACE_BYTES,
-    default_failure_file,
-    render_json,
-    write_verdict,
-)
+from launcher.failure.record import IN_PLACE_BYTES, default_failure_file, render_json, write_verdict
 from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
@@ -38,24 +33,6 @@ LARGE = render_json(
         host_name="h" * 5000,
     )
 )
-
-
-def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
-    """Nothing half-written, no temporary file left; a folder that is missing is made."""
-    path = tmp_path / "new" / "failure.json"
-    assert write_verdict(LARGE, str(path)) is None
-    assert path.read_text() == LARGE
-    inode = path.stat().st_ino
-    assert write_verdict(SMALL, str(path)) is None
-    assert path.read_text() == SMALL and path.stat().st_ino != inode
-    assert os.listdir(path.parent) == ["failure.json"]
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    """What it leads to is replaced."""
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    assert write_verdict(SMALL, str(tmp_path / "link")) is None
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == SMALL
 
 
 def test_kubernetes_termination_log_is_written_in_place(tmp_path: Path) -> None:
@@ -117,25 +94,36 @@ def test_what_cannot_be_written_is_said(path: str) -> None:
     assert problem is not None and problem.startswith(path)
 
 
-def test_what_is_no_record_is_refused_in_place(tmp_path: Path) -> None:
-    """Only a record can be shortened."""
+def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    """Nothing half-written, no temporary file; a link stays a link; only a record can be shortened."""
+    # Nothing half-written, no temporary file left; a folder that is missing is made.
+    path = tmp_path / "new" / "failure.json"
+    assert write_verdict(LARGE, str(path)) is None
+    assert path.read_text() == LARGE
+    inode = path.stat().st_ino
+    assert write_verdict(SMALL, str(path)) is None
+    assert path.read_text() == SMALL and path.stat().st_ino != inode
+    assert os.listdir(path.parent) == ["failure.json"]
+    # What it leads to is replaced.
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert write_verdict(SMALL, str(tmp_path / "link")) is None
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == SMALL
+    # Only a record can be shortened.
     (tmp_path / "termination-log").write_text("")
     for text in ("x" * 5000, "[" + "1," * 5000 + "1]"):
         assert write_verdict(text, str(tmp_path / "termination-log")) is not None
 
 
-def test_kubernetes_is_asked_first(tmp_path: Path) -> None:
-    """The file is there in every container of a pod; one that cannot be written does not count."""
+def test_the_place_of_the_record_is_the_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes' termination log first, then Azure ML's outputs, per node, where the job began."""
+    # The file is there in every container of a pod; one that cannot be written does not count.
     host = machine(tmp_path, {"dev/termination-log": ""})
     assert default_failure_file({}, host) == str(tmp_path / "dev/termination-log")
     assert default_failure_file({"AZUREML_RUN_ID": "x"}, host, 1) == str(tmp_path / "dev/termination-log")
     (tmp_path / "dev/termination-log").unlink()
     (tmp_path / "dev/termination-log").mkdir()
     assert default_failure_file({}, host) is None
-
-
-def test_azure_mls_outputs_are_per_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All nodes share the folder; it is made when there is something to write."""
+    # All nodes share the folder; it is made when there is something to write.
     monkeypatch.chdir(tmp_path)
     host = Host(str(tmp_path / "none"))
     run = {"AZUREML_RUN_ID": "run_1"}
@@ -148,10 +136,7 @@ def test_azure_mls_outputs_are_per_node(tmp_path: Path, monkeypatch: pytest.Monk
     assert name.startswith("launcher-failure-") and name.endswith(".json") and "/" not in name
     assert default_failure_file({}, host, 3) is None
     assert default_failure_file({"AZUREML_RUN_ID": ""}, host, 3) is None
-
-
-def test_azure_mls_folder_is_where_the_job_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command may have gone elsewhere; a folder that is not there is not believed."""
+    # The command may have gone elsewhere; a folder that is not there is not believed.
     job, elsewhere = tmp_path / "job", tmp_path / "elsewhere"
     job.mkdir()
     elsewhere.mkdir()

@@ -27,7 +27,7 @@ NO_PLANTS = ("os.devnull", "'/dev/null'", "'/proc/", "f'/proc/")
 """Beginnings of places in which no other user can make anything, and of our own descriptors there."""
 ELSEWHERE = {
     # In every Python of a job, before any module: a copy of the rule for paths without links
-    "guest/site/sitecustomize.py": {"os.open"},
+    "guest/site/sitecustomize.py": {"os.open"}
 }
 """Calls that may stay outside, by module, each with its reason."""
 
@@ -76,24 +76,13 @@ def test_what_is_searched_for_is_found() -> None:
     ours = {name for _, name in find_writes(find_nodes(ROOT / RULE))}
     assert ours == {"open", "os.mkdir", "os.open", "os.replace", "os.rmdir", "os.unlink"}
     writing = (
-        "open(path, 'w')",
-        "open(path, mode='ab')",
-        "open(path, mode)",
-        "os.open(path, flags)",
-        "os.open(path, os.O_RDWR)",
-        "os.truncate(path, 0)",
-        "tempfile.mkdtemp()",
-        "shutil.rmtree(path)",
-        "from pathlib import Path",
-        "from os import mkdir",
+        *("open(path, 'w')", "open(path, mode='ab')", "open(path, mode)", "os.open(path, flags)"),
+        *("os.open(path, os.O_RDWR)", "os.truncate(path, 0)", "tempfile.mkdtemp()", "shutil.rmtree(path)"),
+        *("from pathlib import Path", "from os import mkdir"),
     )
     reading = (
-        "open(path)",
-        "open(path, 'rb')",
-        "open('/proc/self/comm', 'w')",
-        "os.open(path, os.O_RDONLY)",
-        "shutil.which('ssh')",
-        "text.replace('a', 'b')",
+        *("open(path)", "open(path, 'rb')", "open('/proc/self/comm', 'w')", "os.open(path, os.O_RDONLY)"),
+        *("shutil.which('ssh')", "text.replace('a', 'b')"),
     )
     assert [line for line in writing + reading if [*find_writes(ast.walk(ast.parse(line)))]] == list(writing)
 

@@ -13,14 +13,11 @@ from tests.unit.test_engines import plan
 @pytest.mark.parametrize(
     ("texts", "folded"),
     [
-        (["3", "4", "5", "6"], "3 ... 6"),
-        (["0", "1"], "0, 1"),
-        (["same", "same"], "same"),
+        *((["3", "4", "5", "6"], "3 ... 6"), (["0", "1"], "0, 1"), (["same", "same"], "same")),
         (["gpu:0", "gpu:2", "gpu:4"], "gpu:0, 2, 4"),
         ([f"{number}" for number in range(0, 32, 2)], "0, 2, 4 ... 30"),
         (['{"index": 0}', '{"index": 1}', '{"index": 2}'], '{"index": 0 ... 2}'),
-        (["worker 0", "chief 0"], None),
-        (["1", "1 and 2"], None),
+        *((["worker 0", "chief 0"], None), (["1", "1 and 2"], None)),
     ],
 )
 def test_texts_that_differ_by_numbers_are_one(texts: list[str], folded: str | None) -> None:

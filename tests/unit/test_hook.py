@@ -65,13 +65,7 @@ def test_a_users_own_of_a_tools_name_is_the_jobs(tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text("")
     theirs = (
-        "-m launcher.train",
-        "-m build.train",
-        "-m pip",
-        "-m wheel",
-        "site",
-        "site/",
-        "site/__main__.py",
+        *("-m launcher.train", "-m build.train", "-m pip", "-m wheel", "site", "site/", "site/__main__.py"),
     )
     here = [name if name[0] == "-" else str(tmp_path / name) for name in theirs]
     assert [is_job(name, str(tmp_path)) for name in here] == [True] * len(theirs)
@@ -80,12 +74,6 @@ def test_a_users_own_of_a_tools_name_is_the_jobs(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "site-packages"
     (packages / "pip").mkdir(parents=True)
     assert [is_job(f"{packages}/pip{end}") for end in ("", "/", "/__main__.py")] == [False] * 3
-
-
-def test_who_starts_workers() -> None:
-    """torchrun by its name and as a module; a script of that name is a script."""
-    names = ("/opt/conda/bin/torchrun", "-m torch.distributed.run", "torchrun.py", "-m torch", "")
-    assert [starts_workers(name) for name in names] == [True, True, False, False, False]
 
 
 def act(before: Mapping[str, str], scope: str = "process", **after: str) -> dict[str, str]:
@@ -140,31 +128,26 @@ def test_a_marker_that_is_none_harms_nobody(value: str) -> None:
     assert len(marker.describe_marker(environ)) == bool(value.partition("/")[0])
 
 
-def test_the_signs_are_those_of_the_sources() -> None:
-    """A new source's variables call for the hook, too, or stand among the weak ones with a reason."""
+def test_a_guest_repeats_what_the_launcher_has() -> None:
+    """The signs of sources, the families of MPI, one line that `site` takes, and one marker for shells."""
+    # A new source's variables call for the hook, too, or stand among the weak ones with a reason.
     all_of_them = {name for row in TABLE for name in row.markers}
     assert all_of_them - set(WEAK) <= set(MARKERS)
     assert set(WEAK) <= all_of_them
     assert not set(WEAK) & set(MARKERS)
-
-
-def test_the_hook_knows_every_family_of_mpi() -> None:
-    """A guest imports nothing of the launcher: what it repeats of that table is the same."""
+    # A guest imports nothing of the launcher: what it repeats of that table is the same.
     assert {(family.rank[0], family.size) for family in TABLE_OF_MPI} <= set(marker.NEARER)
-
-
-def test_the_line_is_one_line_that_site_takes() -> None:
-    """``site`` runs lines that begin with import, and leaves those with # alone."""
+    # ``site`` runs lines that begin with import, and leaves those with # alone.
     lines = render_pth().splitlines()
     assert [line[:7] for line in lines] == ["# The e", "# " + os.sep + lines[1][3:7], "import "]
     compile(render_line(), "line", "exec")
-
-
-def test_the_shell_asks_by_the_same_rules() -> None:
-    """The identity that a shell makes is the one in the marker."""
+    # The identity that a shell makes is the one in the marker.
     text = shell.render_shell("/x")
     assert ",".join(".".join(f"${{{name}-}}" for name in pair) for pair in marker.NEARER) in text
     assert "STACKS" not in text
+    # torchrun by its name and as a module; a script of that name is a script.
+    names = ("/opt/conda/bin/torchrun", "-m torch.distributed.run", "torchrun.py", "-m torch", "")
+    assert [starts_workers(name) for name in names] == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("name", ["a\ntouch pwned\n", "a\rb", "it's; touch pwned", "$(touch pwned)"])

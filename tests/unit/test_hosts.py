@@ -55,28 +55,12 @@ def test_the_place_in_the_list_is_the_node_rank(hosts: str, node: Node, index: i
     assert (found.node_rank, found.node_count, found.master_addr) == (index, 2, hosts.split(",")[0])
 
 
-def test_who_is_not_in_the_list_must_say_who_it_is() -> None:
-    """Never node 0 by default; --node-rank settles it."""
-    with pytest.raises(EnvironmentUntrusted) as caught:
-        plan_job({}, Node("x", "10.0.0.9"), read_options({"hosts": "a,b"}, {}), ["true"])
-    fix = caught.value.problems[0].fix
-    assert "--node-rank" in fix and "contains none of this node's names and addresses (10.0.0.9, x)" in fix
-    asked = read_options({"hosts": "a,b", "node_rank": "1"}, {})
-    assert plan_job({}, Node("x", "10.0.0.9"), asked, ["true"]).allocation.node_rank == 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "a\nb\n",
-        "# nodes\na slots=4\nb slots=4\n\n",
-        "a:4\nb:4\n",
-        "a 4\nb 4 # last\n",
-        "a  slots=4 max_slots=8\nb slots=4",
-        "a\tslots=4\nb\t4\n",
-        "a slots = 4\nb max_slots=8 slots= 4\n",
-        "a cpu=4\nb count=4\n",
-        "a:4 binding=core:1\nb:4\n",
+        *("a\nb\n", "# nodes\na slots=4\nb slots=4\n\n", "a:4\nb:4\n", "a 4\nb 4 # last\n"),
+        *("a  slots=4 max_slots=8\nb slots=4", "a\tslots=4\nb\t4\n"),
+        *("a slots = 4\nb max_slots=8 slots= 4\n", "a cpu=4\nb count=4\n", "a:4 binding=core:1\nb:4\n"),
         "a:4:mlx5_0\nb:4:mlx5_1\n",
     ],
 )
@@ -91,17 +75,8 @@ def test_hostfiles_of_any_mpirun(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "a slots=2\nb slots=4\n",
-        "a\na\n",
-        "a;rm -rf\n",
-        "a slots=x\nb\n-oProxy=x",
-        "a slots=\nb\n",
-        "a\n=\n",
-        "a,b\n",
-        "a b\nc:x:mlx5_0\n",
-        "fd00::12345\n",
-        "a:\nb:\n",
+        *("", "a slots=2\nb slots=4\n", "a\na\n", "a;rm -rf\n", "a slots=x\nb\n-oProxy=x", "a slots=\nb\n"),
+        *("a\n=\n", "a,b\n", "a b\nc:x:mlx5_0\n", "fd00::12345\n", "a:\nb:\n"),
     ],
 )
 def test_a_hostfile_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
@@ -111,19 +86,22 @@ def test_a_hostfile_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
         read_hostfile(str(tmp_path / "hosts"), "--hostfile hosts", Host())
 
 
-def test_a_hostfile_is_looked_for_where_the_user_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A relative path is one from the working directory."""
+def test_a_list_is_needed_once_and_this_node_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lists are one too many; who is in neither must say who it is."""
+    # Never node 0 by default; --node-rank settles it.
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan_job({}, Node("x", "10.0.0.9"), read_options({"hosts": "a,b"}, {}), ["true"])
+    fix = caught.value.problems[0].fix
+    assert "--node-rank" in fix and "contains none of this node's names and addresses (10.0.0.9, x)" in fix
+    asked = read_options({"hosts": "a,b", "node_rank": "1"}, {})
+    assert plan_job({}, Node("x", "10.0.0.9"), asked, ["true"]).allocation.node_rank == 1
+    # --hosts and --hostfile exclude each other.
+    with pytest.raises(UsageError, match="two-host-lists"):
+        plan_job({}, Host(), read_options({"hosts": "a", "hostfile": "/f"}, {}), ["true"])
+    # A relative path is one from the working directory.
     (tmp_path / "hosts").write_text("one\ntwo\n")
     monkeypatch.chdir(tmp_path)
     assert read_hostfile("hosts", "--hostfile hosts", Host()).hosts == ("one", "two")
-
-
-def test_two_lists_are_one_too_many(tmp_path: Path) -> None:
-    """--hosts and --hostfile exclude each other."""
-    with pytest.raises(UsageError, match="two-host-lists"):
-        plan_job({}, Host(), read_options({"hosts": "a", "hostfile": "/f"}, {}), ["true"])
 
 
 def test_a_hostfile_is_read_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.machine.host import Host
-from launcher.machine.infiniband import (
-    Port,
-    is_usable,
-    parse_pkey,
-    parse_rate,
-    parse_state,
-    read_ports,
-)
+from launcher.machine.infiniband import Port, is_usable, parse_pkey, read_ports
 from launcher.machine.numa import parse_pci_path
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
@@ -51,19 +44,13 @@ ONE = {
     "exposed": ["uverbs0"],
 }
 GARBAGE = (
-    b"",
-    b"\n",
+    *(b"", b"\n"),
     b"\0" * 64,
     b"4" * 4096,
     b"InfiniBand ACTIVE 400 Gb/sec " * 200,
     b"\xff\xfe\x80",
     "\u0664: ACTIVE".encode(),
-    b"4: ACTIVE\n4: ACTIVE\n",
-    b"-1",
-    b"nan Gb/sec",
-    b"inf Gb/sec (4X NDR)",
-    b"1e9 Gb/sec",
-    b"0x",
+    *(b"4: ACTIVE\n4: ACTIVE\n", b"-1", b"nan Gb/sec", b"inf Gb/sec (4X NDR)", b"1e9 Gb/sec", b"0x"),
     b"999999999999999999999",
 )
 
@@ -239,55 +226,12 @@ def test_any_text_anywhere_is_survived(files: dict[str, str], device: str, targe
         assert port.rate_gbps is None or 0 < port.rate_gbps < 1e6
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("4: ACTIVE", "ACTIVE"),
-        ("1: DOWN", "DOWN"),
-        ("2: INIT", "INIT"),
-        ("3: ARMED", "ARMED"),
-        ("5: ACTIVE_DEFER", "ACTIVE_DEFER"),
-        ("1: ACTIVE", None),
-        ("4:ACTIVE", None),
-        ("ACTIVE", None),
-        ("4: active", None),
-        ("6: UNKNOWN", None),
-        ("", None),
-    ],
-)
-def test_a_state_is_the_pair_that_the_kernel_writes(text: str, expected: str | None) -> None:
-    """Number and name must agree."""
-    assert expected == parse_state(text)
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("400 Gb/sec (4X NDR)", 400.0),
-        ("2.5 Gb/sec (1X SDR)", 2.5),
-        ("100 Gb/sec", 100.0),
-        ("0 Gb/sec (4X SDR)", None),
-        ("400", None),
-        ("400 Mb/sec", None),
-        (". Gb/sec", None),
-        ("-5 Gb/sec", None),
-        ("1_0 Gb/sec", None),
-        ("9999999 Gb/sec", None),
-    ],
-)
-def test_a_rate_is_a_number_of_gigabits(text: str, expected: float | None) -> None:
-    """Not a number, not too big, not zero."""
-    assert expected == parse_rate(text)
-
-
-def test_a_partition_key_is_four_digits() -> None:
-    """Zero stands for none."""
+def test_numbers_are_in_the_kernels_form() -> None:
+    """A key of four digits, a path that begins at the root."""
+    # Zero stands for none.
     assert (parse_pkey("0x8001"), parse_pkey("0xffff")) == (0x8001, 0xFFFF)
     assert [parse_pkey(text) for text in ("0x0000", "8001", "0x1", "0x80011", "0xg000", "")] == [None] * 6
-
-
-def test_a_pci_path_begins_at_the_root() -> None:
-    """Bridges in between stay, what is no PCI goes: two devices share as much as their paths do."""
+    # Bridges in between stay, what is no PCI goes: two devices share as much as their paths do.
     path = "../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/infiniband/mlx5_0"
     assert parse_pci_path(path) == ("pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0")
     assert parse_pci_path("../../devices/virtual/infiniband/rxe0") == ()

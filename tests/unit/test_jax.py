@@ -51,30 +51,22 @@ def of_mpirun(rank: int, **more: str) -> dict[str, str]:
 
 
 def test_every_job_gets_jax_names() -> None:
-    """Where process 0 listens, how many there are, and which one this is; and none of Open MPI's."""
+    """Where process 0 listens, how many there are, and which one this is; the user's own stays."""
+    # Where process 0 listens, how many there are, and which one this is; and none of Open MPI's.
     given = {"nnodes": 2, "node_rank": 1, "master_addr": "10.0.0.4", "nproc_per_node": 2}
     first, second = environs(0, {}, **given)
     for rank, environ in ((2, first), (3, second)):
         assert environ["JAX_COORDINATOR_ADDRESS"] == "10.0.0.4:" + environ["MASTER_PORT"]
         assert (environ["JAX_NUM_PROCESSES"], environ["JAX_PROCESS_ID"]) == ("4", str(rank))
         assert not [name for name in environ if name.startswith("OMPI_")]
-
-
-def test_an_ipv6_address_stands_in_brackets() -> None:
-    """Otherwise its last group would be the port."""
+    # Otherwise its last group would be the port.
     given = {"nnodes": 2, "node_rank": 0, "master_addr": "fd00::4", "nproc_per_node": 1}
     (environ,) = environs(0, {}, **given)
     assert environ["JAX_COORDINATOR_ADDRESS"].startswith("[fd00::4]:")
-
-
-def test_the_users_coordinator_stays() -> None:
-    """A process may have its coordinator elsewhere, where the user says that it is the only one here."""
+    # A process may have its coordinator elsewhere, where the user says that it is the only one here.
     (environ,) = environs(0, {"JAX_COORDINATOR_ADDRESS": "other:1"}, nproc_per_node=1, nnodes=1)
     assert environ["JAX_COORDINATOR_ADDRESS"] == "other:1"
-
-
-def test_who_names_jax_gets_what_it_asks_for() -> None:
-    """JAX reads the number of processes, and which one it is, from a scheduler's names alone."""
+    # JAX reads the number of processes, and which one it is, from a scheduler's names alone.
     for rank, environ in enumerate(environs(0, nproc_per_node=2, framework="jax")):
         assert environ["OMPI_MCA_orte_hnp_uri"] == "launcher"
         assert [environ[f"OMPI_COMM_WORLD_{name}"] for name in OF_MPI] == [str(rank), "2", str(rank)]
@@ -103,8 +95,9 @@ def test_a_script_that_uses_jax_on_several_processes_names_it(
     assert any("uses jax.distributed" in note for note in plan.notes) is is_jax
 
 
-def test_kubeflows_jaxjob_need_not_be_named() -> None:
-    """Its variables say what it is; without this JAX would ask Kubernetes about a Job that is none."""
+def test_what_a_platform_has_set_for_jax_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubeflow's JAXJob need not be named; mpirun's ranks and ITP's have their names."""
+    # Its variables say what it is; without this JAX would ask Kubernetes about a Job that is none.
     job = {
         "PROCESS_ID": "1",
         "NUM_PROCESSES": "2",
@@ -114,17 +107,11 @@ def test_kubeflows_jaxjob_need_not_be_named() -> None:
     (environ,) = environs(0, job)
     assert [environ[f"OMPI_COMM_WORLD_{name}"] for name in OF_MPI] == ["1", "2", "0"]
     assert environ["OMPI_MCA_orte_hnp_uri"] == "launcher"
-
-
-def test_what_mpirun_has_set_stays_as_it_is() -> None:
-    """A rank of mpirun has them already, and may call MPI_Init."""
+    # A rank of mpirun has them already, and may call MPI_Init.
     (environ,) = environs(0, of_mpirun(3), framework="jax")
     assert {name: environ[name] for name in MPIRUN} == MPIRUN
     assert environ["OMPI_COMM_WORLD_RANK"] == "3"
-
-
-def test_a_script_on_itp_gets_open_mpis_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MAE and its like read nothing else with --dist_on_itp; nothing says that mpirun is there."""
+    # MAE and its like read nothing else with --dist_on_itp; nothing says that mpirun is there.
     monkeypatch.setitem(globals(), "WORDS", ["--dist_on_itp"])
     for rank, environ in enumerate(environs(0, nproc_per_node=2)):
         assert [environ[f"OMPI_COMM_WORLD_{name}"] for name in OF_MPI] == [str(rank), "2", str(rank)]
@@ -149,11 +136,6 @@ def test_gpus_are_divided(gpus: int | None, processes: int, expected: list[str |
     assert devices(gpus, nproc_per_node=processes) == expected
 
 
-def test_narrowed_by_us_all_visible_gpus_are_its_own() -> None:
-    """--gpus-per-process sets CUDA_VISIBLE_DEVICES, and JAX counts from there."""
-    assert devices(4, gpus_per_process=2, nproc_per_node=2) == ["0,1", "0,1"]
-
-
 @pytest.mark.parametrize(
     ("gpus", "visible", "expected"),
     [(2, None, "1"), (8, None, "4,5,6,7"), (1, None, "0"), (8, "3", "0"), (8, "5,6", "1")],
@@ -164,8 +146,11 @@ def test_gpus_of_a_rank_of_mpirun(gpus: int, visible: str | None, expected: str)
     assert devices(gpus, of_mpirun(3, **more)) == [expected]
 
 
-def test_the_users_devices_stay() -> None:
-    """Whoever has divided the GPUs otherwise has said so."""
+def test_devices_of_the_user_and_of_ours_stay() -> None:
+    """Who has divided the GPUs otherwise has said so; those of --gpus-per-process are a process's own."""
+    # --gpus-per-process sets CUDA_VISIBLE_DEVICES, and JAX counts from there.
+    assert devices(4, gpus_per_process=2, nproc_per_node=2) == ["0,1", "0,1"]
+    # Whoever has divided the GPUs otherwise has said so.
     assert devices(4, {DEVICES: "3"}, nproc_per_node=2) == ["3", "3"]
 
 

@@ -59,17 +59,20 @@ def record(folder: Path, content: object) -> str:
     return str(path)
 
 
-def test_a_simple_traceback() -> None:
-    """Its lines, what was raised, and the other lines apart."""
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python has no exception groups")
+def test_a_traceback_is_found_and_stays_whole() -> None:
+    """Its lines, its message of several lines, and the other lines apart; chains stay together."""
+    # Its lines, what was raised, and the other lines apart.
     words = run("import sys; sys.stderr.write('starting\\n'); raise ValueError('no')")
     without_code = tuple(line for line in words.traceback if not line.startswith("    "))  # since Python 3.13
     assert without_code == tuple(TRACEBACK.split("\n"))
     assert (words.source, words.exception, words.lines) == ("stderr", "ValueError: no", ("starting",))
     assert words.messages == ("ValueError: no",)
-
-
-def test_chained_exceptions_stay_together() -> None:
-    """From the first exception to the last, across both kinds of chains."""
+    # As NCCL's and load_state_dict's do; a log line after it does not.
+    words = say(f"{TRACEBACK}, because\nncclSystemError: x\n\tindented\nLast error:\n[W1121] a warning\nmore")
+    assert words.messages[-4:] == ("ValueError: no, because", "ncclSystemError: x", "indented", "Last error:")
+    assert words.lines == ("[W1121] a warning", "more")
+    # From the first exception to the last, across both kinds of chains.
     code = """
 try:
     try:
@@ -84,11 +87,7 @@ except ValueError:
     assert words.messages == ("KeyError: 'key'", "ValueError: second", "RuntimeError: third")
     assert words.exception == "RuntimeError: third"
     assert words.lines == ()
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python has no exception groups")
-def test_exception_groups_stay_whole() -> None:
-    """All of a group, nested ones too, also as the cause of another exception."""
+    # All of a group, nested ones too, also as the cause of another exception.
     code = """
 def fail(number):
     raise ValueError(number)
@@ -118,15 +117,9 @@ except ExceptionGroup as group:
     assert after.lines == ()
 
 
-def test_a_message_of_several_lines_belongs_to_the_traceback() -> None:
-    """As NCCL's and load_state_dict's do; a log line after it does not."""
-    words = say(f"{TRACEBACK}, because\nncclSystemError: x\n\tindented\nLast error:\n[W1121] a warning\nmore")
-    assert words.messages[-4:] == ("ValueError: no, because", "ncclSystemError: x", "indented", "Last error:")
-    assert words.lines == ("[W1121] a warning", "more")
-
-
-def test_what_python_says_by_the_way_is_not_the_traceback() -> None:
-    """Ignored exceptions, threads and exit functions come after the one that counts."""
+def test_what_stands_beside_a_traceback_is_not_it() -> None:
+    """Ignored exceptions and threads count only if there is no other; ranks' marks and bars are left out."""
+    # Ignored exceptions, threads and exit functions come after the one that counts.
     code = """
 import atexit, threading
 class Loud:
@@ -143,75 +136,21 @@ raise ValueError("this one")
     assert words.exception == "ValueError: this one"
     assert words.messages == ("ValueError: this one",)
     assert any("ZeroDivisionError" in line for line in words.lines)
-
-
-def test_a_traceback_by_the_way_counts_if_there_is_no_other() -> None:
-    """A thread that failed may be why the process was ended later."""
+    # A thread that failed may be why the process was ended later.
     words = run("import threading; thread = threading.Thread(target=lambda: 1 / 0); thread.start()")
     assert words.exception == "ZeroDivisionError: division by zero"
-
-
-def test_the_stacks_of_faulthandler_are_a_traceback() -> None:
-    """A crash in native code, with every thread, and what C++ has said before it."""
-    words = run(
-        "import ctypes, os; os.write(2, b'terminate called\\n'); ctypes.string_at(0)", "-X", "faulthandler"
-    )
-    assert words.exception == "Fatal Python error: Segmentation fault"
-    assert words.traceback[0] == words.exception
-    assert any("string_at" in line for line in words.traceback)
-    assert words.lines[0] == "terminate called"
-
-
-def test_marks_of_ranks_are_left_out() -> None:
-    """torch's excepthook puts the rank in front of each line."""
+    # torch's excepthook puts the rank in front of each line.
     marked = "\n".join(f"[rank3]: {line}" for line in f"{TRACEBACK}\nmore of it".split("\n"))
     words = say(f"[rank3]:[W1121 10:00:00] a warning\n{marked}\n[rank3]:[W1121 10:00:01] another")
     assert words.traceback == (*TRACEBACK.split("\n"), "more of it")
     assert len(words.lines) == 2
-
-
-def test_a_worker_quotes_the_traceback_of_its_process() -> None:
-    """DataLoader's and multiprocessing's quoted tracebacks are part of the one they stand in."""
-    loader = f"{TRACEBACK}: Caught KeyError in DataLoader worker process 0.\nOriginal {TRACEBACK}2\n"
-    words = say(loader)
-    assert words.exception == "ValueError: no2"
-    assert len(words.traceback) == 6
-    pool = f'multiprocessing.pool.RemoteTraceback: \n"""\n{TRACEBACK}1\n"""\n\n{CAUSE}\n\n{TRACEBACK}2'
-    assert say(pool).messages[-1] == "ValueError: no2"
-    assert "ValueError: no1" in say(pool).messages
-    spawned = f"{TRACEBACK}: \n\n-- Process 1 terminated with the following error:\n{TRACEBACK}1"
-    assert say(spawned).exception == "ValueError: no1"
-    assert len(say(spawned).traceback) == 8
-
-
-def test_of_a_progress_bar_only_its_last_state_is_left() -> None:
-    """Also where a traceback begins in the middle of its line; Windows' line ends are no bar."""
+    # Also where a traceback begins in the middle of its line; Windows' line ends are no bar.
     words = say(f"start\r\n{BAR}{TRACEBACK}")
     assert words.lines == ("start", BAR.rpartition("\r")[2])
     assert words.exception == "ValueError: no"
-    marked = say(f"{BAR}[rank0]: Traceback (most recent call last):\n[rank0]: {FRAME}\n[rank0]: E: no")
-    assert marked.exception == "E: no"
+    words = say(f"{BAR}[rank0]: Traceback (most recent call last):\n[rank0]: {FRAME}\n[rank0]: E: no")
+    assert words.exception == "E: no"
     assert clean_lines(BAR + "\r" + " " * 60 + "\r") == [BAR.rpartition("\r")[2]]
-
-
-def test_what_a_terminal_obeys_is_gone_or_an_escape() -> None:
-    """Colours, cursor movements, titles, links: neither obeyed nor noise."""
-    words = say(
-        "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b[2K\x1b(B\x9b1mbold\x1b]unended"
-    )
-    assert presentable(words.lines) == ("red linkboldunended",)
-    (shown,) = presentable(say("a\x00b\x07\u202ec\x85 \udcff tab\tend").lines)
-    assert shown.isprintable()
-    assert "\x1b" not in shown and "\u202e" not in shown
-
-
-def test_secrets_do_not_get_through() -> None:
-    """In tracebacks, messages and plain lines; a private key that spans lines."""
-    key = "-----BEGIN RSA PRIVATE" + " KEY-----\nAAAA\nBBBB\n-----END RSA PRIVATE" + " KEY-----"
-    words = say(f"token={SECRET}\n{key}\n{TRACEBACK} {SECRET}")
-    shown = "\n".join((*presentable(words.traceback), *presentable(words.lines)))
-    assert SECRET not in shown and "AAAA" not in shown and "BBBB" not in shown
-    assert shown.count("<redacted>") == 3
 
 
 KEY = make_key(random.Random(1), 50)
@@ -258,8 +197,23 @@ def test_words_of_an_agents_process_lose_their_first_line_too() -> None:
     assert found is not None and SECRET[5:].encode() not in found.stderr
 
 
-def test_half_a_secret_at_the_edge_is_left_out() -> None:
-    """The end of a stream may begin in the middle of anything."""
+def test_what_is_shown_obeys_nothing_and_has_no_secret() -> None:
+    """Colors, links, keys that span lines, half a secret at the edge of what is kept."""
+    # Colours, cursor movements, titles, links: neither obeyed nor noise.
+    words = say(
+        "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b[2K\x1b(B\x9b1mbold\x1b]unended"
+    )
+    assert presentable(words.lines) == ("red linkboldunended",)
+    (shown,) = presentable(say("a\x00b\x07\u202ec\x85 \udcff tab\tend").lines)
+    assert shown.isprintable()
+    assert "\x1b" not in shown and "\u202e" not in shown
+    # In tracebacks, messages and plain lines; a private key that spans lines.
+    key = "-----BEGIN RSA PRIVATE" + " KEY-----\nAAAA\nBBBB\n-----END RSA PRIVATE" + " KEY-----"
+    words = say(f"token={SECRET}\n{key}\n{TRACEBACK} {SECRET}")
+    shown = "\n".join((*presentable(words.traceback), *presentable(words.lines)))
+    assert SECRET not in shown and "AAAA" not in shown and "BBBB" not in shown
+    assert shown.count("<redacted>") == 3
+    # The end of a stream may begin in the middle of anything.
     tail = (SECRET[5:] + " x\n" + "y\n" * STDERR_BYTES).encode()[:STDERR_BYTES]
     assert set(read_last_output(tail, None).lines) == {"y"}
     assert read_last_output(b"a" * STDERR_BYTES, None).lines == ()
@@ -278,56 +232,38 @@ def test_too_much_is_shortened_in_the_middle() -> None:
     assert presentable([]) == ()
 
 
-def test_frames_of_cpp_are_counted() -> None:
-    """Thirty lines of addresses would push out the one that says what happened."""
+def test_quoted_and_native_tracebacks_are_read() -> None:
+    """faulthandler's stacks, a worker's quoted traceback, and frames of C++ that are counted."""
+    # A crash in native code, with every thread, and what C++ has said before it.
+    words = run(
+        "import ctypes, os; os.write(2, b'terminate called\\n'); ctypes.string_at(0)", "-X", "faulthandler"
+    )
+    assert words.exception == "Fatal Python error: Segmentation fault"
+    assert words.traceback[0] == words.exception
+    assert any("string_at" in line for line in words.traceback)
+    assert words.lines[0] == "terminate called"
+    # DataLoader's and multiprocessing's quoted tracebacks are part of the one they stand in.
+    loader = f"{TRACEBACK}: Caught KeyError in DataLoader worker process 0.\nOriginal {TRACEBACK}2\n"
+    words = say(loader)
+    assert words.exception == "ValueError: no2"
+    assert len(words.traceback) == 6
+    pool = f'multiprocessing.pool.RemoteTraceback: \n"""\n{TRACEBACK}1\n"""\n\n{CAUSE}\n\n{TRACEBACK}2'
+    assert say(pool).messages[-1] == "ValueError: no2"
+    assert "ValueError: no1" in say(pool).messages
+    spawned = f"{TRACEBACK}: \n\n-- Process 1 terminated with the following error:\n{TRACEBACK}1"
+    assert say(spawned).exception == "ValueError: no1"
+    assert len(say(spawned).traceback) == 8
+    # Thirty lines of addresses would push out the one that says what happened.
     words = say("what():  no\nframe #0: c10::Error + 0x96\nframe #1: clone + 0x43\n[rank0]: frame #2: x\nend")
     assert words.lines == ("what():  no", "(3 frames of a C++ stack left out)", "end")
-
-
-def test_the_error_file_of_record(tmp_path: Path) -> None:
-    """torch's shape: a dict with the traceback in extraInfo. It stands for the same one in stderr."""
-    content = {
-        "message": {
-            "message": "ValueError: no\nand why",
-            "extraInfo": {"py_callstack": TRACEBACK + "\n", "timestamp": "1"},
-            "errorCode": 1,
-        }
-    }
-    words = read_last_output(b"before\n" + TRACEBACK.encode(), record(tmp_path, content))
-    assert words.traceback == tuple(TRACEBACK.split("\n"))
-    assert (words.source, words.exception, words.lines) == ("error file", "ValueError: no", ("before",))
-    other = read_last_output(f"{TRACEBACK} other".encode(), record(tmp_path, content))
-    assert other.lines[-1] == "ValueError: no other"
-
-
-def test_the_error_file_with_a_plain_message(tmp_path: Path) -> None:
-    """The other shape: a text. The traceback is that of stderr then, if there is one."""
-    path = record(tmp_path, {"message": "it broke", "timestamp": 1})
-    assert read_last_output(b"x", path) == LastOutput(
-        (), "error file", "it broke", ("it broke",), ("x",), was_ending=True
-    )
-    both = read_last_output(TRACEBACK.encode(), path)
-    assert both.exception == "it broke" and both.traceback == tuple(TRACEBACK.split("\n"))
-    whole = read_last_output(b"", record(tmp_path, {"message": TRACEBACK}))
-    assert whole.exception == "ValueError: no" and whole.source == "error file"
-    bare = {"message": {"message": "E: no", "extraInfo": {}}}
-    assert read_last_output(b"", record(tmp_path, bare)).exception == "E: no"
-    stack = {"message": {"extraInfo": {"py_callstack": TRACEBACK}}}
-    assert read_last_output(b"", record(tmp_path, stack)).exception == "ValueError: no"
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"\xff\xfe\x00",
-        b"[1]",
-        b"null",
+        *(b"", b"{", b"\xff\xfe\x00", b"[1]", b"null"),
         b"[" * 100_000,
-        b'{"message": 5}',
-        b'{"message": {"message": 5, "extraInfo": 7}}',
-        b'{"message": ["a"]}',
+        *(b'{"message": 5}', b'{"message": {"message": 5, "extraInfo": 7}}', b'{"message": ["a"]}'),
         b"9" * 5000,
         b'{"message": ' + b"1" * (ERROR_FILE_BYTES - 20) + b"}",
     ],
@@ -340,14 +276,42 @@ def test_a_broken_error_file_is_a_note(content: bytes, tmp_path: Path) -> None:
     assert words.note.startswith("its error file is not what torch writes")
 
 
-def test_a_surrogate_in_the_error_file_is_an_escape(tmp_path: Path) -> None:
-    """JSON can hold what no file can: it must not reach one."""
+def test_the_error_file_is_read_in_both_shapes(tmp_path: Path) -> None:
+    """A dict with the traceback in extraInfo, or a text; a surrogate is an escape."""
+    # torch's shape: a dict with the traceback in extraInfo. It stands for the same one in stderr.
+    content = {
+        "message": {
+            "message": "ValueError: no\nand why",
+            "extraInfo": {"py_callstack": TRACEBACK + "\n", "timestamp": "1"},
+            "errorCode": 1,
+        }
+    }
+    words = read_last_output(b"before\n" + TRACEBACK.encode(), record(tmp_path, content))
+    assert words.traceback == tuple(TRACEBACK.split("\n"))
+    assert (words.source, words.exception, words.lines) == ("error file", "ValueError: no", ("before",))
+    other = read_last_output(f"{TRACEBACK} other".encode(), record(tmp_path, content))
+    assert other.lines[-1] == "ValueError: no other"
+    # The other shape: a text. The traceback is that of stderr then, if there is one.
+    path = record(tmp_path, {"message": "it broke", "timestamp": 1})
+    assert read_last_output(b"x", path) == LastOutput(
+        (), "error file", "it broke", ("it broke",), ("x",), was_ending=True
+    )
+    both = read_last_output(TRACEBACK.encode(), path)
+    assert both.exception == "it broke" and both.traceback == tuple(TRACEBACK.split("\n"))
+    whole = read_last_output(b"", record(tmp_path, {"message": TRACEBACK}))
+    assert whole.exception == "ValueError: no" and whole.source == "error file"
+    bare = {"message": {"message": "E: no", "extraInfo": {}}}
+    assert read_last_output(b"", record(tmp_path, bare)).exception == "E: no"
+    stack = {"message": {"extraInfo": {"py_callstack": TRACEBACK}}}
+    assert read_last_output(b"", record(tmp_path, stack)).exception == "ValueError: no"
+    # JSON can hold what no file can: it must not reach one.
     words = read_last_output(b"", record(tmp_path, b'{"message": "half \\ud800 \\u001b[31m pair"}'))
     assert presentable([words.exception]) == ("half \\ud800  pair",)
 
 
-def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    """A pipe, a folder, a device that never ends, a path that cannot be: at once, with a note."""
+def test_an_error_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe, a folder, an endless device, or 1 GiB: at once, with a note."""
+    # A pipe, a folder, a device that never ends, a path that cannot be: at once, with a note.
     os.mkfifo(tmp_path / "pipe")
     begin = time.monotonic()
     for path in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero", "a\0b", str(tmp_path / ("x" * 300))):
@@ -356,10 +320,7 @@ def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
         assert words.lines == ("x",)
     assert time.monotonic() - begin < 5
     assert read_last_output(b"x", str(tmp_path / "none")).note == ""
-
-
-def test_a_huge_error_file_is_not_read(tmp_path: Path) -> None:
-    """1 GiB of it (sparse) costs neither memory nor time."""
+    # 1 GiB of it (sparse) costs neither memory nor time.
     with open(tmp_path / "error.json", "wb") as file:
         file.truncate(1 << 30)
     words = read_last_output(b"", str(tmp_path / "error.json"))
@@ -380,13 +341,7 @@ def test_anything_can_be_read_and_shown(
 PIECES = st.sampled_from(
     [
         *(
-            "Traceback (most recent call last):",
-            FRAME,
-            "    code",
-            "ValueError: no",
-            "",
-            CAUSE,
-            '"""',
+            *("Traceback (most recent call last):", FRAME, "    code", "ValueError: no", "", CAUSE, '"""'),
             "  | x",
         ),
         *(
@@ -400,11 +355,8 @@ PIECES = st.sampled_from(
             "-- Process 1",
         ),
         *(
-            "Fatal Python error: Aborted",
-            "Current thread 0x1 (most recent call first):",
-            "frame #1: x",
-            "\r",
-            "\x1b[",
+            *("Fatal Python error: Aborted", "Current thread 0x1 (most recent call first):", "frame #1: x"),
+            *("\r", "\x1b["),
         ),
     ]
 )

@@ -61,23 +61,6 @@ def test_every_package_has_one_version_and_hashes(path: Path) -> None:
         assert hashes >= 1, requirement
 
 
-def test_the_locks_cover_what_setup_cfg_needs() -> None:
-    """A dependency that is added or raised there without ``make lock`` is found here."""
-    needed = setup_cfg()["options"]["install_requires"].split()
-    assert needed
-    assert [one for one in needed if not covers(DOCKER / "requirements.lock", one)] == []
-    observing = setup_cfg()["options.extras_require"]["observe"].split()
-    assert len(observing) == 3
-    assert [one for one in observing if not covers(DOCKER / "observe.lock", one)] == []
-
-
-def test_the_tools_can_build_the_package() -> None:
-    """What pyproject.toml asks of its build, and what writes the SBOM."""
-    (wanted,) = re.findall(r'requires = \["(.*)"\]', Path(ROOT, "pyproject.toml").read_text())
-    assert covers(DOCKER / "tools.lock", wanted)
-    assert "cyclonedx-bom" in locked(DOCKER / "tools.lock")
-
-
 @pytest.mark.parametrize("name", ["requirements", "tools"])
 def test_the_locks_of_the_launcher_are_for_every_python(name: str) -> None:
     """No line depends on a Python or a platform: a context made here is for any other."""
@@ -109,8 +92,20 @@ def test_no_extra_replaces_what_the_user_has() -> None:
             )
 
 
-def test_every_lock_is_installed_with_its_hashes() -> None:
-    """Each is named after --require-hashes in what installs it, and there is no pip without one of them."""
+def test_locks_cover_what_is_needed_and_are_installed_with_hashes() -> None:
+    """What setup.cfg and pyproject.toml need is in a lock, and whoever installs it uses --require-hashes."""
+    # A dependency that is added or raised there without ``make lock`` is found here.
+    needed = setup_cfg()["options"]["install_requires"].split()
+    assert needed
+    assert [one for one in needed if not covers(DOCKER / "requirements.lock", one)] == []
+    observing = setup_cfg()["options.extras_require"]["observe"].split()
+    assert len(observing) == 3
+    assert [one for one in observing if not covers(DOCKER / "observe.lock", one)] == []
+    # What pyproject.toml asks of its build, and what writes the SBOM.
+    (wanted,) = re.findall(r'requires = \["(.*)"\]', Path(ROOT, "pyproject.toml").read_text())
+    assert covers(DOCKER / "tools.lock", wanted)
+    assert "cyclonedx-bom" in locked(DOCKER / "tools.lock")
+    # Each is named after --require-hashes in what installs it, and there is no pip without one of them.
     texts = [path.read_text() for path in (*DOCKER.rglob("*.Dockerfile"), DOCKER / "install.sh")]
     used = set(re.findall(r"--require-hashes[^\n]*?([a-z0-9]+)\.lock", "\n".join(texts)))
     assert used == {path.stem for path in LOCKS}

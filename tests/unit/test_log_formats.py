@@ -24,17 +24,7 @@ FACTS = {"node": None, "rank": 7, "attempt": 0, "stream": "stderr"}
 PIECES = st.sampled_from(
     [
         *(
-            b"\n",
-            b"\n",
-            b"\r",
-            b"\r\n",
-            b"\0",
-            b"\xff",
-            b"\xe2\x82",
-            b"\xac",
-            b"\x1b[31m",
-            b'"',
-            b"\\",
+            *(b"\n", b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\xe2\x82", b"\xac", b"\x1b[31m", b'"', b"\\"),
             b"\\n",
         ),
         *("é".encode(), "😀".encode()[:3], "😀".encode()[3:], b"\xed\xa0\x80", b"a", b"word ", b'"}\n{"x":1'),

@@ -426,17 +426,15 @@ def test_the_end_of_a_stream_is_told(output: Output) -> None:
     os.close(source.stream.fd)
 
 
-def test_finishing_reads_what_was_written_before(output: Output) -> None:
-    """What a dead process left in its pipe is passed on although a daemon still holds the pipe open."""
+def test_finishing_reads_what_was_written_and_no_more(output: Output) -> None:
+    """A daemon that holds the pipe, or never stops writing, does not keep the launcher."""
+    # What a dead process left in its pipe is passed on although a daemon still holds the pipe open.
     source = Source(output.screen, b"[rank 0] ")
     os.write(source.writer, b"x\n" * 30_000)
     source.stream.finish()
     assert output.bytes == b"[rank 0] x\n" * 30_000
     source.close()
-
-
-def test_finishing_ends_while_somebody_goes_on_writing() -> None:
-    """A daemon that never stops writing to a dead process's pipe does not keep the launcher."""
+    # A daemon that never stops writing to a dead process's pipe does not keep the launcher.
     endless = os.open("/dev/zero", os.O_RDONLY)
     null = os.open("/dev/null", os.O_WRONLY)
     with closing(endless, null):
@@ -549,11 +547,7 @@ def test_progress_bars_of_two_processes_share_a_terminal() -> None:
     first.close()
     second.close()
     assert terminal.lines() == [
-        "[rank 1] epoch",
-        "launcher: hello",
-        "[rank 0] 100%|##########|",
-        "[rank 0] done",
-        "",
+        *("[rank 1] epoch", "launcher: hello", "[rank 0] 100%|##########|", "[rank 0] done", ""),
     ]
 
 
@@ -583,8 +577,9 @@ def test_a_dumb_terminal_gets_no_escape_codes() -> None:
     assert ESCAPE not in terminal.bytes()
 
 
-def test_the_status_line_stays_below_the_output() -> None:
-    """It is taken away before output and drawn after it, the last one is the one to be seen."""
+def test_the_status_line_stays_below_the_output_and_vanishes() -> None:
+    """Drawn after output, not over an open line, and not twice; after clear nothing of it is left."""
+    # It is taken away before output and drawn after it, the last one is the one to be seen.
     terminal = Terminal()
     source = Source(terminal.screen, b"[rank 0] ")
     terminal.screen.status(b"2 up, 1 s, a long text")
@@ -595,10 +590,7 @@ def test_the_status_line_stays_below_the_output() -> None:
     source.close()
     expected = ["[rank 0] one", "[rank 0] two", "[rank 0] three", "launcher: hello", "2 up, 2 s"]
     assert expected == terminal.lines()
-
-
-def test_the_status_line_vanishes() -> None:
-    """After clear nothing of it is left, and nothing draws it again."""
+    # After clear nothing of it is left, and nothing draws it again.
     terminal = Terminal()
     source = Source(terminal.screen, b"[rank 0] ")
     terminal.screen.status(b"2 up")
@@ -608,10 +600,7 @@ def test_the_status_line_vanishes() -> None:
     data = terminal.bytes()
     assert render(data) == ["[rank 0] one", ""]
     assert data == b"2 up\r\x1b[K[rank 0] one\n"
-
-
-def test_the_status_line_leaves_an_open_line_alone() -> None:
-    """While a prompt or a progress bar stands at the bottom there is no status line."""
+    # While a prompt or a progress bar stands at the bottom there is no status line.
     terminal = Terminal()
     source = Source(terminal.screen, b"")
     terminal.screen.status(b"2 up")
@@ -625,15 +614,13 @@ def test_the_status_line_leaves_an_open_line_alone() -> None:
     assert data == b"2 up\r\x1b[Kpassword: \n 10%\r 20%\ndone\n2 up, 3 s"
 
 
-def test_the_status_line_is_as_wide_as_the_terminal() -> None:
-    """A text that would wrap is cut, by characters, and control characters are not obeyed."""
+def test_the_status_line_is_as_wide_as_the_terminal_and_drawn_once() -> None:
+    """A text that would wrap is cut; the same status costs a terminal nothing."""
+    # A text that would wrap is cut, by characters, and control characters are not obeyed.
     terminal = Terminal(columns=20)
     terminal.screen.status("é\x1b[2J".encode() + b"0123456789" * 3)
     assert terminal.lines() == ["é\\x1b[2J01234567890"]
-
-
-def test_the_same_status_is_not_drawn_twice() -> None:
-    """A status that has not changed costs a terminal nothing."""
+    # A status that has not changed costs a terminal nothing.
     terminal = Terminal()
     for _ in range(5):
         terminal.screen.status(b"2 up")
@@ -713,17 +700,32 @@ def check_stall(console: Console, reader: int) -> None:
     drain_slowly(console, reader, written + b"more")
 
 
-def test_a_stalled_reader_does_not_block_us() -> None:
-    """Writes to a full pipe return, queue, and arrive complete and in order when it is read again."""
+def test_any_kind_of_pipe_does_not_block_us(tmp_path: Path) -> None:
+    """A pipe that nobody reads, a socket, a fifo."""
+    # Writes to a full pipe return, queue, and arrive complete and in order when it is read again.
     reader, writer = os.pipe()
     console = Console(writer, "standard output")
     with closing(reader, writer):
         check_stall(console, reader)
         console.close()
-
-
-def test_flags_of_a_shared_pipe_stay_as_they_are() -> None:
-    """Nobody else who writes to our standard output finds it non-blocking."""
+    # A socket cannot be opened again, and still never blocks.
+    ours, theirs = socket.socketpair()
+    console = Console(ours.fileno(), "standard output")
+    check_stall(console, theirs.fileno())
+    console.close()
+    assert ours.getblocking()
+    ours.close()
+    theirs.close()
+    # A named pipe is like any other pipe.
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(tmp_path / "fifo", os.O_WRONLY)
+    os.set_blocking(reader, True)
+    console = Console(writer, "standard output")
+    with closing(reader, writer):
+        check_stall(console, reader)
+        console.close()
+    # Nobody else who writes to our standard output finds it non-blocking.
     reader, writer = os.pipe()
     before = fcntl.fcntl(writer, fcntl.F_GETFL)
     console = Console(writer, "standard output")
@@ -735,29 +737,6 @@ def test_flags_of_a_shared_pipe_stay_as_they_are() -> None:
     console.close()
     with closing(reader, writer):
         pass
-
-
-def test_a_socket_as_standard_output() -> None:
-    """A socket cannot be opened again, and still never blocks."""
-    ours, theirs = socket.socketpair()
-    console = Console(ours.fileno(), "standard output")
-    check_stall(console, theirs.fileno())
-    console.close()
-    assert ours.getblocking()
-    ours.close()
-    theirs.close()
-
-
-def test_a_fifo_as_standard_output(tmp_path: Path) -> None:
-    """A named pipe is like any other pipe."""
-    os.mkfifo(tmp_path / "fifo")
-    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
-    writer = os.open(tmp_path / "fifo", os.O_WRONLY)
-    os.set_blocking(reader, True)
-    console = Console(writer, "standard output")
-    with closing(reader, writer):
-        check_stall(console, reader)
-        console.close()
 
 
 @pytest.mark.root

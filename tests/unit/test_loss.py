@@ -42,7 +42,8 @@ def test_other_words_are_no_such_loss(form: str) -> None:
 
 
 def test_the_note_names_a_rank_and_the_line() -> None:
-    """One line, however many ranks there are, with a fix."""
+    """One line, however many ranks there are, with a fix and without secrets."""
+    # One line, however many ranks there are, with a fix.
     nan = b"step 2 loss nan\n"
     tails = [("rank 0", b"loss 1\n"), ("rank 1", nan), ("rank 1", nan), ("rank 2", nan), ("rank 3", nan)]
     note = describe_loss(tails)
@@ -51,9 +52,6 @@ def test_the_note_names_a_rank_and_the_line() -> None:
     assert note.startswith(f"{expected}'step 2 loss nan'; fix: ")
     assert describe_loss(tails[:1]) is None
     assert "\n" not in note
-
-
-def test_secrets_in_the_line_are_taken_out() -> None:
-    """The line is the program's."""
+    # The line is the program's.
     note = describe_loss([("rank 0", b"loss nan token=hf_abcdefghijklmnopqrstuvwxyz0123456789\n")])
     assert note is not None and "hf_abc" not in note

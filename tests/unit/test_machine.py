@@ -37,73 +37,36 @@ def machine(folder: Path, files: Mapping[str, str]) -> Host:
 
 CASES: dict[str, tuple[dict[str, str], int | None]] = {
     "v2: the cpuset of a container": ({**V2, f"{ROOT}/cpuset.cpus.effective": "0-3,8\n"}, 5),
-    "v2: a quota below the cpuset": (
-        {**V2, f"{ROOT}/cpuset.cpus.effective": "0-7\n", f"{ROOT}/cpu.max": "250000 100000\n"},
-        3,
-    ),
-    "v2: a quota above the cpuset": (
-        {**V2, f"{ROOT}/cpuset.cpus.effective": "0-1\n", f"{ROOT}/cpu.max": "800000 100000\n"},
-        2,
-    ),
+    "v2: a quota below the cpuset":
+     ({**V2, f"{ROOT}/cpuset.cpus.effective": "0-7\n", f"{ROOT}/cpu.max": "250000 100000\n"}, 3),
+    "v2: a quota above the cpuset":
+     ({**V2, f"{ROOT}/cpuset.cpus.effective": "0-1\n", f"{ROOT}/cpu.max": "800000 100000\n"}, 2),
     "v2: no limit": ({**V2, f"{ROOT}/cpuset.cpus.effective": "0-7\n", f"{ROOT}/cpu.max": "max 100000\n"}, 8),
     "v2: less than one CPU is one": ({**V2, f"{ROOT}/cpu.max": "1000 100000\n"}, 1),
-    "v2: the innermost cpuset, the smallest quota of all above": (
-        {
-            **POD,
-            f"{ROOT}/kubepods/pod1/c1/cpuset.cpus.effective": "0-15\n",
-            f"{ROOT}/kubepods/pod1/c1/cpu.max": "max 100000\n",
-            f"{ROOT}/kubepods/pod1/cpu.max": "600000 100000\n",
-            f"{ROOT}/kubepods/cpu.max": "2000000 100000\n",
-            f"{ROOT}/cpuset.cpus.effective": "0-95\n",
-        },
-        6,
-    ),
-    "v2: no controllers in the container's own folder": (
-        {**POD, f"{ROOT}/cpuset.cpus.effective": "0-11\n"},
-        12,
-    ),
-    "v2: an empty cpuset means that of the folder above": (
-        {
-            **POD,
-            f"{ROOT}/kubepods/pod1/c1/cpuset.cpus": "\n",
-            f"{ROOT}/kubepods/cpuset.cpus.effective": "0-2\n",
-        },
-        3,
-    ),
-    "v1: the cpuset and the quota": (
-        {
-            **V1,
-            f"{ROOT}/cpuset/docker/c1/cpuset.effective_cpus": "0-9\n",
-            f"{ROOT}/cpu,cpuacct/docker/c1/cpu.cfs_quota_us": "400000\n",
-            f"{ROOT}/cpu,cpuacct/docker/c1/cpu.cfs_period_us": "100000\n",
-        },
-        4,
-    ),
-    "v1: no quota is -1": (
-        {
-            **V1,
-            f"{ROOT}/cpuset/docker/c1/cpuset.cpus": "2-3\n",
-            f"{ROOT}/cpu/docker/c1/cpu.cfs_quota_us": "-1\n",
-            f"{ROOT}/cpu/docker/c1/cpu.cfs_period_us": "100000\n",
-        },
-        2,
-    ),
+    "v2: the innermost cpuset, the smallest quota of all above":
+     ({**POD, f"{ROOT}/kubepods/pod1/c1/cpuset.cpus.effective": "0-15\n",
+     f"{ROOT}/kubepods/pod1/c1/cpu.max": "max 100000\n", f"{ROOT}/kubepods/pod1/cpu.max": "600000 100000\n",
+     f"{ROOT}/kubepods/cpu.max": "2000000 100000\n", f"{ROOT}/cpuset.cpus.effective": "0-95\n"}, 6),
+    "v2: no controllers in the container's own folder":
+     ({**POD, f"{ROOT}/cpuset.cpus.effective": "0-11\n"}, 12),
+    "v2: an empty cpuset means that of the folder above":
+     ({**POD, f"{ROOT}/kubepods/pod1/c1/cpuset.cpus": "\n",
+     f"{ROOT}/kubepods/cpuset.cpus.effective": "0-2\n"}, 3),
+    "v1: the cpuset and the quota":
+     ({**V1, f"{ROOT}/cpuset/docker/c1/cpuset.effective_cpus": "0-9\n",
+     f"{ROOT}/cpu,cpuacct/docker/c1/cpu.cfs_quota_us": "400000\n",
+     f"{ROOT}/cpu,cpuacct/docker/c1/cpu.cfs_period_us": "100000\n"}, 4),
+    "v1: no quota is -1": ({**V1, f"{ROOT}/cpuset/docker/c1/cpuset.cpus": "2-3\n",
+     f"{ROOT}/cpu/docker/c1/cpu.cfs_quota_us": "-1\n", f"{ROOT}/cpu/docker/c1/cpu.cfs_period_us": "100000\n"},
+     2),
     "v1: mounted as the container's own root": ({**V1, f"{ROOT}/cpuset/cpuset.cpus": "0-5\n"}, 6),
     "no cgroup files: all that are online": (ONLINE, 96),
-    "numbers that no kernel writes": (
-        {f"{ROOT}/cpuset.cpus.effective": "0-3\n", f"{ROOT}/cpu.max": f"{'9' * 5000} {'9' * 5000}\n"},
-        4,
-    ),
+    "numbers that no kernel writes":
+     ({f"{ROOT}/cpuset.cpus.effective": "0-3\n", f"{ROOT}/cpu.max": f"{'9' * 5000} {'9' * 5000}\n"}, 4),
     "nothing to read": ({}, None),
-    "garbage": (
-        {
-            "proc/self/cgroup": "\n:::\n0\nx:y:z:w\n",
-            f"{ROOT}/cpuset.cpus.effective": "a-b\n",
-            f"{ROOT}/cpu.max": "1 0\n",
-        },
-        None,
-    ),
-}
+    "garbage": ({"proc/self/cgroup": "\n:::\n0\nx:y:z:w\n", f"{ROOT}/cpuset.cpus.effective": "a-b\n",
+     f"{ROOT}/cpu.max": "1 0\n"}, None),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -116,18 +79,10 @@ def test_granted_cpus(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "cpus"),
     [
-        ("0", [0]),
-        ("0-3", [0, 1, 2, 3]),
+        *(("0", [0]), ("0-3", [0, 1, 2, 3])),
         ("0-3,8,10-11\n", [0, 1, 2, 3, 8, 10, 11]),
-        ("2,0-1,1", [0, 1, 2]),
-        ("", []),
-        ("0-", []),
-        ("-3", []),
-        ("3-1", []),
-        ("x", []),
-        ("0,,1", []),
-        ("0-3,", []),
-        ("\u0663", []),
+        *(("2,0-1,1", [0, 1, 2]), ("", []), ("0-", []), ("-3", []), ("3-1", []), ("x", []), ("0,,1", [])),
+        *(("0-3,", []), ("\u0663", [])),
         ("0-65535", list(range(65536))),
         ("0-65536", []),
         ("0-65535," * 9 + "0", []),

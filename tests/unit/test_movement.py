@@ -23,18 +23,6 @@ def read(at_s: float, *cpu_s: float, **others: object) -> Reading:
     return Reading(at_s, {(rank, 100 + rank): used for rank, used in enumerate(cpu_s)}, **chosen)  # type: ignore[arg-type]
 
 
-def test_the_noise_of_a_rank_that_waits_is_no_cpu_time() -> None:
-    """Measured: up to 0.16 s per minute; work begins at 1.2 s."""
-    before = read(0, 10.0, 10.0, 10.0, 10.0)
-    assert find_busy(before, read(60, 10.16, 11.1, 11.3, 70.0)) == (2, 3)
-
-
-def test_a_rank_that_is_new_or_lost_a_busy_child_is_busy() -> None:
-    """Its total is no sum of the same processes."""
-    assert find_busy(read(0, 10.0), read(60, 3.0)) == (0,)
-    assert find_busy(read(0, 10.0), read(60, 10.0, 0.0)) == (1,)
-
-
 def test_traffic_counts_on_connections_of_the_ranks_only() -> None:
     """Heartbeats do not, other programs' do not, a new connection does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -49,8 +37,15 @@ def test_traffic_counts_on_connections_of_the_ranks_only() -> None:
         assert not has_traffic(before, read(60, connections=None, members=ours))
 
 
-def test_storage_and_rdma_count() -> None:
-    """A program that is loaded from a slow disk uses little else."""
+def test_the_noise_of_a_rank_that_waits_is_no_work() -> None:
+    """Up to 0.16 s of CPU time per minute; a rank that is new, or lost a child, is busy."""
+    # Measured: up to 0.16 s per minute; work begins at 1.2 s.
+    before = read(0, 10.0, 10.0, 10.0, 10.0)
+    assert find_busy(before, read(60, 10.16, 11.1, 11.3, 70.0)) == (2, 3)
+    # Its total is no sum of the same processes.
+    assert find_busy(read(0, 10.0), read(60, 3.0)) == (0,)
+    assert find_busy(read(0, 10.0), read(60, 10.0, 0.0)) == (1,)
+    # A program that is loaded from a slow disk uses little else.
     assert has_traffic(read(0), read(60, other_bytes=4_000_000))
     assert not has_traffic(read(0), read(60, other_bytes=3_000_000))
 
@@ -132,16 +127,14 @@ class Clock:
             self.stall.fire(self.now)
 
 
-def test_ten_minutes_in_which_nothing_moves() -> None:
-    """One report, read once a minute."""
+def test_reports_come_after_ten_minutes_and_ever_more_rarely() -> None:
+    """The time to the next one doubles to an hour; a job that writes is not read at all."""
+    # One report, read once a minute.
     clock = Clock()
     clock.run_until(3000)
     assert len(clock.stalls) == 1 and 600 <= clock.stalls[0] <= 660
     assert clock.readings <= 12
-
-
-def test_the_time_to_the_next_report_doubles_to_an_hour() -> None:
-    """A server that is idle now and then is not reported all the time."""
+    # A server that is idle now and then is not reported all the time.
     clock = Clock()
     told = []
     for _ in range(6):
@@ -150,10 +143,7 @@ def test_the_time_to_the_next_report_doubles_to_an_hour() -> None:
         clock.run_until(1e6)
         told.append(round((clock.stalls[0] - clock.output) / 60))
     assert told == [10, 20, 40, 60, 60, 60]
-
-
-def test_a_job_that_writes_is_not_read() -> None:
-    """The watch of a healthy job reads nothing at all."""
+    # The watch of a healthy job reads nothing at all.
     clock = Clock()
     clock.run_until(3000, every_s=10)
     assert (clock.stalls, clock.readings) == ([], 0)

@@ -160,14 +160,10 @@ def test_any_text_in_sysfs_is_survived(texts: list[str], address: str, netmask: 
 @pytest.mark.parametrize(
     "netmask, expected",
     [
-        ("255.255.255.0", 24),
-        ("255.255.255.255", 32),
-        ("0.0.0.0", 0),
-        ("255.0.255.0", None),
+        *(("255.255.255.0", 24), ("255.255.255.255", 32), ("0.0.0.0", 0), ("255.0.255.0", None)),
         ("ffff:ffff:ffff:ffff::", 64),
         ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 128),
-        ("", None),
-        (None, None),
+        *(("", None), (None, None)),
     ],
 )
 def test_a_netmask_has_a_length(netmask: str | None, expected: int | None) -> None:
@@ -178,13 +174,9 @@ def test_a_netmask_has_a_length(netmask: str | None, expected: int | None) -> No
 @pytest.mark.parametrize(
     "address, expected",
     [
-        ("10.0.0.4", "eth0"),
-        ("::ffff:10.0.0.4", "eth0"),
+        *(("10.0.0.4", "eth0"), ("::ffff:10.0.0.4", "eth0")),
         ("FE80:0:0:0:20d:3aff:fe00:1%eth0", "eth0"),
-        ("127.0.0.1", "lo"),
-        ("10.0.0.5", None),
-        ("node0", None),
-        ("", None),
+        *(("127.0.0.1", "lo"), ("10.0.0.5", None), ("node0", None), ("", None)),
     ],
 )
 def test_who_has_an_address(address: str, expected: str | None) -> None:
@@ -277,32 +269,27 @@ def test_no_text_is_too_strange_for_a_route(text: str, tmp_path_factory: pytest.
     read_routes(Host(str(root)))
 
 
-def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
-    """As JSON and back."""
-    write_interface(tmp_path, "eth0", flags="0x1003", type="1", carrier="1", speed="50000")
-    write_interface(tmp_path, "enP5s1", master="eth0", flags="0x1803", type="1", carrier="1")
-    here = Machine(tmp_path, {"eth0": (("10.0.0.4", MASK), ("10.0.0.9", None)), "enP5s1": ()})
-    there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
-    assert read_interfaces(here) == read_interfaces(there)
-    assert [interface.name for interface in read_interfaces(there)] == ["enP5s1", "eth0"]
-
-
-def test_a_snapshot_without_interfaces_has_those_of_its_addresses() -> None:
-    """One written by hand has addresses alone: no prefix, no kind."""
-    host = replay({"environ": {}, "addresses": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.4"]}})
-    lo = Interface("lo", (("127.0.0.1", None),), is_loopback=True)
-    assert read_interfaces(host) == (Interface("eth0", (("10.0.0.4", None),)), lo)
-    assert read_interfaces(replay({"environ": {}})) == ()
-
-
 @pytest.mark.parametrize("addresses", [1, [], {"": ["10.0.0.4/24"]}, {"a b": []}, {"eth0": "10.0.0.4"}])
 def test_what_is_no_interface_in_a_snapshot_is_left_out(addresses: object) -> None:
     """Without a name that the kernel would accept it is none."""
     assert read_interfaces(replay({"environ": {}, "addresses": addresses})) == ()
 
 
-def test_what_is_no_prefix_in_a_snapshot_is_unknown() -> None:
-    """The address stays."""
+def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
+    """As JSON and back; one written by hand has addresses alone, and an unknown prefix."""
+    # As JSON and back.
+    write_interface(tmp_path, "eth0", flags="0x1003", type="1", carrier="1", speed="50000")
+    write_interface(tmp_path, "enP5s1", master="eth0", flags="0x1803", type="1", carrier="1")
+    here = Machine(tmp_path, {"eth0": (("10.0.0.4", MASK), ("10.0.0.9", None)), "enP5s1": ()})
+    there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
+    assert read_interfaces(here) == read_interfaces(there)
+    assert [interface.name for interface in read_interfaces(there)] == ["enP5s1", "eth0"]
+    # One written by hand has addresses alone: no prefix, no kind.
+    host = replay({"environ": {}, "addresses": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.4"]}})
+    lo = Interface("lo", (("127.0.0.1", None),), is_loopback=True)
+    assert read_interfaces(host) == (Interface("eth0", (("10.0.0.4", None),)), lo)
+    assert read_interfaces(replay({"environ": {}})) == ()
+    # The address stays.
     recorded = {"eth0": ["10.0.0.4/x", 7, "10.0.0.5/99", "fd00::1/64"]}
     expected = Interface("eth0", (("10.0.0.4", None), ("7", None), ("10.0.0.5", None), ("fd00::1", 64)))
     assert read_interfaces(replay({"environ": {}, "addresses": recorded})) == (expected,)

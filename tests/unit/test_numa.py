@@ -86,13 +86,6 @@ def test_gpus_are_in_the_order_of_their_addresses(tmp_path: Path, name_gpus: boo
     assert gpus(tmp_path, name_gpus) == [("0001:00:00.0", 0), ("fffe:00:00.0", 1), ("10000:01:00.0", 1)]
 
 
-def test_uuids_are_read_only_if_they_are_asked_for(tmp_path: Path) -> None:
-    """The driver may let a reader of these files wait."""
-    write_gpus(tmp_path, [("0001:00:00.0", 0)])
-    assert read_gpus(Host(str(tmp_path)), False) == (Gpu("0001:00:00.0", 0),)
-    assert read_gpus(Host(str(tmp_path)), True) == (Gpu("0001:00:00.0", 0, "GPU-0000"),)
-
-
 def test_a_container_with_some_of_the_gpus_has_these(tmp_path: Path) -> None:
     """/proc may list all of the machine; minor numbers tell whose device files are there."""
     write_gpus(tmp_path, [(f"000{i}:00:00.0", i // 2) for i in range(4)], minors=[3, 2, 1, 0], exposed=[0, 2])
@@ -125,8 +118,13 @@ def test_gpus_without_anything_about_them_are_unknown(tmp_path: Path) -> None:
     assert gpus(tmp_path / "nowhere") == []
 
 
-def test_a_uuid_that_the_driver_does_not_know_yet_is_none(tmp_path: Path) -> None:
-    """Before a GPU's first use the driver writes question marks."""
+def test_uuids_are_read_if_asked_for_and_known(tmp_path: Path) -> None:
+    """The driver may let a reader wait, and writes question marks before a GPU's first use."""
+    # The driver may let a reader of these files wait.
+    write_gpus(tmp_path, [("0001:00:00.0", 0)])
+    assert read_gpus(Host(str(tmp_path)), False) == (Gpu("0001:00:00.0", 0),)
+    assert read_gpus(Host(str(tmp_path)), True) == (Gpu("0001:00:00.0", 0, "GPU-0000"),)
+    # Before a GPU's first use the driver writes question marks.
     write_gpus(tmp_path, [("0001:00:00.0", 0)], uuids=["GPU-????????-????-????-????-????????????"])
     assert read_gpus(Host(str(tmp_path)))[0].uuid is None
 

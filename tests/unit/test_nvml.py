@@ -210,10 +210,7 @@ def test_gpus_of_amd_are_counted_with_their_places(tmp_path: Path) -> None:
     (driver / "bind").touch()
     assert [
         (gpu.index, gpu.vendor, gpu.address, gpu.numa_node) for gpu in read_amd_gpus(Host(str(tmp_path)))
-    ] == [
-        (0, "AMD", "0000:41:00.0", 0),
-        (1, "AMD", "0000:c1:00.0", 1),
-    ]
+    ] == [(0, "AMD", "0000:41:00.0", 0), (1, "AMD", "0000:c1:00.0", 1)]
 
 
 FACTS = GpuFacts(

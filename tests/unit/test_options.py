@@ -270,23 +270,6 @@ def test_a_signal_map_that_never_happens_names_the_signals_that_can_be_mapped() 
     assert "no KILL or STOP, which nothing can catch" in caught.value.problems[0].what
 
 
-def test_all_malformed_flags_are_reported_at_once() -> None:
-    """Whether typed or exported, in sorted order."""
-    with pytest.raises(UsageError) as caught:
-        read_options({"nnodes": "x", "master_port": "-1"}, {"LAUNCHER_SCOPE": "rank"})
-    named = [problem.what.partition(":")[0] for problem in caught.value.problems]
-    assert named == ["--master-port -1", "--nnodes x", "LAUNCHER_SCOPE='rank'"]
-
-
-def test_every_flag_with_a_fact_is_a_claim_that_the_user_asked_for() -> None:
-    """Rule 4: the user wins, because nothing has a more direct trust."""
-    options = read_options({flag.dest: SAMPLE[flag.dest][0] for flag in VALUED if flag.fact}, {})
-    claims = options.evidence().claims
-    assert {claim.fact for claim in claims} == {flag.fact for flag in FLAGS if flag.fact}
-    assert {claim.trust for claim in claims} == {Trust.ASKED}
-    assert Options().evidence().claims == ()
-
-
 def test_flags_overrule_what_the_platform_says() -> None:
     """Each fact of a Slurm step, contradicted by a flag: the flag wins, without an error."""
     slurm = {
@@ -359,18 +342,16 @@ def test_words_for_the_number_of_processes_count_the_gpus(word: str) -> None:
     assert plan_environ({"nproc_per_node": word}, {}, gpus=4)["WORLD_SIZE"] == "4"
 
 
-def test_without_gpus_auto_is_the_cpus_and_gpu_an_error() -> None:
-    """As torchrun has it; what the cgroup grants counts, not the machine."""
+def test_words_for_the_number_of_processes_need_gpus() -> None:
+    """auto is the CPUs without GPUs, gpu an error; several nodes need a rank and a master."""
+    # As torchrun has it; what the cgroup grants counts, not the machine.
     host = replay({"environ": {}, "gpus": 0, "files": recorded_cpus("0-5"), "affinity": "0"})
     for word in ("auto", "cpu"):
         plan = plan_job({}, host, read_options({"nproc_per_node": word}, {}), ())
         assert plan.topology.world_size == 6
     with pytest.raises(HardwareMissing):
         plan_job({}, host, read_options({"nproc_per_node": "gpu"}, {}), ())
-
-
-def test_several_nodes_need_a_node_rank_and_a_master() -> None:
-    """--nnodes 2 alone never becomes node 0 on localhost."""
+    # --nnodes 2 alone never becomes node 0 on localhost.
     argv = ["env", "--nnodes", "2"]
     assert main(argv, {}) == 78
     assert main([*argv, "--node-rank", "1"], {}) == 78
@@ -379,13 +360,19 @@ def test_several_nodes_need_a_node_rank_and_a_master() -> None:
     assert main([*argv, "--node-rank", "1", "--master-addr", "node0"], {}) == 0
 
 
-def test_both_spellings_of_a_flag_are_one_flag(capfd: pytest.CaptureFixture[str]) -> None:
-    """torchrun takes --nproc_per_node and --nproc-per-node; the last one counts."""
+def test_both_spellings_and_all_problems_count(capfd: pytest.CaptureFixture[str]) -> None:
+    """The last of both spellings wins; all malformed flags are reported at once, in order."""
+    # torchrun takes --nproc_per_node and --nproc-per-node; the last one counts.
     for spelling in ("--nproc_per_node", "--nproc-per-node"):
         assert main(["env", "--format", "json", spelling, "3"], {}) == 0
         assert json.loads(capfd.readouterr().out)["WORLD_SIZE"] == "3"
     assert main(["env", "--format", "json", "--nproc_per_node=3", "--nproc-per-node=2"], {}) == 0
     assert json.loads(capfd.readouterr().out)["WORLD_SIZE"] == "2"
+    # Whether typed or exported, in sorted order.
+    with pytest.raises(UsageError) as caught:
+        read_options({"nnodes": "x", "master_port": "-1"}, {"LAUNCHER_SCOPE": "rank"})
+    named = [problem.what.partition(":")[0] for problem in caught.value.problems]
+    assert named == ["--master-port -1", "--nnodes x", "LAUNCHER_SCOPE='rank'"]
 
 
 ABBREVIATED: list[tuple[list[str], dict[str, str | bool]]] = [
@@ -564,23 +551,6 @@ def test_the_command_keeps_its_own_flags_under_every_python(python: str, tmp_pat
     assert [run_line(python, words, tmp_path) for words, _, _ in LINES] == expected
 
 
-def test_env_takes_no_command(capfd: pytest.CaptureFixture[str]) -> None:
-    """launcher env prints variables; a command after it is a mistake, and is named."""
-    assert main(["env", "--", "python"], {}) == EXIT_USAGE
-    assert "python" in capfd.readouterr().err
-
-
-def test_facts_of_flags_are_those_of_the_vocabulary() -> None:
-    """The table's facts are those a person can know before the start: never a rank."""
-    assert {flag.fact for flag in FLAGS} - {None} == {
-        Fact.NODE_COUNT,
-        Fact.NODE_RANK,
-        Fact.PROCESSES_PER_NODE,
-        Fact.MASTER_ADDR,
-        Fact.MASTER_PORT,
-    }
-
-
 @pytest.mark.parametrize("name", ["antigravity:read", "antigravity"])
 def test_code_is_named_on_the_command_line_only(name: str) -> None:
     """--source module:function may import anything, so a variable of an image must not name it."""
@@ -598,13 +568,17 @@ def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
         plan_job({}, replay({"environ": {}}), read_options({"source": path}, {}), ())
 
 
-def test_a_source_of_which_nothing_is_set_is_not_believed() -> None:
-    """--source slurm without srun: each node would be a job of its own."""
+def test_a_source_is_a_source_of_this_job(capfd: pytest.CaptureFixture[str]) -> None:
+    """One of which nothing is set is not believed; env takes no command."""
+    # --source slurm without srun: each node would be a job of its own.
     slurm = read_options({"source": "slurm"}, {})
     with pytest.raises(EnvironmentUntrusted, match="source-absent") as caught:
         plan_job({"PATH": "/bin"}, replay({"environ": {}}), slurm, ("true",))
     assert "SLURM_PROCID" in str(caught.value) and "omit --source" in str(caught.value)
     plan_job({}, replay({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
+    # launcher env prints variables; a command after it is a mistake, and is named.
+    assert main(["env", "--", "python"], {}) == EXIT_USAGE
+    assert "python" in capfd.readouterr().err
 
 
 CONFLICTS = [
@@ -674,8 +648,19 @@ def test_a_standalone_job_is_one_node_of_its_range() -> None:
         assert (plan.engine, plan.topology.node_count, plan.allocation.node_range) == ("process", 1, None)
 
 
-def test_the_pairs_are_flags() -> None:
-    """Names in the tables are those of the table of flags."""
+def test_the_table_of_flags_is_consistent() -> None:
+    """Facts are those a person can know, and have the user's trust; the pairs are flags."""
+    # Rule 4: the user wins, because nothing has a more direct trust.
+    options = read_options({flag.dest: SAMPLE[flag.dest][0] for flag in VALUED if flag.fact}, {})
+    claims = options.evidence().claims
+    assert {claim.fact for claim in claims} == {flag.fact for flag in FLAGS if flag.fact}
+    assert {claim.trust for claim in claims} == {Trust.ASKED}
+    assert Options().evidence().claims == ()
+    # The table's facts are those a person can know before the start: never a rank.
+    assert {flag.fact for flag in FLAGS} - {None} == {
+        *(Fact.NODE_COUNT, Fact.NODE_RANK, Fact.PROCESSES_PER_NODE, Fact.MASTER_ADDR, Fact.MASTER_PORT),
+    }
+    # Names in the tables are those of the table of flags.
     known = {flag.dest for flag in FLAGS}
     assert {
         *NEEDS,

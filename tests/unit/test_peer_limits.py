@@ -227,25 +227,20 @@ def test_spare_nodes_that_come_and_go_fill_no_log(make_hub: Callable[..., Hub]) 
     assert "dropped" in one.said[-1]
 
 
-def test_nodes_that_do_not_exist_are_not_kept(make_hub: Callable[..., Hub]) -> None:
-    """The job is refused, and each hears why; some connections are kept until they know it."""
+def test_a_node_that_comes_again_is_counted_once(make_hub: Callable[..., Hub]) -> None:
+    """Under another name, sent off, or as a spare one; none fills the log."""
+    # The job is refused, and each hears why; some connections are kept until they know it.
     one = make_hub(2)
     lines = [one.join(rank) for rank in range(2, FLOOD // 10)]
     assert len(one.hub.members.by_index) <= 2
     assert sum(line.is_open for line in lines) <= 2 + LEAVING_MAX
     assert all(line.sent for line in lines) and len(one.said) < FEW_LINES
-
-
-def test_other_versions_are_not_collected(make_hub: Callable[..., Hub]) -> None:
-    """A node that comes again under another name is no other node."""
+    # A node that comes again under another name is no other node.
     one = make_hub(3)
     for number in range(FLOOD // 100):
         one.join(1, launcher="0", host=f"host{number}").hang_up()
     assert one.hub.state.phase is Phase.OVER and len(one.hub.members.by_index) == 1
-
-
-def test_launchers_that_are_sent_off_do_not_stay_connected(make_hub: Callable[..., Hub]) -> None:
-    """Each has its answer; a few may still read it."""
+    # Each has its answer; a few may still read it.
     one = make_hub(3)
     lines = [one.join(1, begun=True) for _ in range(FLOOD // 10)]
     assert all(line.sent == 1 for line in lines)

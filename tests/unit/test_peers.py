@@ -89,15 +89,13 @@ def hear(sealed: Sealed, data: bytes) -> list[dict[str, object]]:
 # --- handshake and frames
 
 
-def test_two_with_one_key_understand_each_other() -> None:
-    """In both directions, and in order."""
+def test_two_with_one_key_understand_each_other_and_no_other() -> None:
+    """In both directions, and in order; another key is noticed by each."""
+    # In both directions, and in order.
     hub, caller = connect()
     assert hear(hub, caller.pack({"a": 1}) + caller.pack({"b": 2})) == [{"a": 1}, {"b": 2}]
     assert hear(caller, hub.pack({"c": 3})) == [{"c": 3}]
-
-
-def test_who_has_another_key_notices_it_and_is_noticed() -> None:
-    """Each by the proof of the other."""
+    # Each by the proof of the other.
     answering, calling = Answering(KEY), Calling(OTHER)
     proof = calling.feed(answering.feed(calling.call))
     with pytest.raises(HandshakeFailed, match="another token"):
@@ -119,17 +117,15 @@ def test_a_caller_without_the_key_hears_nothing_that_is_made_of_it() -> None:
         Answering(KEY).feed(PREAMBLE + bytes(32 + 32))
 
 
-def test_a_proof_is_good_for_one_connection() -> None:
-    """Who has listened cannot say the same again."""
+def test_a_proof_is_good_for_one_connection_and_side() -> None:
+    """Who has listened cannot say the same again, and a hub cannot be answered with its own."""
+    # Who has listened cannot say the same again.
     first, second, calling = Answering(KEY), Answering(KEY), Calling(KEY)
     proof = calling.feed(first.feed(calling.call))
     second.feed(calling.call)
     with pytest.raises(HandshakeFailed):
         second.feed(proof)
-
-
-def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
-    """The two sides prove themselves in different words, and a hub that hears its own nonce has one more."""
+    # The two sides prove themselves in different words, and a hub that hears its own nonce has one more.
     first, second, calling = Answering(KEY), Answering(KEY), Calling(KEY)
     nonce = first.feed(calling.call)
     reflected = second.feed(PREAMBLE + nonce)
@@ -143,8 +139,9 @@ def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
     assert reflected != nonce
 
 
-def test_frames_that_are_repeated_reordered_or_sent_back_end_a_connection() -> None:
-    """The counter, and a key for each direction."""
+def test_frames_that_are_changed_end_a_connection() -> None:
+    """Repeated, reordered, sent back; too long ones before they have come."""
+    # The counter, and a key for each direction.
     for attack in ("repeat", "reorder", "reflect", "change"):
         hub, caller = connect()
         first, second = caller.pack({"n": 1}), caller.pack({"n": 2})
@@ -156,10 +153,7 @@ def test_frames_that_are_repeated_reordered_or_sent_back_end_a_connection() -> N
         }
         with pytest.raises(Garbled):
             hear(hub, tried[attack])
-
-
-def test_what_is_too_long_is_refused_before_it_has_come() -> None:
-    """Four bytes are enough to know."""
+    # Four bytes are enough to know.
     hub, caller = connect()
     with pytest.raises(Garbled, match="expected 1048576 at most"):
         hear(hub, (FRAME_LIMIT_BYTES + 1).to_bytes(4, "big"))
@@ -211,18 +205,16 @@ def test_a_hello_with_a_value_of_another_kind_is_none(more: dict[str, object]) -
         parse(Join, {"rank": 1, "session": "a", **more})
 
 
-def test_facts_are_remembered_in_bounded_memory() -> None:
-    """However often a node comes with new ones, and however many it has."""
+def test_a_hello_is_kept_in_bounds_and_without_secrets() -> None:
+    """However often a node comes; it is shown on all nodes."""
+    # However often a node comes with new ones, and however many it has.
     for index in range(FACTS_KEPT + 10):
         core_messages.fact(f"text {index}")
     assert len(core_messages._facts) <= FACTS_KEPT
     settings = {f"NAME{index}": "x" for index in range(999)}
     many = parse(Join, {"rank": 1, "session": "a", "settings": settings})
     assert len(many.settings) == core_messages.FACTS_MAX
-
-
-def test_a_hello_is_kept_without_control_characters_and_secrets() -> None:
-    """It is shown on all nodes."""
+    # It is shown on all nodes.
     hello = {"rank": 1, "session": "ab", "host": "\x1b[31mevil", "command": "x --password hunter2hunter2"}
     kept = parse(Join, hello)
     assert kept.host == "\\x1b[31mevil"
@@ -244,23 +236,7 @@ def test_an_offset_is_wrong_by_half_of_the_delay_at_most(
     assert abs(found.add_ns - true_ns) <= found.delay_ns // 2 + 1
 
 
-def test_the_quicker_exchange_is_believed() -> None:
-    """Its error is the smaller."""
-    assert better(Offset(1, 10), Offset(2, 20)) == Offset(1, 10)
-    assert better(Offset(1, 10), Offset(2, 5)) == Offset(2, 5)
-    assert better(None, Offset(2, 5)) == Offset(2, 5)
-
-
 # --- policy
-
-
-def test_nodes_that_agree_have_nothing_to_say() -> None:
-    """Facts that a node does not know differ from nothing."""
-    hellos: dict[str, Mapping[str, object]] = {
-        "node 0": {"torch": "2.13.0", "nccl": None, "settings": {"A": "1"}},
-        "node 1": {"torch": "2.13.0", "nccl": "2.27"},
-    }
-    assert compare(hellos) == []
 
 
 @pytest.mark.parametrize("rule", read_rules(), ids=lambda rule: rule.key)
@@ -271,14 +247,6 @@ def test_each_rule_finds_the_odd_one_out(rule: Any) -> None:
     assert found.is_problem == (rule.level == "problem")
     assert found.groups == (("old", ("node 0", "node 1", "node 3")), ("new", ("node 2",)))
     assert render_table([found])[1:3] == ["    old  node 0, node 1, node 3", "  > new  node 2"]
-
-
-def test_clocks_are_compared_with_those_of_most() -> None:
-    """Node 0's may be the wrong one."""
-    hellos = {f"node {i}": {"clock_ahead_s": 0.0 if i == 0 else 90.0} for i in range(3)}
-    (found,) = compare(hellos)
-    assert not found.is_problem
-    assert found.groups == (("as most", ("node 1", "node 2")), ("-90.0 s", ("node 0",)))
 
 
 @pytest.mark.parametrize(("ahead_s", "differs"), [(1.9, False), (2.1, True)])
@@ -293,12 +261,6 @@ def test_the_end_of_a_job_has_one_reason(over: str, why: str, expected: str) -> 
     assert isinstance(message, messages.Over) and message.why == expected
 
 
-def test_a_setting_that_differs_is_named() -> None:
-    """A warning: variables may be spelled differently and mean the same."""
-    (found,) = compare({"a": {"settings": {"MASTER_ADDR": "x"}}, "b": {"settings": {"MASTER_ADDR": "y"}}})
-    assert (found.rule.title, found.is_problem) == ("MASTER_ADDR", False)
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_nodes_of_one_job_say_the_same_of_their_settings(framework: str) -> None:
     """What tells nodes apart is not compared: every job of several nodes would begin with a warning."""
@@ -311,19 +273,31 @@ def test_two_nodes_of_one_job_say_the_same_of_their_settings(framework: str) -> 
     assert compare({"node 0": said[0], "node 1": said[1]}) == []
 
 
-def test_what_follows_from_a_problem_is_not_said_beside_it() -> None:
-    """Variables differ because the number of nodes does; who reads it looks for the one thing to mend."""
+def test_what_differs_is_named_once_and_problems_first() -> None:
+    """Settings are warnings; what follows from a problem is not said beside it."""
+    # Facts that a node does not know differ from nothing.
+    hellos: dict[str, Mapping[str, object]] = {
+        "node 0": {"torch": "2.13.0", "nccl": None, "settings": {"A": "1"}},
+        "node 1": {"torch": "2.13.0", "nccl": "2.27"},
+    }
+    assert compare(hellos) == []
+    # A warning: variables may be spelled differently and mean the same.
+    (found,) = compare({"a": {"settings": {"MASTER_ADDR": "x"}}, "b": {"settings": {"MASTER_ADDR": "y"}}})
+    assert (found.rule.title, found.is_problem) == ("MASTER_ADDR", False)
+    # Variables differ because the number of nodes does; who reads it looks for the one thing to mend.
     hellos = {
         "a": {"node_count": 2, "settings": {"WORLD_SIZE": "2"}},
         "b": {"node_count": 3, "settings": {"WORLD_SIZE": "3"}},
     }
     assert [item.rule.key for item in compare(hellos)] == ["node_count"]
-
-
-def test_problems_come_before_warnings() -> None:
-    """What stops the job is read first."""
+    # What stops the job is read first.
     hellos = {"a": {"driver": "1", "torch": "1"}, "b": {"driver": "2", "torch": "2"}}
     assert [item.rule.key for item in compare(hellos)] == ["torch", "driver"]
+    # Node 0's may be the wrong one.
+    hellos = {f"node {i}": {"clock_ahead_s": 0.0 if i == 0 else 90.0} for i in range(3)}
+    (found,) = compare(hellos)
+    assert not found.is_problem
+    assert found.groups == (("as most", ("node 1", "node 2")), ("-90.0 s", ("node 0",)))
 
 
 def test_a_node_that_is_missing_is_named_with_all_that_is_known() -> None:
@@ -362,52 +336,26 @@ def first_of(*events: Event, **records: Verdict) -> Event | None:
     return find_first_event(events, {int(name[1:]): found for name, found in records.items()})
 
 
-def test_the_earliest_failure_is_the_first_in_whatever_order_they_are_heard() -> None:
-    """Times are node 0's."""
-    assert first_of(fail(2, 200), fail(1, 100, status=9)) == fail(1, 100, status=9)
-    assert not is_new(fail(1, 50), (fail(2, 200), fail(1, 100)))
-
-
-def test_who_was_asked_to_end_is_first_only_if_nobody_else_failed() -> None:
-    """SIGTERM from us is no failure of its own."""
-    assert first_of(fail(0, 100, asked=True)) == fail(0, 100, asked=True)
-    assert first_of(fail(0, 100, asked=True), fail(1, 300)) == fail(1, 300)
-
-
-def test_who_has_only_lost_its_peers_is_not_the_first() -> None:
-    """A process closes its connections some time before it ends."""
-    records = {"n0": record(consequence=True), "n1": record(consequence=False)}
-    assert first_of(fail(0, 100), fail(1, 150), **records) == fail(1, 150)
-
-
-def test_a_lost_node_is_why_others_have_lost_their_peers() -> None:
-    """It is missed ten seconds after its last word, which was the earlier."""
+def test_a_lost_node_is_the_first_if_it_was_lost_before() -> None:
+    """Others lose their peers by it; what platforms end after a failure is not the first."""
+    # It is missed ten seconds after its last word, which was the earlier.
     first = first_of(fail(0, 1000), Event(1, LOST, 500 * MS, 75), n0=record(consequence=True))
     assert first is not None and (first.node, first.status) == (1, 75)
-
-
-def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
-    """Platforms end the containers of a job that has failed."""
+    # Platforms end the containers of a job that has failed.
     for at_ms, status in ((1000, 3), (9000, 75)):
         lost = Event(1, LOST, 900 * MS, 75, SILENT_NS)
         first = first_of(fail(0, at_ms, status=3), lost, n0=record(consequence=False))
         assert first is not None and first.status == status
-
-
-def test_a_node_of_which_many_ranks_have_failed_can_be_lost() -> None:
-    """Only the first of its ranks are kept, but the job would wait for it for ever."""
+    # The moment of that is known: its launcher was killed, and a rank elsewhere failed a little later.
+    events, records = (fail(0, 1000, status=3), Event(1, LOST, 900 * MS, 75)), {0: record(consequence=False)}
+    assert find_first_event(events, records) == events[1]
+    assert find_also(events[1], events, records) == [(events[0], False)]
+    # Only the first of its ranks are kept, but the job would wait for it for ever.
     kept: list[Event] = []
     for rank in range(20):
         event = Event(1, RANK, rank, 1, facts={"rank": rank})
         kept += [event] if is_new(event, kept) else []
     assert len(kept) == EVENTS_OF_NODE and is_new(Event(1, LOST, 20, 75), kept)
-
-
-def test_a_node_whose_connection_ended_before_a_failure_is_the_first() -> None:
-    """The moment of that is known: its launcher was killed, and a rank elsewhere failed a little later."""
-    events, records = (fail(0, 1000, status=3), Event(1, LOST, 900 * MS, 75)), {0: record(consequence=False)}
-    assert find_first_event(events, records) == events[1]
-    assert find_also(events[1], events, records) == [(events[0], False)]
 
 
 def test_two_failures_whose_order_the_clocks_cannot_tell_are_both_named() -> None:
@@ -421,8 +369,18 @@ def test_two_failures_whose_order_the_clocks_cannot_tell_are_both_named() -> Non
     assert find_also(one, events, {}) == [(other, True), (later, False)]
 
 
-def test_what_only_follows_by_its_last_words_is_no_first() -> None:
-    """The node's verdict may be still to come."""
+def test_the_earliest_failure_is_the_first() -> None:
+    """In node 0's time; not who was asked to end, nor who has only lost its peers, nor what only follows."""
+    # Times are node 0's.
+    assert first_of(fail(2, 200), fail(1, 100, status=9)) == fail(1, 100, status=9)
+    assert not is_new(fail(1, 50), (fail(2, 200), fail(1, 100)))
+    # SIGTERM from us is no failure of its own.
+    assert first_of(fail(0, 100, asked=True)) == fail(0, 100, asked=True)
+    assert first_of(fail(0, 100, asked=True), fail(1, 300)) == fail(1, 300)
+    # A process closes its connections some time before it ends.
+    records = {"n0": record(consequence=True), "n1": record(consequence=False)}
+    assert first_of(fail(0, 100), fail(1, 150), **records) == fail(1, 150)
+    # The node's verdict may be still to come.
     events = Event(0, RANK, 100 * MS, 1, follows=True), fail(1, 400)
     assert find_first_event(events, {}) == events[1] and find_also(events[1], events, {}) == []
 
@@ -430,15 +388,13 @@ def test_what_only_follows_by_its_last_words_is_no_first() -> None:
 # --- verdicts
 
 
-def test_a_verdict_arrives_as_it_was_sent() -> None:
-    """With how the other processes of its node ended."""
+def test_a_verdict_arrives_as_it_was_sent_or_shortened() -> None:
+    """With how other processes ended; it fits into a frame, with the last lines."""
+    # With how the other processes of its node ended.
     verdict = judge(dead(2, 1, stderr=OOM_WORDS), others=[dead(3, -15)], causes=[OOM])
     record = json.loads(json.dumps(render(fit(verdict))))
     assert parse(Verdict, record) == verdict
-
-
-def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
-    """Lines of its end are kept."""
+    # Lines of its end are kept.
     noise = "".join(f"{index:06d} {chr(0x1F600) * 300}\n" for index in range(200))
     verdict = judge(dead(2, 1, stderr=noise), others=[dead(rank, -15) for rank in range(3, 500)])
     record = render(fit(verdict))
@@ -476,8 +432,9 @@ def allocation(**more: Any) -> Allocation:
     )
 
 
-def test_a_job_is_called_the_same_on_all_of_its_nodes() -> None:
-    """Whatever nodes may be told differently by mistake is no part of its name."""
+def test_a_job_and_its_keys_have_one_name() -> None:
+    """The same on all nodes; keys depend on the token and on the job."""
+    # Whatever nodes may be told differently by mistake is no part of its name.
     one = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, 6105)
     other = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}, 6105)
     assert one == other == "7/6105"
@@ -485,25 +442,20 @@ def test_a_job_is_called_the_same_on_all_of_its_nodes() -> None:
     # mpirun's own node has the platform's variables, and the others what it carries there
     here, there = {"AZUREML_RUN_ID": "a", "OMPI_COMM_WORLD_RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "1"}
     assert name_job(here, 6105) == name_job(there, 6105) == "6105"
-
-
-def test_keys_depend_on_the_token_and_on_the_job() -> None:
-    """Two jobs with one token are still two jobs."""
+    # Two jobs with one token are still two jobs.
     keys = {make_key(token, job) for token in (None, b"x" * 16, b"y" * 16) for job in ("1", "2")}
     assert len(keys) == 6
 
 
-def test_a_token_is_read_without_its_line_end(tmp_path: Any) -> None:
-    """As editors and ``openssl rand`` leave one."""
+def test_a_token_is_read_and_not_shown(tmp_path: Any) -> None:
+    """Without its line end; one in place of its file stays out of the log."""
+    # As editors and ``openssl rand`` leave one.
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
     assert read_token(str(file), {"LAUNCHER_TOKEN": "not this one, but the file"}) == b"0123456789abcdef"
     assert read_token("", {"LAUNCHER_TOKEN": " 0123456789abcdef "}) == b"0123456789abcdef"
     assert read_token("", {}) is None
-
-
-def test_a_token_in_place_of_its_file_is_not_shown() -> None:
-    """``launcher run --token X`` is short for ``--token-file X``: X would stay in the log of the job."""
+    # ``launcher run --token X`` is short for ``--token-file X``: X would stay in the log of the job.
     token = "0123456789abcdef" * 4
     with pytest.raises(UsageError) as caught:
         read_token(token, {})
@@ -533,18 +485,6 @@ def plan(environ: dict[str, str] | None = None, **more: Any) -> Any:
     return plan_peers(read_options({}, variables), allocation(**more), None, variables)
 
 
-def test_the_launchers_of_several_nodes_meet_by_default() -> None:
-    """At the default port or one of those above it, never at the master's own."""
-    peers = plan(master_port=6108)
-    assert peers.ports == (6106, 6107, 6109, 6110, 6111, 6112, 6113)
-    assert not peers.has_token and not peers.keep_going
-
-
-def test_a_port_that_was_asked_for_is_the_only_one() -> None:
-    """A firewall may have been opened for it."""
-    assert plan({"LAUNCHER_CONTROL_PORT": "7000"}).ports == (7000,)
-
-
 @pytest.mark.parametrize(
     ("environ", "more"),
     [
@@ -560,16 +500,16 @@ def test_where_they_do_not(environ: dict[str, str], more: dict[str, Any]) -> Non
     assert plan(environ, **more) is None
 
 
-def test_where_torchrun_gives_out_the_ranks_it_decides() -> None:
-    """After a failure it starts all processes again: the channel only informs."""
+def test_the_launchers_of_several_nodes_meet_by_default() -> None:
+    """At the default port or above it, or the only one that was asked for."""
+    # At the default port or one of those above it, never at the master's own.
+    peers = plan(master_port=6108)
+    assert peers.ports == (6106, 6107, 6109, 6110, 6111, 6112, 6113)
+    assert not peers.has_token and not peers.keep_going
+    # A firewall may have been opened for it.
+    assert plan({"LAUNCHER_CONTROL_PORT": "7000"}).ports == (7000,)
+    # After a failure it starts all processes again: the channel only informs.
     assert plan(ranks_at_start=True).keep_going
-
-
-def test_a_node_has_as_long_as_the_page_says() -> None:
-    """docs/peers.md: --lost-after, and 5 seconds more; its processes end before others may begin."""
-    shape = Shape(0, 2, 2, "10.0.0.4", (6106,), lost_after_s=10.0, grace_s=30.0)
-    assert shape.given_up_s == 15.0
-    assert shape.lease_s > shape.given_up_s + shape.grace_s
 
 
 # --- strangers
@@ -580,9 +520,13 @@ def test_strangers_are_named_once_and_counted_in_bounded_memory() -> None:
     said: list[str] = []
     strangers = TurnedAway(keep(said))
     for index in range(1000):
+        strangers.note(
+            "192.0.2.1", f"sent an invalid message: a frame of {index} bytes"
+        )  # one kind of reason
         strangers.note(f"10.0.0.{index % 100}", "noise\x1b")
+    assert sum("192.0.2.1" in line for line in said) == 1
     assert len(said) == len(strangers.counts) == NAMED_MAX
-    assert "turned away 1000 connections" in strangers.summary()
+    assert "turned away 2000 connections" in strangers.summary()
     assert "\x1b" not in "".join(said)
 
 
@@ -590,19 +534,6 @@ def plan_of_two(flags: Mapping[str, str | bool], command: tuple[str, ...] = ("tr
     """Return the plan of the first of two nodes."""
     typed: dict[str, str | bool] = {"nnodes": "2", "node_rank": "0", "master_addr": "127.0.77.10", **flags}
     return plan_job({}, Host(), read_options({**typed, "hosts": "127.0.77.10,127.0.77.11"}, {}), command)
-
-
-def test_a_coordinator_that_bears_losses_decides_itself() -> None:
-    """TensorFlow 2 goes on without a worker; TensorFlow 1 and mirrored workers do not."""
-    assert plan_of_two({"worker_count": "2", "parameter_server_count": "1"}).peers is None
-    assert plan_of_two({"worker_count": "2", "parameter_server_count": "1", "tf1": True}).peers is not None
-    assert plan_of_two({"worker_count": "2"}).peers is not None
-
-
-def test_where_horovod_meets_is_no_control_port() -> None:
-    """It is the port above MASTER_PORT, which without it is the control port."""
-    assert plan_of_two({}).peers.ports[0] == 6106
-    assert 6106 not in plan_of_two({"framework": "horovod"}).peers.ports
 
 
 def test_node_0_never_listens_where_only_itself_can_call() -> None:
@@ -662,15 +593,20 @@ def test_a_node_0_that_nobody_else_can_reach_is_an_error() -> None:
     assert [problem.code for problem in caught.value.problems] == ["no-control-address"]
 
 
-def test_roles_make_nodes_uneven_and_no_difference() -> None:
-    """Only where each node has its share of the world is that number compared."""
+def test_where_nodes_listen_and_who_decides() -> None:
+    """A coordinator that bears losses decides itself; where Horovod meets is no control port."""
+    # TensorFlow 2 goes on without a worker; TensorFlow 1 and mirrored workers do not.
+    assert plan_of_two({"worker_count": "2", "parameter_server_count": "1"}).peers is None
+    assert plan_of_two({"worker_count": "2", "parameter_server_count": "1", "tf1": True}).peers is not None
+    assert plan_of_two({"worker_count": "2"}).peers is not None
+    # It is the port above MASTER_PORT, which without it is the control port.
+    assert plan_of_two({}).peers.ports[0] == 6106
+    assert 6106 not in plan_of_two({"framework": "horovod"}).peers.ports
+    # Only where each node has its share of the world is that number compared.
     assert read_facts(plan_of_two({"nproc_per_node": "2"}), ("true",), Host(), {})["local_size"] == 2
     uneven = plan_of_two({"worker_count": "3"})
     assert read_facts(uneven, ("true",), Host(), {})["local_size"] is None
-
-
-def test_what_is_of_a_node_or_a_device_is_compared_with_nobodys() -> None:
-    """And node 0 may call itself localhost."""
+    # And node 0 may call itself localhost.
     settings = read_facts(plan_of_two({"framework": "horovod"}), ("true",), Host(), {})["settings"]
     assert isinstance(settings, dict)
     assert "MASTER_PORT" in settings and not {"NODE_RANK", "CROSS_RANK", "OMP_NUM_THREADS"} & set(settings)
@@ -690,10 +626,19 @@ def test_a_grace_that_ends_when_nobody_is_left_is_no_news() -> None:
     assert stopper.due is not None and said == []
 
 
-def test_node_0_has_the_more_time_to_answer_the_more_nodes_call_at_once() -> None:
-    """Thousands wait in its queue: who gave up after some seconds would wait in vain again and again."""
+def test_a_node_has_as_long_as_the_page_says() -> None:
+    """docs/peers.md: --lost-after and 5 s more; node 0 has more time the more nodes call."""
+    # docs/peers.md: --lost-after, and 5 seconds more; its processes end before others may begin.
+    shape = Shape(0, 2, 2, "10.0.0.4", (6106,), lost_after_s=10.0, grace_s=30.0)
+    assert shape.given_up_s == 15.0
+    assert shape.lease_s > shape.given_up_s + shape.grace_s
+    # Thousands wait in its queue: who gave up after some seconds would wait in vain again and again.
     assert answer_s(2) < 6
     assert answer_s(16_000) > 29.5  # what it took to let in so many on two busy CPUs
+    # Its error is the smaller.
+    assert better(Offset(1, 10), Offset(2, 20)) == Offset(1, 10)
+    assert better(Offset(1, 10), Offset(2, 5)) == Offset(2, 5)
+    assert better(None, Offset(2, 5)) == Offset(2, 5)
 
 
 def test_a_node_is_not_heard_without_limit() -> None:

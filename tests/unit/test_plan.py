@@ -51,8 +51,9 @@ def test_a_snapshot_plans_as_the_command_does(
         assert json.loads(json.dumps(describe(plan(COMMAND, environ, files, snapshot), environ))) == printed
 
 
-def test_a_folder_is_a_machine_and_nothing_else_is_read(tmp_path: Path) -> None:
-    """CPUs and GPUs of the folder, the answers that are given; no files or answers of this machine."""
+def test_a_folder_is_a_machine_and_refusals_are_the_commands(tmp_path: Path) -> None:
+    """No files or answers of this machine are read; errors have codes and statuses."""
+    # CPUs and GPUs of the folder, the answers that are given; no files or answers of this machine.
     snapshot = read_topology("v100_mesh")
     write(tmp_path, snapshot["files"])
     environ = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "1"}
@@ -66,10 +67,7 @@ def test_a_folder_is_a_machine_and_nothing_else_is_read(tmp_path: Path) -> None:
         == launcher.plan(["--", "train"], {}, snapshot["files"], {}).topology.world_size
     )
     assert (rank.topology.rank, rank.topology.master_addr) == (1, "node0")
-
-
-def test_refusals_are_those_of_the_command() -> None:
-    """Errors with codes, and statuses."""
+    # Errors with codes, and statuses.
     with pytest.raises(EnvironmentUntrusted) as caught:
         launcher.plan(["--", "train"], {"RANK": "x", "WORLD_SIZE": "2"}, {})
     assert caught.value.exit_status == 78

@@ -47,22 +47,13 @@ def context(priority: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("environ", "asked", "service"),
     [
-        ({}, None, None),
-        ({}, "off", None),
-        ({}, "aws", "aws"),
-        ({BATCH_DEDICATED: "true"}, None, None),
-        ({BATCH_DEDICATED: ""}, None, None),
-        ({BATCH_DEDICATED: "false"}, None, "azure"),
-        ({BATCH_DEDICATED: "False"}, "auto", "azure"),
-        ({BATCH_DEDICATED: "false"}, "off", None),
-        ({BATCH_DEDICATED: "false"}, "gcp", "gcp"),
-        (context(None), None, None),
-        (context("Dedicated"), None, None),
-        (context("LowPriority"), None, "azure"),
-        (context("low_priority"), None, "azure"),
-        (context("Spot"), None, "azure"),
-        (context(["Spot"]), None, None),
-        ({CONTEXT: "vm_priority: Spot"}, None, None),
+        *(({}, None, None), ({}, "off", None), ({}, "aws", "aws"), ({BATCH_DEDICATED: "true"}, None, None)),
+        *(({BATCH_DEDICATED: ""}, None, None), ({BATCH_DEDICATED: "false"}, None, "azure")),
+        *(({BATCH_DEDICATED: "False"}, "auto", "azure"), ({BATCH_DEDICATED: "false"}, "off", None)),
+        *(({BATCH_DEDICATED: "false"}, "gcp", "gcp"), (context(None), None, None)),
+        *((context("Dedicated"), None, None), (context("LowPriority"), None, "azure")),
+        *((context("low_priority"), None, "azure"), (context("Spot"), None, "azure")),
+        *((context(["Spot"]), None, None), ({CONTEXT: "vm_priority: Spot"}, None, None)),
     ],
 )
 def test_who_is_asked(environ: Mapping[str, str], asked: str | None, service: str | None) -> None:
@@ -73,20 +64,15 @@ def test_who_is_asked(environ: Mapping[str, str], asked: str | None, service: st
     assert found is None or found.is_asked == (asked not in (None, "auto"))
 
 
-def test_the_plan_looks_at_the_variables_that_count() -> None:
-    """It loads nothing of this unless one of them is there."""
+def test_who_is_asked_is_said_or_known() -> None:
+    """A variable asks as the flag does; a process of this launcher asks nobody."""
+    # It loads nothing of this unless one of them is there.
     assert parts.KINDS_OF_MACHINE == (BATCH_DEDICATED, CONTEXT)
-
-
-def test_a_process_of_this_launcher_asks_nobody_by_itself() -> None:
-    """The launcher around it does."""
+    # The launcher around it does.
     cheap, options = {BATCH_DEDICATED: "false"}, read_options({}, {})
     assert parts.plan_preempted(options, cheap, None, forks=True) is not None
     assert parts.plan_preempted(options, {**cheap, MARKER: "0.1.0"}, None, forks=True) is None
-
-
-def test_a_variable_asks_as_the_flag_does() -> None:
-    """And is named as the reason."""
+    # And is named as the reason.
     options = read_options({}, {"LAUNCHER_PREEMPTION": "azure"})
     assert plan_preemption(options, {}) == Preemption("azure", "LAUNCHER_PREEMPTION='azure'", is_asked=True)
 
@@ -160,13 +146,9 @@ def test_azure_names_the_machine_and_the_time() -> None:
 @pytest.mark.parametrize(
     ("changed", "count"),
     [
-        ({"Resources": ["vm_10"]}, 0),
-        ({"Resources": "vm_1"}, 0),
-        ({"Resources": [None, {}, "vm_1"]}, 1),
-        ({"EventType": "Freeze"}, 0),
-        ({"EventType": ["Preempt"]}, 0),
-        ({"EventType": "Reboot"}, 1),
-        ({"EventType": "Redeploy"}, 1),
+        *(({"Resources": ["vm_10"]}, 0), ({"Resources": "vm_1"}, 0)),
+        *(({"Resources": [None, {}, "vm_1"]}, 1), ({"EventType": "Freeze"}, 0)),
+        *(({"EventType": ["Preempt"]}, 0), ({"EventType": "Reboot"}, 1), ({"EventType": "Redeploy"}, 1)),
         ({"EventType": "Terminate"}, 1),
     ],
 )

@@ -117,17 +117,15 @@ def test_a_terminal_has_a_line_each_second_that_vanishes() -> None:
     assert (watch.progress.due, watch.said) == (None, [])
 
 
-def test_a_log_has_a_line_only_in_silence_and_ever_more_rarely() -> None:
-    """After 1 minute, then 2 later, 4, 8 ... and at least once an hour."""
+def test_a_log_has_a_line_only_in_silence() -> None:
+    """After 1 minute, then ever more rarely; output begins anew; a line a minute where asked for."""
+    # After 1 minute, then 2 later, 4, 8 ... and at least once an hour.
     watch = Watch(None, False)
     watch.run_until(5 * 3600)
     assert minutes(watch.said) == [1, 3, 7, 15, 31, 63, 123, 183, 243]
     assert watch.said[1][1].endswith("last output 3 min ago")
     assert watch.shown == []
-
-
-def test_output_begins_the_silence_anew() -> None:
-    """A job that writes gets no line; one that falls silent again gets its first after a minute."""
+    # A job that writes gets no line; one that falls silent again gets its first after a minute.
     watch = Watch(None, False)
     watch.run_until(600, lambda _: True)
     assert watch.said == []
@@ -136,10 +134,7 @@ def test_output_begins_the_silence_anew() -> None:
     watch.output = 1000 + 1210
     watch.run_until(1300)
     assert watch.said[3][0] == 1270
-
-
-def test_a_log_has_a_line_a_minute_where_that_was_asked_for() -> None:
-    """--progress: silent or not."""
+    # --progress: silent or not.
     watch = Watch(True, False)
     watch.run_until(250, lambda _: True)
     assert minutes(watch.said) == [1, 2, 3, 4]
@@ -210,13 +205,6 @@ def test_memory_is_what_the_job_cannot_give_back(
     assert MemoryGauge(make_files(tmp_path, files)).read() == expected
 
 
-def test_memory_is_read_on_this_machine() -> None:
-    """Whatever cgroup this is: some memory is in use, and not more than there is."""
-    found = MemoryGauge(Host()).read()
-    assert found is not None
-    assert 0 < found[0] < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 NVML = r"""
 #include <string.h>
 static int fails(const char *what);
@@ -262,8 +250,7 @@ def build_nvml(folder: Path, fails: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("visible", "busy"),
-    [(None, [90, 91]), ("1", [91]), ("GPU-1, 0", [91, 90]), ("", []), ("7,GPU-x", [])],
+    ("visible", "busy"), [(None, [90, 91]), ("1", [91]), ("GPU-1, 0", [91, 90]), ("", []), ("7,GPU-x", [])]
 )
 def test_the_gpus_that_the_job_sees_are_read(visible: str | None, busy: list[int], tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES by index and by UUID; handles are whole pointers."""
@@ -272,8 +259,13 @@ def test_the_gpus_that_the_job_sees_are_read(visible: str | None, busy: list[int
     assert all((use.memory_percent, use.used_bytes, use.total_bytes) == (40, 30, 80) for use in uses)
 
 
-def test_a_gpu_that_does_not_tell_its_use_still_has_memory(tmp_path: Path) -> None:
-    """A MIG instance has no utilization."""
+def test_memory_and_gpus_are_read_here(tmp_path: Path) -> None:
+    """Some memory is in use; a MIG instance has memory without utilization."""
+    # Whatever cgroup this is: some memory is in use, and not more than there is.
+    found = MemoryGauge(Host()).read()
+    assert found is not None
+    assert 0 < found[0] < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # A MIG instance has no utilization.
     uses = Nvml(build_nvml(tmp_path, "rates")).read()
     assert [(use.busy_percent, use.used_bytes) for use in uses] == [(None, 30), (None, 30)]
 

@@ -24,22 +24,17 @@ def broken(made: set[str], kept: set[str]) -> list[str]:
     ]
 
 
-def test_every_promise_is_kept() -> None:
-    """Flags, variables, statuses, codes and documents."""
+def test_every_promise_is_kept_and_written_down() -> None:
+    """Flags, variables, statuses, codes and documents; adding is one command."""
+    # Flags, variables, statuses, codes and documents.
     assert broken(MADE, promises.find()) == []
-
-
-def test_what_is_new_is_promised() -> None:
-    """Adding is free: one command writes it down."""
+    # Adding is free: one command writes it down.
     assert sorted(promises.find() - MADE) == [], (
         "new names are promises, too: python tools/promises.py adds them"
     )
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["flag run --restarts", "cause cuda-out-of-memory", "status 75"],
-)
+@pytest.mark.parametrize("line", ["flag run --restarts", "cause cuda-out-of-memory", "status 75"])
 def test_what_is_removed_is_seen(line: str) -> None:
     """A name that is gone or has become another one, said in a sentence with what to do."""
     assert line in MADE

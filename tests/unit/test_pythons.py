@@ -70,27 +70,6 @@ def test_a_virtual_environment_has_what_is_installed_in_it(make: Make, tmp_path:
     assert find_torch(str(venv), {}) == "2.4.1"
 
 
-def test_only_packages_of_its_own_version_count(make: Make, tmp_path: Path) -> None:
-    """/usr has folders of several Pythons."""
-    python = make("usr/bin/python3", make("usr/bin/python3.11"))
-    add_torch(tmp_path / "usr/lib/python3.9/site-packages")
-    (tmp_path / "usr/lib/python3.11/site-packages").mkdir(parents=True)
-    assert find_torch(str(python), {}) == ""
-    add_torch(tmp_path / "usr/lib/python3.11/dist-packages")
-    assert find_torch(str(python), {}) == "2.13.0+cpu"
-
-
-def test_a_name_is_looked_up_in_path(make: Make, tmp_path: Path) -> None:
-    """The first executable of that name counts, as it will for the command."""
-    make("a/bin/python3.11")
-    make("b/bin/python3.11")
-    add_torch(tmp_path / "b/lib/python3.11/site-packages")
-    (tmp_path / "a/lib/python3.11/site-packages").mkdir(parents=True)
-    first, second = str(tmp_path / "a/bin"), str(tmp_path / "b/bin")
-    assert find_torch("python3.11", {"PATH": f"{first}:{second}"}) == ""
-    assert find_torch("python3.11", {"PATH": f"{second}:{first}"}) == "2.13.0+cpu"
-
-
 def test_the_environments_folders_count(make: Make, tmp_path: Path) -> None:
     """PYTHONPATH, the user's own packages, and what .pth files name."""
     python = str(make("opt/bin/python3.11"))
@@ -116,8 +95,24 @@ def test_what_cannot_be_told_is_unknown(make: Make, tmp_path: Path) -> None:
     assert find_torch(str(tmp_path / "odd/bin/python"), {}) is None
 
 
-def test_a_torch_without_a_version_is_a_torch(make: Make, tmp_path: Path) -> None:
-    """A source checkout has no dist-info."""
+def test_packages_are_those_of_the_python(make: Make, tmp_path: Path) -> None:
+    """Of a virtual environment, of its own version, of PATH, PYTHONPATH and .pth files."""
+    # /usr has folders of several Pythons.
+    python = make("usr/bin/python3", make("usr/bin/python3.11"))
+    add_torch(tmp_path / "usr/lib/python3.9/site-packages")
+    (tmp_path / "usr/lib/python3.11/site-packages").mkdir(parents=True)
+    assert find_torch(str(python), {}) == ""
+    add_torch(tmp_path / "usr/lib/python3.11/dist-packages")
+    assert find_torch(str(python), {}) == "2.13.0+cpu"
+    # The first executable of that name counts, as it will for the command.
+    make("a/bin/python3.11")
+    make("b/bin/python3.11")
+    add_torch(tmp_path / "b/lib/python3.11/site-packages")
+    (tmp_path / "a/lib/python3.11/site-packages").mkdir(parents=True)
+    first, second = str(tmp_path / "a/bin"), str(tmp_path / "b/bin")
+    assert find_torch("python3.11", {"PATH": f"{first}:{second}"}) == ""
+    assert find_torch("python3.11", {"PATH": f"{second}:{first}"}) == "2.13.0+cpu"
+    # A source checkout has no dist-info.
     python = make("opt/bin/python3.11")
     add_torch(tmp_path / "opt/lib/python3.11/site-packages", "")
     assert find_torch(str(python), {}) == UNNAMED

@@ -58,12 +58,7 @@ def test_every_flag_is_read_quickly(flag: object) -> None:
 def test_what_is_not_plain_is_left_to_argparse() -> None:
     """Help, errors, values that look like flags, and what belongs to the command alone."""
     for argv in (
-        ["--help"],
-        ["--nnodes"],
-        ["--nnodes", "-1"],
-        ["-x"],
-        ["--init=1"],
-        ["--dry-run"],
+        *(["--help"], ["--nnodes"], ["--nnodes", "-1"], ["-x"], ["--init=1"], ["--dry-run"]),
         ["--replay", "f"],
     ):
         assert read_quickly(argv, {}) is None

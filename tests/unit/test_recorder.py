@@ -133,15 +133,8 @@ def test_evidence_has_a_place(given: tuple[Any, ...], expected: str) -> None:
 
 
 AGENT = (
-    "/opt/python3",
-    "-m",
-    "launcher.x",
-    "--no_python",
-    "/usr/bin/python3",
-    "-I",
-    "-S",
-    "/l/cli/worker.py",
-    "run",
+    *("/opt/python3", "-m", "launcher.x", "--no_python", "/usr/bin/python3", "-I", "-S"),
+    *("/l/cli/worker.py", "run"),
 )
 
 
@@ -191,10 +184,7 @@ class Hostile:
     [
         pickle.dumps(Hostile()),
         pickle.dumps({"entries": [Hostile()]}),
-        b"cbuiltins\nstr\n.",
-        b"\x80\x02}q\x00",
-        b"",
-        b"{",
+        *(b"cbuiltins\nstr\n.", b"\x80\x02}q\x00", b"", b"{"),
         b"[" * 100_000,
         b'{"entries": ' + b"[" * 100_000,
         pickle.dumps([1, 2]),
@@ -254,20 +244,14 @@ def test_only_some_collectives_travel() -> None:
     assert len(str(render(record))) < 2000
 
 
-def test_ranges() -> None:
+def test_ranges_and_sizes_are_short() -> None:
+    """As people read them."""
     assert render_ranges([3, 0, 1, 2, 7]) == "0-3, 7"
     assert parse_ranges("0-3, 7") == {0, 1, 2, 3, 7}
     for wrong in ("0-99999999", "x", "5-3", "1-", "-1", "9" * 30):
         assert parse_ranges(wrong) == frozenset()
-
-
-def test_sizes_are_short() -> None:
     assert [size(n) for n in (0, 999, 40_000_000, 4_194_304, 2_000_000_000)] == [
-        "0 bytes",
-        "999 bytes",
-        "40 MB",
-        "4.19 MB",
-        "2 GB",
+        *("0 bytes", "999 bytes", "40 MB", "4.19 MB", "2 GB"),
     ]
 
 
@@ -276,7 +260,8 @@ def test_sizes_are_short() -> None:
 DONE = [make_entry(1410, line=70), make_entry(1411, line=70)]
 
 
-def test_a_rank_that_never_joined_is_named() -> None:
+def test_the_rank_that_never_joined_is_named() -> None:
+    """One, several, and one that has called nothing at all."""
     stuck = make_dump([*DONE, waiting(1412)])
     (sentence,) = say(stuck, stuck, stuck, make_dump(DONE))
     assert sentence == (
@@ -285,15 +270,9 @@ def test_a_rank_that_never_joined_is_named() -> None:
     )
     (found,) = conclude(read_all(stuck, stuck, stuck, make_dump(DONE)))
     assert (found.kind, found.ranks, found.group, found.where) == ("absent", (3,), "0", "train.py:70 step")
-
-
-def test_several_ranks_that_never_joined_are_named() -> None:
     stuck = make_dump([*DONE, waiting(1412)])
     (sentence,) = say(stuck, make_dump(DONE), stuck, make_dump(DONE))
     assert sentence.startswith("ranks 1, 3 never joined all_reduce number 1,412")
-
-
-def test_a_rank_that_has_called_nothing_is_named() -> None:
     other = make_dump([make_entry(1, group=("1", "dp"), pg_id=1)])
     stuck = make_dump([waiting(1)])
     (sentence,) = say(stuck, stuck, stuck, other)
@@ -301,33 +280,25 @@ def test_a_rank_that_has_called_nothing_is_named() -> None:
     assert sentence.endswith("called nothing in this group")
 
 
-def test_another_collective_is_named() -> None:
+def test_another_call_is_named() -> None:
+    """Another collective, size or type, also of one that has ended early."""
     stuck, odd = make_dump([*DONE, waiting(1412)]), make_dump([*DONE, waiting(1412, name="nccl:broadcast")])
     assert say(stuck, stuck, odd, stuck) == [
         "rank 2 called broadcast at train.py:88 step where the others called all_reduce "
         "(number 1,412 of process group 0)"
     ]
-
-
-def test_another_size_is_named() -> None:
     stuck = make_dump([*DONE, waiting(1412, sizes=(2_000_000,))])
     odd = make_dump([*DONE, waiting(1412, sizes=(1_000_000,))])
     assert say(stuck, odd, stuck, stuck) == [
         "rank 1 gave [[1000000]] (4 MB) at train.py:88 step where the others gave [[2000000]] (8 MB): "
         "all_reduce number 1,412 of process group 0"
     ]
-
-
-def test_another_type_is_named() -> None:
     stuck, odd = make_dump([*DONE, waiting(1412)]), make_dump([*DONE, waiting(1412, dtype="BFloat16")])
     (sentence,) = say(stuck, odd, stuck, stuck)
     assert sentence.startswith(
         "rank 1 gave BFloat16 at train.py:88 step where the others gave Float: all_reduce"
     )
-
-
-def test_the_one_that_ended_early_counts_too() -> None:
-    """The root of a smaller broadcast is done with it, and the others wait: its size still differs."""
+    # The root of a smaller broadcast is done with it, and the others wait: its size still differs.
     stuck = make_dump([waiting(1, name="nccl:broadcast", sizes=(8,))])
     root = make_dump([make_entry(1, "nccl:broadcast", sizes=(4,))])
     (sentence,) = say(root, stuck, stuck, stuck)
@@ -351,35 +322,25 @@ def test_all_ranks_joined() -> None:
     assert (found.kind, found.ranks) == ("together", ())
 
 
-def test_a_rank_without_a_dump_is_not_blamed_but_named() -> None:
+def test_who_waits_is_not_blamed() -> None:
+    """A rank that waits itself, or has no dump; a circle is named."""
     stuck = make_dump([*DONE, waiting(1412)])
     (found,) = conclude([*read_all(stuck, stuck, stuck), RankRecord(3, missing="it did not answer")])
     assert (found.kind, found.ranks) == ("no-dump", (3,))
     assert found.sentence == (
         "ranks 0-2 wait in all_reduce number 1,412 of process group 0 (40 MB) 600 s ago; rank 3 gave no dump"
     )
-
-
-def test_the_one_that_waits_itself_is_not_blamed() -> None:
-    """Ranks 0 and 1 wait for rank 2, which waits for rank 3 in another group."""
+    # Ranks 0 and 1 wait for rank 2, which waits for rank 3 in another group.
     world, pair = {"0": ("default_pg", [0, 1, 2, 3]), "2": ("mesh_tp", [2, 3])}, ("2", "mesh_tp")
     first = make_dump([waiting(7)], world)
     third = make_dump([make_entry(6), waiting(4, group=pair, pg_id=2, line=40)], world)
     fourth = make_dump([make_entry(6), make_entry(3, group=pair, pg_id=2, line=33)], world)
-    found = conclude(read_all(first, first, third, fourth))
-    assert {one.ranks for one in found} == {(3,)}
-    assert any("all_reduce number 4 of process group 2 (mesh_tp)" in one.sentence for one in found)
-
-
-def test_a_circle_is_named() -> None:
-    """Each of two ranks waits in the group that the other one has not come to."""
+    several = conclude(read_all(first, first, third, fourth))
+    assert {one.ranks for one in several} == {(3,)}
+    assert any("all_reduce number 4 of process group 2 (mesh_tp)" in one.sentence for one in several)
+    # Each of two ranks waits in the group that the other one has not come to.
     groups = {"1": ("dp", [0, 1]), "2": ("tp", [0, 1])}
-    first = make_dump(
-        [
-            waiting(5, group=("1", "dp"), pg_id=1),
-        ],
-        groups,
-    )
+    first = make_dump([waiting(5, group=("1", "dp"), pg_id=1)], groups)
     other = make_dump([waiting(9, group=("2", "tp"), pg_id=2, line=50)], groups)
     (found,) = conclude(read_all(first, other))
     assert (found.kind, found.ranks) == ("circle", (0, 1))
@@ -398,7 +359,8 @@ def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
     assert found.ranks == (1,)
 
 
-def test_a_send_without_a_receive_is_named() -> None:
+def test_sends_and_receives_are_matched() -> None:
+    """One without the other is named; sizes of both may differ."""
     sends = make_dump([waiting(3, name="nccl:send 0->1", is_p2p=True, sizes=(1000,))])
     (found,) = conclude(read_all(sends, make_dump(DONE), make_dump(DONE), make_dump(DONE)))
     assert found.text == (
@@ -406,9 +368,6 @@ def test_a_send_without_a_receive_is_named() -> None:
         "rank 1 last called all_reduce number 1,411 at train.py:70 step"
     )
     assert found.ranks == (1,)
-
-
-def test_a_send_and_its_receive_may_differ() -> None:
     sends = make_dump([waiting(3, name="nccl:send 0->1", is_p2p=True, sizes=(1000,))])
     takes = make_dump([waiting(3, name="nccl:recv 1<-0", is_p2p=True, sizes=(500,))])
     (found,) = conclude(read_all(sends, takes), world_size=2)
@@ -417,19 +376,14 @@ def test_a_send_and_its_receive_may_differ() -> None:
     )
 
 
-def test_a_healthy_job_gives_no_conclusion() -> None:
+def test_a_conclusion_is_one_only_where_it_is_known() -> None:
+    """A healthy job has none; stragglers and a missing recorder are said."""
     assert say(*[make_dump(DONE)] * 4) == []
     assert conclude([]) == ()
-
-
-def test_stragglers_are_named() -> None:
-    """Ranks that have called fewer collectives, the last first."""
+    # Ranks that have called fewer collectives, the last first.
     ahead, behind = make_dump([make_entry(20)]), make_dump([make_entry(17)])
     found = find_stragglers(read_all(ahead, behind, ahead, make_dump([make_entry(19)])))
     assert [(one.rank, one.number, one.ahead) for one in found] == [(1, 17, 20), (3, 19, 20)]
-
-
-def test_a_missing_recorder_is_said() -> None:
     records = [
         RankRecord(0, missing="no pipe"),
         RankRecord(1, missing="no pipe"),
@@ -458,11 +412,7 @@ def test_a_thousand_ranks_are_judged_at_once() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        {"pg_id": 10**5000},
-        {"collective_seq_id": "--5"},
-        {"pg_id": "0" * 500},
-    ],
+    [{"pg_id": 10**5000}, {"collective_seq_id": "--5"}, {"pg_id": "0" * 500}],
     ids=["huge", "signs", "long"],
 )
 def test_a_number_that_is_none_costs_only_itself(entry: dict[str, object]) -> None:

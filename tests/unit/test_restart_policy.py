@@ -54,55 +54,33 @@ def test_memory_that_ran_out_twice_at_the_containers_limit_runs_out_again() -> N
     assert decide(Restarts(most=9, on_any=True), [out_of_memory(3)] * 2).restarts
 
 
-def test_without_restarts_the_job_ends() -> None:
+def test_what_a_cause_and_the_user_say_decides() -> None:
+    """Without restarts the job ends; an unknown cause, or one that can be helped, is restarted."""
     assert not decide(Restarts(), [failed()]).restarts
-
-
-def test_a_cause_that_is_not_known_is_restarted() -> None:
     found = decide(Restarts(most=2), [failed()])
     assert (found.restarts, found.why, found.wait_s) == (True, "restart 1 of 2", 0.0)
-
-
-def test_a_cause_that_a_restart_can_help_is_restarted() -> None:
     assert decide(Restarts(most=1), [failed(cause="node-lost", retryable=True)]).restarts
-
-
-def test_a_cause_that_a_restart_does_not_help_ends_the_job() -> None:
     found = decide(Restarts(most=9), [failed(cause="missing-module", retryable=False)])
     assert not found.restarts
     assert "missing-module" in found.why and "--restart-on any" in found.why
-
-
-def test_any_cause_is_restarted_if_the_user_says_so() -> None:
     rule = Restarts(most=1, on_any=True)
     assert decide(rule, [failed(cause="missing-module", retryable=False)]).restarts
-
-
-def test_a_status_that_is_not_to_be_tried_ends_the_job_whatever_the_cause() -> None:
     rule = Restarts(most=9, on_any=True, never_status=(93,))
     assert not decide(rule, [failed(status=93, retryable=True)]).restarts
     assert decide(rule, [failed(status=92, retryable=True)]).restarts
 
 
-def test_the_budget_of_the_job_ends() -> None:
+def test_budgets_end_and_begin_anew() -> None:
+    """That of the job, of each cause, by status where it is not known; anew after a time without failures."""
     rule = Restarts(most=2)
     assert [decide(rule, [failed()] * count).restarts for count in (1, 2, 3)] == [True, True, False]
-
-
-def test_each_cause_has_a_budget() -> None:
     rule = Restarts(most=20, per_cause=1)
     oom, lost = failed(cause="host-oom"), failed(cause="node-lost")
     assert decide(rule, [oom, lost]).restarts
     assert not decide(rule, [oom, lost, oom]).restarts
-
-
-def test_causes_that_are_not_known_are_told_apart_by_status() -> None:
     rule = Restarts(most=20, per_cause=1)
     assert decide(rule, [failed(status=3), failed(status=4)]).restarts
     assert not decide(rule, [failed(status=3), failed(status=3)]).restarts
-
-
-def test_budgets_begin_anew_after_a_time_without_failures() -> None:
     rule = Restarts(most=2, per_cause=2, reset_after_s=3600)
     quick, long = failed(), failed(lasted_s=3600)
     assert not decide(rule, [quick, quick, quick]).restarts

@@ -82,20 +82,15 @@ def test_restarts_that_are_given_back_are_said() -> None:
 # --- the last screen
 
 
-def test_equal_attempts_in_a_row_are_one_line_with_the_code_of_the_cause() -> None:
+def test_attempts_are_summed_up() -> None:
+    """Equal ones in a row are a line, what is not shown is counted, and times add up."""
     lines = screen(*(failed(number) for number in range(7)), count=8)
     assert lines[1] == "  attempts 0-6: 1.0 s on average, rank 1 on vm was killed by SIGKILL [killed]"
     assert lines[2].startswith("  attempt 7: ") and "long text" not in "".join(lines)
-
-
-def test_attempts_that_are_not_shown_are_counted() -> None:
     mixed = [failed(number, status=number + 1, cause="", what=f"number {number}") for number in range(26)]
     lines = screen(*mixed, count=27)
     assert lines[1] == "  18 earlier attempts are not shown"
     assert len([line for line in lines if line.startswith("  attempt ")]) == SHOWN_MAX + 1
-
-
-def test_the_parts_of_the_time_add_up() -> None:
     (line,) = [
         one for one in screen(failed(lasted_s=0.041), count=2, began_s=-0.0123, end_s=2.1) if "time:" in one
     ]
@@ -107,49 +102,33 @@ def test_the_parts_of_the_time_add_up() -> None:
     whole = parts.pop("in all")
     assert whole == pytest.approx(sum(parts.values())) and whole == pytest.approx(2.112, abs=0.002), line
     assert parts["in attempts"] == pytest.approx(0.141) and parts["start"] == pytest.approx(0.012)
-
-
-def test_times_count_attempts_that_are_not_remembered() -> None:
     lines = screen(*(failed(number) for number in range(1500)), count=1501, end_s=3001.0)
     assert lines[0] == "1501 attempts, 1500 failed (1500 x killed); exit status 0"
     assert "1501.0 s in attempts" in lines[-2 if "bad" in lines[-1] else -1]
 
 
 def test_one_attempt_has_no_summary_but_its_bad_node() -> None:
+    """Also of a job that succeeds; nothing to tell is nothing."""
     (line,) = screen(failed(cause="node-lost"), count=1)
     assert line == "bad nodes: vm (1 x node-lost)"
-
-
-def test_a_job_that_succeeds_at_once_names_its_unhealthy_node() -> None:
     history = History("", keep([]))
     history.noted.append(failed(cause="unhealthy", machine="slurm:gpu-3"))
     lines = history.summarize(1, 0, 0, S, 0, is_alone=False).splitlines()
     assert lines == ["bad nodes: vm (1 x unhealthy)", "  to avoid them: sbatch --exclude=gpu-3"]
-
-
-def test_nothing_to_tell_is_nothing() -> None:
     assert History("", keep([])).summarize(1, 0, 0, S, 0, is_alone=False) == ""
 
 
 # --- bad nodes
 
 
-def test_an_exit_status_without_a_cause_says_nothing_about_a_node() -> None:
+def test_nodes_are_blamed_for_what_is_theirs() -> None:
+    """Repeated failures from outside, not a status without a cause; by rank where names are shared."""
     assert find_bad([failed(number, cause="", status=3) for number in range(3)], is_alone=False) == []
-
-
-def test_repeated_failures_from_outside_do() -> None:
     (bad,) = find_bad([failed(0), failed(1, cause="", status=3), failed(2)], is_alone=False)
     assert str(bad) == "vm (2 x killed)"
-
-
-def test_nodes_that_share_a_host_name_are_named_by_rank() -> None:
     attempts = [failed(0, cause="node-lost"), failed(1, cause="gpu-xid", node=2)]
-    bad = find_bad(attempts, is_alone=False, shared=frozenset({"vm"}))
-    assert list(render_bad(bad)) == ["bad nodes: node 1 (vm) (1 x node-lost), node 2 (vm) (1 x gpu-xid)"]
-
-
-def test_a_node_that_has_changed_its_rank_is_one_node() -> None:
+    several = find_bad(attempts, is_alone=False, shared=frozenset({"vm"}))
+    assert list(render_bad(several)) == ["bad nodes: node 1 (vm) (1 x node-lost), node 2 (vm) (1 x gpu-xid)"]
     attempts = [failed(0, cause="node-lost"), failed(1, cause="gpu-xid", node=2)]
     (bad,) = find_bad(attempts, is_alone=False)
     assert str(bad) == "vm (1 x node-lost, 1 x gpu-xid)"

@@ -28,20 +28,15 @@ def test_the_first_nodes_have_their_ranks(rank: int) -> None:
     assert found.allocation.spare is None and found.peers is not None and found.peers.index == rank
 
 
-def test_a_spare_node_is_planned_as_the_last_one_and_says_so() -> None:
+def test_a_spare_node_waits_and_takes_a_seat() -> None:
+    """It is planned as the last one, says so, and has the rank of the lost one; hosts follow."""
     found = plan(4)
     assert (found.allocation.spare, found.topology.node_count, found.topology.world_size) == (4, 4, 8)
     assert found.peers is not None and (found.peers.index, found.peers.spare_count) == (4, 1)
     assert any("node 4 is a spare node" in note for note in found.notes)
-
-
-def test_a_spare_node_with_a_seat_has_the_rank_of_the_lost_one() -> None:
     found = plan(4, {4: 2})
     assert (found.topology.node_rank, found.allocation.spare) == (2, None)
     assert [place.rank for place in found.topology.places] == [4, 5]
-
-
-def test_hosts_follow_the_seats() -> None:
     found = plan(4, {4: 2}, hosts=HOSTS)
     assert found.allocation.hosts == ("10.0.0.4", "10.0.0.5", "10.0.0.8", "10.0.0.7")
 

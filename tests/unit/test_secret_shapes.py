@@ -118,27 +118,14 @@ def test_a_short_signature_outside_an_address_is_hidden_if_it_looks_like_one(sha
     ] == []
 
 
-def test_keys_in_a_list_are_hidden_if_they_look_like_keys() -> None:
-    """Of a variable that may as well have the names of columns."""
-    assert MIXED not in redact(f"MY_KEYS=a,{MIXED}") and HEX40 not in redact(f"MY_KEYS={HEX40},a")
-
-
-def test_ordinary_line_loses_nothing() -> None:
-    """Losses, shapes, sums, tokens of text and words that begin like a secret's name stay."""
-    assert [redact(line) for line in LINES] == LINES
-
-
 @pytest.mark.slow
-def test_documents_and_goldens_lose_next_to_nothing() -> None:
-    """What this project itself says and prints; an entry more here needs a reason."""
+def test_ordinary_text_loses_next_to_nothing() -> None:
+    """Losses, sums, words that begin like a secret's name, and what this project says."""
+    # Losses, shapes, sums, tokens of text and words that begin like a secret's name stay.
+    assert [redact(line) for line in LINES] == LINES
+    # What this project itself says and prints; an entry more here needs a reason.
     listed = [
-        "git",
-        "ls-files",
-        "docs",
-        "examples",
-        "tests/golden",
-        "README.md",
-        "CHANGELOG.md",
+        *("git", "ls-files", "docs", "examples", "tests/golden", "README.md", "CHANGELOG.md"),
         "SECURITY.md",
     ]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -168,11 +155,14 @@ def test_rest_of_a_private_key_is_hidden(join: str, first: int) -> None:
     assert shown.startswith("error: bad key\n") and shown.endswith("\nand what follows")
 
 
-def test_last_lines_of_a_private_key_are_hidden() -> None:
-    """One line and the end of the frame are enough, too."""
+def test_the_rest_and_the_last_lines_of_a_private_key_are_hidden() -> None:
+    """Keys in a list, and what a list leaves open, are known."""
+    # One line and the end of the frame are enough, too.
     end = "-----END RSA PRIVATE" + " KEY-----"
     assert redact(f"a b: c\nAb3d\nAA==\n{end}\nd") == f"a b: c\n{MARKER}\n{MARKER}\n{end}\nd"
     assert KEY[1] not in redact(f"{KEY[1]}\\n{end}\\n")
+    # Of a variable that may as well have the names of columns.
+    assert MIXED not in redact(f"MY_KEYS=a,{MIXED}") and HEX40 not in redact(f"MY_KEYS={HEX40},a")
 
 
 @pytest.mark.parametrize(
@@ -282,8 +272,9 @@ def test_what_comes_from_outside_is_cut_after_its_secrets_are_taken_out(place: i
     assert [one for one in shown if PLAIN[:4] in redact(str(one))] == []
 
 
-def test_a_variable_with_a_secrets_name_is_hidden_as_a_whole() -> None:
-    """Its value may have blanks and quotes, and look like nothing."""
+def test_a_variable_and_a_long_line_are_quoted_safely(tmp_path: Path) -> None:
+    """One with a secret's name as a whole, a line of a hostfile short."""
+    # Its value may have blanks and quotes, and look like nothing.
     for name in ("OTEL_EXPORTER_OTLP_HEADERS", "MY_TOKEN", "DB_PASS"):
         setting = Setting(name, "a 'b", "typed")
         assert plan_json.describe_setting(setting, {name: "c d"}) == {
@@ -293,10 +284,7 @@ def test_a_variable_with_a_secrets_name_is_hidden_as_a_whole() -> None:
             "inherited": MARKER,
             "kept": False,
         }
-
-
-def test_a_long_line_of_a_hostfile_is_quoted_short(tmp_path: Path) -> None:
-    """The message names the line, quotes little of it, and none of its secrets."""
+    # The message names the line, quotes little of it, and none of its secrets.
     (tmp_path / "hosts").write_text("password" * 12_500 + "\n")
     with pytest.raises(UsageError) as caught:
         read_hostfile(str(tmp_path / "hosts"), "--hostfile", Host())
@@ -307,53 +295,19 @@ HOSTILE = [
     *(
         "Ab3/",
         "Ab3/" * 16 + "\n",
-        '"',
-        "'",
-        "=",
-        "{",
-        "[",
-        "(",
-        "\\",
-        '"\\"',
-        "&",
-        ";",
-        " ",
-        "\n",
-        "a",
-        "A",
-        "0",
-        "-",
+        *('"', "'", "=", "{", "[", "(", "\\", '"\\"', "&", ";", " ", "\n", "a", "A", "0", "-"),
     ),
     *(
-        "password",
-        "password=",
-        'password="',
-        "password='",
-        'password=\\"',
-        'password: ["',
-        "--token ",
+        *("password", "password=", 'password="', "password='", 'password=\\"', 'password: ["', "--token "),
         "--token \\\n",
     ),
     *(
-        "<token>",
-        "<token ",
-        "auth=(",
-        "auth={",
-        "{user:a,password:",
-        "password: |\n  ",
-        "  password: |\n  ",
-        "name: pass\n",
+        *("<token>", "<token ", "auth=(", "auth={", "{user:a,password:", "password: |\n  "),
+        *("  password: |\n  ", "name: pass\n"),
     ),
     *(
-        '"name": "pass", "value": "',
-        "://",
-        "://:",
-        "://a:b",
-        "http://a",
-        "//a:",
-        "%3a%2f%2fa%3ab",
-        "eyJ",
-        "eyJaaaaaaaa.",
+        *('"name": "pass", "value": "', "://", "://:", "://a:b", "http://a", "//a:", "%3a%2f%2fa%3ab"),
+        *("eyJ", "eyJaaaaaaaa."),
     ),
     *("key=", "key=aA1", "bearer ", "bearer%20", "bearer 1", "basic ", "sig=", "cookie:", "identified by '"),
     *(
@@ -362,74 +316,34 @@ HOSTILE = [
         "Ab3/\n-----END PRIVATE" + " KEY-----\n",
     ),
     *(
-        "curl ",
-        "curl -u a:b ",
-        "sshpass 'a ",
-        "wandb login ",
-        "set token ",
-        "config set token ",
+        *("curl ", "curl -u a:b ", "sshpass 'a ", "wandb login ", "set token ", "config set token "),
         "login a password ",
     ),
     *(
-        "h:5432:b:c:",
-        "a.",
-        "\\n",
-        "\\nAb3",
-        "SK",
-        "==",
-        "MIIC",
-        "AKIA",
-        "xoxb-",
-        "8Q~",
-        "session_id:",
+        *("h:5432:b:c:", "a.", "\\n", "\\nAb3", "SK", "==", "MIIC", "AKIA", "xoxb-", "8Q~", "session_id:"),
         "worker-0.svc,",
     ),
     *(
-        "Authorization: ",
-        "0123456789abcdef",
-        MARKER,
-        "token= ",
-        "%3D",
-        '\\\\\\"',
-        "pass -> ",
-        "token: str = ",
-        "ghp_",
+        *("Authorization: ", "0123456789abcdef", MARKER, "token= ", "%3D", '\\\\\\"', "pass -> "),
+        *("token: str = ", "ghp_"),
     ),
     *(
-        "secrets: [",
-        "secrets: [a, ",
-        "secrets={a:b,",
-        "password=f(",
-        "secrets:\n  a: b\n",
+        *("secrets: [", "secrets: [a, ", "secrets={a:b,", "password=f(", "secrets:\n  a: b\n"),
         "[secrets]\na = b\n",
     ),
     *(
-        "password: |\n\n  ",
-        "value=a ",
-        "<name>token</name><value>",
-        "<password><![CDATA[",
-        "echo a | ",
+        *("password: |\n\n  ", "value=a ", "<name>token</name><value>", "<password><![CDATA[", "echo a | "),
         "<<<",
     ),
     *(
-        "--token\n",
-        "- --token\n- ",
-        "--token\na",
-        "A_TOKENS=a,",
-        "api_keys=",
-        "?sig=",
-        "passwd ",
+        *("--token\n", "- --token\n- ", "--token\na", "A_TOKENS=a,", "api_keys=", "?sig=", "passwd "),
         "passwd A\n",
     ),
     *("ssh-keygen -N ", "secret: in ", "A_KEYS=a,", "A_TOKENS=", "&sig=a"),
     *("\\u0022", "%25", "\x1b[", "\x1b]", "&quot;", "\\\n ", "\u200b", "cookie':'", "set A_TOKEN ", "/bot1:"),
     *(
-        "mysql -p'a' ",
-        "vault kv put a b=c ",
-        "authorization: aws a=b",
-        "npm config password ",
-        "tcp://a:b",
-        "$6$",
+        *("mysql -p'a' ", "vault kv put a b=c ", "authorization: aws a=b", "npm config password "),
+        *("tcp://a:b", "$6$"),
     ),
 ]
 

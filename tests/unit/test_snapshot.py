@@ -215,17 +215,16 @@ def test_what_is_no_snapshot_is_refused_by_name(text: str, tmp_path: Path) -> No
         read_snapshot(str(tmp_path / "missing.json"))
 
 
-def test_a_refusal_quotes_a_limited_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_and_findings_quote_a_limited_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Who gets a snapshot from somebody else finds the beginning of a value in the log, not all of it."""
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"environ": {}, "version": "x" * (1 << 20)}))
     assert main(["plan", "--replay", str(path)]) == EXIT_USAGE
     assert "bad-snapshot" in (told := capsys.readouterr().err)
     assert len(told) < 1 << 16
-
-
-def test_a_finding_quotes_a_limited_part() -> None:
-    """The same of what the checks find in it."""
+    # The same of what the checks find in it.
     finding = Finding("mpi", WARNING, "mpiruns on PATH", "one", "/opt/mpi/" + "x" * (1 << 20), "a fix")
     assert "/opt/mpi/" in (told := render_finding(finding))
     assert len(told) < 1 << 16

@@ -169,25 +169,20 @@ def test_the_fix_follows_from_what_nccl_says(line: str, network: Network, fix: s
     assert fix in compare(network, listen(log)).fix
 
 
-def test_a_plugin_that_nobody_knows_is_no_failure() -> None:
-    """It may be just what the user wants; nothing is claimed."""
+def test_what_nobody_knows_is_claimed_of_nothing() -> None:
+    """An unknown plugin is no failure, libfabric over TCP is no EFA, what is no port is none."""
+    # It may be just what the user wants; nothing is claimed.
     found = compare(INFINIBAND, listen("h:1:1 [0] NCCL INFO Using network Rockport"))
     assert (found.holds, found.fix) == (None, "")
     assert "NET/Rockport: a network that cannot be compared" in found.text
-
-
-def test_libfabric_over_tcp_is_no_efa() -> None:
-    """The plugin alone is no proof: it falls back to sockets of its own."""
+    # The plugin alone is no proof: it falls back to sockets of its own.
     log = "h:1:1 [0] NCCL INFO NET/OFI Selected Provider is tcp;ofi_rxm\nh:1:1 [0] NCCL INFO Using network AWS Libfabric"
     found = compare(Network("efa", "", 2), listen(log))
     assert (found.holds, found.text) == (
         False,
         "expected 2 EFA ports, NCCL uses NET/AWS Libfabric (provider tcp;ofi_rxm)",
     )
-
-
-def test_what_is_no_port_is_none() -> None:
-    """From 2.27 on the line comes without a port, too."""
+    # From 2.27 on the line comes without a port, too.
     log = "h:1:1 [0] NCCL INFO NET/IB : Using [RO]; OOB :\nh:1:1 [0] NCCL INFO Using network Socket"
     assert listen(log) == Spoken("Socket")
 

@@ -46,20 +46,6 @@ Current thread 0x00007f7634d14b80 [python] (most recent call first):
 """
 
 
-def test_the_main_thread_of_a_dump_comes_first() -> None:
-    """faulthandler writes the oldest thread last, with a name in brackets since Python 3.14."""
-    main, other = parse_faulthandler(DUMP)
-    assert main.frames == (Frame("<string>", 12, 'work "quoted"'), Frame("/job/train.py", 2, "<module>"))
-    assert other.frames[0] == Frame("/job/load.py", 3, "fetch")
-
-
-def test_of_a_hundred_threads_the_one_that_answered_stands_for_the_process() -> None:
-    """faulthandler stops after 100 threads, and the main one would come after them."""
-    head, _, tail = DUMP.partition("\n\n")
-    text = f"{tail}\n{head}\n...\n"
-    assert parse_faulthandler(text)[0].frames[0].function == 'work "quoted"'
-
-
 @pytest.mark.parametrize("text", ["", "\n", "Fatal\n", '  File "a", line 1 in b\n', "Thread 0x1 (most"])
 def test_what_is_no_dump_has_no_threads(text: str) -> None:
     """The file belongs to the process, which may have written anything."""
@@ -73,8 +59,17 @@ def test_what_py_spy_would_not_write_is_refused(text: str) -> None:
         parse_py_spy(text)
 
 
-def test_the_main_thread_of_py_spy_comes_first() -> None:
-    """py-spy names it."""
+def test_the_main_thread_comes_first() -> None:
+    """Of a dump, of one that stops after a hundred threads, and of py-spy."""
+    # faulthandler writes the oldest thread last, with a name in brackets since Python 3.14.
+    main, other = parse_faulthandler(DUMP)
+    assert main.frames == (Frame("<string>", 12, 'work "quoted"'), Frame("/job/train.py", 2, "<module>"))
+    assert other.frames[0] == Frame("/job/load.py", 3, "fetch")
+    # faulthandler stops after 100 threads, and the main one would come after them.
+    head, _, tail = DUMP.partition("\n\n")
+    text = f"{tail}\n{head}\n...\n"
+    assert parse_faulthandler(text)[0].frames[0].function == 'work "quoted"'
+    # py-spy names it.
     frame = {"filename": "/job/train.py", "line": 7, "name": "train"}
     items = [
         {"thread_name": name, "os_thread_id": 5, "frames": [frame]} for name in ("loader", None, "MainThread")
@@ -133,18 +128,33 @@ def test_a_place_is_the_few_frames_that_one_looks_for(
     assert spot.render(call) == expected
 
 
-def test_the_one_that_is_not_in_the_collective_is_named() -> None:
-    """Ranks in one place are one line; whoever is elsewhere is what they wait for."""
+@pytest.mark.parametrize(
+    ("lines_of_ranks", "world_size", "expected"),
+    [
+        ((47, 52), 2, "they wait in different collective calls for each other"),
+        ((47, 47), 2, "a GPU does not answer, or it waits for more processes than the 2 of this job"),
+        ((47, 47), 4, "all ranks of this node have reached this call"),
+        ((47, 47), None, "all ranks of this node have reached this call"),
+    ],
+)
+def test_where_all_wait_for_others_it_is_said_what_follows(
+    lines_of_ranks: tuple[int, int], world_size: int | None, expected: str
+) -> None:
+    """Different calls, a lost network, or another node: three things to look at."""
+    answers = [answer(rank, ALL_REDUCE, script(line)) for rank, line in enumerate(lines_of_ranks)]
+    assert expected in render_report(answers, world_size)[-1]
+
+
+def test_the_rank_that_differs_is_named() -> None:
+    """It is not in the collective; several are all named; without one the minority is pointed at."""
+    # Ranks in one place are one line; whoever is elsewhere is what they wait for.
     waiting = [answer(rank, ALL_REDUCE, WRAPPER, script(47), call="futex") for rank in (0, 2, 3)]
     lines = render_report([*waiting, answer(1, script(40), RECORD, call="clock_nanosleep")])
     assert lines == [
         "ranks 0, 2-3 wait in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47",
         "rank 1 waits in sleep (train.py:40 in train): probably the one that the others wait for",
     ]
-
-
-def test_several_that_are_missing_are_all_named() -> None:
-    """Also one that gives no stack."""
+    # Also one that gives no stack.
     lines = render_report(
         [
             answer(0, ALL_REDUCE, script(47)),
@@ -158,39 +168,12 @@ def test_several_that_are_missing_are_all_named() -> None:
         "probably those that the others wait for",
         f"for Python stacks {TO_ARM}",
     ]
-
-
-@pytest.mark.parametrize(
-    ("lines_of_ranks", "world_size", "expected"),
-    [
-        ((47, 52), 2, "they wait in different collective calls for each other"),
-        (
-            (47, 47),
-            2,
-            "a GPU does not answer, or it waits for more processes than the 2 of this job",
-        ),
-        ((47, 47), 4, "all ranks of this node have reached this call"),
-        ((47, 47), None, "all ranks of this node have reached this call"),
-    ],
-)
-def test_where_all_wait_for_others_it_is_said_what_follows(
-    lines_of_ranks: tuple[int, int], world_size: int | None, expected: str
-) -> None:
-    """Different calls, a lost network, or another node: three things to look at."""
-    answers = [answer(rank, ALL_REDUCE, script(line)) for rank, line in enumerate(lines_of_ranks)]
-    assert expected in render_report(answers, world_size)[-1]
-
-
-def test_without_a_collective_the_minority_is_pointed_at_and_nothing_more() -> None:
-    """On a GPU the wait shows in the script's own line; two ranks in two places prove nothing."""
+    # On a GPU the wait shows in the script's own line; two ranks in two places prove nothing.
     lines = render_report([answer(0, script(60)), answer(1, script(60)), answer(2, script(40))])
     assert lines[-1] == "rank 2 waits in train (train.py:40): not where the others are"
     lines = render_report([answer(0, script(60)), answer(1, script(40))])
     assert lines == ["rank 0 waits in train (train.py:60)", "rank 1 waits in train (train.py:40)"]
-
-
-def test_who_imports_a_package_of_collectives_waits_for_nobody() -> None:
-    """Two ranks that are slow to import torch.distributed are in two places, which proves nothing."""
+    # Two ranks that are slow to import torch.distributed are in two places, which proves nothing.
     body = Frame(ALL_REDUCE.file, 1, "<module>")
     lines = render_report([answer(0, SELECT, body, script(1)), answer(1, body, script(1))], 2)
     assert len(lines) == 2 and not any("they wait" in line for line in lines)
@@ -216,15 +199,6 @@ BACKWARD = (
 """Of a rank that waits for the gradients of others, as recorded with DistributedDataParallel, torch 2.13."""
 
 
-def test_a_rank_in_its_backward_pass_waits_for_others() -> None:
-    """The engine reduces gradients in C++: nothing of torch.distributed is on the stack."""
-    lines = render_report([answer(0, *BACKWARD, script(9), call="futex"), answer(1, script(4), call="poll")])
-    assert lines[1] == "rank 1 waits in poll (train.py:4 in train): probably the one that the others wait for"
-    hook = script(30, "on_gradient")  # the user's own code, called by the engine
-    lines = render_report([answer(0, *BACKWARD, script(9)), answer(1, hook, *BACKWARD, script(9))])
-    assert lines[1].startswith("rank 1 waits in on_gradient (train.py:30): probably")
-
-
 def test_inside_of_one_call_ranks_may_wait_in_different_places() -> None:
     """Rank 0 has the store to which the others connect: recorded with torch 2.13, one rank of four absent."""
     rendezvous, c10d = f"{SITE}torch/distributed/rendezvous.py", ALL_REDUCE.file
@@ -244,8 +218,15 @@ def test_inside_of_one_call_ranks_may_wait_in_different_places() -> None:
     ]
 
 
-def test_an_agent_of_torch_waits_for_its_processes_and_for_no_other_rank() -> None:
-    """Its frames are in torch.distributed, too."""
+def test_who_waits_is_known_by_its_frames() -> None:
+    """A rank in its backward pass waits for others; an agent of torch for its processes."""
+    # The engine reduces gradients in C++: nothing of torch.distributed is on the stack.
+    lines = render_report([answer(0, *BACKWARD, script(9), call="futex"), answer(1, script(4), call="poll")])
+    assert lines[1] == "rank 1 waits in poll (train.py:4 in train): probably the one that the others wait for"
+    hook = script(30, "on_gradient")  # the user's own code, called by the engine
+    lines = render_report([answer(0, *BACKWARD, script(9)), answer(1, hook, *BACKWARD, script(9))])
+    assert lines[1].startswith("rank 1 waits in on_gradient (train.py:30): probably")
+    # Its frames are in torch.distributed, too.
     agent = Frame(f"{SITE}torch/distributed/elastic/agent/server/api.py", 923, "_invoke_run")
     lines = render_report([answer(0, agent, pid=1), answer(0, ALL_REDUCE, script(47), pid=2)], 1)
     assert lines[0].startswith("rank 0 waits in all_reduce")
@@ -280,8 +261,7 @@ def test_the_file_shows_all_threads_and_obeys_no_escape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [([3], "rank 3"), ([0, 1], "ranks 0-1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5-6, 9")],
+    ("ranks", "expected"), [([3], "rank 3"), ([0, 1], "ranks 0-1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5-6, 9")]
 )
 def test_ranks_are_short(ranks: list[int], expected: str) -> None:
     """A thousand ranks fit on a line."""

@@ -58,23 +58,12 @@ def test_a_warning_does_not_explain_a_signal(code: int) -> None:
     assert codes(find_causes(death(-9, warned + oom), UNKNOWN, EMPTY_HOST)) == ["out-of-memory"]
 
 
-def test_an_exception_comes_before_a_signal() -> None:
-    """mpirun kills the others with a signal after one has raised an exception."""
-    text = raised("ValueError: no") + "mpirun noticed that process rank 1 exited on signal 9 (Killed).\n"
-    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
-
-
 @pytest.mark.parametrize(
     "prefix",
     [
-        "",
-        "[rank3]: ",
-        "[1,3]<stderr>:",
-        "2025-01-30 18:11:28,123 ERROR ",
-        "[2025-01-30 18:11:28] [ERROR] ",
-        "E0409 07:28:49.530000 1359 train.py:7] ",
-        "(RayTrainWorker pid=71, ip=10.0.0.4) ",
-        "2025-01-30 18:11:28 | ERROR    | ",
+        *("", "[rank3]: ", "[1,3]<stderr>:", "2025-01-30 18:11:28,123 ERROR "),
+        *("[2025-01-30 18:11:28] [ERROR] ", "E0409 07:28:49.530000 1359 train.py:7] "),
+        *("(RayTrainWorker pid=71, ip=10.0.0.4) ", "2025-01-30 18:11:28 | ERROR    | "),
     ],
 )
 def test_an_exception_whose_traceback_is_lost_is_read(prefix: str) -> None:
@@ -100,8 +89,12 @@ def test_a_line_about_an_exception_is_none(line: str) -> None:
     assert read_last_output(f"{line}\nepoch 4\n".encode(), None).exception == ""
 
 
-def test_an_exception_of_a_starter_does_not_hide_the_childs() -> None:
-    """accelerate and others raise CalledProcessError below the traceback of their child."""
+def test_an_exception_comes_before_what_follows_from_it() -> None:
+    """mpirun's signals, and the CalledProcessError of a starter."""
+    # mpirun kills the others with a signal after one has raised an exception.
+    text = raised("ValueError: no") + "mpirun noticed that process rank 1 exited on signal 9 (Killed).\n"
+    assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["python-exception"]
+    # accelerate and others raise CalledProcessError below the traceback of their child.
     theirs = raised(
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1."
     )

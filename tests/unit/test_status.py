@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
-from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.members import Members
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
@@ -61,33 +59,6 @@ ANYTHING = st.recursive(
 # --- the table
 
 
-def test_a_row_has_all_that_is_known() -> None:
-    """CPU use is of the time between two views."""
-    later = {**NODE, "at_s": 102.0, "ranks": [{**RANK, "cpu_s": 13.0}]}
-    lost: Message = {"node": 1, "why": "it is lost"}
-    before, after = (make_view([{"node": 0, "answer": answer}, lost]) for answer in (NODE, later))
-    head, _, row, silent, event = render_text(with_cpu(before, after)).splitlines()
-    assert head == "python train.py · 2 nodes · 1 of 2 ranks run · 12:34"
-    cells = [cell for cell in row.split("  ") if cell]
-    assert [cell.strip() for cell in cells] == [
-        *("0", "gpu-0", "0", "812", "running"),
-        *("150 %", "3 GiB", "97 %", "60/80 GiB", "2 min ago"),
-    ]
-    assert [cell.strip() for cell in silent.split("  ") if cell][:5] == ["1", "-", "-", "-", "it is lost"]
-    assert event == "node 0, 5 s ago: all 2 nodes are here"
-
-
-def test_nodes_that_wait_for_a_restart_are_one_state() -> None:
-    """Only node 0 knows for how long."""
-    states = ("waits 9.9 s for restart 2", "waits for restart 2")
-    answers = [
-        {"node": node, "answer": {**NODE, "state": state, "attempt": 1, "restarts": 5, "ranks": []}}
-        for node, state in enumerate(states)
-    ]
-    head = render_text(make_view(answers)).splitlines()[0]
-    assert head.endswith("0 of 2 ranks run · 12:34 · waits 9.9 s for restart 2")
-
-
 RANKS: list[Message] = [
     {**RANK, "rank": 0, "cpu_percent": 20.0, "memory_bytes": 900 << 20, "silence_s": 1.0},
     {**RANK, "rank": 1, "cpu_percent": 100.0, "memory_bytes": 2 * GIB, "silence_s": 90.0, "state": "stopped"},
@@ -98,11 +69,7 @@ RANKS: list[Message] = [
 @pytest.mark.parametrize(
     ("by", "ranks"),
     [
-        ("node", "012"),
-        ("cpu", "102"),
-        ("memory", "102"),
-        ("last output", "102"),
-        ("state", "102"),
+        *(("node", "012"), ("cpu", "102"), ("memory", "102"), ("last output", "102"), ("state", "102")),
         ("GPU", "012"),
     ],
 )
@@ -157,14 +124,33 @@ def test_keys_scroll_sort_and_leave() -> None:
     assert press(screen, "q", 40, 10).has_quit
 
 
-def test_little_memory_is_not_none() -> None:
-    """A small rank takes MiB: 0 GiB would look as if nobody had measured."""
+def test_a_row_and_a_headline_have_all_that_is_known() -> None:
+    """CPU of the time between two views; nodes that wait for a restart are one state."""
+    # CPU use is of the time between two views.
+    later = {**NODE, "at_s": 102.0, "ranks": [{**RANK, "cpu_s": 13.0}]}
+    lost: Message = {"node": 1, "why": "it is lost"}
+    before, after = (make_view([{"node": 0, "answer": answer}, lost]) for answer in (NODE, later))
+    head, _, row, silent, event = render_text(with_cpu(before, after)).splitlines()
+    assert head == "python train.py · 2 nodes · 1 of 2 ranks run · 12:34"
+    cells = [cell for cell in row.split("  ") if cell]
+    assert [cell.strip() for cell in cells] == [
+        *("0", "gpu-0", "0", "812", "running"),
+        *("150 %", "3 GiB", "97 %", "60/80 GiB", "2 min ago"),
+    ]
+    assert [cell.strip() for cell in silent.split("  ") if cell][:5] == ["1", "-", "-", "-", "it is lost"]
+    assert event == "node 0, 5 s ago: all 2 nodes are here"
+    # Only node 0 knows for how long.
+    states = ("waits 9.9 s for restart 2", "waits for restart 2")
+    answers = [
+        {"node": node, "answer": {**NODE, "state": state, "attempt": 1, "restarts": 5, "ranks": []}}
+        for node, state in enumerate(states)
+    ]
+    head = render_text(make_view(answers)).splitlines()[0]
+    assert head.endswith("0 of 2 ranks run · 12:34 · waits 9.9 s for restart 2")
+    # A small rank takes MiB: 0 GiB would look as if nobody had measured.
     small = {**NODE, "ranks": [{**RANK, "memory_bytes": 9 << 20}]}
     assert "  9 MiB  " in render_text(make_view([{"node": 0, "answer": small}]))
-
-
-def test_a_job_that_does_not_tell_its_command_has_a_headline() -> None:
-    """Nobody has to guess what a question mark stands for."""
+    # Nobody has to guess what a question mark stands for.
     waiting = {**NODE, "command": "", "ranks": [], "state": "waits for the other nodes"}
     head = render_text(make_view([{"node": 0, "answer": waiting}])).splitlines()[0]
     assert head == "1 node · 0 of 2 ranks run · 12:34 · waits for the other nodes"
@@ -219,14 +205,6 @@ def make_answer(rank: int, *, threads: int = 1, depth: int = 3, width: int = 10)
     return Answer(rank, 100 + rank, command="python train.py", state="S", is_python=True, threads=named)
 
 
-def test_stacks_come_back_as_they_were() -> None:
-    """Of all threads, if that was asked for; of the main ones else."""
-    answers = [make_answer(rank, threads=2) for rank in range(4)]
-    whole = pack(answers, threads=True)
-    assert unpack(json.loads(json.dumps(whole))) == answers and whole["cut"] is False
-    assert [len(one.threads) for one in unpack(pack(answers, threads=False))] == [1] * 4
-
-
 @pytest.mark.parametrize(("count", "threads", "depth"), [(1, 20, 80), (16, 20, 80), (256, 2, 10)])
 @pytest.mark.parametrize("width", [10, pytest.param(5000, marks=pytest.mark.thorough)])
 def test_stacks_are_never_too_long(count: int, threads: int, depth: int, width: int) -> None:
@@ -237,8 +215,14 @@ def test_stacks_are_never_too_long(count: int, threads: int, depth: int, width: 
     assert all(answer.frames for answer in unpack(packed)) and unpack(packed)
 
 
-def test_the_same_stack_goes_once() -> None:
-    """192 ranks in one collective are no more than one, but for a line each."""
+def test_stacks_come_back_as_they_were_and_once() -> None:
+    """Of all threads, or of the main ones; 192 ranks in one collective are no more than one."""
+    # Of all threads, if that was asked for; of the main ones else.
+    answers = [make_answer(rank, threads=2) for rank in range(4)]
+    whole = pack(answers, threads=True)
+    assert unpack(json.loads(json.dumps(whole))) == answers and whole["cut"] is False
+    assert [len(one.threads) for one in unpack(pack(answers, threads=False))] == [1] * 4
+    # 192 ranks in one collective are no more than one, but for a line each.
     same = [Answer(**{**vars(make_answer(0, depth=90)), "rank": rank}) for rank in range(192)]
     packed = pack(same, threads=True)
     assert packed["cut"] is False and isinstance(packed["stacks"], list) and len(packed["stacks"]) == 1
@@ -397,8 +381,9 @@ def test_answers_that_nobody_asked_for_are_not_heard() -> None:
     assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="its answer is too long")]
 
 
-def test_a_node_that_asks_all_the_time_is_refused() -> None:
-    """Two questions at a time; others can ask meanwhile."""
+def test_questions_of_a_node_are_limited_by_kind() -> None:
+    """Two at a time; programs that take long keep nobody from asking for the status."""
+    # Two questions at a time; others can ask meanwhile.
     hub = FakeHub(4)
     for number in range(50):
         hub.ask(1, number)
@@ -406,23 +391,13 @@ def test_a_node_that_asks_all_the_time_is_refused() -> None:
     assert len(hub.take(Passed)) == 50 - ROUNDS_OF_ONE
     hub.ask(2, 1)
     assert len(hub.take(Ask)) == 4
-
-
-def test_programs_that_take_long_keep_nobody_from_asking_for_the_status() -> None:
-    """Each kind of question is counted on its own."""
+    # Each kind of question is counted on its own.
     hub = FakeHub(4)
     for number in range(50):
         hub.ask(1, number, "exec")
     hub.take(Ask)
     hub.ask(1, 50)
     assert len(hub.take(Ask)) == 4
-
-
-def test_a_hub_has_what_is_asked_of_it() -> None:
-    """The stand-in above has the hub's own names."""
-    assert callable(Coordinator.tell)
-    names = ("why_silent", "is_there", "is_behind")
-    assert [name for name in names if not callable(getattr(Members, name, None))] == []
 
 
 # --- planning
@@ -473,14 +448,12 @@ def test_without_a_token_no_program_of_a_person_runs_over_the_channel(nodes: tup
     assert told == [Reply(7, {"error": "no-token"})]
 
 
-def test_without_a_token_a_node_runs_a_program_of_its_own_user() -> None:
-    """Its socket is private; a spare node has no rank by which it could be meant."""
+def test_a_program_runs_with_a_token_or_at_its_own_user() -> None:
+    """Both ways with one; without one only on the node that was asked."""
+    # Its socket is private; a spare node has no rank by which it could be meant.
     assert ask_for((1,))[:2] == ([], [{"node": 1, "answer": {"status": 0}}, {"over": True}])
     assert ask_for((1,), is_spare=True)[1] == [{"error": "no-token"}, {"over": True}]
-
-
-def test_with_a_token_it_runs() -> None:
-    """Both ways."""
+    # Both ways.
     told, taken, hear = ask_for((0, 1), has_token=True)
     assert (told, taken) == ([Ask(1, "exec", argv=("true",), limit_s=1.0, nodes=(0, 1))], [])
     hear(Ask(7, "exec", argv=("true",), limit_s=1.0))

@@ -27,27 +27,6 @@ ROWS = [("WORLD_SIZE", "2", "one node x 2 per node"), ("RANK", "1024", "counted"
 TEXTS = st.text("ab 漢e\u0301-", max_size=40)
 
 
-def test_a_log_has_aligned_columns_and_no_codes() -> None:
-    assert lay_out(Paper(), HEAD, ROWS, right=("size",)) == [
-        " name         size   from",
-        " ─────────────────────────────────────────",
-        " WORLD_SIZE      2   one node x 2 per node",
-        " RANK         1024   counted",
-    ]
-
-
-def test_a_narrow_terminal_folds_the_widest_column() -> None:
-    assert lay_out(Paper(32), HEAD, ROWS, folds=("from",))[2:] == [
-        " WORLD_SIZE   2      one node x",
-        "                     2 per node",
-        " RANK         1024   counted",
-    ]
-
-
-def test_what_does_not_fold_is_cut() -> None:
-    assert lay_out(Paper(32), HEAD, ROWS)[2] == " WORLD_SIZE   2      one node x…"
-
-
 @given(TEXTS, st.integers(2, 30))
 def test_folding_loses_no_letter(text: str, width: int) -> None:
     """And no line is too wide, though some letters take two columns and some none."""
@@ -64,18 +43,6 @@ def test_a_table_is_as_wide_as_the_terminal_at_most(
     assert max(map(measure, lines)) <= max(width, 1 + 6 + 3 * LEAST)
 
 
-def test_a_column_of_many_letters_is_laid_out_at_once() -> None:
-    """A variable may have 128 KiB."""
-    (line, *_), rest = [list(fold("x" * 131072, 100)), ""]
-    assert line == "x" * 100 and not rest
-    assert len(lay_out(Paper(80), ("a", "b"), [("n", "y" * 131072)], folds=("b",))) > 1000
-
-
-def test_wide_letters_take_two_columns() -> None:
-    assert (measure("漢字"), measure("e\u0301"), measure("plain")) == (4, 1, 5)
-    assert cut("漢字漢字", 6) == "漢字…" and cut("plain", 5) == "plain"
-
-
 @pytest.mark.parametrize(
     ("paper", "painted"),
     [
@@ -90,12 +57,31 @@ def test_styles_are_those_of_the_terminal(paper: Paper, painted: str) -> None:
     assert paint(paper, "") == ""
 
 
-def test_styles_do_not_move_columns() -> None:
+def test_a_table_fits_the_terminal() -> None:
+    """Columns are aligned, the widest one is folded, and what does not fold is cut."""
+    assert lay_out(Paper(), HEAD, ROWS, right=("size",)) == [
+        " name         size   from",
+        " ─────────────────────────────────────────",
+        " WORLD_SIZE      2   one node x 2 per node",
+        " RANK         1024   counted",
+    ]
+    assert lay_out(Paper(32), HEAD, ROWS, folds=("from",))[2:] == [
+        " WORLD_SIZE   2      one node x",
+        "                     2 per node",
+        " RANK         1024   counted",
+    ]
+    assert lay_out(Paper(32), HEAD, ROWS)[2] == " WORLD_SIZE   2      one node x…"
+    assert (measure("漢字"), measure("e\u0301"), measure("plain")) == (4, 1, 5)
+    assert cut("漢字漢字", 6) == "漢字…" and cut("plain", 5) == "plain"
     paper = Paper(60, 24, True, True)
     lines = lay_out(paper, HEAD, ROWS, styles=[(BOLD, RED), ()], marked="size")
     assert [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in lines] == lay_out(
         Paper(60), HEAD, ROWS, marked="size"
     )
+    # A variable may have 128 KiB.
+    (line, *_), rest = [list(fold("x" * 131072, 100)), ""]
+    assert line == "x" * 100 and not rest
+    assert len(lay_out(Paper(80), ("a", "b"), [("n", "y" * 131072)], folds=("b",))) > 1000
 
 
 @pytest.mark.parametrize(

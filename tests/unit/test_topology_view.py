@@ -132,17 +132,17 @@ def test_any_machine_is_shown_without_a_traceback(snapshot: Json) -> None:
     assert all(line.isprintable() for line in render(view, "text").splitlines())
 
 
-def test_this_machine_is_shown(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
-    """Whatever it has, in every form, on standard output and in a file."""
+def test_this_machine_and_its_snapshot_are_shown(
+    capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    """In every form; also where no job can be planned."""
+    # Whatever it has, in every form, on standard output and in a file.
     for form in FORMS:
         assert main(["topology", "--format", form], {}) == 0
         printed = capfdbinary.readouterr().out.decode()
         assert main(["topology", "--format", form, "-o", str(tmp_path / "out")], {}) == 0
         assert (tmp_path / "out").read_text().splitlines()[:1] == printed.splitlines()[:1]
-
-
-def test_a_snapshot_shows_what_the_machine_shows(tmp_path: Path) -> None:
-    """Also one that was taken of a replay."""
+    # Also one that was taken of a replay.
     host = ND_V4(tmp_path)
     there = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
     again = replay(json.loads(render_snapshot(take_snapshot(there, {}))))

@@ -112,55 +112,29 @@ launcher:   then:  rank 0 exited with status 1 after the launcher forwarded SIGT
 """  # noqa: E501
 
 
-def test_the_screen_of_an_oom_kill() -> None:
-    """Who, where, why, what to do, what it said last, and how long after it the others fell."""
-    others = [dead(0, 1, 0.812), *(dead(rank, -15, 0.801 + rank / 10, asked=15) for rank in (1, 3, 4, 5))]
-    others += [dead(6, -15, 0.95, asked=15), dead(7, -15, 0.96, asked=15)]
-    assert render_text(judge(dead(2, -9, stderr="epoch 3\n"), others, [OOM])) == KILLED
-
-
-def test_ends_on_both_sides_of_the_failure_have_no_negative_times() -> None:
-    """A group of ranks that ended in the same way, some before the one that failed."""
-    screen = render_text(judge(dead(2, 5), [dead(0, 0, -0.597), dead(1, 0, 0.128)]))
-    assert "ranks 0-1 exited with status 0 from 0.597 s earlier to 0.128 s later" in screen
-
-
-def test_an_error_of_a_launcher_that_is_the_cause_is_not_quoted_again() -> None:
-    """What it said before stays, and so does an error that is another one."""
+def test_the_same_is_not_said_twice() -> None:
+    """An error of a launcher that is the cause, and the traceback of two ranks."""
+    # What it said before stays, and so does an error that is another one.
     error = "launcher: error: [usage] no\nlauncher:   from: command line\nlauncher:   fix:  launcher --help\n"
     cause = Cause("usage", "no", "launcher --help", False)
     screen = render_text(judge(dead(0, 64, stderr=f"before\n{error}after\n"), [], [cause]))
     assert screen.endswith("its stderr ended with:\nlauncher:   | before\nlauncher:   | after\n")
     other = render_text(judge(dead(0, 64, stderr=error), [], [Cause("usage", "yes", "x", False)]))
     assert "| launcher: error: [usage] no" in other
-
-
-def test_the_same_traceback_of_two_ranks_is_shown_once() -> None:
-    """An agent of torchrun has one stderr for all its workers."""
+    # An agent of torchrun has one stderr for all its workers.
     other = TRACEBACK.replace("line 3", "line 4")
     screen = render_text(judge(dead(0, 1, stderr=f"{other}{TRACEBACK}between\n{TRACEBACK}"), [], [PYTHON]))
     assert screen.count('File "train.py", line 3') == 1 and screen.count('File "train.py", line 4') == 1
     assert screen.count("| between") == 1
 
 
-def test_ctrl_c_is_one_cause() -> None:
-    """That the launcher was told to stop; Python's own word for it says nothing more."""
-    interrupted = Cause("interrupted", "somebody pressed Ctrl-C", "no fix needed")
-    told = judge(dead(0, -2, asked=2), [], [interrupted], told="SIGINT")
-    assert [cause.code for cause in told.causes] == ["told-to-stop"]
-
-
-def test_the_screen_of_ctrl_c_is_a_line() -> None:
-    """Who has typed it knows why the job ended; another failure meanwhile is a report."""
-    others = [dead(1, 130, 0.25, asked=2), dead(2, 0, 0.3, asked=2)]
-    line = "launcher: stopped by Ctrl-C (SIGINT), 83.214 s after the start\n"
-    assert render_text(judge(dead(0, -2, asked=2), others, told="SIGINT")) == line
-    failed = render_text(judge(dead(0, -2, asked=2), [dead(1, 3, 0.1, asked=2)], told="SIGINT"))
-    assert failed.startswith("launcher: rank 0 of 8 ended first")
-
-
-def test_the_screen_of_an_exception() -> None:
-    """The traceback whole, the rest of stderr beside it, without secrets; what is left over."""
+def test_the_screen_says_who_why_and_what_to_do() -> None:
+    """Of an OOM kill and of an exception: the traceback whole, the rest of stderr beside it."""
+    # Who, where, why, what to do, what it said last, and how long after it the others fell.
+    others = [dead(0, 1, 0.812), *(dead(rank, -15, 0.801 + rank / 10, asked=15) for rank in (1, 3, 4, 5))]
+    others += [dead(6, -15, 0.95, asked=15), dead(7, -15, 0.96, asked=15)]
+    assert render_text(judge(dead(2, -9, stderr="epoch 3\n"), others, [OOM])) == KILLED
+    # The traceback whole, the rest of stderr beside it, without secrets; what is left over.
     first = dead(0, 1, stderr=f"starting\ntoken={SECRET}\n{TRACEBACK}")
     verdict = judge(
         first,
@@ -172,8 +146,19 @@ def test_the_screen_of_an_exception() -> None:
     assert render_text(verdict) == RAISED
 
 
-def test_the_screen_of_a_job_that_was_told_to_stop() -> None:
-    """No process is blamed for a signal that the launcher was told to pass on."""
+def test_ctrl_c_is_one_cause_and_a_line() -> None:
+    """Who has typed it knows why the job ended; a signal that was passed on blames no process."""
+    # That the launcher was told to stop; Python's own word for it says nothing more.
+    interrupted = Cause("interrupted", "somebody pressed Ctrl-C", "no fix needed")
+    told = judge(dead(0, -2, asked=2), [], [interrupted], told="SIGINT")
+    assert [cause.code for cause in told.causes] == ["told-to-stop"]
+    # Who has typed it knows why the job ended; another failure meanwhile is a report.
+    others = [dead(1, 130, 0.25, asked=2), dead(2, 0, 0.3, asked=2)]
+    line = "launcher: stopped by Ctrl-C (SIGINT), 83.214 s after the start\n"
+    assert render_text(judge(dead(0, -2, asked=2), others, told="SIGINT")) == line
+    failed = render_text(judge(dead(0, -2, asked=2), [dead(1, 3, 0.1, asked=2)], told="SIGINT"))
+    assert failed.startswith("launcher: rank 0 of 8 ended first")
+    # No process is blamed for a signal that the launcher was told to pass on.
     verdict = judge(dead(1, -15, asked=15), [dead(0, 1, 0.25, asked=15)], told="SIGTERM")
     assert render_text(verdict) == TOLD
     assert verdict.retryable is None
@@ -267,26 +252,24 @@ def test_a_finder_that_fails_is_told_and_takes_no_other_along() -> None:
     assert f"  note:  {memory}" in render_text(verdict)
 
 
-def test_no_time_is_negative() -> None:
-    """A clock that was set meanwhile, or another node's, may tell of an end before the start."""
+def test_times_and_pids_are_right_or_left_out() -> None:
+    """No negative times, no pid of a node that was lost, and nothing known is said so."""
+    # A group of ranks that ended in the same way, some before the one that failed.
+    screen = render_text(judge(dead(2, 5), [dead(0, 0, -0.597), dead(1, 0, 0.128)]))
+    assert "ranks 0-1 exited with status 0 from 0.597 s earlier to 0.128 s later" in screen
+    # A clock that was set meanwhile, or another node's, may tell of an end before the start.
     verdict = judge(ProcessExit(0, 0, 1, 3, START - SECOND // 100))
     assert ", 0.000 s after the start\n" in render_text(verdict)
     assert json.loads(render_json(verdict))["seconds"] == 0
     first = dead(0, 1, 1.0, stderr="RuntimeError: gloo: Connection closed by peer")
     verdict = judge(first, [dead(1, -11, 0.99)], [PEER])
     assert verdict.causes[0].what.startswith("rank 1 on this node, which ended 0.010 s earlier, failed for")
-
-
-def test_nothing_known_is_said_so() -> None:
-    """A status and nothing else."""
+    # A status and nothing else.
     verdict = judge(dead(0, 3))
     assert "cause: not known" in render_text(verdict)
     assert verdict.summary == "rank 0 on gpu-0 exited with status 3"
     assert verdict.retryable is None
-
-
-def test_a_node_that_was_lost_has_no_pid() -> None:
-    """Zero would send people to look for a process."""
+    # Zero would send people to look for a process.
     lost = ProcessExit(0, 0, 0, 75, START + SECOND, b"", None, None, "node 1")
     assert "  where: host gpu-0, node 0, 1.000 s after the start\n" in render_text(judge(lost))
 
@@ -334,10 +317,7 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         (0, None, None, False, "exited with status 0"),
         (3, None, None, True, "exited with status 3"),
         (
-            137,
-            None,
-            None,
-            True,
+            *(137, None, None, True),
             "exited with status 137 (as a shell does when SIGKILL has ended its command)",
         ),
         (255, None, None, True, "exited with status 255"),
@@ -347,30 +327,18 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         (-35, None, None, True, "was ended by SIGRTMIN+1"),
         (-15, 15, "SIGTERM", True, "was ended by SIGTERM, which the launcher forwarded"),
         (-10, 10, None, True, "was ended by SIGUSR1, which the launcher forwarded"),
-        (
-            -10,
-            10,
-            "SIGTERM",
-            True,
-            "was stopped by the launcher (SIGUSR1) after it received SIGTERM",
-        ),
+        (-10, 10, "SIGTERM", True, "was stopped by the launcher (SIGUSR1) after it received SIGTERM"),
         (-15, 15, None, False, "was stopped by the launcher (SIGTERM)"),
         (-9, 9, None, False, "was killed by the launcher (SIGKILL) after the grace period"),
         (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
         (1, 15, None, False, "exited with status 1 after the launcher sent SIGTERM"),
         (1, 10, None, True, "exited with status 1"),
         (
-            1,
-            10,
-            "SIGTERM",
-            False,
+            *(1, 10, "SIGTERM", False),
             "exited with status 1 after the launcher sent SIGUSR1 because it received SIGTERM",
         ),
         (
-            143,
-            15,
-            None,
-            False,
+            *(143, 15, None, False),
             "exited with status 143 (as a shell does when SIGTERM has ended its command) after the launcher "
             "sent SIGTERM",
         ),

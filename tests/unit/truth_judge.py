@@ -21,12 +21,7 @@ from tests.golden.jobs import words
 from tests.unit.platforms_model import Job, Platform, Start, azure_batch, dealt
 
 NAMES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "GROUP_RANK",
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
     "GROUP_WORLD_SIZE",
 )
 ALIASES = (("GROUP_RANK", "NODE_RANK"), ("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"))

@@ -88,11 +88,8 @@ def describe(port: Port) -> str:
     facts = [
         "usable" if is_usable(port) else "not usable",
         f"{port.link_layer} {port.state} {port.rate_gbps} Gb/s",
-        f"driver {port.driver}",
-        f"pci {'/'.join(port.pci_path)}",
-        f"numa {port.numa_node}",
-        f"interface {port.interface}",
-        f"uverbs {port.has_uverbs}",
+        *(f"driver {port.driver}", f"pci {'/'.join(port.pci_path)}", f"numa {port.numa_node}"),
+        *(f"interface {port.interface}", f"uverbs {port.has_uverbs}"),
         f"gids {gids}".rstrip(),
         f"pkeys {pkeys}".rstrip(),
     ]

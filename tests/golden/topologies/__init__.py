@@ -46,7 +46,4 @@ def shown(name: str) -> dict[Path, str]:
     """Return the text of each file of a machine: what the program prints now, JSON in our layout."""
     view = view_snapshot(read_topology(name))
     document = {**json.loads(render(view, "json")), "launcher": VERSION}
-    return {
-        HERE / f"{name}.txt": render(view, "text"),
-        HERE / f"{name}.json": lay_out(document) + "\n",
-    }
+    return {HERE / f"{name}.txt": render(view, "text"), HERE / f"{name}.json": lay_out(document) + "\n"}

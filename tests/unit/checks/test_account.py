@@ -33,22 +33,17 @@ def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.checks.account._can_write", lambda path: path in Account.writable)
 
 
-def test_an_ordinary_account_is_fine(tmp_path: Path) -> None:
+def test_an_account_is_fine_or_named(tmp_path: Path) -> None:
+    """An entry for the uid, and a temporary folder."""
     host = Account(tmp_path, "/home/me", "/home/me", "/tmp")
     assert levels(look(case(host, {}))) == [OK]
-
-
-def test_a_uid_without_an_entry(tmp_path: Path) -> None:
-    """docker run --user 1234: HOME is /, which it cannot write."""
+    # docker run --user 1234: HOME is /, which it cannot write.
     host = Account(tmp_path, "", "/tmp")
     name, home = look(case(host, {"HOME": "/"}))
     assert (name.level, name.what, home.found) == (WARNING, "user name", "/ cannot be written")
     assert "USER=" in name.fix and "HOME=" in home.fix
     assert levels(look(case(host, {"HOME": "/tmp", "USER": "me"}))) == [OK]
     assert [one.found for one in look(case(host, {"USER": "me"}))] == ["none"]
-
-
-def test_no_temporary_folder(tmp_path: Path) -> None:
     host = Account(tmp_path, "/home/me", "/home/me")
     _, found = look(case(host, {}))
     assert found.level == PROBLEM and "--tmpfs /tmp" in found.fix

@@ -115,14 +115,7 @@ def test_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capfd.readouterr().out)
     assert set(document) == {
         *(
-            "version",
-            "launcher",
-            "hostname",
-            "runtime",
-            "verdict",
-            "problems",
-            "warnings",
-            "findings",
+            *("version", "launcher", "hostname", "runtime", "verdict", "problems", "warnings", "findings"),
             "silent",
         )
     }
@@ -240,11 +233,7 @@ def test_run_prints_problems_only() -> None:
 
 def test_ranks_of_mpirun_say_it_once_per_node() -> None:
     """Where every process has a launcher, the first of the node speaks."""
-    environ = {
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-        "LAUNCHER_CHECK": "1",
-    }
+    environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "LAUNCHER_CHECK": "1"}
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         for rank in ("0", "1"):

@@ -29,20 +29,13 @@ def host(root: Path, driver: str, torch: str, *more: Package, form: str = CLOSED
 @pytest.mark.parametrize(
     ("driver", "torch", "level"),
     [
-        ("560.35.03", "2.6.0+cu126", OK),
-        ("550.54.15", "2.6.0+cu126", WARNING),
-        ("525.60.13", "2.6.0+cu126", WARNING),
-        ("525.60.11", "2.6.0+cu126", PROBLEM),
-        ("470.57.02", "2.6.0+cu126", PROBLEM),
-        ("570.86.10", "2.9.0+cu130", PROBLEM),
-        ("580.65.06", "2.9.0+cu130", OK),
-        ("580.95.05", "1.13.1+cu117", OK),
-        ("450.80.02", "2.0.0+cu118", WARNING),
-        ("390.46", "1.4.0+cu92", PROBLEM),
-        ("590.44.01", "9.0+cu131", OK),
-        ("580.95.05", "9.0+cu132", WARNING),
-        ("595.45.04", "9.0+cu139", OK),
-        ("450.36.06", "1.7.0+cu110", PROBLEM),
+        *(("560.35.03", "2.6.0+cu126", OK), ("550.54.15", "2.6.0+cu126", WARNING)),
+        *(("525.60.13", "2.6.0+cu126", WARNING), ("525.60.11", "2.6.0+cu126", PROBLEM)),
+        *(("470.57.02", "2.6.0+cu126", PROBLEM), ("570.86.10", "2.9.0+cu130", PROBLEM)),
+        *(("580.65.06", "2.9.0+cu130", OK), ("580.95.05", "1.13.1+cu117", OK)),
+        *(("450.80.02", "2.0.0+cu118", WARNING), ("390.46", "1.4.0+cu92", PROBLEM)),
+        *(("590.44.01", "9.0+cu131", OK), ("580.95.05", "9.0+cu132", WARNING)),
+        *(("595.45.04", "9.0+cu139", OK), ("450.36.06", "1.7.0+cu110", PROBLEM)),
     ],
 )
 @pytest.mark.parametrize("form", [CLOSED, OPEN], ids=["closed", "open"])
@@ -52,25 +45,11 @@ def test_versions(tmp_path: Path, driver: str, torch: str, level: str, form: str
     assert (found.level, found.found) == (level, driver)
 
 
-def test_the_fix_names_a_cuda_that_the_driver_can(tmp_path: Path) -> None:
-    """The driver belongs to the machine: what can be changed in an image is torch."""
-    found = only(look(case(host(tmp_path, "470.57.02", "2.6.0+cu126"))))
-    assert found.expected == "525.60.13 or newer" and found.fix.endswith("a torch for CUDA 11.x or older")
-
-
-def test_torch_without_cuda(tmp_path: Path) -> None:
-    """A torch for the CPU on a machine with GPUs trains on the CPU."""
-    assert only(look(case(host(tmp_path, "560.35.03", "2.6.0+cpu")))).level == PROBLEM
-
-
 @pytest.mark.parametrize(
     ("torch", "runtime", "expected"),
     [
-        ("2.6.0+cu126", "", (12, 6)),
-        ("2.0.0+cu118", "", (11, 8)),
-        ("1.4.0+cu92", "", (9, 2)),
-        ("2.6.0", "12.4.127", (12, 4)),
-        ("2.6.0", "", None),
+        *(("2.6.0+cu126", "", (12, 6)), ("2.0.0+cu118", "", (11, 8)), ("1.4.0+cu92", "", (9, 2))),
+        *(("2.6.0", "12.4.127", (12, 4)), ("2.6.0", "", None)),
         ("2.3.0a0+40ec155e58.nv24.3", "", (12, 4)),
         ("2.6.0+rocm6.2", "", None),
     ],
@@ -84,8 +63,14 @@ def test_where_the_version_of_cuda_stands(
     assert find_cuda(seen, torch) == expected
 
 
-def test_a_forward_compatibility_package_counts(tmp_path: Path) -> None:
-    """An image may bring the user's half of a newer driver; then that is the driver."""
+def test_what_is_looked_at_and_what_can_be_changed(tmp_path: Path) -> None:
+    """torch of an image; a forward-compatibility package counts; without a driver nothing."""
+    # The driver belongs to the machine: what can be changed in an image is torch.
+    found = only(look(case(host(tmp_path, "470.57.02", "2.6.0+cu126"))))
+    assert found.expected == "525.60.13 or newer" and found.fix.endswith("a torch for CUDA 11.x or older")
+    # A torch for the CPU on a machine with GPUs trains on the CPU.
+    assert only(look(case(host(tmp_path, "560.35.03", "2.6.0+cpu")))).level == PROBLEM
+    # An image may bring the user's half of a newer driver; then that is the driver.
     machine = host(tmp_path, "535.54.03", "2.9.0+cu130")
     folder = tmp_path / "usr/local/cuda/compat"
     folder.mkdir(parents=True)
@@ -94,17 +79,11 @@ def test_a_forward_compatibility_package_counts(tmp_path: Path) -> None:
     assert only(look(case(machine))).level == PROBLEM
     found = only(look(case(machine, {"LD_LIBRARY_PATH": "/usr/local/cuda/compat"})))
     assert (found.level, found.found) == (OK, "580.65.06")
-
-
-def test_nothing_to_look_at(tmp_path: Path) -> None:
-    """Without GPUs, without torch, without a driver that says its version."""
+    # Without GPUs, without torch, without a driver that says its version.
     assert look(case(host(tmp_path / "a", "560.35.03", "2.6.0+cu126", gpus=0))) == []
     assert look(case(Machine(tmp_path / "b", gpus=1))) == []
     assert look(case(host(tmp_path / "c", "", "2.6.0+cu126"))) == []
-
-
-def test_the_table_is_in_order() -> None:
-    """Newest first, and a newer toolkit never needs an older driver."""
+    # Newest first, and a newer toolkit never needs an older driver.
     drivers = [tuple(map(int, text.split("."))) for text in NEEDED.values()]
     assert list(NEEDED) == sorted(NEEDED, reverse=True) and drivers == sorted(drivers, reverse=True)
     assert {major for major, _ in NEEDED} >= set(LEAST)

@@ -16,11 +16,6 @@ from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
 from tests.unit.machines import recorded_gpus, write, write_gpus
 
 
-def test_none_at_all(tmp_path: Path) -> None:
-    """On a machine for CPUs there is nothing to look at."""
-    assert look(case(Machine(tmp_path), {"CUDA_VISIBLE_DEVICES": "0"})) == []
-
-
 @pytest.mark.parametrize(
     ("environ", "fix"),
     [
@@ -41,15 +36,15 @@ def test_a_container_without_the_gpus_of_its_machine(
     assert found.expected == "some of the 2 that the machine has"
 
 
-def test_some_of_the_machine(tmp_path: Path) -> None:
-    """A container with 1 of 2 is as somebody wanted it."""
+def test_machines_without_some_gpus(tmp_path: Path) -> None:
+    """None on a machine for CPUs, some as somebody wanted it, one that a VM has lost."""
+    # On a machine for CPUs there is nothing to look at.
+    assert look(case(Machine(tmp_path), {"CUDA_VISIBLE_DEVICES": "0"})) == []
+    # A container with 1 of 2 is as somebody wanted it.
     write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], exposed=(1,))
     found = only(look(case(Machine(tmp_path))))
     assert (found.level, found.found) == (OK, "1 of the machine's 2 exposed to us")
-
-
-def test_a_vm_that_has_lost_one(tmp_path: Path) -> None:
-    """A size of VM has a number of GPUs; one that is missing in the machine no option brings back."""
+    # A size of VM has a number of GPUs; one that is missing in the machine no option brings back.
     write(tmp_path, {f"sys/bus/pci/drivers/nvidia/000{n}:00:00.0/uevent": "" for n in range(7)})
     environ = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}'}
     found = only(look(case(Machine(tmp_path, gpus=7), environ)))

@@ -46,21 +46,16 @@ def test_a_port_that_is_down(tmp_path: Path, state: str | None) -> None:
     assert ("subnet manager" in found.fix) == (state in ("INIT", "ARMED"))
 
 
-def test_a_slow_port(tmp_path: Path) -> None:
-    """One that came up with fewer lanes slows down all."""
+def test_ports_that_are_slow_or_missing_are_named(tmp_path: Path) -> None:
+    """Fewer lanes, no device file, fewer than the size of the VM has."""
+    # One that came up with fewer lanes slows down all.
     found = look(case(Machine(tmp_path), ports=(*FOUR[1:], change(FOUR[0], rate_gbps=100.0))))
     assert levels(found) == [WARNING, OK] and found[0].found == "mlx5_ib0 100 Gb/s"
-
-
-def test_ports_that_the_container_was_not_given(tmp_path: Path) -> None:
-    """/sys shows them all; without the device files nobody can use them."""
+    # /sys shows them all; without the device files nobody can use them.
     hidden = tuple(change(port, has_uverbs=False) for port in FOUR)
-    found = only(look(case(Machine(tmp_path, DOCKER), ports=hidden)))
-    assert found.level == PROBLEM and found.fix.startswith("docker run --device /dev/infiniband ")
-
-
-def test_a_vm_with_fewer_ports_than_its_size(tmp_path: Path) -> None:
-    """Also where there is none at all."""
+    one = only(look(case(Machine(tmp_path, DOCKER), ports=hidden)))
+    assert one.level == PROBLEM and one.fix.startswith("docker run --device /dev/infiniband ")
+    # Also where there is none at all.
     environ = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}'}
     for ports in (FOUR, ()):
         assert PROBLEM in levels(look(case(Machine(tmp_path), environ, ports=ports)))

@@ -16,18 +16,6 @@ OMPI, HYDRA = Mpi("/usr/bin/mpirun", "Open MPI", "4.1.4"), Mpi("/opt/bin/mpiexec
 INTEL = Mpi("/opt/intel/bin/mpirun", "Intel MPI", "2021.18")
 
 
-def test_one(tmp_path: Path) -> None:
-    """Named with its version."""
-    found = only(look(case(Machine(tmp_path, mpi=OMPI, starters=(OMPI.path,)))))
-    assert (found.level, found.found) == (OK, "Open MPI 4.1.4, /usr/bin/mpirun")
-
-
-def test_several(tmp_path: Path) -> None:
-    """The first is used, and that may be the wrong one."""
-    found = look(case(Machine(tmp_path, mpi=OMPI, starters=(OMPI.path, HYDRA.path))))
-    assert levels(found) == [OK, WARNING] and found[1].found == "/usr/bin/mpirun, /opt/bin/mpiexec"
-
-
 @pytest.mark.parametrize(
     ("mpi", "built", "expected"),
     [
@@ -44,8 +32,15 @@ def test_packages(tmp_path: Path, mpi: Mpi, built: str, expected: list[str]) -> 
     assert levels(look(case(Machine(tmp_path, mpi=mpi, packages=packages)))) == expected
 
 
-def test_none(tmp_path: Path) -> None:
-    """Without an mpirun there is nothing to look at."""
+def test_mpiruns_on_path_are_named(tmp_path: Path) -> None:
+    """One with its version, several, none; the same file behind two names is one."""
+    # Named with its version.
+    found = only(look(case(Machine(tmp_path, mpi=OMPI, starters=(OMPI.path,)))))
+    assert (found.level, found.found) == (OK, "Open MPI 4.1.4, /usr/bin/mpirun")
+    # The first is used, and that may be the wrong one.
+    several = look(case(Machine(tmp_path, mpi=OMPI, starters=(OMPI.path, HYDRA.path))))
+    assert levels(several) == [OK, WARNING] and several[1].found == "/usr/bin/mpirun, /opt/bin/mpiexec"
+    # Without an mpirun there is nothing to look at.
     assert look(case(Machine(tmp_path))) == []
 
 

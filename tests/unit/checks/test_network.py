@@ -93,19 +93,14 @@ def test_what_is_right(name: str, value: str, tmp_path: Path) -> None:
     assert levels(found) == ([OK] if value else [])
 
 
-def test_one_node_may_use_the_loopback(tmp_path: Path) -> None:
-    """Nobody else has to reach it."""
+def test_one_node_or_family_may_have_less(tmp_path: Path) -> None:
+    """One node may use the loopback; a device that is missing among others; a node with IPv6 alone."""
+    # Nobody else has to reach it.
     assert levels(look(case(Linked(tmp_path), {NCCL: "lo", GLOO: "lo"}))) == [OK]
-
-
-def test_a_device_that_is_missing_among_others(tmp_path: Path) -> None:
-    """NCCL takes the others."""
+    # NCCL takes the others.
     found = look(case(Linked(tmp_path), {HCA: "=mlx5_0,mlx5_3"}, spans_nodes=True, ports=PORTS))
     assert levels(found) == [WARNING] and "mlx5_3" in found[0].found
-
-
-def test_a_node_with_ipv6_alone(tmp_path: Path) -> None:
-    """NCCL_SOCKET_FAMILY leaves it no interface at all."""
+    # NCCL_SOCKET_FAMILY leaves it no interface at all.
     host = Linked(tmp_path)
     host.found = (LO, ONLY6)
     found = look(case(host, {FAMILY: "AF_INET"}, spans_nodes=True))

@@ -24,10 +24,7 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
         ("1024", "8192", {}, WARNING, "ulimit -n 8192, before the launcher"),
         ("1024", "1024", {}, WARNING, "docker run --ulimit nofile=65535:65535"),
         (
-            "1024",
-            "1024",
-            KUBERNETES,
-            WARNING,
+            *("1024", "1024", KUBERNETES, WARNING),
             "LimitNOFILE=65535 for containerd on the node: a pod cannot ask",
         ),
     ],

@@ -39,30 +39,9 @@ def test_a_real_socket(address: str) -> None:
             assert connected.level == PROBLEM and "has a connection from there" in connected.found
 
 
-def test_a_port_that_is_free() -> None:
-    """Nobody listens on it."""
-    host = Host()
-    assert only(look(case(host, is_master=True, master_port=host.free_port()))).level == OK
-
-
 def rows(*lines: str) -> dict[str, str]:
     """Return the kernel's list with some sockets."""
     return {"proc/net/tcp": HEAD + "".join(f"   0: {line}\n" for line in lines), **RANGE}
-
-
-def test_somebody_whom_we_may_not_look_at(tmp_path: Path) -> None:
-    """A process of another user, or outside of our namespace of processes."""
-    line = "00000000:17D9 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1"
-    found = only(look(case(Machine(tmp_path, rows(line)), is_master=True, master_port=6105)))
-    assert (found.level, found.found) == (PROBLEM, "a process that the launcher cannot inspect listens there")
-
-
-def test_what_does_not_hold_it(tmp_path: Path) -> None:
-    """A connection that is over, another port, somebody's port of this number."""
-    over = "0100007F:17D9 0100007F:1F90 06 00000000:00000000 03:00000000 00000000     0        0 0 3"
-    other = "00000000:17DA 0100007F:17D9 01 00000000:00000000 00:00000000 00000000     0        0 4242 1"
-    host = Machine(tmp_path, rows(over, other, "garbage", ""))
-    assert only(look(case(host, is_master=True, master_port=6105))).level == OK
 
 
 @pytest.mark.parametrize(
@@ -76,8 +55,21 @@ def test_a_port_that_the_kernel_gives_away(tmp_path: Path, reserved: str, severa
     assert found.level == level
 
 
-def test_nothing_to_look_at(tmp_path: Path) -> None:
-    """On other nodes, without a master, without the kernel's lists."""
+def test_who_holds_the_port_is_named_if_it_can_be(tmp_path: Path) -> None:
+    """Another's process may not be looked at; what does not hold it is no finding."""
+    # Nobody listens on it.
+    host = Host()
+    assert only(look(case(host, is_master=True, master_port=host.free_port()))).level == OK
+    # A process of another user, or outside of our namespace of processes.
+    line = "00000000:17D9 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1"
+    found = only(look(case(Machine(tmp_path, rows(line)), is_master=True, master_port=6105)))
+    assert (found.level, found.found) == (PROBLEM, "a process that the launcher cannot inspect listens there")
+    # A connection that is over, another port, somebody's port of this number.
+    over = "0100007F:17D9 0100007F:1F90 06 00000000:00000000 03:00000000 00000000     0        0 0 3"
+    other = "00000000:17DA 0100007F:17D9 01 00000000:00000000 00:00000000 00000000     0        0 4242 1"
+    host = Machine(tmp_path, rows(over, other, "garbage", ""))
+    assert only(look(case(host, is_master=True, master_port=6105))).level == OK
+    # On other nodes, without a master, without the kernel's lists.
     assert look(case(Machine(tmp_path, rows()), is_master=False, master_port=6105)) == []
     assert look(case(Machine(tmp_path, rows()), is_master=True)) == []
     assert look(case(Machine(tmp_path / "bare"), is_master=True, master_port=6105)) == []

@@ -14,11 +14,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from tests.unit.checks.cases import Machine, case, only
 
-JOB: dict[str, object] = {
-    "spans_nodes": True,
-    "master_addr": "10.0.0.4",
-    "hosts": ("10.0.0.4", "10.0.0.5"),
-}
+JOB: dict[str, object] = {"spans_nodes": True, "master_addr": "10.0.0.4", "hosts": ("10.0.0.4", "10.0.0.5")}
 SECRET = "hunter2"
 PROXY = {"HTTPS_PROXY": f"http://user:{SECRET}@proxy:3128"}
 
@@ -55,20 +51,14 @@ def test_one_node_has_nobody_to_reach(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "entry", "expected"),
     [
-        ("node0", "node0", True),
-        ("node0", "NODE0", True),
-        ("node0", "*", True),
+        *(("node0", "node0", True), ("node0", "NODE0", True), ("node0", "*", True)),
         ("node0.cluster.local", ".cluster.local", True),
         ("node0.cluster.local", "cluster.local", True),
         ("node0.cluster.local", "*.cluster.local", True),
-        ("mynode0", "node0", False),
-        ("10.0.0.4", "10.0.0.0/8", True),
+        *(("mynode0", "node0", False), ("10.0.0.4", "10.0.0.0/8", True)),
         ("10.0.0.4", "10.1.0.0/16", False),
-        ("fd00::4", "fd00::/64", True),
-        ("[fd00::4]", "fd00::4", True),
-        ("node0", "", False),
-        ("node0", ".", False),
-        ("node0", "10.0.0.0/8", False),
+        *(("fd00::4", "fd00::/64", True), ("[fd00::4]", "fd00::4", True), ("node0", "", False)),
+        *(("node0", ".", False), ("node0", "10.0.0.0/8", False)),
     ],
 )
 def test_what_no_proxy_covers(host: str, entry: str, expected: bool) -> None:

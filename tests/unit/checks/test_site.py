@@ -43,14 +43,12 @@ def findings(*words: str, environ: dict[str, str] | None = None) -> list[dict[st
     return [finding for finding in document["findings"] if finding["check"] == "site"]
 
 
-def test_a_good_node() -> None:
-    """Status 0, whatever the command prints."""
+def test_a_node_is_judged_by_the_commands_status() -> None:
+    """Whatever it prints; the first line says why; several are several findings."""
+    # Status 0, whatever the command prints.
     (found,) = findings(FLAG, shell("echo looked at 8 GPUs"))
     assert (found["level"], found["found"], found["fix"]) == ("ok", "healthy", "")
-
-
-def test_a_bad_node_says_why_in_the_first_line() -> None:
-    """As before an attempt of a job; ``--strict`` makes it status 69."""
+    # As before an attempt of a job; ``--strict`` makes it status 69.
     command = shell("echo; echo row remapping failed on GPU 3 >&2; echo more; exit 3")
     (found,) = findings(FLAG, command)
     assert (found["level"], found["found"]) == ("problem", "row remapping failed on GPU 3")
@@ -59,12 +57,9 @@ def test_a_bad_node_says_why_in_the_first_line() -> None:
     assert done.returncode == 69 and "problem  site     the health command, sh -c " in done.stdout
     silent = launch("check", FLAG, shell("kill -9 $$"))
     assert silent.returncode == 0 and "sh ended with status 137" in silent.stdout
-
-
-def test_several_commands_are_several_findings() -> None:
-    """All run, also behind one that fails."""
-    found = findings(FLAG, shell("exit 1"), FLAG, "true", FLAG, shell("echo slow disk; exit 1"))
-    assert [(one["level"], one["found"]) for one in found] == [
+    # All run, also behind one that fails.
+    several = findings(FLAG, shell("exit 1"), FLAG, "true", FLAG, shell("echo slow disk; exit 1"))
+    assert [(one["level"], one["found"]) for one in several] == [
         ("ok", "healthy"),
         ("problem", "sh ended with status 1"),
         ("problem", "slow disk"),
@@ -117,18 +112,16 @@ def test_ctrl_c_ends_a_command_with_what_it_has_started(tmp_path: Path) -> None:
     wait_for(lambda: is_gone(read_pid(tmp_path / "pid")), "its process has ended")
 
 
-def test_what_a_command_prints_reaches_no_terminal_raw() -> None:
-    """Control characters, bytes that are no text, a line without end, and a secret."""
+def test_what_a_command_prints_is_safe() -> None:
+    """No control character, no secret of its own."""
+    # Control characters, bytes that are no text, a line without end, and a secret.
     script = f"printf '\\033[2J\\377 {SECRET} '; head -c 100000 /dev/zero | tr '\\0' x; exit 1"
     (found,) = findings(FLAG, shell(script))
     assert "\x1b" not in found["found"] and SECRET not in json.dumps(found)
     assert len(found["found"]) < 900
     done = launch("check", FLAG, shell(script))
     assert "\x1b[2J" not in done.stdout and SECRET not in done.stdout
-
-
-def test_a_secret_of_the_command_itself_is_not_shown() -> None:
-    """Neither in text nor as JSON."""
+    # Neither in text nor as JSON.
     words = f"true --token {SECRET}"
     (found,) = findings(FLAG, words)
     assert SECRET not in json.dumps(found) and "the health command, true --token " in found["what"]

@@ -14,8 +14,9 @@ FREE, HELD = GpuUse(0, GIB // 2, 80 * GIB), GpuUse(1, 40 * GIB, 80 * GIB, (1234,
 SMALL, UNSEEN = GpuUse(2, GIB, 80 * GIB, (77,)), GpuUse(3, 30 * GIB, 80 * GIB)
 
 
-def test_who_holds_what(tmp_path: Path) -> None:
-    """Much memory is a problem, whoever has it; one that we can see can be ended."""
+def test_who_holds_memory_is_named(tmp_path: Path) -> None:
+    """Whoever has it; what the driver itself has is nobody's."""
+    # Much memory is a problem, whoever has it; one that we can see can be ended.
     host = Machine(tmp_path, {"proc/1234/comm": "python\n"}, gpus=4, use=(FREE, HELD, SMALL, UNSEEN))
     found = look(case(host))
     assert levels(found) == [PROBLEM, WARNING, PROBLEM]
@@ -23,14 +24,8 @@ def test_who_holds_what(tmp_path: Path) -> None:
     assert found[0].fix == "kill 1234, if it belongs to no job that runs"
     assert "77 (not of this container)" in found[1].found and "nvidia-smi" in found[1].fix
     assert found[2].found.endswith("taken by processes that this user may not see")
-
-
-def test_free(tmp_path: Path) -> None:
-    """What the driver itself has is nobody's."""
+    # What the driver itself has is nobody's.
     assert levels(look(case(Machine(tmp_path, gpus=1, use=(FREE,))))) == [OK]
-
-
-def test_nothing_to_look_at(tmp_path: Path) -> None:
-    """Without GPUs NVML is not asked; without an answer nothing is said."""
+    # Without GPUs NVML is not asked; without an answer nothing is said.
     assert look(case(Machine(tmp_path / "a", use=(HELD,)))) == []
     assert look(case(Machine(tmp_path / "b", gpus=1))) == []
