@@ -20,10 +20,12 @@ import json
 import signal
 import socket
 import time
+from itertools import product
 
 from launcher.channel.connection import READ_BYTES, Connection
 from launcher.channel.frames import OTHER_LAUNCHER, Calling, HandshakeFailed, Sealed
 from launcher.channel.keys import at_port
+from launcher.cluster.reach import resolve
 from launcher.core.frozen import frozen
 from launcher.core.log import say
 from launcher.core.messages import pack, unpack
@@ -302,6 +304,7 @@ class Member:
         self._config = config
         self._loop = Loop(say)
         self._programs: Programs | None = None
+        self._lost_count = 0
         self._without_since = time.monotonic()
         self._calls = Later(self._without_since, self._call)
         self._said, self._said_at = "", time.monotonic()
@@ -317,10 +320,15 @@ class Member:
             self._programs.beat()
 
     def _call(self) -> None:
-        """Call node 0, now and until it answers."""
+        """Call node 0, now and until it answers: at each address, as it listens only at one.
+
+        After a connection that has ended, the next address is the first: another program may have passed on
+        our calls.
+        """
         config, why, is_refused = self._config, f"the name {self._config.host} does not resolve", False
-        address = resolve(config.host)
-        for port in config.ports if address else ():
+        addresses = resolve(config.host)
+        first = self._lost_count % max(1, len(addresses))
+        for port, address in product(config.ports, (*addresses[first:], *addresses[:first])):
             try:
                 connected, calling = dial(address, port, bytes.fromhex(config.key))
             except (OSError, HandshakeFailed) as error:
@@ -343,6 +351,7 @@ class Member:
 
     def _lose(self, why: str, is_refused: bool) -> None:
         self._programs, self._without_since = None, time.monotonic()
+        self._lost_count += 1
         self._complain(f"node 0 ({self._config.host}): {why}", at_once=is_refused)
         self._call_again()
 
@@ -352,14 +361,6 @@ class Member:
         if now >= self._said_at + SAY_EVERY_S or (at_once and why != self._said):
             self._said, self._said_at = why, now
             print(quote(why, 400), file=sys.stderr, flush=True)
-
-
-def resolve(name: str) -> str:
-    """Return the first address of a name; empty if it has none now."""
-    try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return ""
 
 
 def dial(host: str, port: int, key: bytes) -> tuple[socket.socket, Calling]:

@@ -332,6 +332,18 @@ def test_a_stranger_at_the_first_port_does_not_keep_a_node(monkeypatch: pytest.M
         calls[0].close()
 
 
+def test_a_stranger_at_another_address_of_node_0_does_not_keep_a_node(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 0 listens at one of them only; something else may have its port at the other one."""
+    monkeypatch.setattr(programs, "CONNECT_S", 0.5)
+    monkeypatch.setattr(programs, "resolve", lambda name: ("127.0.0.2", "127.0.0.1"))
+    with socket.create_server(("127.0.0.2", pair.port)):
+        member = programs.Member(programs.Config("zero", (pair.port,), KEY.hex(), 2, ""))
+        member._call()
+        wait_for(lambda: pair.hub.has(2), "node 2 has joined")
+
+
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:
     """Another key, and a rank that does not exist, are turned away and say why."""
     other = pair.start_node(2, key=b"x" * 32)
