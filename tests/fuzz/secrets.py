@@ -983,6 +983,11 @@ LONG_SHAPES = [
     "next_token={}",
     "bearer {}",
     "Bearer%20{}",
+    "| api_key | {} |",
+    "|wandb.api_key|{}|",
+    "│ hf_token     │ {} │",
+    "--master-addr user:{}@10.0.0.4",
+    "--rdzv-endpoint=user:{}@host:29500",
 ]
 "Where a value counts as a secret that looks like one: `BASE64` does."
 KNOWN = [
@@ -1009,6 +1014,9 @@ KNOWN = [
     "dapi" + "0a" * 16 + "-2",
     "dckr_pat_" + "aB3-" * 7,
     "hvs." + "aB3" * 8,
+    "s." + "aB3" * 8,
+    "ak-" + "aB3xY7" * 3 + "aB3x",
+    "secret_" + "aB3xY7" * 7 + "a",
     "tskey-" + "auth-aB3" * 4,
     "GOCSPX-" + "aB3" * 9,
     "nvapi-" + "aB3-" * 16,
