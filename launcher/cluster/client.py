@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     Ask = Callable[[Work, Take, float], Asked]
 
 Message = dict[str, object]
+Place = tuple[int, int]
+"""Where node 0 may be: the indexes of one of its addresses and of a port."""
 
 RETRY_FIRST_S, RETRY_S = 0.025, 0.5
 """Seconds between attempts, doubled from the first up to the second: nodes start at about the same moment."""
@@ -168,8 +170,8 @@ class CoordinatorClient:
             self._fail(f"{self._shape.address} cannot be resolved")
 
     def _begin(self) -> None:
-        address, place = self._addresses[self._address % len(self._addresses)], self._port
-        port = self._shape.ports[self._port % len(self._shape.ports)]
+        place = (self._address % len(self._addresses), self._port)
+        address, port = self._addresses[place[0]], self._shape.ports[self._port % len(self._shape.ports)]
         attempt = ConnectAttempt(
             self._key,
             self._answer_s,
@@ -183,22 +185,29 @@ class CoordinatorClient:
             attempt.until = time.monotonic() + AGAIN_S
         attempt.begin(address, port)
 
-    def _fail_attempt(self, attempt: ConnectAttempt, place: int, why: str, next_port: bool) -> None:
+    def _fail_attempt(self, attempt: ConnectAttempt, place: Place, why: str, next_port: bool) -> None:
         if attempt not in self._mute:
             self._fail(why, next_port)
             return
         self._mute.remove(attempt)
         if not self._mute and self._attempt is None and self._retry_at is None:
-            self._port = place
-            self._fail(why, next_port=False)  # the further ports have failed before
+            self._address, self._port = place
+            self._fail(why, next_port=False)  # the further places have failed before
 
     def _call_past(self, now: float) -> None:
-        """Call the next port beside one that accepts and does not answer: another program may have it."""
+        """Call the next place beside one that accepts and does not answer: another program may have it.
+
+        That is the next port or, of a node 0 that has let us in at this port, its next address.
+        """
         attempt = self._attempt
-        has_more = self._port + 1 < len(self._shape.ports)
-        if attempt is not None and has_more and not self.has_met and attempt.is_mute(now):
+        places = self._addresses if self.has_met else self._shape.ports
+        has_more = len(self._mute) + 1 < len(places) if self.has_met else self._port + 1 < len(places)
+        if attempt is not None and has_more and attempt.is_mute(now):
             self._mute.append(attempt)
-            self._port += 1
+            if self.has_met:
+                self._address += 1
+            else:
+                self._port += 1
             self._begin()
 
     def _drop_attempts(self) -> None:
@@ -215,10 +224,10 @@ class CoordinatorClient:
         else:
             self._fail(strerror(error), next_port=False)
 
-    def _open(self, connected: socket.socket, calling: Calling, place: int) -> None:
+    def _open(self, connected: socket.socket, calling: Calling, place: Place) -> None:
         """Join on the new connection, after both sides have proved themselves; it replaces a silent one."""
         assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
-        self._port = place  # of several calls this one was answered
+        self._address, self._port = place  # of several calls this one was answered
         self._drop_attempts()
         if self._connection is not None:
             self._connection.close()
@@ -245,9 +254,9 @@ class CoordinatorClient:
         elif self._mute:
             self._retry_at = None  # one of them may be node 0, and busy: it has one call of ours
         else:
+            self._address += 1  # also of one that has let us in: another program may have passed it on
             if not self.has_met:
                 self._port = 0
-                self._address += 1
             wait_s = RETRY_S if self.has_met or self._attempts < ATTEMPTS_SOON else RETRY_LATE_S
             if self.has_met and why == SILENT:
                 wait_s = RETRY_FIRST_S
@@ -372,10 +381,12 @@ class CoordinatorClient:
     def _call_beside(self, now: float) -> None:
         """Call again beside a silent connection: a link that was down works long before TCP tries it.
 
-        Go on until a call succeeds, even if node 0 is heard: what we sent may still wait.
+        Go on until a call succeeds, even if node 0 is heard: what we sent may still wait. The next address
+        comes first: at this one another program may pass calls on, and keep what follows.
         """
         is_calling = self._attempt is not None or self._retry_at is not None or self._resolving is not None
         if not is_calling and now - self._heard > QUIET_S:
+            self._address += 1
             self._retry_at = now
 
     @property

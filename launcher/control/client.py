@@ -34,9 +34,12 @@ LISTENS = 1 << 16
 """__SO_ACCEPTCON among the flags of a socket, include/linux/net.h."""
 PATH = re.compile(rf"/launcher_[0-9a-f]{{16}}/{NAME}\Z")
 FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - searched if the kernel has no list
+IDENTITY_LIMIT_BYTES = 1 << 14
 LINE_LIMIT_BYTES = 1 << 21
 ANSWER_LIMIT_BYTES = 1 << 28
 """Limit for all nodes together; the status of 16,000 nodes with 8 ranks each has 30 MB."""
+OTHERS_LIMIT_BYTES = 1 << 25
+"""The same for a launcher of another user, which root asks: JSON may take 24 times as much memory."""
 NAMED_MAX = 8
 """Number of jobs that an error message names."""
 CONNECT_S = 5.0
@@ -196,7 +199,7 @@ class _Question:
     """A request to a launcher to identify itself, which never blocks."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._lines = path, Lines(LINE_LIMIT_BYTES)
+        self._path, self._lines = path, Lines(IDENTITY_LIMIT_BYTES)
         self._who: Message | None = None
         self._size = 0
         self._socket = socket.socket(socket.AF_UNIX)
@@ -225,7 +228,7 @@ class _Question:
         """
         data = self._socket.recv(1 << 16)
         self._size += len(data)
-        if not data or self._size > LINE_LIMIT_BYTES:
+        if not data or self._size > IDENTITY_LIMIT_BYTES:
             raise Garbled("it closed the connection" if not data else "the answer is too long")
         for message in self._lines.feed(data):
             if message.get("over") is not True:
@@ -298,8 +301,10 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
     with socket.socket(socket.AF_UNIX) as connected:
         connected.settimeout(CONNECT_S)
         connected.connect(path)
-        if read_peer(connected)[1] not in (0, os.geteuid()) and os.geteuid():
+        is_trusted = read_peer(connected)[1] in (0, os.geteuid())
+        if not is_trusted and os.geteuid():
             raise PermissionError(f"{path} is another user's")
+        limit = ANSWER_LIMIT_BYTES if is_trusted else OTHERS_LIMIT_BYTES
         connected.sendall(pack({"ask": what, "limit_s": limit_s, **more}))
         while True:
             left = deadline - time.monotonic()
@@ -308,7 +313,7 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
             connected.settimeout(min(left, SILENT_S + limit_s))
             data = connected.recv(1 << 16)
             size += len(data)
-            if not data or size > ANSWER_LIMIT_BYTES:
+            if not data or size > limit:
                 raise Garbled("it closed the connection" if not data else "the answer is too long")
             for message in lines.feed(data):
                 if message.get("over") is True:

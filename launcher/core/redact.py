@@ -82,8 +82,12 @@ def shorten(text: str, limit: int) -> str:
 
 
 def quote(text: str, limit: int) -> str:
-    """Return the redacted, printable beginning of a text: at most ``limit`` characters."""
-    return printable(shorten(text, limit))[:limit]
+    """Return the redacted, printable beginning of a text: at most ``limit`` characters.
+
+    What escapes have made of it may look like a secret; it is the same when it is quoted again.
+    """
+    shown = printable(shorten(text, limit))
+    return shown[:limit] if text.isprintable() else shorten(shown, limit)
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:

@@ -92,7 +92,7 @@ _SEPARATORS = [
     for row in TABLE.values()
     if "then" in row.fields
 ]
-_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,-]""")
+_ANY_SEPARATOR = re.compile(r"""[\s\\"'`\](:=>!<,|?-]""")
 
 _QUOTE = re.compile(r"""[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|\'\'\'|["'`])""")
 # The beginning of a list, a table or a call; what is in it

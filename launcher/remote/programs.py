@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import product
 from os import strerror
 
 from launcher.channel.connection import READ_BYTES, Connection
@@ -305,8 +306,9 @@ class Member:
         self.programs = Programs(self.send, loop, *programs)
         self._connection: Connection | None = None
         self._attempt: ConnectAttempt | None = None
-        self._ports: list[int] = []
-        self._address = self._why = self._said = ""
+        self._places: list[tuple[int, str]] = []
+        self._lost_count = 0
+        self._why = self._said = ""
         self._is_refused = self._is_closed = False
         self._without_since = self._said_at = self._heard_at = time.monotonic()
         loop.timers.append(Every(BEAT_S, self._beat))
@@ -339,7 +341,7 @@ class Member:
     # --- calling
 
     def _call(self) -> None:
-        """Begin to call node 0 at each of its ports."""
+        """Begin to call node 0 at each of its ports and addresses; it listens at one."""
         host = self._place.host
         self._why, self._is_refused = f"the name {host} does not resolve", False
         found = read_address(host)
@@ -347,26 +349,31 @@ class Member:
             self._call_at(found)
             return
         try:
-            self._ask(lambda: resolve(host)[:1], self._call_at, RESOLVE_S)
+            self._ask(lambda: resolve(host), self._call_at, RESOLVE_S)
         except OSError as error:
             self._why = error.strerror or "no process"
             self._call_again()
 
     def _call_at(self, addresses: Sequence[str]) -> None:
-        self._address = addresses[0] if addresses else ""
-        self._ports = list(self._place.ports) if addresses else []
+        """Call the first port of each address, then the next one.
+
+        After a connection that has ended, the next address is the first: another program may have passed on
+        our calls.
+        """
+        first = self._lost_count % max(1, len(addresses))
+        self._places = list(product(self._place.ports, (*addresses[first:], *addresses[:first])))
         self._call_next()
 
     def _call_next(self) -> None:
-        """Call the next port, or all again after a pause."""
+        """Call the next place, or all again after a pause."""
         self._attempt = None
         if self._is_closed:
             return
-        if not self._ports:
+        if not self._places:
             self._complain(self._why, at_once=self._is_refused)
             self._call_again()
             return
-        port = self._ports.pop(0)
+        port, address = self._places.pop(0)
         self._attempt = attempt = ConnectAttempt(
             self._place.key,
             CONNECT_S,
@@ -375,7 +382,7 @@ class Member:
             lambda error: self._note_failure(port, strerror(error)),
             lambda why, _: self._note_failure(port, why),
         )
-        attempt.begin(self._address, port)
+        attempt.begin(address, port)
         if self._attempt is attempt:
             self.due = attempt.until
 
@@ -435,6 +442,7 @@ class Member:
 
     def _lose(self, why: str) -> None:
         self._connection, self.is_connected, self._without_since = None, False, time.monotonic()
+        self._lost_count += 1
         self.programs.let_go()
         self._complain(f"node 0 ({self._place.host}): {why}", at_once=self._is_refused)
         self._call_again()

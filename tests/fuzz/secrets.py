@@ -412,7 +412,8 @@ LONG_SHAPES = [
     *("?code={}", "SharedAccessSignature={}", "key={}", '{{"key": "{}"}}', "--key {}", "session_id={}"),
     *("X-Amz-Signature={}", "--sas {}", "sas: {}", "KAGGLE_KEY={}", "AZURE_STORAGE_KEY={}"),
     *("wandb: key={}", '{{"primaryKey": "{}"}}', '{{"key1": "{}", "key2": "x"}}', "next_token={}"),
-    *("bearer {}", "Bearer%20{}"),
+    *("bearer {}", "Bearer%20{}", "| api_key | {} |", "|wandb.api_key|{}|", "│ hf_token     │ {} │"),
+    *("--master-addr user:{}@10.0.0.4", "--rdzv-endpoint=user:{}@host:29500"),
 ]
 "Where a value counts as a secret that looks like one: `BASE64` does."
 KNOWN = [
@@ -423,6 +424,7 @@ KNOWN = [
     *("ASIA" + "ABCDEFGH12345678", "AIza" + "aB3_-" * 7, "npm_" + "aB3" * 12, "pypi-Ag" + "aB3-" * 16),
     *("dop_v1_" + "0a" * 32, "SG." + "aB3" * 7 + "." + "aB3" * 14, "ya29." + "aB3_" * 16),
     *("dapi" + "0a" * 16, "dapi" + "0a" * 16 + "-2", "dckr_pat_" + "aB3-" * 7, "hvs." + "aB3" * 8),
+    *("s." + "aB3" * 8, "ak-" + "aB3xY7" * 3 + "aB3x", "secret_" + "aB3xY7" * 7 + "a"),
     *("tskey-" + "auth-aB3" * 4, "GOCSPX-" + "aB3" * 9, "nvapi-" + "aB3-" * 16, "sk_live_" + "aB3" * 8),
     *("rk_live_" + "aB3" * 8, "whsec_" + "aB3" * 10, "gsk_" + "aB3" * 17, "r8_" + "aB3" * 12),
     *("glsa_" + "aB3" * 11, "glrt-" + "aB3" * 8, "lin_api_" + "aB3" * 13, "shpat_" + "0a" * 16),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
+import threading
 import time
 from collections.abc import Callable
 from errno import EAFNOSUPPORT
@@ -175,4 +177,89 @@ def test_a_node_0_that_was_slow_is_called_at_its_own_port_again(monkeypatch: pyt
         loop.turn_until(lambda: link.is_connected, WAIT_S)
         assert link.is_connected
         link.close()
+    loop.close()
+
+
+OTHER_ADDRESS = "127.0.0.2"
+MOMENT_S = 0.5
+
+
+class Relay:
+    """Another user's program: it has node 0's port at the other address of its name, and passes calls on.
+
+    Attributes:
+        calls: When it was called.
+    """
+
+    def __init__(self, port: int, how: str) -> None:
+        self.calls: list[float] = []
+        self._how, self._port = how, port
+        self._server = socket.create_server((OTHER_ADDRESS, port))
+        self._other: dict[socket.socket, socket.socket] = {}
+        self._until: dict[socket.socket, float] = {}
+        self._is_open = True
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while self._is_open:
+            for one in select.select([self._server, *self._until], [], [], 0.05)[0]:
+                if one is self._server:
+                    self._take()
+                elif one in self._until:
+                    self._other[one].sendall(one.recv(1 << 16))
+            for one in [one for one, until in self._until.items() if time.monotonic() > until]:
+                del self._until[one]
+                if self._how == "ends":
+                    one.close()
+
+    def _take(self) -> None:
+        """Pass a call on for a moment: the first one, or each."""
+        here = self._server.accept()[0]
+        there = socket.create_connection((ADDRESS, self._port))
+        self._other |= {here: there, there: here}
+        if not self.calls or self._how == "passes each":
+            self._until |= dict.fromkeys((here, there), time.monotonic() + MOMENT_S)
+        elif self._how == "ends":
+            here.close()
+        self.calls.append(time.monotonic())
+
+    def close(self) -> None:
+        """End it."""
+        self._is_open = False
+        self._thread.join(WAIT_S)
+        for one in (self._server, *self._other):
+            one.close()
+
+
+@pytest.mark.parametrize("how", ["keeps", "ends", "passes each"])
+def test_a_stranger_at_the_other_address_of_node_0_cannot_keep_a_node(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes a call on until node 0 has let the node in, and then keeps, or ends, what follows."""
+    monkeypatch.setattr(calling, "resolve", has_two((OTHER_ADDRESS, ADDRESS)))
+    loop, answered = Loop(keep([])), list[float]()
+    with live_hub(2, Restarts(most=1)) as hub:
+        relay = Relay(hub.port, how)
+        link = CoordinatorClient(
+            KEY,
+            Shape(1, 2, 2, "node0", (hub.port,)),
+            parse(Join, make_join(1, 2)),
+            loop,
+            Helpers(loop).ask,
+            keep([]),
+            lambda message: None,
+            on_answered=answered.append,
+        )
+        loop.timers.append(link)
+        try:
+            loop.turn_until(lambda: link.has_started, WAIT_S)
+            heard_until = relay.calls[0] + 8.0
+            loop.turn_until(lambda: answered[-1] > heard_until, WAIT_S)
+            assert answered[-1] > heard_until
+            assert len(relay.calls) == 1
+            assert not hub.is_away(1)
+        finally:
+            link.close()
+            relay.close()
     loop.close()

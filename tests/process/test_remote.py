@@ -46,12 +46,14 @@ import json, os, signal, sys
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from launcher.process.signals import SignalFile
+from launcher.remote import programs as module
 from launcher.remote.programs import Member, Membership
 told = json.loads(sys.argv[1])
 def say(text, event, **_):
     print(text, file=sys.stderr, flush=True)
 loop, signals = Loop(say), SignalFile()
-place = Membership("127.0.0.1", tuple(told["ports"]), bytes.fromhex(told["key"]), told["index"])
+module.read_address = lambda name: tuple(told["addresses"])
+place = Membership("zero", tuple(told["ports"]), bytes.fromhex(told["key"]), told["index"])
 programs = os.environ, signals.reset
 member = Member(place, loop, Helpers(loop).ask, programs, say, lambda message: None, lambda: None)
 loop.timers.append(member)
@@ -62,9 +64,14 @@ MARK = "LAUNCHER_TEST_MARK=1"
 PLENTY_BYTES = 8 * WINDOW_BYTES
 
 
-def start_node(ports: tuple[int, ...], index: int | None = 1, key: bytes = KEY) -> subprocess.Popen[str]:
-    """Start another node."""
-    told = json.dumps({"ports": ports, "key": key.hex(), "index": index})
+def start_node(
+    ports: tuple[int, ...],
+    index: int | None = 1,
+    key: bytes = KEY,
+    addresses: tuple[str, ...] = ("127.0.0.1",),
+) -> subprocess.Popen[str]:
+    """Start another node; ``addresses``: what node 0's name resolves to."""
+    told = json.dumps({"ports": ports, "key": key.hex(), "index": index, "addresses": addresses})
     line = [sys.executable, "-c", NODE, told]
     return subprocess.Popen(line, env=clean_environ(), stderr=subprocess.PIPE, text=True)
 
@@ -326,6 +333,13 @@ def test_a_stranger_at_the_first_port_does_not_keep_a_node(tmp_path: Path) -> No
     finally:
         pair.close()
         stranger.close()
+
+
+def test_a_stranger_at_another_address_of_node_0_does_not_keep_a_node(pair: Pair) -> None:
+    """Node 0 listens at one of them only; something else may have its port at the other one."""
+    with socket.create_server(("127.0.0.2", pair.port)):
+        pair.nodes.append(start_node((pair.port,), 2, addresses=("127.0.0.2", "127.0.0.1")))
+        wait_for(lambda: pair.hub.has(2), "node 2 has joined")
 
 
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:

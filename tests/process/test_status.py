@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from launcher.control import NAME as SOCKET_NAME
 from launcher.control import QUESTION_LIMIT_BYTES, client
 from launcher.control.responder import CLIENTS_MAX, PROGRAMS_MAX
 from launcher.core.errors import Unavailable
+from launcher.core.messages import Garbled
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
@@ -630,6 +632,48 @@ def test_sockets_of_another_user_do_not_hide_a_job(job: Asked, kind: str) -> Non
                 assert (done.returncode, done.stderr) == (0, "") and says in done.stdout, done.stdout
         finally:
             other.stdin.close()
+
+
+ENDLESS = """
+import os, socket, sys
+here = socket.socket(socket.AF_UNIX)
+here.bind(sys.argv[1])
+here.listen()
+print("up", flush=True)
+while True:
+    with here.accept()[0] as connected:
+        is_first = b"who" in connected.recv(4096)
+        line = b'{"node":0,"answer":{"ranks":[' + b"[]," * (9999 if is_first else 300000) + b"[]]}}\\n"
+        sent = 0
+        try:
+            while True:
+                connected.sendall(line)
+                sent += len(line)
+        except OSError:
+            print(sent, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_answers_of_another_user_take_little_memory(tmp_path: Path) -> None:
+    """Root asks all launchers who they are, and one of them for its status: JSON may be 24 times as large."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    os.chown(folder, NOBODY, NOBODY)
+    path = str(folder / SOCKET_NAME)
+    line = ["/usr/bin/python3", "-I", "-c", ENDLESS, path]
+    with subprocess.Popen(
+        line, user=NOBODY, group=NOBODY, extra_groups=(), cwd="/", stdout=subprocess.PIPE
+    ) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"up\n"
+            assert client._identify([path]) == ([], 1)
+            assert int(other.stdout.readline()) < 1 << 20
+            with pytest.raises(Garbled, match="the answer is too long"):
+                client.ask(path, "status")
+            assert int(other.stdout.readline()) < client.OTHERS_LIMIT_BYTES + (1 << 21)
+        finally:
+            other.kill()
+            shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(
