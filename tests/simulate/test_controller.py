@@ -264,6 +264,16 @@ def test_an_unhealthy_node_takes_part_if_no_spare_one_comes() -> None:
     assert job.is_in(Phase.RUNNING)
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_an_unhealthy_node_takes_part_again_unless_a_process_survives_there(is_held: bool) -> None:
+    job = Steps()
+    job.gather()
+    job.fail(1)
+    job.take(Ready(0, 1), 3.0)
+    job.take(Ready(1, 1, "no GPU", is_held) if is_held else Ready(1, 1, "no GPU"), 3.0)
+    assert job.is_in(Phase.OVER if is_held else Phase.RUNNING)
+
+
 def test_a_probe_that_was_overtaken_ends_no_time_limit() -> None:
     """A node has joined while its host was probed, and has left again."""
     job = Steps(restarts=HEALTH)

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from launcher.process.limits import OWN, raise_limit
+from launcher.process.limits import raise_limit
 
 MORE = 1000
 INFINITY = resource.RLIM_INFINITY
@@ -15,8 +15,8 @@ INFINITY = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("soft", "hard", "expected"),
     [
-        (256, 1 << 20, OWN + MORE),
-        (256, INFINITY, OWN + MORE),
+        (256, 1 << 20, 256 + MORE),
+        (256, INFINITY, 256 + MORE),
         (256, 512, 512),
         (1 << 20, 1 << 20, None),
         (INFINITY, INFINITY, None),

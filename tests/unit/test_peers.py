@@ -36,7 +36,7 @@ from launcher.cluster.outcome import make_over
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import messages as core_messages
-from launcher.core.errors import NotReady, UsageError
+from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.messages import FACTS_KEPT, Garbled, parse, render
 from launcher.core.model import Allocation, Scope
 from launcher.core.shorten import ROOM_BYTES, fit, fit_all
@@ -648,3 +648,31 @@ def test_a_node_is_not_heard_without_limit() -> None:
     heard = [nodes.may_send(1, Ready) for _ in range(25_000)]
     assert all(heard[:512]) and sum(heard) < 600
     assert nodes.may_send(1, Exited) and nodes.may_send(1, Failed)
+
+
+@pytest.mark.parametrize(("addresses", "code"), [((), "refused"), (("127.0.0.1",), "no-control-address")])
+def test_without_any_address_a_refusing_kernel_is_named(
+    monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...], code: str
+) -> None:
+    """It has not even told us the loopback."""
+
+    class Named(Host):
+        def own_addresses(self) -> frozenset[str]:
+            return frozenset({"node0", *addresses})
+
+        def hostname(self) -> str:
+            return "node0"
+
+        def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+            return dict.fromkeys(names, frozenset[str]())
+
+        def ask_source(self, target: str) -> str | None:
+            return None
+
+    refused = NotReady(Problem("refused", "socket is refused", "here", "allow it"))
+    monkeypatch.setattr("launcher.cluster.reach.explain", lambda error: refused)
+    with pytest.raises(NotReady, match=code):
+        find_address("later", (), Named())
+    monkeypatch.setattr("launcher.cluster.reach.explain", lambda error: None)
+    with pytest.raises(NotReady, match="no-control-address"):
+        find_address("later", (), Named())
