@@ -15,7 +15,7 @@ from launcher.core.signal import signal
 from launcher.failure.model import ProcessExit
 from launcher.failure.starters import SUMMARY, is_own_error
 from launcher.failure.text import HEADER, RANK, clean_lines
-from launcher.guest import WRITER
+from launcher.guest.process import WRITER
 from launcher.machine.whole import read_own
 
 TYPE_CHECKING = False

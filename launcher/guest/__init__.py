@@ -21,8 +21,6 @@ STACKS_NAME = "stacks.txt"
 """Name of that file, in a folder of its own for each process."""
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Variable with the path of the file for the exception that ends a process (torch's error-file protocol)."""
-WRITER = "launcher"
-"""Value of ``extraInfo.writer`` in our error files; torch's own files have no such key."""
 
 
 OTHERS = ("SUDO_UID", "PKEXEC_UID")

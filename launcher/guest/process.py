@@ -17,7 +17,6 @@ import os
 import sys
 
 from launcher.core.files import open_own, replace_file
-from launcher.guest import WRITER
 from launcher.guest.site.sitecustomize import answer_signal
 
 TYPE_CHECKING = False
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
     ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
+WRITER = "launcher"
+"""Value of ``extraInfo.writer`` in our error files; torch's own files have no such key."""
 TEXT_LIMIT = 1 << 14
 """Characters kept from each end of a message or traceback."""
 READ_LIMIT_BYTES = 1 << 20

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.model import Machine
-from launcher.machine.accelerators import count_accelerators
 from launcher.machine.cpus import read_granted_cpus
 from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles
-from launcher.machine.numa import read_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,14 +49,21 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
         cpu_count=read_granted_cpus(host),
         bound_cpu_count=None if bound is None else len(bound),
         has_others=any(name.startswith(OTHERS) for name in devices),
-        accelerators=count_accelerators(host, environ) if counts else (),
+        accelerators=_count_others(host, environ) if counts else (),
     )
 
 
 def count_visible(host: Host, environ: Mapping[str, str]) -> int | None:
     """Return the number of GPUs that CUDA would find. Reads UUIDs only if CUDA_VISIBLE_DEVICES has some."""
-    listed = environ.get(VISIBLE)
-    named = "GPU-" in (listed or "")
-    return count_visible_gpus(
-        count_gpus(host), listed, [gpu.uuid for gpu in read_gpus(host, name_gpus=True)] if named else ()
-    )
+    listed, uuids = environ.get(VISIBLE), list[str | None]()
+    if "GPU-" in (listed or ""):
+        from launcher.machine.numa import read_gpus
+
+        uuids = [gpu.uuid for gpu in read_gpus(host)]
+    return count_visible_gpus(count_gpus(host), listed, uuids)
+
+
+def _count_others(host: Host, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
+    from launcher.machine.accelerators import count_accelerators
+
+    return count_accelerators(host, environ)

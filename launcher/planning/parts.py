@@ -28,7 +28,6 @@ from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod import GLOO
 from launcher.identity.rendezvous import plan_control_ports
-from launcher.machine.numa import read_layout
 from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
@@ -149,6 +148,7 @@ def bind_processes(
     mode = options.text("bind", by_default)
     if mode == "none":
         return Binding()
+    from launcher.machine.numa import read_layout
     from launcher.planning.binding import plan_binding, plan_request
 
     request = plan_request(mode, options, environ, topology, machine, forks)

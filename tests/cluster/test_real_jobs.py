@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,8 @@ from tests.process.starting import ROOT, clean_environ
 pytestmark = [pytest.mark.root, pytest.mark.torch]
 
 DEADLINE_S = 180.0
+TRAIN = os.path.join(ROOT, "examples", "train_ddp.py")
+ACCURACY = re.compile(r"epoch (\d+)/\d+: loss [\d.]+, accuracy ([\d.]+) % \((\d+) process")
 ALLREDUCE = (sys.executable, os.path.join(ROOT, "examples", "allreduce.py"))
 # Intel MPI does not tell processes where rank 0 runs; the launcher asks for it instead of guessing.
 EXTRA = {"impi": ("--env", "MASTER_ADDR=10.77.0.10")}
@@ -117,3 +121,24 @@ def test_a_rehearsal_needs_no_root(like: str) -> None:
     """On loopback addresses the same job runs without any privilege, real mpirun included."""
     words = ("--like", like, "--loopback", "--nodes", "2", "--processes", "2")
     assert_sum(rehearse(*words, "--", *ALLREDUCE), master="127.0.77.10")
+
+
+@pytest.mark.thorough
+@pytest.mark.mpi
+def test_the_main_job_reaches_the_accuracy_of_one_process(tmp_path: Path) -> None:
+    """The README's first command: 2 nodes x 2 processes under Azure ML's MPI learn what one learns."""
+    need_namespaces()
+    alone = subprocess.run(
+        [sys.executable, TRAIN, "--epochs", "5"],
+        env=clean_environ(), capture_output=True, text=True, check=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    words = ("--like", "azureml-mpi", "--nodes", "2", "--processes", "2")
+    checkpoint = ("--checkpoint", str(tmp_path / "digits.pt"))
+    done = rehearse(*words, "--", "python", TRAIN, "--epochs", "5", *checkpoint)
+    assert done.returncode == 0, done.stderr
+    one, four = ACCURACY.findall(alone.stdout)[-1], ACCURACY.findall(done.stdout)[-1]
+    assert (one[0], four[0], one[2], four[2]) == ("5", "5", "1", "4")
+    assert float(four[1]) >= 95.0
+    assert abs(float(one[1]) - float(four[1])) <= 0.6
+    again = rehearse(*words, "--", "python", TRAIN, "--epochs", "6", *checkpoint)
+    assert [found[0] for found in ACCURACY.findall(again.stdout)] == ["6"], again.stderr

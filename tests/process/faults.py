@@ -112,10 +112,16 @@ class Job:
         found = {pid: re.search(rb"\0RANK=(\d+)\0", read(f"/proc/{pid}/environ")) for pid in self.children()}
         return {int(rank[1]): pid for pid, rank in found.items() if rank}
 
-    def watchdog(self) -> int:
-        """Wait for the watchdog; return its pid."""
-        wait_for(lambda: self._watchdogs(), "there is a watchdog")
-        return self._watchdogs()[0]
+    def watchdog(self, after: int = 0) -> int:
+        """Wait for the watchdog, or for the one that comes after that one; return its pid."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = [pid for pid in self._watchdogs() if pid != after]
+            return bool(found)
+
+        wait_for(is_there, "there is a watchdog")
+        return found[0]
 
     def _watchdogs(self) -> list[int]:
         return [pid for pid in self.children() if read(f"/proc/{pid}/comm") == f"{WATCHDOG}\n".encode()]

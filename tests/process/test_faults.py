@@ -352,7 +352,7 @@ def test_the_watchdog_is_killed_and_later_the_launcher(tmp_path: Path) -> None:
     job.ranks(2)
     first = job.watchdog()
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: job.watchdog() != first, "there is another one")
+    job.watchdog(after=first)
     pids = [read_pid(tmp_path / f"pid-{rank}") for rank in (0, 1)]
     job.kill(job.launcher.pid)
     for pid in pids:
@@ -377,8 +377,7 @@ def test_the_watchdog_is_killed(tmp_path: Path, hold: Hold) -> None:
     ranks = job.ranks(2)
     first = job.watchdog()
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: job.watchdog() != first, "there is another one")
-    os.kill(job.watchdog(), signal.SIGKILL)
+    os.kill(job.watchdog(after=first), signal.SIGKILL)
     wait_for(lambda: sorted(job.children()) == sorted(ranks.values()), "the launcher has noticed")
     job.kill(ranks[1])
     hold(job.end())
@@ -390,7 +389,9 @@ def test_all_processes_end_at_once_without_a_watchdog(_: int, tmp_path: Path) ->
     """Those that are stopped end while the launcher looks: then all of its children have ended."""
     job = Job(tmp_path, "--nproc-per-node", "32", "--", "sleep", "600")
     ranks = job.ranks(32)
-    os.kill(job.watchdog(), signal.SIGKILL)
+    first = job.watchdog()
+    os.kill(first, signal.SIGKILL)
+    os.kill(job.watchdog(after=first), signal.SIGKILL)
     wait_for(lambda: sorted(job.children()) == sorted(ranks.values()), "the launcher has noticed")
     job.kill(ranks[1])
     outcome = job.end()

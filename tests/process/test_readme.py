@@ -25,7 +25,7 @@ OURS = [row.split(" | ")[1] for row in TABLE.strip().splitlines()[2:]]
 TYPED = {
     'alias torchrun="launcher run"': "tests/unit/test_engines.py::test_all_of_torchruns_flags_are_ours",
     "launcher run --hosts": "tests/cluster/test_readme_lines.py::test_a_line_of_two_nodes_works_as_it_stands",
-    "mpirun -np 16": "tests/cluster/test_platforms.py::test_real_mpirun_starts_four_processes",
+    "mpirun -np 16": "tests/cluster/test_real_jobs.py::test_every_platform_starts_the_same_job",
     "LAUNCHER_TOKEN=": "tests/cluster/test_readme_lines.py::test_a_line_of_two_nodes_works_as_it_stands",
     "launcher run --ssh": "tests/cluster/test_mpirun.py::test_ssh_serves_every_engine",
     "srun -N2": "tests/cluster/test_slurm.py::test_one_launcher_per_node_starts_the_processes",

@@ -304,7 +304,7 @@ def test_nothing_is_read_where_nothing_is_to_be_bound(
     gpus: int, environ: dict[str, str], typed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No GPU, or started per process, or alone, or told not to: no price."""
-    monkeypatch.delattr("launcher.planning.parts.read_layout")
+    monkeypatch.delattr("launcher.machine.numa.read_layout")
     host = Host({}, answers={"environ": environ, "gpus": gpus})
     assert set(cpus(plan(host, environ, **typed))) == {None}
 
