@@ -69,7 +69,7 @@ TWO = ("--nproc-per-node", "2")
 MISTAKES = (
     Mistake("an exception", (*TWO, "train.py"), 1, ("rank 1 of 2 failed first", "KeyError: 'label'")),
     Mistake("a wrong path", (*TWO, "trian.py"), 127, ("no such script", "check the name")),
-    Mistake("a missing import", (*TWO, "imports.py"), 1, ("transfomers", "install it")),
+    Mistake("a missing import", (*TWO, "imports.py"), 1, ("`pip install transfomers`",)),
     Mistake(
         "a rank that hangs",
         (*TWO, "hangs.py"),
