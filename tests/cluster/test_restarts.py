@@ -882,6 +882,7 @@ def test_a_node_that_comes_back_has_time_to_get_ready() -> None:
         assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
         node_2 = join(hub, 2, "aa")
         assert not is_true_by(lambda: is_over(hub), 2.0), hub.said
+        nodes[0].say(pack(Beat()))  # no attempt starts while a node is silent
         node_2.say(pack(ready(0)))
         node_2.hear("start")
 
