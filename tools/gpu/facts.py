@@ -14,8 +14,10 @@ from part import Part, find_result
 
 from launcher.machine import VISIBLE, count_visible
 from launcher.machine.gpu_facts import describe_gpu, find_gpu
-from launcher.machine.gpus import find_doubles, name_visible_gpus
+from launcher.machine.gpus import find_doubles, list_minors, name_visible_gpus
 from launcher.machine.host import Host
+from launcher.machine.numa import read_gpus, read_layout
+from launcher.machine.nvml import read_gpu_facts
 from launcher.output.progress import LIBRARY, Nvml
 
 TORCH = """
@@ -82,11 +84,11 @@ def compare(part: Part) -> None:
         part.figure("torch", torch)
     host = Host()
     with part.step("readers"):
-        minors = timed(part, "device files", host.gpu_minors)
-        facts = timed(part, "NVML facts", host.gpu_facts)
+        minors = timed(part, "device files", lambda: list_minors(host))
+        facts = timed(part, "NVML facts", lambda: read_gpu_facts(host))
         timed(part, "NVML use", host.gpu_use)
-        driver = timed(part, "driver's files", host.gpus)
-        timed(part, "layout", host.layout)
+        driver = timed(part, "driver's files", lambda: read_gpus(host, name_gpus=False))
+        timed(part, "layout", lambda: read_layout(host))
         if shutil.which("nvidia-smi"):
             timed(part, "nvidia-smi", lambda: subprocess.run(("nvidia-smi", "-L"), check=False))
         part.figure("facts", [describe_gpu(gpu) for gpu in facts])
