@@ -495,8 +495,7 @@ class Coordinator:
         if now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
             self._say_waiting(now)
-        stop = None if self.state.attempt is None else self.state.attempt.stop
-        self.evidence.fire(now, is_ending=stop is not None or self.state.phase is not Phase.RUNNING)
+        self.evidence.fire(now, is_ending=self.state.phase is not Phase.RUNNING)
 
     def _say_waiting(self, now: float) -> None:
         """Print what the job waits for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,9 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.process.torch_agent import find_workers
+from launcher.machine.process import read_stat
+from launcher.process.loop import Loop
+from launcher.process.torch_agent import TorchAgent, find_workers
 from tests.process.looking import wait_for
 from tests.process.starting import launch, open_launcher
+from tests.saying import keep
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch")]
 FAILS = """
@@ -153,6 +157,43 @@ def test_only_a_worker_that_is_not_restarted_is_signalled_itself() -> None:
     assert find_workers(os.getpid(), signal.SIGTERM) == [begun[0].pid]
     for one in begun:
         one.communicate()
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [(0, True), (3, False)])
+def test_an_agent_is_held_for_long_only_after_a_failure(status: int, goes_on: bool) -> None:
+    """One whose workers end well has heartbeats to send while the others still save."""
+    loop = Loop(keep([]))
+    with contextlib.ExitStack() as stack:
+        agent, saves, ends = (
+            stack.enter_context(subprocess.Popen(["/bin/sh", "-c", f"read line; exit {code}"], stdin=-1))
+            for code in (0, 0, status)
+        )
+        workers = TorchAgent(agent.pid, [ends.pid, saves.pid], loop)
+        stack.callback(_resume, agent)
+        wait_for(lambda: _state(agent) == "T", "it is held")
+        (hold,) = loop.timers
+        _end(ends)
+        loop.turn_until(lambda: workers._running == {saves.pid}, 30)
+        hold.fire(0.0)
+        wait_for(lambda: (_state(agent) == "T") is not goes_on, "what the agent does")
+        _end(saves)
+        loop.turn_until(lambda: not workers._running, 30)
+        wait_for(lambda: _state(agent) != "T", "it goes on")
+    loop.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _resume(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGCONT)
+
+
+def _state(process: subprocess.Popen[bytes]) -> str:
+    stat = read_stat(process.pid)
+    return "" if stat is None else stat.state
 
 
 def restart(tmp_path: Path, how: str, rounds: int = 2) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ def test_a_whole_life() -> None:
     assert job.take(Ready(1, 1), 3.0)[0] == Start(1, (0, 1))
     assert any(isinstance(one, Stop) and one.number == 15 for one in job.take(Received(1, 15), 4.0))
     job.take(Exited(0, 0, 1), 5.0)
-    assert any(isinstance(one, Over) and one.status == 0 for one in job.take(Exited(1, 0, 1), 5.0))
+    (over,) = [one for one in job.take(Exited(1, 0, 1), 5.0) if isinstance(one, Over)]
+    assert (over.status, over.leaves) == (0, False), "all leave together"
 
 
 @pytest.mark.parametrize("is_back", [True, False])

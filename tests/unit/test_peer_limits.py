@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,13 +21,13 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import LEAVING_MAX, MESSAGES_MAX
-from launcher.cluster.messages import Hung, Looked, MachineNotice, News, Waiting
+from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, News, Quiet, Waiting
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.messages import pack, parse
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK
-from launcher.job.events import Silent
+from launcher.job.events import Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.counting import Counting
 from launcher.mpi.head import EVENTS_MAX, Head, MpiJob
@@ -249,6 +250,21 @@ def test_a_node_that_comes_again_is_counted_once(make_hub: Callable[..., Hub]) -
         if line.is_open:
             line.hear(make_join(1, 3))
     assert sorted(one.hub.members.by_index) == [0], "what it says after that is not heard"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_nodes_of_a_job_that_ends_are_not_asked_why_they_hang(
+    make_hub: Callable[..., Hub], ends: bool
+) -> None:
+    """Ranks that write a checkpoint are quiet as well."""
+    one = make_hub(2)
+    one.join(1)
+    if ends:
+        one.hub.hear_own(Received(0, signal.SIGTERM))
+    for index in (0, 1):
+        one.hub._hear(index, Quiet("no output for 10 min"))
+    one.hub.fire(time.monotonic())
+    assert sum(isinstance(message, Look) for message in one.told) == (not ends)
 
 
 @pytest.mark.slow
