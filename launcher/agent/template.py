@@ -133,7 +133,7 @@ class Template:
 
     def _spawn(self) -> None:
         """Start the command of the ranks, and request the imports."""
-        from launcher.command.line import read_flags
+        from launcher.command.words import read_flags
 
         place, _, _ = read_flags(self._argv)
         environ = {**self._common, TEMPLATE: json.dumps({"path": self._path, "argv": self._argv})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.command.line import is_python
+from launcher.command.words import is_python
 from launcher.core.environ import DEFAULT_PORT
 from launcher.machine.host import Host
 from launcher.options.reading import read_options

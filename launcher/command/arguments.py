@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 
-from launcher.command.line import behind_front, is_python, read_flags
+from launcher.command.fronts import look_behind
+from launcher.command.words import is_python, read_flags
 from launcher.core.errors import Problem, UsageError
 
 TYPE_CHECKING = False
@@ -71,7 +72,7 @@ def expand_local_rank(word: str, local_rank: int) -> str:
 
 def count_callers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Return the number of words before the script's own arguments."""
-    behind = behind_front(tuple(argv), environ)
+    behind = look_behind(tuple(argv), environ)
     callers = read_flags(behind)[2] if is_python(behind[0]) else 1
     return len(argv) - len(behind) + callers
 

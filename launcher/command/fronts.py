@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import STARTERS, is_python, is_shell, part_module, read_flags
-from launcher.core.errors import Problem, UsageError
+from launcher.command.words import is_python, match_call, name_program, part_module
 from launcher.core.frozen import frozen
+from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fronts.txt")
 SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
 ASSIGNS = "NAME=VALUE"
-_rows: list[Front] = []
-_by_word: dict[str, list[Front]] = {}
+_fronts: dict[str, list[Front]] = {}
 
 
 @frozen
@@ -48,89 +47,77 @@ class Fronted:
     """A command line, and where its command begins.
 
     Attributes:
+        argv: The whole line, with a Python's ``-m`` and its module as separate words.
         count: Number of words in front; 0 without a front.
         kind: Kind of the last front.
-        python: The Python that runs the script behind the last front: the front's own; empty if none does.
+        python: The Python of the last front; empty if it is no Python's module.
         is_elsewhere: Whether the command sees other files than we do: it runs in a container.
     """
 
+    argv: tuple[str, ...]
     count: int = 0
     kind: str = ""
     python: str = ""
     is_elsewhere: bool = False
 
-    def runs(self, word: str) -> bool:
-        """Whether the last front itself runs a command that begins with this word, by a Python of its own."""
-        return self.kind == SCRIPT or (self.kind == PROJECT and word.endswith(".py"))
+    @property
+    def runs_next(self) -> bool:
+        """Whether the last front itself runs the command as a script, by a Python of its own."""
+        is_script = self.argv[self.count].endswith(".py")
+        return self.kind == SCRIPT or (self.kind == PROJECT and is_script)
 
 
-NOTHING = Fronted()
+def look_behind(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line behind programs such as ``nice -n 5``.
 
-
-def look_behind(argv: Sequence[str], python: str) -> tuple[str, ...]:
-    """Return the command line behind all fronts; a script that a front runs comes behind its Python.
-
-    Args:
-        argv: The whole command line.
-        python: The Python of a front that does not name one.
+    A script that a front runs comes behind the front's Python, or behind ours if it names none.
     """
     front = find_front(argv)
-    words = tuple(argv[front.count :])
-    return part_module((front.python or python, *words)) if front.count and front.runs(words[0]) else words
+    words = front.argv[front.count :]
+    return part_module((front.python or own_python(environ), *words)) if words and front.runs_next else words
 
 
-def read_fronts() -> list[Front]:
-    """Return the rows of the table, which is read once."""
-    if not _rows:
+def read_fronts() -> dict[str, list[Front]]:
+    """Return the rows of the table by the first word of each; it is read once."""
+    if not _fronts:
         with open(TABLE, encoding="utf-8") as file:
             for line in file:
                 if not line.startswith("#"):
-                    words, valued, before, kind = (part.strip() for part in line.split("|"))
-                    _rows.append(Front(tuple(words.split()), frozenset(valued.split()), before, kind))
-                    _by_word.setdefault(_rows[-1].words[0], []).append(_rows[-1])
-    return _rows
+                    call, valued, before, kind = (part.strip() for part in line.split("|"))
+                    row = Front(tuple(call.split()), frozenset(valued.split()), before, kind)
+                    _fronts.setdefault(row.words[0], []).append(row)
+    return _fronts
 
 
 def find_front(argv: Sequence[str]) -> Fronted:
-    """Return what is in front of the command in a command line; nothing if no command comes behind it."""
-    found = NOTHING
-    read_fronts()
-    while argv and found.kind != SCRIPT:
-        word = argv[found.count]
-        called = "-m" if is_python(word) else word.rpartition("/")[2]
-        for front in _by_word.get(called, ()):
-            place = _match(argv, found.count, front)
-            place = place and _skip(argv, place, front)
-            if place and place < len(argv):
-                runner = word if is_python(word) else ""
-                is_elsewhere = found.is_elsewhere or front.kind == ELSEWHERE
-                found = Fronted(place, front.kind, runner if front.kind == SCRIPT else "", is_elsewhere)
-                break
-        else:
-            break
-    return found
+    """Return a command line with the number of words in front of its command."""
+    found = Fronted(part_module(tuple(argv)) if argv else ())
+    further: Fronted | None = found
+    while further and further.argv and further.kind != SCRIPT:
+        found = further
+        word = found.argv[found.count]
+        rows = read_fronts().get("-m" if is_python(word) else name_program(word), ())
+        further = next(filter(None, (_pass(found, row) for row in rows)), None)
+    return further or found
 
 
-def _match(argv: Sequence[str], place: int, front: Front) -> int:
-    """Return the index after a front's own words if it is called at this index; otherwise 0."""
-    words = front.words
-    if words[0] == "-m":
-        if not is_python(argv[place]):
-            return 0
-        at, flag, after = read_flags(argv[place:])
-        name = argv[place + after - 1 : place + after] if flag == "m" else ()
-        if at + 1 == after:  # -mNAME
-            name = (argv[place + at].partition("m")[2],) if flag == "m" else ()
-        end = place + after + len(words) - 2
-        return end if (*name, *argv[place + after : end]) == words[1:] else 0
-    end = place + len(words)
-    return end if (argv[place].rpartition("/")[2], *argv[place + 1 : end]) == words else 0
+def _pass(found: Fronted, front: Front) -> Fronted | None:
+    """Return what is behind one more front; None if it is not called, or no command comes behind it."""
+    words = found.argv[found.count :]
+    called = match_call(words, front.words)
+    behind = words[_skip(words, called, front) :] if called else ()
+    if not behind:
+        return None
+    count = len(found.argv) - len(behind)
+    argv = (*found.argv[:count], *part_module(behind))
+    python = words[0] if is_python(words[0]) else ""
+    return Fronted(argv, count, front.kind, python, found.is_elsewhere or front.kind == ELSEWHERE)
 
 
 def _skip(argv: Sequence[str], place: int, front: Front) -> int:
     """Return the index of the command behind a front's flags and own words."""
     if front.before.startswith("-"):
-        return argv.index(front.before, place) + 1 if front.before in argv[place:] else 0
+        return argv.index(front.before, place) + 1 if front.before in argv[place:] else len(argv)
     left = int(front.before) if front.before.isdecimal() else 0
     while place < len(argv):
         word = argv[place]
@@ -149,41 +136,3 @@ def _skip(argv: Sequence[str], place: int, front: Front) -> int:
         else:
             break
     return place
-
-
-def refuse_unknown(argv: Sequence[str]) -> None:
-    """Refuse a launcher behind a program that may start it in any way.
-
-    Its name alone is no call: ``pip install deepspeed numpy``. It is one before a script, a module or a
-    Python, and for mpirun behind flags.
-
-    Raises:
-        UsageError: The first word is unknown, and a call of a launcher comes behind it.
-    """
-    if is_python(argv[0]) or is_shell(argv[0]):
-        return
-    from launcher.command.launchers import find_launcher
-
-    for place in range(1, len(argv) - 1):
-        before = argv[place - 1]
-        is_value = before.startswith("-") and "=" not in before
-        if argv[place].rpartition("/")[2] not in STARTERS or is_value:
-            continue
-        words = argv[place:]
-        own = find_launcher(words)
-        if own is None or own.inner >= len(words):
-            continue
-        script = words[own.inner]
-        starts = script.endswith(".py") or is_python(script) or own.has("m", "module", "module_mode")
-        if starts or (own.launcher.whole_job and own.own):
-            raise UsageError(_unknown(argv[0], own.launcher.name))
-
-
-def _unknown(front: str, name: str) -> Problem:
-    return Problem(
-        "unknown-front",
-        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job",
-        "command line",
-        f"let {name} start it: launcher run -- {name} ... {front} ...; or run the line as it is, once per "
-        f"process: launcher run --engine process -- {front} ...",
-    )

@@ -7,7 +7,9 @@ modules are loaded.
 
 from __future__ import annotations
 
-from launcher.command.line import SRUN, STARTERS, behind_front, is_python, may_be_launcher
+from launcher.command.fronts import look_behind
+from launcher.command.launchers import SRUN, find_launcher, list_names, read_facts, refuse_unknown
+from launcher.command.words import is_python, name_program
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Scope
@@ -51,29 +53,21 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     own = _find_launcher(argv, environ)
     if own is None:
         return Request(argv, options, starter=_name_starter(options))
-    name = own.launcher.name
+    name = own.name
     if asked in (TORCHRUN, MPIRUN):
         raise UsageError(_two_launchers(options, name))
-    from launcher.command.launchers import read_facts
-
     facts, notes = read_facts(own)
     return Request(argv, options.with_inner(facts), own, f"the command is {name}", tuple(notes))
 
 
 def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command | None:
     """Return the launcher that a command line calls, also behind fronts; None for any other."""
-    behind = behind_front(argv, environ)
-    if behind and behind[0].rpartition("/")[2] == SRUN:
+    behind = look_behind(argv, environ)
+    if behind and name_program(behind[0]) == SRUN:
         raise UsageError(_srun_behind(behind))
-    if not may_be_launcher(behind):
-        if any(word.rpartition("/")[2] in STARTERS for word in behind[1:]):
-            from launcher.command.fronts import refuse_unknown
-
-            refuse_unknown(behind)
-        return None
-    from launcher.command.launchers import find_launcher
-
     found, count = find_launcher(behind), len(argv) - len(behind)
+    if behind and found is None:
+        refuse_unknown(behind)
     return found and replace(found, head=found.head + count, inner=found.inner + count)
 
 
@@ -81,7 +75,8 @@ def _srun_behind(argv: tuple[str, ...]) -> Problem:
     """Return the problem of a command that is srun: its tasks would all have one RANK, and WORLD_SIZE=1."""
     import shlex
 
-    starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in STARTERS)
+    names = list_names()
+    starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in names)
     place = next((n for n in starts if n), 0)
     line = f"{shlex.join(argv[:place])} launcher run -- {shlex.join(argv[place:])}"
     return Problem(
@@ -127,7 +122,7 @@ def plan_engine(job: KnownJob) -> tuple[Choice, NodeCommand | None]:
     """
     own = job.request.own
     if own is not None:
-        name = own.launcher.name
+        name = own.name
         if job.request.tunes:
             from launcher.engines import autotuning
 
@@ -187,7 +182,7 @@ def _find_python(job: KnownJob, why: str) -> str:
 
     If it is unknown whether either has torch (in a replay), torchrun will report it itself.
     """
-    argv = behind_front(job.argv, job.environ)
+    argv = look_behind(job.argv, job.environ)
     pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
     versions = {python: job.host.find_version(python or None, job.environ, "torch") for python in pythons}
     for known in (True, False):

@@ -133,7 +133,7 @@ def _leave_out(given: Given, request: Request) -> str:
     if not name.isupper():
         words = given.origin.split(" ")
         name = next(word for word in words if word.startswith("-"))
-    if request.own is not None and given.origin.startswith(request.own.launcher.name):
-        told = request.own.launcher.name
+    if request.own is not None and given.origin.startswith(request.own.name):
+        told = request.own.name
         return f"leave {name} out: {told} gets the number of nodes and this node's rank from the launcher"
     return f"{'unset' if name.isupper() else 'leave out'} {name}"

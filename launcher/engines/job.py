@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.command.line import behind_front
+from launcher.command.fronts import look_behind
+from launcher.command.launchers import find_inner
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import own_python
 
@@ -41,15 +42,13 @@ class Request:
     def script_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line of one process, even if the command starts several of them."""
         if self.own is None:
-            return behind_front(self.argv, environ)
-        from launcher.command.launchers import find_inner
-
+            return look_behind(self.argv, environ)
         return find_inner(self.own, self.argv, own_python(environ))
 
     @property
     def starts_job(self) -> bool:
         """Whether the command also starts the processes of other nodes."""
-        return self.own is not None and self.own.launcher.whole_job
+        return self.own is not None and self.own.starts_job
 
     @property
     def leads(self) -> bool:
@@ -59,7 +58,7 @@ class Request:
     @property
     def tunes(self) -> bool:
         """Whether the command is DeepSpeed's autotuner."""
-        return self.own is not None and self.own.launcher.name == "deepspeed" and self.own.has("autotuning")
+        return self.own is not None and self.own.name == "deepspeed" and self.own.has("autotuning")
 
 
 @frozen

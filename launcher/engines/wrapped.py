@@ -7,9 +7,10 @@ for one node, or for the node that a job is started from.
 
 from __future__ import annotations
 
+from launcher.command.launchers import read_pairs
 from launcher.core.environ import Malformed, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.model import NodeCommand, Setting
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.hostfile import render_hostfile
@@ -21,7 +22,7 @@ from launcher.options.reading import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from launcher.command.launchers import Command
 
@@ -30,6 +31,8 @@ PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "
 """Flags of mpirun and horovodrun with hosts; `COUNTS` has those with numbers of processes."""
 KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
 """Flags of accelerate with the kind of processes to start, if it does not see several GPUs."""
+CHOOSE_GPUS = ("include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators")
+"""Flags of deepspeed that choose nodes or GPUs."""
 HOSTFILE = "{hostfile}"
 """Placeholder on a command line for the file that `launcher.agent.starter` creates."""
 
@@ -39,7 +42,7 @@ class Told:
     """The flags, variables and files for a launcher; placeholders in the flags stand for the files."""
 
     flags: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
+    variables: Mapping[str, str] = {}
     files: tuple[tuple[str, str], ...] = ()
 
 
@@ -50,52 +53,61 @@ def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
         UsageError: It starts the processes of all nodes from each node, starts them without ranks, or counts
             other processes than the job's.
     """
-    name, head = own.launcher.name, own.head
-    told = TELL[name](job, own)
-    variables = {**_tell_node(job, own), **dict(told.variables)}
-    settings = [Setting(one, text, f"tells {name} about the job") for one, text in variables.items()]
+    head = own.head
+    told = _tell(job, own)
+    rank = job.allocation.node_rank
+    if rank is not None and not own.starts_job and not job.allocation.ranks_at_start:
+        told = replace(told, variables={"NODE_RANK": str(rank), **told.variables})
+    settings = [
+        Setting(name, text, f"tells {own.name} about the job") for name, text in told.variables.items()
+    ]
     return NodeCommand(
-        engine=name,
+        engine=own.name,
         argv=(*job.argv[:head], *told.flags, *job.argv[head:]),
-        settings=(*settings, *(plan_settings(job) if own.launcher.has_agent else ())),
-        unset=tuple(sorted(_plan_unset(job, own))),
+        settings=(*settings, *(plan_settings(job) if own.has_agent else ())),
+        unset=tuple(sorted(_plan_unset(job.environ, own))),
         files=told.files,
     )
 
 
-def _tell_node(job: KnownJob, own: Command) -> dict[str, str]:
-    """Return this node's rank for its processes, unless the launcher may pass it on to other nodes."""
-    known = job.allocation.node_rank is not None and not job.allocation.ranks_at_start
-    is_here = known and not own.launcher.whole_job
-    return {"NODE_RANK": str(job.allocation.node_rank)} if is_here else {}
+def _plan_unset(environ: Mapping[str, str], own: Command) -> set[str]:
+    if own.starts_job and not any(starter in environ for starter in STARTED_BY_MPI):
+        return {*starters.CONTRACT} & environ.keys()  # OMPI_MCA_* are its settings
+    dropped = {*starters.plan_agent_unset(environ, torch=own.has_agent, rewritten=False)}
+    pets = () if own.name == "torchrun" else (name for name in environ if name.startswith(PET_PREFIX))
+    return {*dropped, *pets}
 
 
-def _plan_unset(job: KnownJob, own: Command) -> set[str]:
-    name, environ = own.launcher.name, job.environ
-    if own.launcher.whole_job and not any(starter in environ for starter in STARTED_BY_MPI):
-        return {
-            variable for variable in environ if variable in starters.CONTRACT
-        }  # OMPI_MCA_* are its settings
-    dropped = {*starters.plan_agent_unset(environ, torch=own.launcher.has_agent, rewritten=False)}
-    return dropped if name == "torchrun" else {*dropped, *(v for v in environ if v.startswith(PET_PREFIX))}
+def _tell(job: KnownJob, own: Command) -> Told:
+    """Return what a launcher is told: by its row of the table, and for some by a function of their own."""
+    row = own.launcher
+    variables = _state(job, read_pairs(row, "variables"))
+    if "pet" in row.words("is"):
+        variables |= _plan_pets(job, own)
+    flags = row.words("adds")
+    if "flags" in row.words("is"):
+        missing = [
+            (name, text) for name, text in _state(job, read_pairs(row, "facts")).items() if not own.has(name)
+        ]
+        dash = "-" if "dashes" in row.words("is") else "_"
+        flags += tuple(f"--{name.replace('_', dash)}={text}" for name, text in missing)
+    told = Told(flags, {**variables, **read_pairs(row, "sets")})
+    return MORE[own.name](job, own, told) if own.name in MORE else told
 
 
-def _tell_torchrun(job: KnownJob, own: Command) -> Told:
+def _plan_pets(job: KnownJob, own: Command) -> dict[str, str]:
     """Return PET_*, torchrun's own variables for its flags; flags on its command line take precedence."""
     flags = plan_flags(job)
     if job.nodes == 1 and not job.allocation.ranks_at_start:
         # It takes a free port by itself, unless it is given one
         flags = {n: text for n, text in flags.items() if n not in ("node_rank", "master_addr", "master_port")}
         flags.setdefault("local_addr", LOOPBACK)
-    missing = {name: text for name, text in flags.items() if not own.has(name)}
-    return Told(variables=tuple((PET_PREFIX + n.upper(), _as_pet(n, text)) for n, text in missing.items()))
+    if "virtual_local_rank" in flags:
+        flags["virtual_local_rank"] = "1"
+    return {PET_PREFIX + name.upper(): text for name, text in flags.items() if not own.has(name)}
 
 
-def _as_pet(name: str, text: str) -> str:
-    return "1" if name == "virtual_local_rank" else text
-
-
-def _state(job: KnownJob, names: Sequence[tuple[str, str]]) -> dict[str, str]:
+def _state(job: KnownJob, names: Mapping[str, str]) -> dict[str, str]:
     """Return the facts about the job by a launcher's names for them: of flags, or of variables."""
     facts = {
         "nnodes": str(job.nodes),
@@ -104,86 +116,56 @@ def _state(job: KnownJob, names: Sequence[tuple[str, str]]) -> dict[str, str]:
         "world_size": str(job.each * (job.nodes or 1)),
     }
     if job.nodes != 1:
+        facts["address"] = job.allocation.master_addr
         facts["master_addr"] = bracket(job.allocation.master_addr)
         facts["master_port"] = str(job.allocation.master_port)
-    return {theirs: facts[ours] for theirs, ours in names if ours in facts}
+    return {theirs: facts[ours] for theirs, ours in names.items() if ours in facts}
 
 
-def _tell_accelerate(job: KnownJob, own: Command) -> Told:
+def _tell_accelerate(job: KnownJob, own: Command, told: Told) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
         raise UsageError(_alone_on_cpus(total))
-    flags = [f"--{name}={text}" for name, text in _state(job, own.launcher.facts).items()]
-    if not own.has("num_processes"):
-        flags.append(f"--num_processes={total}")
+    flags = [] if own.has("num_processes") else [f"--num_processes={total}"]
     if job.nodes != 1:
         # pdsh, its default, would start the whole job again from every node
         flags.append("--deepspeed_multinode_launcher=standard")
     if total > 1 and (job.machine.gpu_count or 0) < 2 and not own.has(*KINDS):
         # It detects several GPUs of a node itself; otherwise it would start one process without a rank
         flags.append("--multi_gpu")
-    return Told(tuple(flags))
+    return replace(told, flags=(*told.flags, *flags))
 
 
-def _tell_deepspeed(job: KnownJob, own: Command) -> Told:
+def _tell_deepspeed(job: KnownJob, own: Command, _told: Told) -> Told:
+    nodes, hosts = job.nodes or 1, job.allocation.hosts
     if job.nodes == 1:
-        chooses = own.has("include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators")
-        asked = job.options.get("nproc_per_node") is not None
         # With --num_gpus it ignores CUDA_VISIBLE_DEVICES
-        counts = not chooses and (asked or not job.environ.get("CUDA_VISIBLE_DEVICES"))
+        is_free = job.options.get("nproc_per_node") is not None or not job.environ.get("CUDA_VISIBLE_DEVICES")
+        counts = is_free and not own.has(*CHOOSE_GPUS)
         return Told((f"--num_gpus={job.each}",) if counts else ())
-    flags = ["--no_ssh", f"--node_rank={job.allocation.node_rank}"]
-    flags.append(f"--master_addr={job.allocation.master_addr}")
-    flags.append(f"--master_port={job.allocation.master_port}")
+    names = {"node_rank": "node_rank", "master_addr": "address", "master_port": "master_port"}
+    flags = ("--no_ssh", *(f"--{name}={text}" for name, text in _state(job, names).items()))
     if own.has("hostfile", "H"):
-        return Told(tuple(flags))
-    text = render_hostfile(_name_hosts(job), job.each)
-    return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, text),))
+        return Told(flags)
+    # Without ssh it only counts the lines
+    names_of = hosts if len(hosts) == nodes else [f"node{index}" for index in range(nodes)]
+    return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, render_hostfile(names_of, job.each)),))
 
 
-def _name_hosts(job: KnownJob) -> tuple[str, ...]:
-    """Return a name for each node; without ssh DeepSpeed only counts them."""
-    hosts = job.allocation.hosts
-    return hosts if len(hosts) == job.nodes else tuple(f"node{index}" for index in range(job.nodes or 1))
-
-
-def _tell_fabric(job: KnownJob, own: Command) -> Told:
-    missing = [(name, text) for name, text in _state(job, own.launcher.facts).items() if not own.has(name)]
-    return Told(tuple(f"--{name.replace('_', '-')}={text}" for name, text in missing))
-
-
-def _tell_composer(job: KnownJob, own: Command) -> Told:
-    variables = _state(job, own.launcher.variables)
-    if "MASTER_ADDR" in variables:
-        variables["MASTER_ADDR"] = job.allocation.master_addr  # PyTorch takes it without brackets
-    total, world = own.value("world_size"), variables["WORLD_SIZE"]
+def _tell_composer(job: KnownJob, own: Command, told: Told) -> Told:
+    total, world = own.value("world_size"), told.variables["WORLD_SIZE"]
     if total not in (None, world):
         what = f"{job.nodes} nodes x {job.each} per node"
         raise UsageError(_uneven("composer --world_size", str(total), what, world))
-    return Told(variables=tuple(variables.items()))
+    return told
 
 
-def _tell_variables(job: KnownJob, own: Command) -> Told:
-    """Return only variables: a launcher's own flags take precedence over them."""
-    return Told(variables=tuple(_state(job, own.launcher.variables).items()))
-
-
-def _tell_llamafactory(job: KnownJob, own: Command) -> Told:
-    """Return also the variable with which it starts torchrun without several GPUs."""
-    return Told(variables=(*_tell_variables(job, own).variables, ("FORCE_TORCHRUN", "1")))
-
-
-def _tell_axolotl(job: KnownJob, own: Command) -> Told:
-    """Return torchrun's variables, and the flag for torchrun: accelerate, its default, reads no variable."""
-    return Told(("--launcher=torchrun",), _tell_torchrun(job, own).variables)
-
-
-def _tell_mpirun(job: KnownJob, own: Command) -> Told:
+def _tell_mpirun(job: KnownJob, own: Command, told: Told) -> Told:
     if job.allocation.ranks_at_start:
-        return Told()
+        return told
     if job.nodes != 1:
-        raise UsageError(once_per_node(own.launcher.name, own.launcher.name, job.nodes))
-    return Told() if own.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
+        raise UsageError(_once_per_node(own.name, job.nodes))
+    return told if own.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
 
 
 def _alone_on_cpus(total: int) -> Problem:
@@ -206,17 +188,10 @@ def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
     )
 
 
-def once_per_node(what: str, name: str, nodes: int | None) -> Problem:
-    """Return the problem of a launcher of whole jobs that is started on each node.
-
-    Args:
-        what: The program that starts the processes: the launcher, or the file that calls it.
-        name: The launcher.
-        nodes: Number of nodes.
-    """
+def _once_per_node(name: str, nodes: int | None) -> Problem:
     return Problem(
         "job-per-node",
-        f"{what} starts the processes of all nodes, but the launcher was started on each of {nodes} "
+        f"{name} starts the processes of all nodes, but the launcher was started on each of {nodes} "
         f"nodes: there would be {nodes} such jobs",
         "command line and environment",
         f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run --engine "
@@ -229,31 +204,24 @@ def count_own(command: Command, node_count: int | None) -> int | None:
     """Return the number of processes per node from a launcher's own total; None without one.
 
     Raises:
-        UsageError: accelerate's total is not a multiple of the number of nodes.
+        UsageError: The total is not a multiple of the number of nodes.
     """
-    names = ("num_processes",) if command.launcher.name == "accelerate" else ("np", "n", "num_proc")
-    if command.launcher.name != "accelerate" and not command.launcher.whole_job:
-        return None
-    total = next((value for name in names if (value := command.value(name)) is not None), "")
+    names = command.launcher.words("total")
+    total = command.value(*names) or ""
     try:
         each, rest = divmod(parse_int(total), node_count or 1)
     except Malformed:
         return None
-    if command.launcher.name == "accelerate" and (rest or not each):
-        raise UsageError(_uneven("accelerate --num_processes", total, f"{node_count} nodes", "a multiple"))
+    if not command.starts_job and (rest or not each):
+        raise UsageError(_uneven(f"{command.name} --{names[0]}", total, f"{node_count} nodes", "a multiple"))
     return max(1, each)
 
 
-TELL = {
-    "torchrun": _tell_torchrun,
+MORE = {
     "accelerate": _tell_accelerate,
     "deepspeed": _tell_deepspeed,
-    "fabric": _tell_fabric,
-    "lightning": _tell_fabric,
     "composer": _tell_composer,
-    "axolotl": _tell_axolotl,
-    "llamafactory": _tell_llamafactory,
-    "swift": _tell_variables,
     "horovodrun": _tell_mpirun,
     "mpirun": _tell_mpirun,
 }
+"""What the table can't say."""

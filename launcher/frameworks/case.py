@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.command.line import behind_front
+from launcher.command.fronts import look_behind
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.core.model import Setting
@@ -74,7 +74,7 @@ class Case:
     @property
     def command(self) -> tuple[str, ...]:
         """The command line of a process behind programs such as ``nice``; with its Python first, if any."""
-        return behind_front(self.argv, self.environ)
+        return look_behind(self.argv, self.environ)
 
     @property
     def is_by_mpi(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import is_python
+from launcher.command.words import is_python
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.core.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology

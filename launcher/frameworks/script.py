@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import (
+from launcher.command.words import (
     find_program_script,
     find_script,
     is_python,

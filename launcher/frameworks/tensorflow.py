@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 
-from launcher.command.line import is_python
+from launcher.command.words import is_python
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.model import (
     Allocation,

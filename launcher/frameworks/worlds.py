@@ -10,7 +10,7 @@ TensorFlow read is in their files.
 
 from __future__ import annotations
 
-from launcher.command.line import is_python
+from launcher.command.words import is_python
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.mpi import NUMBERS

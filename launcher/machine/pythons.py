@@ -69,7 +69,7 @@ def find_version(python: str, environ: Mapping[str, str], name: str) -> str | No
 
 def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
     """Return the folders that an interpreter imports from, in search order; None if unknown."""
-    path = _find_program(python, environ)
+    path = find_program(python, environ)
     if path is None:
         return None
     return sys.path if _is_ours(path) and not sys.flags.no_site else _site_folders(path, environ)
@@ -94,7 +94,8 @@ def find_module(name: str, folders: Iterable[str]) -> str:
     return ""
 
 
-def _find_program(name: str, environ: Mapping[str, str]) -> str | None:
+def find_program(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the path of a program, as a shell finds it; None without one."""
     folders = [""] if "/" in name else environ.get("PATH", os.defpath).split(os.pathsep)
     paths = (os.path.abspath(os.path.join(folder, name)) for folder in folders)
     return next(filter(_is_program, paths), None)

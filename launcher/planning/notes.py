@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import (
-    SRUN,
-    STARTERS,
-    is_python,
-    is_shell,
-    may_be_shell,
-    name_launcher,
-    read_flags,
-)
+from launcher.command.launchers import SRUN, list_names, name_launcher
+from launcher.command.words import is_python, is_shell, may_be_shell, name_program, read_flags
 from launcher.core.environ import shorten
 from launcher.core.model import Fact, NodeCommand
 from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN
@@ -186,8 +179,8 @@ def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
     path, text = _read_shell(case, host)
     for line in () if "pipefail" in f"{case.argv}{text}" else text.splitlines():
         head, bar, tail = line.partition("#")[0].partition("|")
-        names = [word.rpartition("/")[2] for word in head.split()]
-        if bar and tail[:1] != "|" and any(is_python(name) or name in STARTERS for name in names):
+        names = [name_program(word) for word in head.split()]
+        if bar and tail[:1] != "|" and any(is_python(name) or name in list_names() for name in names):
             said = f"{path}: `{shorten(head.strip())} | ...` has the status of the last command in the pipe"
             return (f"{said}, also if the first fails: `set -o pipefail` before it",)
     return ()
@@ -199,7 +192,7 @@ def _note_hostfile(case: Case, request: Request, host: Host) -> tuple[str, ...]:
     Raises:
         UsageError: It does not fit the job.
     """
-    if request.own is None or request.own.launcher.name != "deepspeed":
+    if request.own is None or request.own.name != "deepspeed":
         return ()
     from launcher.engines.hostfile import check_hostfile
 

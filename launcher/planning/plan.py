@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import reads_program
+from launcher.command.words import reads_program
 from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, Problem, UsageError
 from launcher.core.frozen import replace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import is_python, read_flags
+from launcher.command.words import is_python, read_flags
 from launcher.core.model import Preload
 from launcher.frameworks.horovod import GLOO
 

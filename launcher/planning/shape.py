@@ -200,7 +200,7 @@ def _refuse_arguments(options: Options, request: Request) -> None:
     if options.origins(*PER_PROCESS) and (request.own or inside):
         from launcher.command.arguments import refuse_words
 
-        raise refuse_words(options, request.own.launcher.name if request.own else f"{inside[0]}: torchrun")
+        raise refuse_words(options, request.own.name if request.own else f"{inside[0]}: torchrun")
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import is_python, may_be_shell, may_have_front, read_interpreter
+from launcher.command.fronts import find_front, look_behind
+from launcher.command.words import is_python, may_be_shell, read_interpreter
 from launcher.core.files import remove_file
 from launcher.machine.pythons import import_folders, own_python
 from launcher.recorder.variables import PIPE, find_places, find_torch, plan_variables
@@ -141,12 +142,9 @@ def find_python(argv: Sequence[str]) -> str:
     command = find_command(argv)
     if not command:
         return ""
-    if may_have_front(command):
-        from launcher.command.fronts import find_front, look_behind
-
-        if find_front(command).is_elsewhere:
-            return ""
-        command = look_behind(command, own_python(os.environ))
+    if find_front(command).is_elsewhere:
+        return ""
+    command = look_behind(command, os.environ)
     if is_python(command[0]):
         return command[0]
     if command is not argv and is_python(argv[0]):

@@ -10,7 +10,8 @@ import pytest
 
 from launcher.cli.main import dispatch
 from launcher.command.arguments import count_callers, expand
-from launcher.command.line import find_script, plan_argv
+from launcher.command.line import plan_argv
+from launcher.command.words import find_script
 from launcher.core.errors import CommandNotFound, UsageError
 from launcher.core.model import Plan
 from launcher.machine.host import Host

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.command.arguments import expand_local_rank, names_local_rank
-from launcher.command.launchers import find_launcher, read_launchers
-from launcher.command.line import STARTERS, may_be_launcher
+from launcher.command.launchers import find_launcher, read_launchers, read_pairs
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import NODE, RANK, Mode, Plan, Scope
 from launcher.engines.torchrun import AGENT, WORKER
@@ -597,18 +596,8 @@ def test_their_other_commands_are_no_launchers(line: str) -> None:
     assert find_launcher(line.split()) is None
 
 
-def test_the_quick_look_knows_every_launcher() -> None:
-    """What `may_be_launcher` does not know is never found."""
-    calls = {
-        call.split()[0] if not call.startswith("-m ") else call.split()[1]
-        for row in read_launchers()
-        for call in row.calls
-    }
-    assert calls == STARTERS
-
-
 @pytest.mark.parametrize(
-    "call", [(row.name, call) for row in read_launchers() for call in row.calls], ids=str
+    "call", [(row.name, call) for row in read_launchers() for call in row.items], ids=str
 )
 def test_every_way_to_call_a_launcher_is_recognised(call: tuple[str, str]) -> None:
     """By name, by path, as a module, and as a script of a Python with options."""
@@ -619,8 +608,8 @@ def test_every_way_to_call_a_launcher_is_recognised(call: tuple[str, str]) -> No
         lines = [words, path, (PYTHON, *path)]
     for line in lines:
         found = find_launcher((*line, "--flag", "train.py"))
-        assert may_be_launcher(line) and found is not None
-        assert (found.launcher.name, found.head) == (name, len(line))
+        assert found is not None
+        assert (found.name, found.head) == (name, len(line))
 
 
 @pytest.mark.parametrize(
@@ -1086,11 +1075,9 @@ def test_the_switches_of_torchrun_and_accelerate_are_theirs() -> None:
             for spelling in action.option_strings
             if action.nargs == 0
         }
-        assert set(rows[name].switches) - {"use_env"} == switches
+        assert set(rows[name].words("switches")) - {"use_env"} == switches
         known = {spelling.lstrip("-") for action in parser._actions for spelling in action.option_strings}
-        assert {theirs for theirs, _ in rows[name].facts} <= {
-            spelling.replace("-", "_") for spelling in known
-        }
+        assert read_pairs(rows[name], "facts").keys() <= {spelling.replace("-", "_") for spelling in known}
 
 
 ENVIRONMENTS: list[dict[str, str]] = [

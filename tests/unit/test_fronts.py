@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.command.fronts import find_front, read_fronts
-from launcher.command.line import behind_front, plan_argv, reads_program
+from launcher.command.fronts import find_front, look_behind, read_fronts
+from launcher.command.line import plan_argv
+from launcher.command.words import reads_program
 from launcher.core.errors import UsageError
 from launcher.engines.choice import read_request
 from launcher.machine.host import Host
@@ -20,7 +21,7 @@ RUN = "torchrun --standalone train.py"
 
 def behind(line: str) -> str:
     """Return the command behind the fronts of a line, its Python written ``/py``."""
-    words = behind_front(tuple(line.split()), ENVIRON)
+    words = look_behind(tuple(line.split()), ENVIRON)
     return " ".join(("/py" if "python" in words[0] else words[0], *words[1:]))
 
 
@@ -55,7 +56,7 @@ def test_what_is_behind_a_front_is_found(front: str) -> None:
     assert behind(f"{front} {RUN}") == RUN
     words = tuple(f"{front} {RUN}".split())
     own = read_request(plan_argv(words, Options(), ENVIRON), Options(), ENVIRON).own
-    assert own is not None and own.launcher.name == "torchrun"
+    assert own is not None and own.name == "torchrun"
     assert (words[own.head - 1], words[own.inner]) == ("torchrun", "train.py")
 
 
@@ -83,7 +84,7 @@ def test_a_front_that_runs_the_script_itself_is_its_python(front: str) -> None:
     """The script is read as one of the front's Python; the line stays as it is."""
     words = tuple(f"{front} train.py --x 1".split())
     assert behind(f"{front} train.py --x 1").endswith("train.py --x 1")
-    assert "python" in behind_front(words, ENVIRON)[0]
+    assert "python" in look_behind(words, ENVIRON)[0]
     assert behind(f"{front} -m pkg.train").endswith(" -m pkg.train")
     planned = plan_argv(words, Options(), ENVIRON)
     assert [word for word in planned if word.endswith(".py")] == ["train.py"]
@@ -134,7 +135,7 @@ def test_a_launchers_name_as_an_argument_is_none(line: str) -> None:
 
 def test_each_row_of_the_table_is_one() -> None:
     """No name twice, each flag with its dashes."""
-    rows = read_fronts()
+    rows = [row for rows in read_fronts().values() for row in rows]
     assert len({row.words for row in rows}) == len(rows) > 50
     assert all(flag.startswith("-") for row in rows for flag in row.valued)
     assert {row.kind for row in rows} == {"", "script", "project", "elsewhere"}
@@ -153,7 +154,7 @@ def test_a_launchers_name_is_not_always_a_call(line: str) -> None:
 def test_a_module_behind_a_front_is_found_where_it_is(flag: str) -> None:
     planned = plan_argv(tuple(f"nice python {flag} --nnodes 1 train.py".split()), Options(), ENVIRON)
     own = read_request(planned, Options(), ENVIRON).own
-    assert own is not None and own.launcher.name == "torchrun"
+    assert own is not None and own.name == "torchrun"
     assert (planned[own.head], planned[own.inner]) == ("--nnodes", "train.py")
 
 

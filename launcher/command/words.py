@@ -1,0 +1,150 @@
+"""Words of a command line: a Python with its flags and script or module, a shell, the ``#!`` of a file."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.machine.pythons import find_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SHELLS = ("sh", "bash", "dash", "ash")
+"""Shells, whose ``-c STRING`` may be a single command."""
+FIRST_LINE_BYTES = 256
+"""Linux reads this much of a file's first line."""
+STDIN = ("-", "/dev/stdin")
+ASK = ("-V", "--version", "-h", "--help", "-VV")
+"""Python's flags that print something about it, and run nothing."""
+VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
+"""Python's flags with a value: single letters, which may be combined, and one long flag."""
+
+
+def name_program(word: str) -> str:
+    """Return the name of a program that a command line calls by name or path."""
+    return word.rpartition("/")[2]
+
+
+def is_python(word: str) -> bool:
+    """Whether a command's first word is a Python: ``python``, ``/usr/bin/python3.11``, ``pypy3``."""
+    name = name_program(word)
+    kind = next((kind for kind in ("python", "pypy") if name.startswith(kind)), None)
+    return kind is not None and not name[len(kind) :].strip("0123456789.")
+
+
+def is_shell(word: str) -> bool:
+    """Whether a command's first word is a shell."""
+    return name_program(word) in SHELLS
+
+
+def may_be_shell(argv: Sequence[str]) -> bool:
+    """Whether a command is a shell or a shell script."""
+    if not argv or is_python(argv[0]):
+        return False
+    return is_shell(argv[0]) or any(map(is_shell, read_interpreter(argv[0])))
+
+
+def read_interpreter(path: str) -> list[str]:
+    """Return the words after ``#!`` in the first line of a file; none without ``#!`` or without a path."""
+    if "/" not in path or not os.path.isfile(path):
+        return []
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(FIRST_LINE_BYTES)
+    except OSError:
+        return []
+    return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
+
+
+def read_python(path: str) -> tuple[str, ...]:
+    """Return the Python in the ``#!`` line of an executable file, with its flags; empty if there is none."""
+    words = read_interpreter(path) if os.access(path, os.X_OK) else []
+    if words and name_program(words[0]) == "env":
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+    return tuple(words) if words and is_python(words[0]) else ()
+
+
+def find_program_script(word: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the Python and the file that a program runs by its ``#!`` line, as pip's console scripts do."""
+    path = find_program(word, environ) or ""
+    python = read_python(path)
+    return (*python, path) if python else ()
+
+
+def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
+    """Return where a Python's own flags end, what ends them, and where its program's arguments begin.
+
+    ``c`` or ``m`` ends them for that flag, which may be combined with others (``-um NAME``) or with its value
+    (``-mNAME``). Otherwise the text is empty: the index is that of a script, of ``-`` for standard input, or
+    of no word.
+
+    Source:
+        docs.python.org, "Command line and environment", Interface options.
+    """
+    place = 1
+    while place < len(argv) and argv[place].startswith("-") and argv[place] != "-":
+        word = argv[place]
+        letters = "" if word.startswith("--") else word[1:]
+        valued = next((letter for letter in letters if letter in VALUED), "")
+        is_apart = word.index(valued) == len(word) - 1 if valued else word == CHECK_HASHES
+        if valued in ("c", "m"):
+            return place, valued, min(place + 1 + is_apart, len(argv))
+        place += 1 + is_apart
+    return place, "", min(place + 1, len(argv))
+
+
+def find_script(argv: Sequence[str]) -> int | None:
+    """Return the index of ``-m`` or the script in a Python's command line; None if there is neither."""
+    place, flag, _ = read_flags(argv)
+    return None if flag == "c" or place >= len(argv) or argv[place] == "-" else place
+
+
+def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command line with a Python's ``-m`` and its module as separate words."""
+    place, flag, _ = read_flags(argv) if is_python(argv[0]) else (0, "", 0)
+    if flag != "m" or argv[place] == "-m":
+        return argv
+    others, _, name = argv[place].partition("m")
+    flags = (*([others] if others != "-" else []), "-m", *([name] if name else []))
+    return (*argv[:place], *flags, *argv[place + 1 :])
+
+
+def match_call(argv: Sequence[str], call: Sequence[str]) -> int:
+    """Return the number of words by which a command line makes this call; 0 if it makes another one.
+
+    Args:
+        argv: A command line, whose ``-m`` and module are separate words.
+        call: The name of a program, and words that follow it; or ``-m NAME``, which comes behind a Python.
+            A Python may also run the program's file.
+    """
+    place = find_script(argv) if is_python(argv[0]) else 0
+    if place is None:
+        return 0
+    words = argv[place : place + len(call)]
+    return place + len(call) if (name_program(words[0]), *words[1:]) == tuple(call) else 0
+
+
+def reads_program(argv: Sequence[str]) -> bool:
+    """Whether a Python or a shell reads its program from standard input: no file, module or text is named.
+
+    Source:
+        POSIX, sh, OPTIONS; bash(1), "Options".
+    """
+    if not argv or not (is_python(argv[0]) or is_shell(argv[0])):
+        return False
+    if is_python(argv[0]):
+        place, flag, _ = read_flags(argv)
+        asks = any(word in ASK for word in argv[1:place])
+        return not asks and not flag and (place >= len(argv) or argv[place] in STDIN)
+    words = iter(argv[1:])
+    for word in words:
+        if not word.startswith(("-", "+")) or word in STDIN:
+            return word in STDIN
+        if word.startswith("--") and word != "--":
+            return False  # few of them run anything, and their files come next
+        if "s" in word[1:] or "c" in word[1:]:
+            return "c" not in word[1:]
+        if word.endswith("o"):
+            next(words, "")  # the name of an option
+    return True
