@@ -122,96 +122,55 @@ def test_hosts_stand_in_the_hostfile_in_order(mpi: Mpi) -> None:
     assert render_hostfile(mpi, HOSTS, 2) == "".join(form.format(host) for host in HOSTS)
 
 
-def test_variables_say_the_same_to_both_generations_of_open_mpi() -> None:
-    """So that a line that somebody changes by hand works; the same from 4 as from 5, but for names in 4."""
-    both = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24",
-        "OMPI_MCA_hwloc_base_binding_policy": "none",
-        "OMPI_MCA_oob_tcp_if_include": "10.0.0.0/24",
-        "OMPI_MCA_plm": "rsh",
-        "OMPI_MCA_plm_rsh_agent": "python -I -S .../rsh.py /run/x/rsh",
-        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-        "OMPI_MCA_pml": "ucx",
-        "OMPI_MCA_ras": RAS,
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "PRTE_MCA_plm": "ssh",
-        "PRTE_MCA_plm_ssh_agent": "python -I -S .../rsh.py /run/x/rsh",
-        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
-        "PRTE_MCA_prte_if_include": "10.0.0.0/24",
-        "PRTE_MCA_ras": RAS,
-    }
-    only_4 = {"OMPI_MCA_orte_keep_fqdn_hostnames": "1", "OMPI_MCA_btl": "^openib"}
-    assert dict(plan_variables(job(OPEN_MPI_5, **FULL))) == both
-    assert dict(plan_variables(job(OPEN_MPI_4, **FULL))) == {**both, **only_4}
-
-
 def test_the_words_of_the_remote_shell_reach_hydra_as_a_variable() -> None:
-    """Always, if only to undo the one that Slurm sets."""
-    variables = dict(plan_variables(job(MPICH, **FULL)))
-    assert variables == {
-        "HYDRA_IFACE": "eth0",
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": "python",
-        "HYDRA_LAUNCHER_EXTRA_ARGS": "-I -S .../rsh.py /run/x/rsh",
-        "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1",
-    }
-    assert dict(plan_variables(job(MPICH, rsh=("python",))))["HYDRA_LAUNCHER_EXTRA_ARGS"] == ""
-    assert dict(plan_variables(job(INTEL, interface="eth0"))) == {
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "python",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-I -S .../rsh.py /run/x/rsh",
-        "I_MPI_HYDRA_BRANCH_COUNT": "3",
-        "I_MPI_HYDRA_IFACE": "eth0",
-        "I_MPI_PIN": "0",
-    }
+    """Always, if only to undo the one that Slurm sets; an option says all else, and comes first everywhere."""
+    words = "-I -S .../rsh.py /run/x/rsh"
+    assert plan_variables(job(MPICH, **FULL)) == (("HYDRA_LAUNCHER_EXTRA_ARGS", words),)
+    assert plan_variables(job(MPICH, rsh=("python",))) == (("HYDRA_LAUNCHER_EXTRA_ARGS", ""),)
+    assert plan_variables(job(INTEL, **FULL)) == (("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", words),)
+    assert plan_variables(job(OPEN_MPI_4, **FULL)) == plan_variables(job(OPEN_MPI_5, **FULL)) == ()
 
 
 OVERRIDDEN = [
-    (OPEN_MPI_4, "--bind-to core", "--bind-to none", "binding_policy"),
-    (OPEN_MPI_5, "--bind-to core:overload-allowed", "--bind-to none", "binding_policy"),
-    (OPEN_MPI_4, "-bind-to-core", "--bind-to none", "binding_policy"),
-    (OPEN_MPI_5, "-np 2", "--np 6", ""),
-    (OPEN_MPI_4, "-N 1", "--map-by ppr:2:node", ""),
-    (OPEN_MPI_4, "--hostfile /mine", "--hostfile /run/x/hosts", ""),
+    (OPEN_MPI_4, "--bind-to core", "--bind-to none"),
+    (OPEN_MPI_5, "--bind-to core:overload-allowed", "--bind-to none"),
+    (OPEN_MPI_4, "-bind-to-core", "--bind-to none"),
+    (OPEN_MPI_5, "-np 2", "--np 6"),
+    (OPEN_MPI_4, "-N 1", "--map-by ppr:2:node"),
+    (OPEN_MPI_4, "--hostfile /mine", "--hostfile /run/x/hosts"),
     (
         OPEN_MPI_4,
         "-mca plm_rsh_agent rsh",
         "--mca plm_rsh_agent python -I -S .../rsh.py /run/x/rsh",
-        "plm_rsh_agent",
     ),
     (
         OPEN_MPI_5,
         "--mca plm_rsh_agent rsh",
         "--prtemca plm_ssh_agent python -I -S .../rsh.py /run/x/rsh",
-        "plm_ssh_agent",
     ),
-    (OPEN_MPI_5, "--mca btl_tcp_if_exclude lo", "--mca btl_tcp_if_include 10.0.0.0/24", "btl_tcp_if"),
-    (OPEN_MPI_5, "--prtemca oob_tcp_if_include eth1", "--prtemca prte_if_include 10.0.0.0/24", "prte_if"),
-    (OPEN_MPI_4, "--mca pml ob1", "--mca pml ucx", "MCA_pml"),
-    (OPEN_MPI_4, "-x UCX_TLS=tcp", f"-x {UCX}", "UCX"),
-    (OPEN_MPI_4, "-x HELLO=mine", "-x HELLO", ""),
-    (MPICH, "-bind-to core", "-bind-to none", "BIND"),
-    (MPICH, "--ppn 1", "-ppn 2", ""),
-    (MPICH, "-hosts a,b", "-f /run/x/hosts", ""),
-    (MPICH, "-bootstrap rsh", "-launcher ssh -launcher-exec python", "HYDRA_LAUNCHER_EXEC"),
-    (MPICH, "-genvall", "-genvlist HELLO,PATH", ""),
-    (INTEL, "-genv I_MPI_PIN 1", "-genv I_MPI_PIN 0", "I_MPI_PIN"),
-    (INTEL, "-iface ib0", "-iface eth0", "IFACE"),
+    (OPEN_MPI_5, "--mca btl_tcp_if_exclude lo", "--mca btl_tcp_if_include 10.0.0.0/24"),
+    (OPEN_MPI_5, "--prtemca oob_tcp_if_include eth1", "--prtemca prte_if_include 10.0.0.0/24"),
+    (OPEN_MPI_4, "--mca pml ob1", "--mca pml ucx"),
+    (OPEN_MPI_4, "-x UCX_TLS=tcp", f"-x {UCX}"),
+    (OPEN_MPI_4, "-x HELLO=mine", "-x HELLO"),
+    (MPICH, "-bind-to core", "-bind-to none"),
+    (MPICH, "--ppn 1", "-ppn 2"),
+    (MPICH, "-hosts a,b", "-f /run/x/hosts"),
+    (MPICH, "-bootstrap rsh", "-launcher ssh -launcher-exec python"),
+    (MPICH, "-launcher-exec rsh", "-launcher ssh -launcher-exec python"),
+    (MPICH, "-genvall", "-genvlist HELLO,PATH"),
+    (INTEL, "-genv I_MPI_PIN 1", "-genv I_MPI_PIN 0"),
+    (INTEL, "-iface ib0", "-iface eth0"),
 ]
 
 
-@pytest.mark.parametrize(("mpi", "extra", "ours", "variable"), OVERRIDDEN, ids=lambda value: str(value)[:40])
-def test_what_the_user_says_on_the_line_is_not_said_before(
-    mpi: Mpi, extra: str, ours: str, variable: str
-) -> None:
-    """No mpirun does well with an option that comes twice; and no variable says otherwise."""
+@pytest.mark.parametrize(("mpi", "extra", "ours"), OVERRIDDEN, ids=lambda value: str(value)[:40])
+def test_what_the_user_says_on_the_line_is_not_said_before(mpi: Mpi, extra: str, ours: str) -> None:
+    """No mpirun does well with an option that comes twice."""
     given = {**FULL, "extra": tuple(extra.split())}
     planned = line(mpi, **given)
     assert f" {ours} " in line(mpi, **FULL)
     assert f" {ours} " not in planned and planned.endswith(extra)
-    assert not variable or not [name for name, _ in plan_variables(job(mpi, **given)) if variable in name]
 
 
 def test_a_variable_that_the_user_sets_for_ranks_leaves_the_list() -> None:
@@ -239,11 +198,10 @@ def test_a_variable_that_the_user_sets_for_ranks_leaves_the_list() -> None:
     ],
 )
 def test_what_the_user_has_set_is_left_alone(mpi: Mpi, user: str, ours: str) -> None:
-    """Both on the line and in mpirun's environment; but not the remote shell and the hosts."""
+    """But not the remote shell and the hosts."""
     given = {**FULL, "user": (user, "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER")}
     assert ours in plan_line(job(mpi, **FULL))
     assert ours not in plan_line(job(mpi, **given))
-    assert user not in dict(plan_variables(job(mpi, **given)))
     assert {"python", " ".join(RSH)} & {*plan_line(job(mpi, **given))}
 
 
