@@ -97,6 +97,11 @@ def parse_host(text: str) -> str:
     return host
 
 
+def bracket(host: str) -> str:
+    """Return a host in the form that it has before a port: an IPv6 address has brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def parse_host_port(text: str, least: int = 1) -> tuple[str, int | None]:
     """Split ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
 

@@ -12,6 +12,7 @@ import re
 from launcher.core import mpi
 from launcher.core.redact import is_secret
 from launcher.frameworks import starters
+from launcher.options.reading import PET_PREFIX
 from launcher.sources.rows import NODES, PLATFORMS
 
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ OF_A_NODE = frozenset(
 )
 OF_A_NODE_PREFIXES = (
     *("AZ_BATCH_NODE_", "KUBERNETES_", "POD_"),
-    *("LSB_", "PBS_", "SLURM_", "SLURMD_", "SRUN_", starters.ELASTIC_PREFIX, starters.AGENT_PREFIX),
+    *("LSB_", "PBS_", "SLURM_", "SLURMD_", "SRUN_", starters.ELASTIC_PREFIX, PET_PREFIX),
     *mpi.OF_A_NODE,
 )
 OF_THE_JOB = frozenset(("AZ_BATCH_NODE_LIST",))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.environ import is_loopback
+from launcher.core.environ import bracket, is_loopback
 from launcher.core.model import Allocation, NodeCommand, Policy, Setting
 from launcher.frameworks import starters, torch
 from launcher.frameworks.torch import UNBUFFERED
@@ -155,11 +155,6 @@ def _nodes(allocation: Allocation) -> str:
     if allocation.node_range is None:
         return str(allocation.node_count)
     return ":".join(map(str, allocation.node_range))
-
-
-def bracket(host: str) -> str:
-    """Return a host in the form that torchrun needs before a port."""
-    return f"[{host}]" if ":" in host else host
 
 
 def _plan_rendezvous(job: KnownJob) -> dict[str, str]:

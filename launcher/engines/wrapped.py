@@ -8,14 +8,14 @@ for one node, or for the node that a job is started from.
 from __future__ import annotations
 
 from launcher.command.launchers import read_pairs
-from launcher.core.environ import Malformed, parse_int, shorten
+from launcher.core.environ import Malformed, bracket, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import NodeCommand, Setting
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.hostfile import render_hostfile
 from launcher.engines.job import KnownJob
-from launcher.engines.torchrun import bracket, plan_flags, plan_settings
+from launcher.engines.torchrun import plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
 from launcher.options.reading import PET_PREFIX

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from launcher.command.fronts import look_behind
+from launcher.command.words import is_python
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.core.model import Setting
 from launcher.frameworks.script import Script
 from launcher.guest.marker import is_worker
+from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Allocation, Machine, Place, Topology
+    from launcher.core.model import Allocation, Companion, Machine, Meeting, Place, Topology
     from launcher.options.reading import Options
 
 BY_MPI = ("mpirun", "serve")
 """Agents for which mpirun starts the processes."""
+
+
+@frozen
+class Beside:
+    """What a framework needs on a node beside its ranks.
+
+    Attributes:
+        companions: Processes without a rank, such as servers.
+        ports: Ports at which processes of this node will listen, and the names of the processes.
+        meeting: The address exchange, for a framework that needs the addresses of all nodes.
+        notes: Notes for the plan.
+        bears_losses: Whether it goes on without a lost process, and decides itself how the job ends.
+    """
+
+    companions: tuple[Companion, ...] = ()
+    ports: tuple[tuple[int, str], ...] = ()
+    meeting: Meeting | None = None
+    notes: tuple[str, ...] = ()
+    bears_losses: bool = False
 
 
 @frozen
@@ -75,6 +96,11 @@ class Case:
     def command(self) -> tuple[str, ...]:
         """The command line of a process behind programs such as ``nice``; with its Python first, if any."""
         return look_behind(self.argv, self.environ)
+
+    @property
+    def python(self) -> str:
+        """The Python of the processes: the command's, or else ours."""
+        return self.command[0] if self.argv and is_python(self.command[0]) else own_python(self.environ)
 
     @property
     def is_by_mpi(self) -> bool:

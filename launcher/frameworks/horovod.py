@@ -21,7 +21,7 @@ from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topolo
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
 from launcher.frameworks.script import list_pythons
-from launcher.machine.pythons import own_program, own_python
+from launcher.machine.pythons import own_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -278,17 +278,16 @@ def plan_argv(case: Case) -> tuple[str, ...]:
     return own_program(WAITER, where, name_slots(case.topology), *case.argv)
 
 
-def plan_companions(case: Case) -> list[Companion]:
+def plan_companions(case: Case) -> tuple[Companion, ...]:
     """Return Horovod's rendezvous server, beside rank 0, run by the Python that has Horovod."""
     if not _is_served(case) or all(place.rank for place in case.topology.places):
-        return []
-    python = case.command[0] if case.argv and is_python(case.command[0]) else own_python(case.environ)
-    argv = (python, SERVER, str(find_port(case)), name_slots(case.topology))
+        return ()
+    line = (case.python, SERVER, str(find_port(case)), name_slots(case.topology))
     if not case.topology.spans_nodes:
-        return [Companion("horovod server", (*argv, LOOPBACK), serves=True)]
+        return (Companion("horovod server", (*line, LOOPBACK), serves=True),)
     hosts = ",".join(case.allocation.hosts[:HOSTS_NAMED])
     finder = own_program(SERVE, case.topology.master_addr, hosts)
-    return [Companion("horovod server", (*finder, *argv), serves=True)]
+    return (Companion("horovod server", (*finder, *line), serves=True),)
 
 
 def _find_address(case: Case) -> tuple[str, str]:

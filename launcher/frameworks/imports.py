@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 ONLY_AST = 0x400
 """``ast.PyCF_ONLY_AST``: parse only, generate no code."""
-INNER = ("body", "orelse", "finalbody")
-"""Fields with inner statements; `match` and `try` have more in ``cases`` and ``handlers``."""
+INNER = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields with inner statements."""
 OF_VARIABLES = ("environ", "environb", "putenv", "unsetenv", "load_dotenv")
 """Names by which a script changes variables."""
-STRAIGHT = ("With", "AsyncWith", "ClassDef")
-"""Statements whose body always runs when they are reached."""
 
 
 def read_imports(text: str) -> dict[str, bool]:
@@ -79,28 +77,18 @@ def _visit(body: list[Any], is_certain: bool) -> Iterator[tuple[str, bool]]:
         if kind == "Import":
             yield from ((alias.name, is_certain) for alias in node.names)
         elif kind == "ImportFrom":
-            module = "" if node.level else node.module
-            names = [module, *(f"{module}.{alias.name}" for alias in node.names)] if module else []
-            yield from ((name, is_certain) for name in names)
-        elif kind == "If" and _name(node.test) == "TYPE_CHECKING":
-            yield from _visit(node.orelse, is_certain)
-        else:
-            yield from _visit_parts(node, is_certain and _is_straight(node, kind))
-
-
-def _visit_parts(node: Any, is_certain: bool) -> Iterator[tuple[str, bool]]:
-    for part in INNER:
-        inner = getattr(node, part, None)
-        yield from _visit(inner, is_certain) if isinstance(inner, list) else ()
-    for case in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield from _visit(case.body, False)
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            yield from ((name, is_certain) for name in names if not node.level)
+        elif kind != "If" or _name(node.test) != "TYPE_CHECKING":
+            is_reached = is_certain and _is_straight(node, kind)
+            yield from (pair for part in INNER for pair in _visit(getattr(node, part, []), is_reached))
 
 
 def _is_straight(node: Any, kind: str) -> bool:
     """Whether the body of a statement always runs when the statement is reached."""
     if kind == "If":
         return _name(getattr(node.test, "left", None)) == "__name__"
-    return kind in STRAIGHT or (kind.startswith("Try") and not node.handlers)
+    return kind in ("With", "ClassDef") or (kind.startswith("Try") and not node.handlers)
 
 
 def _name(node: Any) -> str:

@@ -21,6 +21,7 @@ read the other two.
 
 from __future__ import annotations
 
+from launcher.core.environ import bracket
 from launcher.core.model import Place, Policy, Setting
 from launcher.frameworks import starters
 
@@ -48,11 +49,10 @@ def plan_common(case: Case) -> list[Setting]:
     job = case.topology
     if job.world_size is None or not job.master_addr:
         return []
-    host = f"[{job.master_addr}]" if ":" in job.master_addr else job.master_addr
     port, reason = case.free_port
     why = "; ".join(filter(None, (case.origin("master_addr"), reason)))
     return [
-        Setting("JAX_COORDINATOR_ADDRESS", f"{host}:{port}", why, Policy.IF_UNSET),
+        Setting("JAX_COORDINATOR_ADDRESS", f"{bracket(job.master_addr)}:{port}", why, Policy.IF_UNSET),
         Setting("JAX_NUM_PROCESSES", str(job.world_size), case.origin("world_size")),
     ]
 
@@ -77,18 +77,6 @@ def is_distributed(script: Script) -> bool:
         return False
     text = script.text
     return "jax.distributed" in text or "distributed.initialize" in text or script.imports("jax.distributed")
-
-
-def warn(case: Case) -> tuple[str, ...]:
-    """Return a note if nothing in a script shows that its processes will form one job."""
-    text = case.script.text
-    alone = case.options.framework != NAME or case.topology.world_size == 1
-    if alone or not text or "distributed" in text:
-        return ()
-    return (
-        f"{case.script.path} does not call jax.distributed.initialize(): unless something that it imports "
-        "does, each process is a job of its own",
-    )
 
 
 def is_named(case: Case) -> bool:

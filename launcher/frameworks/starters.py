@@ -11,6 +11,8 @@ rewrite public names that are set, for the process that reads them.
 from __future__ import annotations
 
 from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE, STATE
+from launcher.frameworks.torch import ELASTIC
+from launcher.options.reading import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,14 +22,6 @@ if TYPE_CHECKING:
     from launcher.frameworks.case import Case
 
 ELASTIC_PREFIX = "TORCHELASTIC_"
-AGENT_PREFIX = "PET_"
-WORKERS = (
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-)
-"""Variables that torchrun gives its workers; its other TORCHELASTIC_* names are settings for its agent."""
 CONTRACT = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK", "MASTER_ADDRESS"),
@@ -69,7 +63,7 @@ def plan_unset(names: Iterable[str]) -> list[str]:
     TORCHELASTIC_USE_AGENT_STORE=True would make every process wait for a store that never starts; a torchrun
     that the user's script starts would read PET_* again.
     """
-    return [name for name in names if name.startswith((*STATE, ELASTIC_PREFIX, AGENT_PREFIX))]
+    return [name for name in names if name.startswith((*STATE, ELASTIC_PREFIX, PET_PREFIX))]
 
 
 def plan_agent_unset(names: Iterable[str], *, torch: bool, rewritten: bool) -> list[str]:
@@ -81,7 +75,7 @@ def plan_agent_unset(names: Iterable[str], *, torch: bool, rewritten: bool) -> l
         rewritten: Whether its processes start through us, which makes the public names true in each of them.
     """
     private = [name for name in names if name.startswith(STATE)]
-    elastic = [n for n in names if n.startswith(ELASTIC_PREFIX) and (not torch or n in WORKERS)]
+    elastic = [n for n in names if n.startswith(ELASTIC_PREFIX) and (not torch or n in ELASTIC)]
     lies = CONTRACT if rewritten else (*CONTRACT, *COUNTED)
     return [*private, *elastic, *(name for name in names if name in lies)]
 

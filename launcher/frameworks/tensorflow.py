@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import os
 
-from launcher.command.words import is_python
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.frozen import replace
 from launcher.core.model import (
     Allocation,
     Companion,
@@ -24,6 +24,7 @@ from launcher.core.model import (
     Setting,
     Topology,
 )
+from launcher.frameworks.case import Beside
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,
     EVALUATOR,
@@ -37,7 +38,7 @@ from launcher.frameworks.tensorflow_roles import (
 )
 from launcher.identity.topology import make_topology
 from launcher.machine.gpus import share_gpus
-from launcher.machine.pythons import own_program, own_python
+from launcher.machine.pythons import own_program
 from launcher.options.flag_values import ROLES
 from launcher.options.flags import ROLE_FLAGS, TENSORFLOW
 
@@ -88,50 +89,45 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     if case.environ.get(TF_CONFIG):
         _check_inherited(case)
         return []
-    cast, hosts = find_cast(case), find_hosts(case)
-    task = cast.ranked[place.rank] if case.forks else cast.on(require_node_rank(case))[place.local_rank]
-    return [plan_config(cast, task, hosts, case), *plan_gpus(cast, task, case)]
+    cast = find_cast(case)
+    return plan_task(cast, cast.ranked[place.rank] if case.forks else _find_own(cast, case)[0], case)
 
 
-def bears_losses(case: Case) -> bool:
-    """Whether there is a coordinator, which gives the work of a lost worker to another."""
-    return asks_for_roles(case.options) and find_cast(case).coordinated
+def plan_beside(case: Case) -> Beside:
+    """Return what this node has beside the ranks: tasks without a rank, a watcher, ports and addresses.
 
-
-def plan_companions(case: Case) -> list[Companion]:
-    """Return this node's tasks without a rank, and the watcher of the workers beside a coordinator."""
+    Raises:
+        LauncherError: The tasks or their nodes cannot be told.
+    """
     if case.environ.get(TF_CONFIG):
-        return _plan_inherited(case)
-    if not asks_for_roles(case.options):
-        return []
-    cast, hosts = find_cast(case), find_hosts(case)
-    tasks = [task for task in cast.on(require_node_rank(case)) if task not in cast.ranked]
-    return [*(_companion(cast, task, hosts, case) for task in tasks), *_plan_watch(cast, hosts, case)]
+        return Beside(tuple(_plan_inherited(case)))
+    cast = find_cast(case)
+    own = _find_own(cast, case)
+    others = [_companion(cast, task, case) for task in own if task not in cast.ranked]
+    return Beside(
+        companions=(*others, *_plan_watch(cast, own, case)),
+        ports=tuple((cast.port(task), task.name) for task in own if task.role != EVALUATOR),
+        meeting=_plan_meeting(case),
+        notes=_note_sharing(cast, own, case),
+        bears_losses=cast.coordinated,
+    )
 
 
-def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
-    """Return the ports that the tasks of this node will listen on, and the names of the tasks."""
-    if case.environ.get(TF_CONFIG):
-        return ()
-    cast, node = find_cast(case), require_node_rank(case)
-    own = [task for task in cast.on(node) if task.role != EVALUATOR]
-    if not case.forks:
-        own = [task for task in own if task.place == case.topology.local_rank]
-    return tuple((cast.port(task), task.name) for task in own)
+def _find_own(cast: Cast, case: Case) -> tuple[Task, ...]:
+    """Return the tasks of this launcher: those of its node, or its only process."""
+    own = cast.on(require_node_rank(case))
+    return own if case.forks else tuple(task for task in own if task.place == case.topology.local_rank)
 
 
-def plan_meeting(case: Case) -> Meeting | None:
+def _plan_meeting(case: Case) -> Meeting | None:
     """Return the address exchange for the nodes, if their addresses are not listed."""
-    job = case.topology
-    if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
+    job, node = case.topology, require_node_rank(case)
+    if job.node_count in (None, 1) or case.allocation.hosts:
         return None
-    find_cast(case)  # raises an error if other facts are missing
-    node = require_node_rank(case)
-    assert job.node_count is not None  # noqa: S101 - `find_cast` checks it
-    member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
+    member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size)
     wait_s, token_file = _wait_s(case.options), case.options.text("token_file")
     port, _ = case.free_port
-    return Meeting(job.master_addr, port, member, count, node, job.node_count, wait_s, token_file)
+    return Meeting(job.master_addr, port, member or 0, count or 0, node, job.node_count, wait_s, token_file)
 
 
 def _plan_inherited(case: Case) -> list[Companion]:
@@ -142,33 +138,29 @@ def _plan_inherited(case: Case) -> list[Companion]:
     """
     task = _read_inherited(case.environ, "task")
     role, name = task.get("type"), f"{task.get('type')} {task.get('index')}"
-    standard = _runs_standard(case.options)
-    if role == PS or (role == WORKER and standard):
-        argv = _inherited_server(case) if standard else case.argv
-        return [Companion(name, argv, serves=standard)]
-    return [Companion(name, case.argv, finishes=True)] if role == EVALUATOR else []
-
-
-def _inherited_server(case: Case) -> tuple[str, ...]:
-    """Return the standard server for a platform's task: it ends when the chief has gone."""
+    if role == EVALUATOR:
+        return [Companion(name, case.argv, finishes=True)]
+    if not _runs_standard(case.options):
+        return [Companion(name, case.argv)] if role == PS else []
+    if role not in (PS, WORKER):
+        return []
     chiefs = _read_inherited(case.environ, "cluster").get(CHIEF)
     if not isinstance(chiefs, list) or not chiefs:
         raise EnvironmentUntrusted(_no_chief())
-    return _server(case, ("--until", str(chiefs[0]), "--wait", f"{_wait_s(case.options):g}"))
+    return [Companion(name, _server(case, _leave_with(case, str(chiefs[0]))), serves=True)]
 
 
-def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Companion:
+def _companion(cast: Cast, task: Task, case: Case) -> Companion:
     """Return one task without a rank: the standard server, or the command.
 
     If the node has no rank, another process must notice that the job is over: the server itself, or the
     program that then runs the command.
     """
-    waited_for = [cast.address(other, hosts) for other in cast.ranked]
     alone = not any(other.node == task.node for other in cast.ranked)
-    leaves = ("--until", ",".join(waited_for), "--wait", f"{_wait_s(case.options):g}") if alone else ()
-    settings = (plan_config(cast, task, hosts, case), *plan_gpus(cast, task, case))
+    leaves = _leave_with(case, *map(cast.address, cast.ranked)) if alone else ()
+    settings = tuple(plan_task(cast, task, case))
     finishes = task.role == EVALUATOR  # a server never exits by itself
-    if cast.coordinated and task.role != EVALUATOR and case.options.text("tf_server", "auto") != "script":
+    if cast.coordinated and not finishes and case.options.text("tf_server", "auto") != "script":
         return Companion(task.name, _server(case, leaves), settings, serves=True)
     argv = case.argv
     if leaves and argv:
@@ -177,25 +169,28 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
     return Companion(task.name, argv, settings, finishes=finishes)
 
 
-def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]:
+def _plan_watch(cast: Cast, own: Sequence[Task], case: Case) -> list[Companion]:
     """Return the process that ends the job if workers on other nodes are lost.
 
     Without it the coordinator waits for an hour, again and again.
     """
-    node = require_node_rank(case)
     workers = [task for task in cast.tasks if task.role == WORKER]
-    is_here = any(task.role == CHIEF for task in cast.on(node))
-    if not cast.coordinated or not is_here or all(task.node == node for task in workers):
+    is_here = any(task.role == CHIEF for task in own)
+    if not cast.coordinated or not is_here or all(task in own for task in workers):
         return []
-    peers = ",".join(cast.address(task, hosts) for task in workers)
+    peers = ",".join(map(cast.address, workers))
     line = own_program(SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
     return [Companion(WATCH, line, serves=True)]
 
 
+def _leave_with(case: Case, *addresses: str) -> tuple[str, ...]:
+    """Return the arguments with which the standard server ends when these tasks have gone."""
+    return ("--until", ",".join(addresses), "--wait", f"{_wait_s(case.options):g}")
+
+
 def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command line of the standard server, with the command's Python."""
-    python = case.command[0] if case.argv and is_python(case.command[0]) else ""
-    return (python or own_python(case.environ), SERVER, *words)
+    return (case.python, SERVER, *words)
 
 
 def _wait_s(options: Options) -> float:
@@ -206,13 +201,10 @@ def _runs_standard(options: Options) -> bool:
     return options.text("tf_server", "auto") == "standard"
 
 
-def check(case: Case) -> tuple[str, ...]:
+def _note_sharing(cast: Cast, own: Sequence[Task], case: Case) -> tuple[str, ...]:
     """Return a note if tasks must share a GPU."""
-    if case.environ.get(TF_CONFIG) or case.topology.node_rank is None or not case.machine.gpu_count:
-        return ()
-    cast = find_cast(case)
-    gpus, count = case.machine.gpu_count, len(list_computing(cast, case.topology.node_rank))
-    if count <= gpus or case.options.get("gpus_per_process"):
+    gpus, count = case.machine.gpu_count or 0, len(cast.list_computing(own))
+    if not gpus or count <= gpus or case.options.get("gpus_per_process"):
         return ()
     seen = f"{gpus} GPU{'s are' if gpus > 1 else ' is'} seen on this node"
     shared = f"several share one, with {GROWTH}=true unless set; NCCL does not work between these"
@@ -262,26 +254,23 @@ def asks_for_roles(options: Options) -> bool:
 
 
 def find_cast(case: Case) -> Cast:
-    """Return the tasks of the job, and the node of each.
+    """Return the tasks of the job, the node of each, and the addresses of the nodes.
 
     Raises:
         UsageError: The user's roles make no job.
         EnvironmentUntrusted: The number of processes on each node is unknown.
     """
     job = case.topology
+    nodes, each = job.node_count or 1, job.local_size or 0
     if asks_for_roles(case.options):
-        return plan_cast(case.options, job.node_count or 1)
-    if job.node_count is None or job.local_size is None or job.world_size != job.node_count * job.local_size:
+        cast = plan_cast(case.options, nodes)
+    elif job.node_count is None or job.world_size != nodes * each:
         raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
-    return plan_ranks(job.node_count, job.local_size, int(case.options.number("tf_port", FIRST_PORT)))
-
-
-def find_hosts(case: Case) -> tuple[str, ...]:
-    """Return the address of every node, node 0 first; placeholders until the nodes have exchanged them."""
-    count = case.topology.node_count or 1
-    if count == 1:
-        return (case.topology.master_addr,)
-    return case.allocation.hosts or tuple(f"<node {node}>" for node in range(count))
+    else:
+        cast = plan_ranks(nodes, each, int(case.options.number("tf_port", FIRST_PORT)))
+    # Placeholders until the nodes have exchanged their addresses
+    hosts = case.allocation.hosts or tuple(f"<node {node}>" for node in range(nodes))
+    return replace(cast, hosts=hosts if nodes > 1 else (job.master_addr,))
 
 
 def require_node_rank(case: Case) -> int:
@@ -295,9 +284,9 @@ def require_node_rank(case: Case) -> int:
     return case.topology.node_rank
 
 
-def plan_config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Setting:
-    """Return TF_CONFIG of one task."""
-    cluster = {role: cast.addresses(role, hosts) for role in ROLES if role != EVALUATOR}
+def plan_task(cast: Cast, task: Task, case: Case) -> list[Setting]:
+    """Return TF_CONFIG of one task, and the GPUs that it sees."""
+    cluster = {role: cast.addresses(role) for role in ROLES if role != EVALUATOR}
     config = {
         "cluster": {role: addresses for role, addresses in cluster.items() if addresses},
         "task": {"type": task.role, "index": task.index},
@@ -305,27 +294,19 @@ def plan_config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Set
     }
     where = case.origin("hosts") if case.allocation.hosts else "addresses that the nodes exchange first"
     where = "one node" if case.topology.node_count == 1 else where
-    text = json.dumps(config, separators=(",", ":"))
-    return Setting(
-        TF_CONFIG, text, f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
-    )
+    why = f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
+    return [Setting(TF_CONFIG, json.dumps(config, separators=(",", ":")), why), *_plan_gpus(cast, task, case)]
 
 
-def list_computing(cast: Cast, node: int) -> list[Task]:
-    """Return the tasks of a node that compute: the workers, and without a coordinator the chief, too."""
-    roles = (WORKER,) if cast.coordinated else (CHIEF, WORKER)
-    return [task for task in cast.on(node) if task.role in roles]
-
-
-def plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
+def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
     """Return settings with the GPUs that one of several tasks on a node sees.
 
     TensorFlow takes all memory of all visible GPUs. Computing tasks share them evenly. If there are more
     tasks than GPUs, each sees one, and takes only the memory that it needs. Other tasks beside them see none.
     """
-    gpus, computing = case.machine.gpu_count or 0, list_computing(cast, task.node)
-    alone = len(cast.on(task.node)) < 2
-    if not gpus or alone or not computing or case.options.get("gpus_per_process"):
+    gpus, tasks = case.machine.gpu_count or 0, cast.on(task.node)
+    computing = cast.list_computing(tasks)
+    if not gpus or len(tasks) < 2 or not computing or case.options.get("gpus_per_process"):
         return []
     if task not in computing:
         return [Setting(VISIBLE, "-1", f"the GPUs are for {computing[0].name} of this node")]

@@ -10,7 +10,7 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_stra
 
 from __future__ import annotations
 
-from launcher.core.environ import PORT_LIMIT
+from launcher.core.environ import PORT_LIMIT, bracket
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.options.flag_values import ROLES
@@ -54,11 +54,13 @@ class Cast:
         coordinated: Whether the chief is the coordinator of TensorFlow 2's parameter servers: then it
             computes nothing itself, and the job ends with it.
         first_port: Port of the first task of a node.
+        hosts: Address of each node.
     """
 
     tasks: tuple[Task, ...]
     coordinated: bool = False
     first_port: int = FIRST_PORT
+    hosts: tuple[str, ...] = ()
 
     @property
     def ranked(self) -> tuple[Task, ...]:
@@ -70,14 +72,18 @@ class Cast:
         """Return the tasks of one node."""
         return tuple(task for task in self.tasks if task.node == node)
 
-    def addresses(self, role: str, hosts: Sequence[str]) -> list[str]:
-        """Return the addresses of a role's tasks, by index."""
-        return [self.address(task, hosts) for task in self.tasks if task.role == role]
+    def list_computing(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return those of these tasks that compute: workers, and without a coordinator the chief, too."""
+        roles = (WORKER,) if self.coordinated else (CHIEF, WORKER)
+        return [task for task in tasks if task.role in roles]
 
-    def address(self, task: Task, hosts: Sequence[str]) -> str:
+    def addresses(self, role: str) -> list[str]:
+        """Return the addresses of a role's tasks, by index."""
+        return [self.address(task) for task in self.tasks if task.role == role]
+
+    def address(self, task: Task) -> str:
         """Return the address of one task, ``host:port``."""
-        host = hosts[task.node]
-        return f"[{host}]:{self.port(task)}" if ":" in host else f"{host}:{self.port(task)}"
+        return f"{bracket(self.hosts[task.node])}:{self.port(task)}"
 
     def port(self, task: Task) -> int:
         """Return the port of a task."""
@@ -94,9 +100,6 @@ def plan_cast(options: Options, node_count: int) -> Cast:
     Raises:
         UsageError: TensorFlow has no cluster with these roles, or a node has no task.
     """
-    refused = _refuse_both(options)
-    if refused is not None:
-        raise UsageError(refused)
     nodes = _read_roles(options) if options.get("roles") else _deal(options, node_count)
     problem = _find_problem(options, nodes, node_count)
     if problem is not None:
@@ -168,15 +171,6 @@ def _deal_evenly(count: int, node_count: int) -> list[int]:
     """Return the node of each of these tasks, in order; the first nodes get one more if necessary."""
     each, more = divmod(count, node_count)
     return [node for node in range(node_count) for _ in range(each + (node < more))]
-
-
-def _refuse_both(options: Options) -> Problem | None:
-    counts = options.origins(*(dest for dest in ROLE_FLAGS if dest != "roles"))
-    if not options.get("roles") or not counts:
-        return None
-    roles = options.origins("roles")[0]
-    what = f"{roles} and {', '.join(counts)} both define which node has which task"
-    return Problem("roles-twice", what, WHERE, "leave out one of them")
 
 
 def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int) -> Problem | None:

@@ -10,12 +10,10 @@ TensorFlow read is in their files.
 
 from __future__ import annotations
 
-from launcher.command.words import is_python
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.mpi import NUMBERS
 from launcher.frameworks.script import STRATEGY, TENSORFLOW, names_workers
-from launcher.machine.pythons import own_python
 from launcher.options.flags import PREFIX
 
 TYPE_CHECKING = False
@@ -87,9 +85,8 @@ def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
     # with torchrun as our engine, each process starts through us
     through_us = not case.agent or (case.agent == "torchrun" and not case.is_wrapped)
     used = [package for package in TABLE if _uses(package, case) and not (through_us and package != MPI4PY)]
-    python = case.command[0] if case.argv and is_python(case.command[0]) else own_python(case.environ)
     # Without the package in the job's Python, a script that runs does not need it
-    installed = [package for package in used if host.find_version(python, case.environ, package) != ""]
+    installed = [package for package in used if host.find_version(case.python, case.environ, package) != ""]
     return tuple(_judge(package, case) for package in installed)
 
 

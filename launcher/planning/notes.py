@@ -9,8 +9,8 @@ from launcher.command.words import is_python, is_shell, may_be_shell, name_progr
 from launcher.core.environ import shorten
 from launcher.core.model import Fact, NodeCommand
 from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN
-from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
+from launcher.frameworks.worlds import check_worlds
 from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import RESTART_RULES, find_unknown, list_working
 
@@ -43,7 +43,6 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     """
     return (
         *note_framework(case.options),
-        *table.check(case),
         *_note_hostfile(case, request, host),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
@@ -99,7 +98,7 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *unheard,
         *_note_behind(case),
         *note_unheard(case.options, agent),
-        *table.warn(case, host),
+        *check_worlds(case, host),
         *_note_shell(case, host),
     )
 

@@ -12,7 +12,6 @@ from launcher.core.model import (
     RANK,
     Allocation,
     Binding,
-    Companion,
     Machine,
     NodeCommand,
     Peers,
@@ -25,7 +24,7 @@ from launcher.core.model import (
 from launcher.engines.choice import Choice, plan_engine, refuse_framework, refuse_roles
 from launcher.engines.job import KnownJob
 from launcher.frameworks import horovod, table
-from launcher.frameworks.case import Case
+from launcher.frameworks.case import Beside, Case
 from launcher.frameworks.horovod import GLOO
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.sources.launched import MARKER
@@ -71,7 +70,7 @@ class Parts:
         choice: The engine, and why.
         agent: The command that starts the processes, None if the launcher does.
         argv: The command line of each process.
-        beside: The companions, as their framework defines them.
+        beside: What their framework needs on this node beside the ranks.
         binding: The CPUs of each process.
         wiring: The network between this node and the others.
         peers: Control channel between the launchers of all nodes; None without one.
@@ -82,7 +81,7 @@ class Parts:
     choice: Choice
     agent: NodeCommand | None
     argv: tuple[str, ...]
-    beside: tuple[Companion, ...]
+    beside: Beside
     binding: Binding
     wiring: Wiring
     peers: Peers | None
@@ -119,12 +118,12 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
         request.argv, options, environ, *facts, agent.engine if agent else "", request.own is not None
     )
     argv = table.plan_argv(case) if agent is None else request.argv
-    beside = tuple(table.plan_companions(case)) if agent is None else ()
+    beside = table.plan_beside(case) if agent is None else Beside()
     if agent is not None and request.own is not None and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *table.plan_wrapped(case)))
     if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *wiring.settings))
-    peers = None if request.starts_job else plan_channel(case, agent)
+    peers = None if request.starts_job or beside.bears_losses else plan_channel(case, agent)
     preemption = plan_preempted(options, environ, agent, forks)
     return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
 
@@ -203,7 +202,7 @@ def plan_channel(case: Case, agent: NodeCommand | None) -> Peers | None:
         member, count = RANK, case.topology.world_size
     else:
         return None
-    if (count or 1) < 2 or table.bears_losses(case):
+    if (count or 1) < 2:
         return None
     used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
     return plan_peers(case.options, allocation, agent, case.environ, used, member)

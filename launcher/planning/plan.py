@@ -124,14 +124,16 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     options, environ, topology = case.options, case.environ, case.topology
     shown = _list_shown(shape)
     proof = _choose_proof(parts, shown)
-    unbuffered = torch.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
+    unbuffered = torch.plan_unbuffered(
+        _count_writers(topology, agent) + len(parts.beside.companions), environ
+    )
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     preload, unused = _plan_preload(case, agent, host, stays=stays)
     warned = (*warn_job(case, agent, parts.wiring.notes, host), *unused)
     watch = _plan_watch(parts, host, proof, stays=stays)
-    meeting = table.plan_meeting(case) if agent is None else None
+    meeting = parts.beside.meeting
     if meeting is not None and parts.peers is not None:
         meeting = replace(meeting, at_start=True)
     unseen = _find_unseen(parts, watch)
@@ -160,8 +162,8 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         missing=missing,
         warnings=warnings if not environ.get(MARKER) else (),
         reads=shape.gathered.reads,
-        companions=plan_companions(parts.beside, unbuffered, options, environ),
-        ports=table.plan_ports(case) if agent is None else (),
+        companions=plan_companions(parts.beside.companions, unbuffered, options, environ),
+        ports=parts.beside.ports,
         meeting=meeting,
     )
 
@@ -195,7 +197,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         starts_node=parts.case.forks,
         stays=stays_with_process(parts.case),
         of_agent=parts.agent is not None,
-        companion_count=len(parts.beside),
+        companion_count=len(parts.beside.companions),
         proof=proof,
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
@@ -242,7 +244,7 @@ def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
 
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
     """Whether the launcher stays: as a parent, as init, or to watch for preemption or NCCL's network."""
-    parent = parts.case.forks or stays_with_process(parts.case) or bool(parts.beside and shown)
+    parent = parts.case.forks or stays_with_process(parts.case) or bool(parts.beside.companions and shown)
     watches = parts.preemption is not None or proof is not None
     is_init = os.getpid() == 1 and not host.is_recorded()  # process 1 of a container
     return parent or watches or parts.case.options.switch("init", is_init)
@@ -260,6 +262,7 @@ def _gather_notes(
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *more,
+        *parts.beside.notes,
         *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
         *(note_traces(parts.case.environ, host) if stays else ()),
     )

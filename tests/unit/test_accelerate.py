@@ -61,12 +61,6 @@ def test_a_script_shows_it_too(tmp_path: Path, line: str) -> None:
     assert told(plan(tmp_path, *command)) == "true"
 
 
-def test_where_another_accelerator_may_be_it_is_said_at_the_start(tmp_path: Path) -> None:
-    """Whether Accelerate finds it is not known from here."""
-    (warning,) = plan(tmp_path, devices=("kfd",), framework="accelerate").warnings
-    assert warning.startswith("no NVIDIA GPU: ")
-
-
 def test_accelerates_own_launcher_needs_no_warning(tmp_path: Path) -> None:
     """Its processes are one job on CPUs, too (accelerate 1.15; tests/cluster/test_torch_family.py)."""
     assert not plan(tmp_path, "accelerate", "launch", "train.py").warnings

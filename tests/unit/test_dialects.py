@@ -123,7 +123,7 @@ def test_hosts_stand_in_the_hostfile_in_order(mpi: Mpi) -> None:
 
 
 def test_the_words_of_the_remote_shell_reach_hydra_as_a_variable() -> None:
-    """Always, if only to undo the one that Slurm sets; an option says all else, and comes first everywhere."""
+    """Always, if only to undo the one that Slurm sets; an option says all else."""
     words = "-I -S .../rsh.py /run/x/rsh"
     assert plan_variables(job(MPICH, **FULL)) == (("HYDRA_LAUNCHER_EXTRA_ARGS", words),)
     assert plan_variables(job(MPICH, rsh=("python",))) == (("HYDRA_LAUNCHER_EXTRA_ARGS", ""),)

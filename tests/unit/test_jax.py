@@ -152,25 +152,3 @@ def test_devices_of_the_user_and_of_ours_stay() -> None:
     assert devices(4, gpus_per_process=2, nproc_per_node=2) == ["0,1", "0,1"]
     # Whoever has divided the GPUs otherwise has said so.
     assert devices(4, {DEVICES: "3"}, nproc_per_node=2) == ["3", "3"]
-
-
-@pytest.mark.parametrize(
-    ("text", "flags", "count"),
-    [
-        ("import jax\n", {"framework": "jax"}, 1),
-        ("import jax\n", {"framework": "jax", "nproc_per_node": "1"}, 0),
-        ("import jax\njax.distributed.initialize()\n", {}, 0),
-        ("import jax\n", {}, 0),  # nobody says that it is to be one job
-    ],
-)
-def test_a_script_that_will_not_be_one_job_is_warned_about(
-    tmp_path: Path, text: str, flags: dict[str, str], count: int
-) -> None:
-    """Named as JAX, and never initialized: as many jobs as processes, and all end well."""
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    options = read_options({"nproc_per_node": "2", **flags}, {})
-    plan = plan_job({}, Host(), options, [sys.executable, str(script)])
-    said = [item for item in plan.warnings if "does not call jax.distributed.initialize()" in item]
-    assert len(said) == count
-    assert set(plan.warnings) <= set(plan.notes)

@@ -103,7 +103,7 @@ def test_the_stated_rule_places_the_tasks(
 @pytest.mark.parametrize(
     ("node_count", "flags", "code"),
     [
-        (2, {"roles": "worker=0-1", "worker_count": "2"}, "roles-twice"),
+        (2, {"roles": "worker=0-1", "worker_count": "2"}, "flag-conflict"),
         (2, {"roles": "worker=0-2"}, "roles-outside"),
         (2, {"roles": "chief=0,1 worker=0"}, "roles"),
         (2, {"roles": "evaluator=0,1 worker=0"}, "roles"),

@@ -196,13 +196,6 @@ def test_accelerate_is_told_of_cpus_however_it_is_started(tmp_path: Path, comman
     assert not job.warnings
 
 
-@pytest.mark.parametrize(("call", "is_said"), [("PartialState()", True), ("PartialState(cpu=True)", False)])
-def test_a_partial_state_is_warned_about(tmp_path: Path, call: str, is_said: bool) -> None:
-    """Of Accelerate 1.15 it reads no variable for CPUs: only its argument counts."""
-    script = write(tmp_path, f"from accelerate import PartialState\nstate = {call}\n")
-    assert any("PartialState" in warning for warning in plan("python", script).warnings) is is_said
-
-
 REFUSED = (
     ("from mpi4py import MPI", ("python",), "--engine mpirun"),
     ("from mpi4py import MPI", ("torchrun",), "--engine mpirun"),
