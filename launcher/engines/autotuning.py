@@ -17,14 +17,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.command.launchers import Command
     from launcher.core.model import NodeCommand
-    from launcher.engines.job import KnownJob
+    from launcher.frameworks.case import Case
 
 HOSTFILE = f"{FOLDER}/hostfile"
 WHO = "the autotuner"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
+def plan_agent(job: Case, own: Command) -> NodeCommand:
     """Return the autotuner for node 0, and for every other node the program that starts its experiments.
 
     A single node needs no hostfile; one that the command names takes precedence.
@@ -51,7 +51,7 @@ def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
     )
 
 
-def check_gpus(job: KnownJob) -> None:
+def check_gpus(job: Case) -> None:
     """Check that experiments will run on the job's GPUs: they get slots, counted from 0.
 
     Raises:
@@ -71,7 +71,7 @@ def check_gpus(job: KnownJob) -> None:
     )
 
 
-def _no_restarts(job: KnownJob) -> Problem:
+def _no_restarts(job: Case) -> Problem:
     return Problem(
         "engine-conflict",
         f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which starts its "

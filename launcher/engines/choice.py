@@ -13,7 +13,7 @@ from launcher.command.words import is_python, name_program
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Scope
-from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN, KnownJob, Request
+from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN, Request
 from launcher.identity.rendezvous import STATIC
 from launcher.options.flags import ONLY_TORCHRUN
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from launcher.command.launchers import Command
     from launcher.core.model import Allocation, NodeCommand
+    from launcher.frameworks.case import Case
     from launcher.options.reading import Options
 
 OF_MPI = (MPIRUN, "serve", "horovodrun")
@@ -113,7 +114,7 @@ def _name_starter(options: Options) -> str | None:
     return None
 
 
-def plan_engine(job: KnownJob) -> tuple[Choice, NodeCommand | None]:
+def plan_engine(job: Case) -> tuple[Choice, NodeCommand | None]:
     """Return the engine, and its agent unless the launcher itself starts the processes.
 
     Raises:
@@ -143,7 +144,7 @@ def plan_engine(job: KnownJob) -> tuple[Choice, NodeCommand | None]:
     return choice, torchrun.plan_agent(job, choice.python)
 
 
-def choose(job: KnownJob) -> Choice:
+def choose(job: Case) -> Choice:
     """Return the engine of a job whose command is not a launcher itself.
 
     Raises:
@@ -177,7 +178,7 @@ def _needs(options: Options, allocation: Allocation) -> list[str]:
     return needs
 
 
-def _find_python(job: KnownJob, why: str) -> str:
+def _find_python(job: Case, why: str) -> str:
     """Return the Python that runs torchrun: the command's, or else our own (empty).
 
     If it is unknown whether either has torch (in a replay), torchrun will report it itself.

@@ -50,90 +50,62 @@ def check_counts(
         EnvironmentUntrusted: The command is for another number of nodes, or for another node.
         UsageError: The platform has started the processes already.
     """
-    if _given(outer, "standalone"):
+    if _find(outer, "standalone"):
         return  # the user wants a job of one node, whatever the platform says
-    for options, others in ((request.options, outer), (outer, outer.without("nnodes"))):
-        count = next((given for dest in COUNTS if (given := _added(options, others, dest))), None)
-        rank = _added(options, others, "node_rank") if others is outer else None
+    names = (*COUNTS, "node_rank", *MEETING)
+    inner = {name: given for name in names if (given := _find(request.options, name)) is not outer.get(name)}
+    nodes = _find(outer, "nnodes")
+    for added, others in ((inner, outer), ({"nnodes": nodes}, outer.without("nnodes"))):
+        count = next((given for name in COUNTS if (given := added.get(name))), None)
+        rank = added.get("node_rank")
         if count is None and rank is None:
             continue
         try:
-            starts = starter is not None
             opened = open_ledger(evidence, others)
-            allocation, ledger = decide(opened, machine, is_own=is_own, starts_processes=starts)
+            allocation, ledger = decide(opened, machine, is_own=is_own, starts_processes=starter is not None)
         except LauncherError:
             continue  # without these numbers there is no job; with them there may be one
         if starter is not None and allocation.scope is Scope.PROCESS:
             raise refuse_per_process(starter, allocation.local_size)
-        meets = any(_added(options, others, dest) for dest in MEETING)
+        meets = any(added.get(name) for name in MEETING)
         if count is not None and allocation.node_range is None:
-            complete = meets or _added(options, others, "node_rank") is not None
-            _check_count(count, complete, ledger, request)
-        if rank is not None and not meets:
-            _check_rank(rank, allocation.node_rank, ledger, request)
+            _check_count(count, meets or rank is not None, ledger, request)
+        if rank is not None and not meets and allocation.node_rank not in (None, rank.value):
+            here = f"this is node {allocation.node_rank} ({ledger.origin(Fact.NODE_RANK)})"
+            what = f"{rank.origin}, but the platform says that {here}: two nodes would have the same ranks"
+            raise _contradict(what, rank, request)
 
 
-def _given(options: Options, dest: str) -> Given | None:
+def _find(options: Options, dest: str) -> Given | None:
     """Return an option of the user or the command; None if it is unset or comes from the platform's PET_*."""
     given = options.get(dest)
     return given if given is not None and given.value is not False and not given.is_platforms else None
-
-
-def _added(options: Options, others: Options, dest: str) -> Given | None:
-    """Return an option that the other options do not have."""
-    given = _given(options, dest)
-    return None if given is others.get(dest) else given
 
 
 def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request) -> None:
     found = ledger.findings.get(Fact.NODE_COUNT)
     if found is None or found.claim.trust is Trust.INDIRECT or not isinstance(found.claim.value, int):
         return  # the platform did not state this number: it only follows from missing variables
-    asked, known = _read_count(given), found.claim.value
-    if asked is None or asked == known:
+    asked = (
+        int(given.value) if isinstance(given.value, int) else None
+    )  # no number: a range, known at the start
+    if asked in (None, found.claim.value):
         return
-    if asked > 1 and (complete or found.claim.source == DEFAULTS):
+    if asked != 1 and (complete or found.claim.source == DEFAULTS):
         return  # nodes of several jobs or a part of the nodes, each with its rank; or an image's defaults
-    nodes = "1 node" if asked == 1 else f"{asked} nodes"
-    alone = f"; for a job of its own on each node: {ALONE}" if asked == 1 else ""
-    raise EnvironmentUntrusted(
-        Problem(
-            "contradiction",
-            f"{given.origin} is for {nodes}, but the platform has {known} ({found.claim.origin})",
-            "command line and environment",
-            f"{_leave_out(given, request)}{alone}",
-        )
+    nodes, more = (
+        ("1 node", f"; for a job of its own on each node: {ALONE}") if asked == 1 else (f"{asked} nodes", "")
     )
+    what = f"{given.origin} is for {nodes}, but the platform has {found.claim.value} ({found.claim.origin})"
+    raise _contradict(what, given, request, more)
 
 
-def _read_count(given: Given) -> int | None:
-    """Return a fixed number of nodes; None for a range, whose number is known only at the start."""
-    if given.value is True:
-        return 1
-    return given.value if isinstance(given.value, int) else None
-
-
-def _check_rank(given: Given, known: int | None, ledger: Ledger, request: Request) -> None:
-    if known is None or given.value == known:
-        return
-    raise EnvironmentUntrusted(
-        Problem(
-            "contradiction",
-            f"{given.origin}, but the platform says that this is node {known} "
-            f"({ledger.origin(Fact.NODE_RANK)}): two nodes would have the same ranks",
-            "command line and environment",
-            _leave_out(given, request),
-        )
-    )
-
-
-def _leave_out(given: Given, request: Request) -> str:
-    """Return the fix: leave the number out, and what replaces it."""
-    name = given.origin.partition("=")[0]
-    if not name.isupper():
-        words = given.origin.split(" ")
-        name = next(word for word in words if word.startswith("-"))
+def _contradict(what: str, given: Given, request: Request, more: str = "") -> EnvironmentUntrusted:
+    """Return the error of a number that is not the platform's; the fix is to leave it out."""
+    name = next((word for word in given.origin.split() if word[0] == "-"), given.origin.partition("=")[0])
+    fix = f"leave out {name}" if name[0] == "-" else f"unset {name}"
     if request.own is not None and given.origin.startswith(request.own.name):
-        told = request.own.name
-        return f"leave {name} out: {told} gets the number of nodes and this node's rank from the launcher"
-    return f"{'unset' if name.isupper() else 'leave out'} {name}"
+        fix += f": {request.own.name} gets the number of nodes and this node's rank from the launcher"
+    return EnvironmentUntrusted(
+        Problem("contradiction", what, "command line and environment", f"{fix}{more}")
+    )

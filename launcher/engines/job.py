@@ -1,4 +1,4 @@
-"""What an engine is planned from: the user's request, and the job as far as it is known before the start."""
+"""The user's request, before anything is known about the job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.command.launchers import Command
-    from launcher.core.model import Allocation, Binding, Machine, Topology
-    from launcher.machine.host import Host
     from launcher.options.reading import Options
 
 PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
@@ -23,7 +21,7 @@ WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", 
 
 @frozen
 class Request:
-    """The user's request, before anything is known about the job.
+    """The user's request.
 
     Attributes:
         argv: The whole command line of a process; empty if there is no command.
@@ -59,46 +57,3 @@ class Request:
     def tunes(self) -> bool:
         """Whether the command is DeepSpeed's autotuner."""
         return self.own is not None and self.own.name == "deepspeed" and self.own.has("autotuning")
-
-
-@frozen
-class KnownJob:
-    """A job whose shape is decided, and this node.
-
-    Attributes:
-        request: The user's request.
-        allocation: The allocation that the platform gave us.
-        topology: The shape of the job, as far as known.
-        machine: The hardware of this node.
-        environ: The environment that the launcher was started with.
-        host: This node, for what only some engines ask.
-        binding: The CPUs of each process.
-    """
-
-    request: Request
-    allocation: Allocation
-    topology: Topology
-    machine: Machine
-    environ: Mapping[str, str]
-    host: Host
-    binding: Binding
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """The whole command line of a process; empty if there is no command."""
-        return self.request.argv
-
-    @property
-    def options(self) -> Options:
-        """The user's options."""
-        return self.request.options
-
-    @property
-    def nodes(self) -> int | None:
-        """Number of nodes; None if unknown."""
-        return self.allocation.node_count
-
-    @property
-    def each(self) -> int:
-        """Number of processes per node."""
-        return self.topology.local_size or 1

@@ -34,7 +34,7 @@ from launcher.options.flags import PASSED_TO_RANKS, PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.engines.job import KnownJob
+    from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.machine.mpi import Mpi
 
@@ -47,7 +47,7 @@ ROLL_CALL_TIMEOUT_S = 900.0
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
 
 
-def plan_agent(job: KnownJob) -> NodeCommand:
+def plan_agent(job: Case) -> NodeCommand:
     """Return mpirun's command line for node 0, or the server for another node.
 
     Raises:
@@ -76,7 +76,7 @@ def plan_agent(job: KnownJob) -> NodeCommand:
     )
 
 
-def make_line(mpi: Mpi, fleet: Fleet, job: KnownJob) -> MpirunJob:
+def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> MpirunJob:
     """Return the job for an mpirun of any dialect."""
     from launcher.machine.infiniband import is_usable
 
@@ -97,7 +97,7 @@ def make_line(mpi: Mpi, fleet: Fleet, job: KnownJob) -> MpirunJob:
     )
 
 
-def plan_fleet(job: KnownJob, who: str) -> Fleet:
+def plan_fleet(job: Case, who: str) -> Fleet:
     """Return the nodes, and where they join the head; ``who`` is the program that starts processes there.
 
     Raises:
@@ -134,7 +134,7 @@ def plan_rsh() -> tuple[str, ...]:
     return own_program(RSH, f"{FOLDER}/rsh")
 
 
-def plan_rank_options(job: KnownJob) -> tuple[str, ...]:
+def plan_rank_options(job: Case) -> tuple[str, ...]:
     """Return the options of ``launcher run`` for each rank.
 
     A process that another program started is bound only on request. So we pass the binding that we would
@@ -185,7 +185,7 @@ def no_token(who: str) -> Problem:
     )
 
 
-def _require_mpi(job: KnownJob) -> Mpi:
+def _require_mpi(job: Case) -> Mpi:
     mpi = job.host.find_mpi(job.environ)
     if mpi is not None:
         return mpi

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.engines.job import KnownJob
+    from launcher.frameworks.case import Case
     from launcher.options.reading import Options
 
 MODULE = "torch.distributed.run"
@@ -46,7 +46,7 @@ OF_A_WORKER = ("gpus_per_process", "framework", "expand_args", "local_rank_arg")
 """Flags of ours about each process."""
 
 
-def plan_agent(job: KnownJob, python: str) -> NodeCommand:
+def plan_agent(job: Case, python: str) -> NodeCommand:
     """Return the agent of this node.
 
     Args:
@@ -87,7 +87,7 @@ def _spell(name: str, text: str) -> str:
     return f"--{name}" if name == "virtual_local_rank" else f"--{name}={text}"
 
 
-def _plan_worker(job: KnownJob) -> list[str]:
+def _plan_worker(job: Case) -> list[str]:
     """Return the command line of a worker in our own Python, which certainly has this package."""
     flags = ["run", *job.options.spell(OF_A_WORKER)]
     if not job.environ.get("OMP_NUM_THREADS"):
@@ -118,7 +118,7 @@ def _pets(environ: Mapping[str, str]) -> list[str]:
     return [name for name in environ if name in known]
 
 
-def plan_settings(job: KnownJob) -> list[Setting]:
+def plan_settings(job: Case) -> list[Setting]:
     """Return the variables for the agent: its workers' threads, and its shutdown timeout."""
     settings = torch.plan_threads(job.topology, job.machine, True, job.environ)
     given = job.options.get("grace") or job.options.get("shutdown_timeout")
@@ -128,7 +128,7 @@ def plan_settings(job: KnownJob) -> list[Setting]:
     return settings
 
 
-def plan_flags(job: KnownJob) -> dict[str, str]:
+def plan_flags(job: Case) -> dict[str, str]:
     """Return the flags for torchrun that describe the job, by their names with underscores."""
     allocation, options = job.allocation, job.options
     flags = {"nnodes": _nodes(allocation), "nproc_per_node": str(job.topology.local_size)}
@@ -157,7 +157,7 @@ def _nodes(allocation: Allocation) -> str:
     return ":".join(map(str, allocation.node_range))
 
 
-def _plan_rendezvous(job: KnownJob) -> dict[str, str]:
+def _plan_rendezvous(job: Case) -> dict[str, str]:
     allocation, options = job.allocation, job.options
     backend = choose_backend(options, None if allocation.node_range else allocation.node_count)
     conf = options.given_text("rdzv_conf")
@@ -174,7 +174,7 @@ def _plan_rendezvous(job: KnownJob) -> dict[str, str]:
     return {name: text for name, text in flags.items() if text}
 
 
-def keeps_store(job: KnownJob) -> bool | None:
+def keeps_store(job: Case) -> bool | None:
     """Return whether the store of a c10d rendezvous is on this node; None to let torchrun find out.
 
     torchrun compares names and addresses, too, but fails on a node whose own name does not resolve. If
@@ -192,7 +192,7 @@ def keeps_store(job: KnownJob) -> bool | None:
     return False if is_address and not master.startswith("127.") and host.addresses() else None
 
 
-def find_own_address(job: KnownJob) -> str | None:
+def find_own_address(job: Case) -> str | None:
     """Return the address by which the job knows this node; else the one by which we reach the master.
 
     Without it torchrun uses the node's full name, which other nodes may not be able to resolve.

@@ -14,7 +14,6 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.model import NodeCommand, Setting
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.hostfile import render_hostfile
-from launcher.engines.job import KnownJob
 from launcher.engines.torchrun import plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.command.launchers import Command
+    from launcher.frameworks.case import Case
 
 COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
 PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
@@ -46,7 +46,7 @@ class Told:
     files: tuple[tuple[str, str], ...] = ()
 
 
-def plan_agent(job: KnownJob, own: Command) -> NodeCommand:
+def plan_agent(job: Case, own: Command) -> NodeCommand:
     """Return a launcher's command line and variables.
 
     Raises:
@@ -78,7 +78,7 @@ def _plan_unset(environ: Mapping[str, str], own: Command) -> set[str]:
     return {*dropped, *pets}
 
 
-def _tell(job: KnownJob, own: Command) -> Told:
+def _tell(job: Case, own: Command) -> Told:
     """Return what a launcher is told: by its row of the table, and for some by a function of their own."""
     row = own.launcher
     variables = _state(job, read_pairs(row, "variables"))
@@ -95,7 +95,7 @@ def _tell(job: KnownJob, own: Command) -> Told:
     return MORE[own.name](job, own, told) if own.name in MORE else told
 
 
-def _plan_pets(job: KnownJob, own: Command) -> dict[str, str]:
+def _plan_pets(job: Case, own: Command) -> dict[str, str]:
     """Return PET_*, torchrun's own variables for its flags; flags on its command line take precedence."""
     flags = plan_flags(job)
     if job.nodes == 1 and not job.allocation.ranks_at_start:
@@ -107,7 +107,7 @@ def _plan_pets(job: KnownJob, own: Command) -> dict[str, str]:
     return {PET_PREFIX + name.upper(): text for name, text in flags.items() if not own.has(name)}
 
 
-def _state(job: KnownJob, names: Mapping[str, str]) -> dict[str, str]:
+def _state(job: Case, names: Mapping[str, str]) -> dict[str, str]:
     """Return the facts about the job by a launcher's names for them: of flags, or of variables."""
     facts = {
         "nnodes": str(job.nodes),
@@ -122,7 +122,7 @@ def _state(job: KnownJob, names: Mapping[str, str]) -> dict[str, str]:
     return {theirs: facts[ours] for theirs, ours in names.items() if ours in facts}
 
 
-def _tell_accelerate(job: KnownJob, own: Command, told: Told) -> Told:
+def _tell_accelerate(job: Case, own: Command, told: Told) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
         raise UsageError(_alone_on_cpus(total))
@@ -136,7 +136,7 @@ def _tell_accelerate(job: KnownJob, own: Command, told: Told) -> Told:
     return replace(told, flags=(*told.flags, *flags))
 
 
-def _tell_deepspeed(job: KnownJob, own: Command, _told: Told) -> Told:
+def _tell_deepspeed(job: Case, own: Command, _told: Told) -> Told:
     nodes, hosts = job.nodes or 1, job.allocation.hosts
     if job.nodes == 1:
         # With --num_gpus it ignores CUDA_VISIBLE_DEVICES
@@ -152,7 +152,7 @@ def _tell_deepspeed(job: KnownJob, own: Command, _told: Told) -> Told:
     return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, render_hostfile(names_of, job.each)),))
 
 
-def _tell_composer(job: KnownJob, own: Command, told: Told) -> Told:
+def _tell_composer(job: Case, own: Command, told: Told) -> Told:
     total, world = own.value("world_size"), told.variables["WORLD_SIZE"]
     if total not in (None, world):
         what = f"{job.nodes} nodes x {job.each} per node"
@@ -160,7 +160,7 @@ def _tell_composer(job: KnownJob, own: Command, told: Told) -> Told:
     return told
 
 
-def _tell_mpirun(job: KnownJob, own: Command, told: Told) -> Told:
+def _tell_mpirun(job: Case, own: Command, told: Told) -> Told:
     if job.allocation.ranks_at_start:
         return told
     if job.nodes != 1:

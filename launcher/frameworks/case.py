@@ -1,4 +1,4 @@
-"""Case: the input of a framework's file, which is one job as this launcher sees it."""
+"""One job as this launcher sees it: what engines and frameworks are planned from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from launcher.command.fronts import look_behind
 from launcher.command.words import is_python
 from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
-from launcher.core.model import Setting
+from launcher.core.model import Scope, Setting
 from launcher.frameworks.script import Script
 from launcher.guest.marker import is_worker
 from launcher.machine.pythons import own_python
@@ -15,7 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Allocation, Companion, Machine, Meeting, Place, Topology
+    from launcher.core.model import Allocation, Binding, Companion, Machine, Meeting, Place, Topology
+    from launcher.engines.job import Request
+    from launcher.machine.host import Host
     from launcher.options.reading import Options
 
 BY_MPI = ("mpirun", "serve")
@@ -59,38 +61,65 @@ class Horovod:
 
 @frozen
 class Case:
-    """One job.
+    """One job, as far as it is known before the start, and this node.
 
     Attributes:
-        argv: The command line of a process; empty if there is no command.
-        options: The user's options.
-        environ: The environment that the processes inherit, before anything is unset.
+        request: The user's request.
+        environ: The environment that the launcher was started with, and that the processes inherit.
         allocation: The allocation that the platform gave us.
         topology: The shape of the job; variables for unknown parts are not set.
         machine: The hardware of this node.
+        host: This node, for what only some engines ask.
+        binding: The CPUs of each process.
         origins: Origin of each fact, by its name (``"world_size"``).
-        forks: Whether we start the processes; otherwise we are one of them.
         interface: Name of the interface to the other nodes; empty if gloo got none.
         horovod: How the processes connect by Horovod, if they do.
         script: The script that each process runs, as far as it can be read.
         agent: Another launcher that starts the processes (``"torchrun"``); empty for none.
-        is_wrapped: Whether the command itself is that launcher, so that its processes do not start through
-            us.
     """
 
-    argv: tuple[str, ...]
-    options: Options
+    request: Request
     environ: Mapping[str, str]
     allocation: Allocation
     topology: Topology
     machine: Machine
+    host: Host
+    binding: Binding
     origins: Mapping[str, str]
-    forks: bool
     interface: str = ""
     horovod: Horovod = Horovod()
     script: Script = Script()
     agent: str = ""
-    is_wrapped: bool = False
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The whole command line of a process; empty if there is no command."""
+        return self.request.argv
+
+    @property
+    def options(self) -> Options:
+        """The user's options."""
+        return self.request.options
+
+    @property
+    def forks(self) -> bool:
+        """Whether we start the processes; otherwise we are one of them."""
+        return self.allocation.scope is Scope.NODE
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the command itself is the agent, so that its processes do not start through us."""
+        return self.request.own is not None
+
+    @property
+    def nodes(self) -> int | None:
+        """Number of nodes; None if unknown."""
+        return self.allocation.node_count
+
+    @property
+    def each(self) -> int:
+        """Number of processes per node."""
+        return self.topology.local_size or 1
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import os
 
 from launcher.command.words import is_python
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
-from launcher.core.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
+from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem, Unavailable, UsageError
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
@@ -40,12 +40,7 @@ TRAP = "trap"
 """It is unknown whether this is a Horovod job; if it is, ``hvd.init()`` must fail."""
 STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """Variables that show that an mpirun started this process, with the MPI family that its library must have."""
-KERAS = (
-    "horovod.tensorflow.keras",
-    "horovod.keras",
-    "horovod.tensorflow import keras",
-    "horovod import keras",
-)
+KERAS = ("horovod.tensorflow.keras", "horovod.keras")
 OF_THE_NODE = {
     "HOROVOD_SIZE": "world_size",
     "HOROVOD_LOCAL_SIZE": "local_size",
@@ -109,21 +104,26 @@ def find_meeting(
         maybe = bool(argv) and not starter and not environ.get(CONTROLLER)
         return _trap(_find_python(argv, environ, host)) if maybe else Horovod()
     kind, notes = _choose_controller(python, environ, starter, host)
-    if kind == GLOO and not _can_meet(topology, environ, is_asked=asked == NAME):
-        return _trap(python)
+    if kind == GLOO:
+        _read_port(environ)
+        obstacle = _find_obstacle(topology, environ)
+        if obstacle is not None and asked == NAME:
+            raise obstacle
+        if obstacle is not None:
+            return _trap(python)
     return Horovod(kind, options.origins("framework")[0] if asked == NAME else why, notes)
 
 
 def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
     """Refuse a script whose ranks would train alone and succeed: Keras 3 ignores Horovod's optimizer."""
-    text = script.text
-    if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
+    text, legacy = script.text, environ.get("TF_USE_LEGACY_KERAS", "").lower()
+    if not any(map(script.imports, KERAS)) or "DistributedOptimizer" not in text:
         return
-    legacy = environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-    if legacy or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
+    if legacy in ("1", "true") or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
         return
     version = host.find_version(python, environ, "keras") or ""
-    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 3:
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) >= 3:
         what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
         raise Unavailable(
             Problem(
@@ -170,44 +170,25 @@ def _trap(python: str) -> Horovod:
     return Horovod(TRAP, "horovod is installed, but nothing shows whether this is a Horovod job", (note,))
 
 
-def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool) -> bool:
-    """Whether gloo can connect these processes; if the user requests Horovod, it must.
-
-    Raises:
-        UsageError: Horovod is requested, and the job lacks what it needs.
-        EnvironmentUntrusted: Horovod is requested, and a variable contradicts it; or the port is not a port.
-    """
-    _read_port(environ)
-    error = _find_gap(topology) or _find_contradiction(environ)
-    if error is not None and is_asked:
-        raise error
-    return error is None
-
-
-def _find_gap(topology: Topology) -> UsageError | None:
-    """Return what gloo needs and this job lacks or does not state; None if it lacks nothing."""
+def _find_obstacle(topology: Topology, environ: Mapping[str, str]) -> LauncherError | None:
+    """Return why gloo cannot connect the processes of this job; None if it can."""
     nodes, each, world = topology.node_count, topology.local_size, topology.world_size
     where = "command line and environment"
     if ":" in topology.master_addr and topology.spans_nodes:
         what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
         fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
         return UsageError(Problem("horovod-address", what, where, fix))
-    if None not in (nodes, topology.node_rank, each, world) and world == (nodes or 0) * (each or 0):
-        return None
-    what = (
-        "Horovod without mpirun needs the same number of processes on every node: "
-        f"{world} processes on {nodes} nodes, {each} on this (node {topology.node_rank})"
-    )
-    fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
-    return UsageError(Problem("horovod-shape", what, where, fix))
-
-
-def _find_contradiction(environ: Mapping[str, str]) -> EnvironmentUntrusted | None:
+    if None in (nodes, topology.node_rank, each, world) or world != (nodes or 0) * (each or 0):
+        what = (
+            "Horovod without mpirun needs the same number of processes on every node: "
+            f"{world} processes on {nodes} nodes, {each} on this (node {topology.node_rank})"
+        )
+        fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
+        return UsageError(Problem("horovod-shape", what, where, fix))
     if environ.get(OPERATIONS, "").lower() != MPI:
         return None
-    what = (
-        f"{OPERATIONS}={environ[OPERATIONS]}, but mpirun does not start the processes: each would train alone"
-    )
+    asks = f"{OPERATIONS}={environ[OPERATIONS]}"
+    what = f"{asks}, but mpirun does not start the processes: each would train alone"
     fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
     return EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))
 
@@ -231,33 +212,30 @@ def _read_port(environ: Mapping[str, str]) -> int | None:
 def plan_common(case: Case) -> list[Setting]:
     """Return the rendezvous address, the size of the job and of this node, and the rank of this node."""
     meeting, job = case.horovod, case.topology
-    if meeting.kind == TRAP:
-        return [
-            *_choose_gloo(meeting.why),
-            Setting(ADDRESS, NOWHERE[0], meeting.why, Policy.IF_UNSET),
-            Setting(PORT, NOWHERE[1], meeting.why, Policy.IF_UNSET),
-        ]
-    if meeting.kind != GLOO:
+    if meeting.kind not in (TRAP, GLOO):
         return []
-    settings = [
+    # Gloo does everything: with only one of these Horovod would ask MPI
+    chosen = {CONTROLLER: (GLOO, meeting.why), OPERATIONS: (GLOO, meeting.why)}
+    if meeting.kind == TRAP:
+        chosen |= {ADDRESS: (NOWHERE[0], meeting.why), PORT: (NOWHERE[1], meeting.why)}
+        return _prefer(chosen)
+    chosen |= {
+        ADDRESS: _find_address(case),
+        PORT: (str(find_port(case)), "next to MASTER_PORT"),
+        TIMEOUT: (str(TIMEOUT_S), "nodes start at their own time"),
+        INTERFACE: (case.interface, "as gloo's") if job.spans_nodes else ("lo", "one node"),
+    }
+    return [
         *case.state(OF_THE_NODE),
         # Ranks of one node find each other by this name: without it all nodes are "localhost"
         Setting("HOROVOD_HOSTNAME", f"node{job.node_rank}", case.origin("node_rank")),
-        *_choose_gloo(meeting.why),
-        Setting(ADDRESS, *_find_address(case), Policy.IF_UNSET),
-        Setting(PORT, str(find_port(case)), "next to MASTER_PORT", Policy.IF_UNSET),
-        Setting(TIMEOUT, str(TIMEOUT_S), "nodes start at their own time", Policy.IF_UNSET),
+        *_prefer(chosen),
     ]
-    name, why = (case.interface, "as gloo's") if job.spans_nodes else ("lo", "one node")
-    return settings + ([Setting(INTERFACE, name, why, Policy.IF_UNSET)] if name else [])
 
 
-def _choose_gloo(why: str) -> list[Setting]:
-    """Return the settings that make gloo do everything: with only one of them Horovod would ask MPI."""
-    return [
-        Setting(CONTROLLER, GLOO, why, Policy.IF_UNSET),
-        Setting(OPERATIONS, GLOO, why, Policy.IF_UNSET),
-    ]
+def _prefer(chosen: Mapping[str, tuple[str, str]]) -> list[Setting]:
+    """Return settings with these values and reasons, for variables that the user has not set."""
+    return [Setting(name, text, why, Policy.IF_UNSET) for name, (text, why) in chosen.items() if text]
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:

@@ -28,13 +28,12 @@ from launcher.frameworks.case import Beside
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,
     EVALUATOR,
-    FIRST_PORT,
     PS,
     WORKER,
     Cast,
     Task,
+    make_cast,
     plan_cast,
-    plan_ranks,
 )
 from launcher.identity.topology import make_topology
 from launcher.machine.gpus import share_gpus
@@ -267,7 +266,9 @@ def find_cast(case: Case) -> Cast:
     elif job.node_count is None or job.world_size != nodes * each:
         raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
     else:
-        cast = plan_ranks(nodes, each, int(case.options.number("tf_port", FIRST_PORT)))
+        # All compute: one worker each, node by node
+        workers = [Task(WORKER, rank, rank // each) for rank in range(nodes * each)]
+        cast = make_cast(workers, case.options)
     # Placeholders until the nodes have exchanged their addresses
     hosts = case.allocation.hosts or tuple(f"<node {node}>" for node in range(nodes))
     return replace(cast, hosts=hosts if nodes > 1 else (job.master_addr,))

@@ -10,9 +10,11 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_stra
 
 from __future__ import annotations
 
+from collections import Counter
+
 from launcher.core.environ import PORT_LIMIT, bracket
 from launcher.core.errors import Problem, UsageError
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.options.flag_values import ROLES
 from launcher.options.flags import ROLE_FLAGS
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 CHIEF, WORKER, PS, EVALUATOR = ROLES
-LISTENING = (CHIEF, WORKER, PS)
-"""Roles in the cluster, which have a port. The evaluator, last in order, has none."""
 FIRST_PORT = 2222
 """Azure ML's port, also used in TensorFlow's own guides."""
 WHERE = "command line and environment"
@@ -100,7 +100,11 @@ def plan_cast(options: Options, node_count: int) -> Cast:
     Raises:
         UsageError: TensorFlow has no cluster with these roles, or a node has no task.
     """
-    nodes = _read_roles(options) if options.get("roles") else _deal(options, node_count)
+    roles = options.get("roles")
+    if roles is not None and isinstance(roles.value, tuple):
+        nodes = {role: list(dict(roles.value).get(role, ())) for role in ROLES}
+    else:
+        nodes = _deal(options, node_count)
     problem = _find_problem(options, nodes, node_count)
     if problem is not None:
         raise UsageError(problem)
@@ -108,40 +112,27 @@ def plan_cast(options: Options, node_count: int) -> Cast:
     if coordinated and not nodes[CHIEF]:
         nodes[CHIEF] = [0]
     tasks = [Task(role, index, node) for role in ROLES for index, node in enumerate(nodes[role])]
-    return Cast(_place(tasks), coordinated, int(options.number("tf_port", FIRST_PORT)))
+    return make_cast(tasks, options, coordinated=coordinated)
 
 
-def plan_ranks(node_count: int, per_node: int, first_port: int) -> Cast:
-    """Return the tasks of a job whose processes all compute: one worker each, node by node.
+def make_cast(tasks: Sequence[Task], options: Options, *, coordinated: bool = False) -> Cast:
+    """Return a job's tasks with their places: for each the number of earlier tasks on the same node.
 
     Raises:
-        UsageError: The ports would be too large.
+        UsageError: A port would be too large.
     """
-    problem = _find_port_problem(first_port, per_node)
-    if problem is not None:
-        raise UsageError(problem)
-    places = range(node_count * per_node)
-    return Cast(
-        tuple(Task(WORKER, rank, rank // per_node, rank % per_node) for rank in places), first_port=first_port
-    )
-
-
-def _place(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """Return the tasks with their places: the number of earlier tasks on the same node."""
-    taken: dict[int, int] = {}
+    taken: Counter[int] = Counter()
     placed = []
     for task in tasks:
-        place = taken.get(task.node, 0)
-        taken[task.node] = place + 1
-        placed.append(Task(task.role, task.index, task.node, place))
-    return tuple(placed)
-
-
-def _read_roles(options: Options) -> dict[str, list[int]]:
-    given = options.get("roles")
-    assert given is not None and isinstance(given.value, tuple)  # noqa: S101 - as its flag parses it
-    found = dict(given.value)
-    return {role: list(found.get(role, ())) for role in ROLES}
+        placed.append(replace(task, place=taken[task.node]))
+        taken[task.node] += 1
+    first = int(options.number("tf_port", FIRST_PORT))
+    count = max((task.place + 1 for task in placed if task.role != EVALUATOR), default=0)
+    if first + count > PORT_LIMIT:
+        what = f"a node has {count} tasks that listen, and the last would listen on port {first + count - 1}"
+        fix = "a lower --tf-port, or fewer tasks on the node"
+        raise UsageError(Problem("roles", f"--tf-port {first}: {what}", WHERE, fix))
+    return Cast(tuple(placed), coordinated, first)
 
 
 def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
@@ -152,7 +143,9 @@ def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
     computing_chiefs = 0 if coordinates else chiefs
     left = max(1, node_count - servers) if servers else node_count - computing_chiefs
     workers = int(options.number("worker_count", max(0, left)))
-    computing = _deal_evenly(computing_chiefs + workers, node_count)
+    # Evenly and in order: the first nodes get one more if necessary
+    each, more = divmod(computing_chiefs + workers, node_count)
+    computing = [node for node in range(node_count) for _ in range(each + (node < more))]
     counts = [computing.count(node) for node in range(node_count)]
     nodes: dict[str, list[int]] = {
         CHIEF: computing[:computing_chiefs] or [0] * chiefs,
@@ -165,12 +158,6 @@ def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
         counts[node] += 1
         nodes[PS].append(node)
     return nodes
-
-
-def _deal_evenly(count: int, node_count: int) -> list[int]:
-    """Return the node of each of these tasks, in order; the first nodes get one more if necessary."""
-    each, more = divmod(count, node_count)
-    return [node for node in range(node_count) for _ in range(each + (node < more))]
 
 
 def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int) -> Problem | None:
@@ -195,23 +182,8 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
         return Problem(
             "no-chief", what, WHERE, "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
         )
-    per_node = [sum(nodes[role].count(node) for role in ROLES) for node in range(node_count)]
-    listening = [sum(nodes[role].count(node) for role in LISTENING) for node in range(node_count)]
-    beyond_ports = _find_port_problem(int(options.number("tf_port", FIRST_PORT)), max(listening))
-    if beyond_ports is not None:
-        return beyond_ports
-    idle = [node for node in range(node_count) if not per_node[node]]
+    idle = [node for node in range(node_count) if not any(node in nodes[role] for role in ROLES)]
     if idle:
         what = f"{asked}: node {idle[0]} of {node_count} has no task"
         return Problem("roles-idle-node", what, WHERE, "give each node one, or use fewer nodes")
     return None
-
-
-def _find_port_problem(first_port: int, task_count: int) -> Problem | None:
-    """Return the problem if the listening tasks of a node do not all have a valid port; otherwise None."""
-    last = first_port + task_count - 1
-    if last < PORT_LIMIT:
-        return None
-    tasks = f"{task_count} tasks that listen, and the last would listen on port {last}"
-    what = f"--tf-port {first_port}: a node has {tasks}"
-    return Problem("roles", what, WHERE, "a lower --tf-port, or fewer tasks on the node")

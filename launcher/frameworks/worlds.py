@@ -19,7 +19,6 @@ from launcher.options.flags import PREFIX
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.frameworks.case import Case
-    from launcher.machine.host import Host
 
 MPI4PY, HOROVOD = "mpi4py", "horovod"
 STARTED_BY_MPI = (*NUMBERS, "PMIX_")
@@ -70,7 +69,7 @@ TABLE = {
 }
 
 
-def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
+def check_worlds(case: Case) -> tuple[str, ...]:
     """Return notes if every process may become a job of its own, judged by its script's imports.
 
     There are none if the user names a framework, because that tells how the processes connect.
@@ -86,7 +85,9 @@ def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
     through_us = not case.agent or (case.agent == "torchrun" and not case.is_wrapped)
     used = [package for package in TABLE if _uses(package, case) and not (through_us and package != MPI4PY)]
     # Without the package in the job's Python, a script that runs does not need it
-    installed = [package for package in used if host.find_version(case.python, case.environ, package) != ""]
+    installed = [
+        package for package in used if case.host.find_version(case.python, case.environ, package) != ""
+    ]
     return tuple(_judge(package, case) for package in installed)
 
 

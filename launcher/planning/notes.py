@@ -98,7 +98,7 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *unheard,
         *_note_behind(case),
         *note_unheard(case.options, agent),
-        *check_worlds(case, host),
+        *check_worlds(case),
         *_note_shell(case, host),
     )
 

@@ -22,7 +22,6 @@ from launcher.core.model import (
     Topology,
 )
 from launcher.engines.choice import Choice, plan_engine, refuse_framework, refuse_roles
-from launcher.engines.job import KnownJob
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Beside, Case
 from launcher.frameworks.horovod import GLOO
@@ -101,22 +100,21 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
         LauncherError: A part does not fit this job, or is missing on this machine.
     """
     request, allocation, topology, machine = shape.request, shape.allocation, shape.topology, shape.machine
-    options, forks = request.options, allocation.scope is Scope.NODE
+    options = request.options
     binding = Binding()
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
-    choice, agent = plan_engine(KnownJob(request, allocation, topology, machine, environ, host, binding))
+    wiring = plan_network(host, environ, options, allocation, topology, machine)
+    interface = find_interface(wiring.settings, environ)
+    node = (allocation, topology, machine, host, binding)
+    case = Case(request, environ, *node, origins, interface, shape.meeting, shape.script)
+    choice, agent = plan_engine(case)
     if agent is not None:
+        case = replace(case, agent=agent.engine)
         roles = table.name_roles(options)
         if roles is not None:
             raise refuse_roles(choice.engine, roles)
         refuse_framework(choice.engine, options)
-    wiring = plan_network(host, environ, options, allocation, topology, machine)
-    interface = find_interface(wiring.settings, environ)
-    facts = (allocation, topology, machine, origins, forks, interface, shape.meeting, shape.script)
-    case = Case(
-        request.argv, options, environ, *facts, agent.engine if agent else "", request.own is not None
-    )
     argv = table.plan_argv(case) if agent is None else request.argv
     beside = table.plan_beside(case) if agent is None else Beside()
     if agent is not None and request.own is not None and not request.starts_job:
@@ -124,7 +122,7 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *wiring.settings))
     peers = None if request.starts_job or beside.bears_losses else plan_channel(case, agent)
-    preemption = plan_preempted(options, environ, agent, forks)
+    preemption = plan_preempted(options, environ, agent, case.forks)
     return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
 
 

@@ -895,7 +895,7 @@ def test_another_number_of_nodes_is_the_same_error_on_both(platform: str, comman
     assert said[0] == said[1]
     assert said[0][1] == "contradiction"
     assert said[0][2].startswith(f"{OTHER_COUNTS[command]}, but the platform has 2 (")
-    assert " | leave --" in said[0][2]
+    assert " | leave out --" in said[0][2]
 
 
 @pytest.mark.parametrize("platform", [name for name in TWO_NODES if name not in ("flags", "mpirun")])
