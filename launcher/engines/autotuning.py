@@ -35,7 +35,9 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
     """
     if job.options.number("restarts", 0):
         raise UsageError(_no_restarts(job))
-    check_gpus(job)
+    visible = job.environ.get(VISIBLE, "").split(",")
+    if visible != [""] and visible != [str(number) for number in range(len(visible))]:
+        raise UsageError(_other_gpus(",".join(visible)))
     fleet = plan_fleet(job, WHO)
     if job.allocation.node_rank:
         return plan_server(fleet)
@@ -51,24 +53,10 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
     )
 
 
-def check_gpus(job: Case) -> None:
-    """Check that experiments will run on the job's GPUs: they get slots, counted from 0.
-
-    Raises:
-        UsageError: They would run on other GPUs.
-    """
-    visible = job.environ.get(VISIBLE, "")
-    words = visible.split(",")
-    if not visible or words == [str(number) for number in range(len(words))]:
-        return
-    raise UsageError(
-        Problem(
-            "autotuner-gpus",
-            f"{VISIBLE}={visible!r}, and the autotuner's experiments run on GPUs counted from 0",
-            "environment",
-            "give the container these GPUs alone (docker run --gpus), or tune on the first ones",
-        )
-    )
+def _other_gpus(visible: str) -> Problem:
+    what = f"{VISIBLE}={visible!r}, and the autotuner's experiments run on GPUs counted from 0"
+    fix = "give the container these GPUs alone (docker run --gpus), or tune on the first ones"
+    return Problem("autotuner-gpus", what, "environment", fix)
 
 
 def _no_restarts(job: Case) -> Problem:

@@ -15,7 +15,7 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.model import Scope
 from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN, Request
 from launcher.identity.rendezvous import STATIC
-from launcher.options.flags import ONLY_TORCHRUN
+from launcher.options.flags import ONLY_TORCHRUN, ROLE_FLAGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -207,30 +207,24 @@ def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
     )
 
 
-def refuse_roles(engine: str, roles: str) -> UsageError:
-    """Return the error for roles if an agent starts the processes."""
-    what = f"{roles} assigns roles to the processes, but {engine} starts identical processes"
-    fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
-    return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
-
-
 def refuse_framework(engine: str, options: Options) -> None:
-    """Refuse a typed framework if the launcher of another framework starts the processes.
+    """Refuse roles and a typed framework if an agent starts the processes that does not serve them.
 
     A framework from a variable is accepted, because the variable may come from an image for other kinds of
     jobs.
 
     Raises:
-        UsageError: That framework would lack its servers, or its processes their ranks.
+        UsageError: That framework would lack its servers, or its processes their ranks or roles.
     """
-    named = options.get("framework")
-    alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
-    if named is None or not named.is_typed or engine in OF_MPI or named.value not in alien:
+    named, asked = options.get("framework"), options.origins("engine") if engine == TORCHRUN else []
+    alien = ("horovod",) if options.text("engine") == engine == TORCHRUN else NOT_TORCH
+    is_alien = named is not None and named.is_typed and named.value in alien and engine not in OF_MPI
+    origins = options.origins(*ROLE_FLAGS) or options.origins(*(["framework"] if is_alien else []))
+    if not origins:
         return
-    what = f"{named.origin}: {engine} starts the processes, and does not provide what that framework needs"
-    asked = options.origins("engine") if engine == TORCHRUN else []
+    what = f"{origins[0]}: {engine} starts the processes, and does not provide what that needs"
     other = asked[0] if asked else f"what calls for {engine}"
-    fix = f"leave out {other} (the launcher starts the processes then), or {named.origin}"
+    fix = f"leave out {other} (the launcher starts the processes then), or {origins[0]}"
     raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 

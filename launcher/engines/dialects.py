@@ -43,16 +43,16 @@ class MpirunJob:
         hostfile: Path of the file with `render_hostfile`'s text.
         rsh: The words that run a command on a host, then host and command.
         as_root: Whether mpirun will run as root.
-        forward: Names of variables that all ranks get from mpirun's environment, which has all of them.
+        forward: Names of variables that all ranks get from mpirun's environment, which has all of them and
+            `carries` them.
         network: In CIDR notation, for the communication of daemons and ranks; None for any.
         interface: Name of the head's interface in that network, needed only by MPICH and Intel MPI.
-        infiniband: Whether ranks have InfiniBand, or its ports in UCX's notation, ``("mlx5_0:1",)``.
+        ports: InfiniBand's ports in UCX's notation, ``("mlx5_0:1",)``.
         extra: The user's own words for mpirun.
         user: Names of the variables that mpirun will find: they override our choices.
 
     Raises:
         UsageError: mpirun cannot use a host or a word of ``rsh``.
-        ValueError: `carries` refuses a variable, or a host occurs twice.
     """
 
     mpi: Mpi
@@ -64,7 +64,7 @@ class MpirunJob:
     forward: tuple[str, ...] = ()
     network: str | None = None
     interface: str | None = None
-    infiniband: bool | tuple[str, ...] = False
+    ports: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     user: tuple[str, ...] = ()
 
@@ -73,9 +73,6 @@ class MpirunJob:
         colons = [host for host in self.hosts if ":" in host]
         if split or colons:
             raise UsageError(*map(_bad_rsh_word, split), *map(_bad_host, colons))
-        lost = [name for name in self.forward if not carries(self.mpi, name)]
-        if lost or len(set(self.hosts)) < len(self.hosts):
-            raise ValueError(f"hosts {self.hosts}, variables that mpirun cannot carry: {lost}")
 
     @property
     def rank_count(self) -> int:
@@ -151,13 +148,13 @@ def _plan_options(job: MpirunJob, asked: frozenset[str], names: Sequence[str]) -
         "ranks": str(job.rank_count),
         "network": job.network,
         "interface": job.interface,
-        "ports": ",".join(job.infiniband) if isinstance(job.infiniband, tuple) else "",
+        "ports": ",".join(job.ports),
         "names": ",".join(names),
     }
     facts = {*_name_kind(job.mpi), *(name for name, value in values.items() if value)}
     facts |= {"root"} if job.as_root else set()
     facts |= {"nameless"} if not names else set()
-    facts |= {"ucx"} if job.infiniband and not _has_own_fabric(job, asked) else set()
+    facts |= {"ucx"} if job.ports and not _has_own_fabric(job, asked) else set()
     with open(TABLE, encoding="utf-8") as file:
         rows = [line.split("|") for line in file if "|" in line and line[0] != "#"]
     for when, words, others in rows:

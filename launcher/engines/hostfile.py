@@ -27,33 +27,30 @@ FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_acceler
 """Its flags that choose among the nodes and GPUs of the hostfile."""
 
 
-def check_hostfile(own: Command, topology: Topology, machine: Machine, host: Host) -> tuple[str, ...]:
-    """Return a note if the hostfile leaves GPUs of this node idle.
+def check_hostfile(own: Command, topology: Topology, machine: Machine, host: Host) -> None:
+    """Check the hostfile that DeepSpeed's command reads.
 
     Raises:
         UsageError: It names other nodes than the job has, or more processes than this node has GPUs.
     """
-    path, nodes = own.value("hostfile") or own.value("H"), topology.node_count or 1
+    path, nodes = own.value("hostfile", "H"), topology.node_count or 1
     if nodes == 1:  # with a file of the user's DeepSpeed itself starts its nodes from here
         found = [] if path else _read(host.read_text(DEFAULT))
         foreign = [name for name, _ in found if name != "localhost" and not own_places(host, (name,))]
         if foreign:
             raise UsageError(_starts_others(foreign))
-        return ()
+        return
     text = host.read_text(os.path.abspath(path)) if path else None
     if path is None or (text is None and host.is_recorded()) or own.has(*FILTERS):
-        return ()
+        return
     entries = _read(text)
     if len(entries) != nodes:
         what = f"{len(entries)} nodes that DeepSpeed can read, and the job has {nodes}"
         raise UsageError(_misfit(path, what, "one line NAME slots=N for each node, node 0 first"))
-    if topology.node_rank is None or not machine.gpu_count:
-        return ()
-    name, slots = entries[topology.node_rank]
-    what = f"{name} slots={slots}, and this node has {machine.gpu_count} GPUs"
-    if slots > machine.gpu_count:
+    name, slots = entries[topology.node_rank or 0]
+    if topology.node_rank is not None and slots > (machine.gpu_count or slots):
+        what = f"{name} slots={slots}, and this node has {machine.gpu_count} GPUs"
         raise UsageError(_misfit(path, what, f"slots={machine.gpu_count}"))
-    return (f"{path}: {what}: the others are idle",) if slots < machine.gpu_count else ()
 
 
 def render_hostfile(hosts: Sequence[str], per_node: int) -> str:

@@ -6,6 +6,7 @@ and explains why so little is left to mpirun itself.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 
@@ -26,8 +27,8 @@ from launcher.engines.job import MPIRUN
 from launcher.guest.marker import TOKEN
 from launcher.identity.hosts import no_hosts
 from launcher.identity.rendezvous import plan_control_ports
-from launcher.machine.infiniband import read_ports
-from launcher.machine.network import read_interfaces
+from launcher.machine.infiniband import is_usable, read_ports
+from launcher.machine.network import find_interface, network_of, read_interfaces
 from launcher.machine.own_names import address_of
 from launcher.machine.pythons import own_program
 from launcher.options.flags import PASSED_TO_RANKS, PREFIX
@@ -78,8 +79,6 @@ def plan_agent(job: Case) -> NodeCommand:
 
 def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> MpirunJob:
     """Return the job for an mpirun of any dialect."""
-    from launcher.machine.infiniband import is_usable
-
     interface, network = find_network(fleet, job.host)
     return MpirunJob(
         mpi=mpi,
@@ -91,7 +90,7 @@ def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> MpirunJob:
         forward=fleet.forward,
         network=network,
         interface=interface,
-        infiniband=tuple(f"{port.device}:{port.number}" for port in read_ports(job.host) if is_usable(port)),
+        ports=tuple(f"{port.device}:{port.number}" for port in read_ports(job.host) if is_usable(port)),
         extra=job.options.words("mpi_args"),
         user=tuple(job.environ),
     )
@@ -159,20 +158,14 @@ def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
 def names_folder(argv: tuple[str, ...]) -> bool:
     """Return whether the user's words on a planned command line set the working directory of ranks."""
     words = argv[: argv.index(JOB)] if JOB in argv else argv
-    pairs = zip(words, (*words[1:], ""), strict=True)
-    return any(word in FOLDER_OPTIONS and (word, value) != EVERYWHERE for word, value in pairs)
+    return any(pair[0] in FOLDER_OPTIONS and pair != EVERYWHERE for pair in itertools.pairwise(words))
 
 
 def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     """Return the name and network (CIDR) of the interface to the other nodes; None for both if unknown."""
-    if len(fleet.hosts) < 2:
-        return None, None
-    from launcher.machine.network import find_interface, network_of
-
-    interface = find_interface(read_interfaces(host), fleet.address)
-    if interface is None:
-        return None, None
-    return interface.name, network_of(interface, fleet.address)
+    several = len(fleet.hosts) > 1
+    interface = find_interface(read_interfaces(host), fleet.address) if several else None
+    return (interface.name, network_of(interface, fleet.address)) if interface else (None, None)
 
 
 def no_token(who: str) -> Problem:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from launcher.command.arguments import names_local_rank
 from launcher.core.environ import bracket, is_loopback
 from launcher.core.model import Allocation, NodeCommand, Policy, Setting
 from launcher.frameworks import starters, torch
@@ -19,13 +20,11 @@ from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
-from launcher.options.flags import FLAGS, PASSED_TO_TORCHRUN
-from launcher.options.reading import PET_PREFIX
+from launcher.options.flags import PASSED_TO_TORCHRUN
+from launcher.options.reading import PET_PREFIX, VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from launcher.frameworks.case import Case
     from launcher.options.reading import Options
 
@@ -70,7 +69,9 @@ def plan_agent(job: Case, python: str) -> NodeCommand:
     else:
         worker = ["--no_python", *(map(_escape_all_but_macro, argv) if name else _plan_worker(job))]
     line = (python or own_python(environ), *agent, *flags, *worker) if argv else ()
-    unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not name), *_pets(environ)}
+    # They become flags, and must not reach the workers, too
+    pets = (name for name in environ if name.startswith(PET_PREFIX) and name in VARIABLES)
+    unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not name), *pets}
     return NodeCommand("torchrun", line, tuple(settings), tuple(sorted(unset)))
 
 
@@ -104,18 +105,7 @@ def _escape(word: str) -> str:
 
 def _escape_all_but_macro(word: str) -> str:
     """Return a word escaped, unless it contains torchrun's macro, which torchrun then replaces."""
-    if "local_rank" in word:
-        from launcher.command.arguments import names_local_rank
-
-        if names_local_rank(word):
-            return word
-    return _escape(word)
-
-
-def _pets(environ: Mapping[str, str]) -> list[str]:
-    """Return the PET_* that we have read: they become flags, and must not reach the workers, too."""
-    known = {PET_PREFIX + flag.dest.upper() for flag in FLAGS}
-    return [name for name in environ if name in known]
+    return word if names_local_rank(word) else _escape(word)
 
 
 def plan_settings(job: Case) -> list[Setting]:
@@ -145,7 +135,7 @@ def plan_flags(job: Case) -> dict[str, str]:
         flags["max_restarts"] = str(int(restarts))
     for dest in PASSED_TO_TORCHRUN:
         if options.origins(dest) and dest not in flags:
-            flags[dest] = options.given_text(dest)
+            flags[dest] = options.given_text(dest) or "1"
     if "monitor_interval" in flags:  # torchrun knows no units
         flags["monitor_interval"] = f"{options.number('monitor_interval', 0):g}"
     return flags

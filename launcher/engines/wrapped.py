@@ -102,8 +102,6 @@ def _plan_pets(job: Case, own: Command) -> dict[str, str]:
         # It takes a free port by itself, unless it is given one
         flags = {n: text for n, text in flags.items() if n not in ("node_rank", "master_addr", "master_port")}
         flags.setdefault("local_addr", LOOPBACK)
-    if "virtual_local_rank" in flags:
-        flags["virtual_local_rank"] = "1"
     return {PET_PREFIX + name.upper(): text for name, text in flags.items() if not own.has(name)}
 
 

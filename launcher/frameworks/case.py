@@ -32,14 +32,12 @@ class Beside:
         companions: Processes without a rank, such as servers.
         ports: Ports at which processes of this node will listen, and the names of the processes.
         meeting: The address exchange, for a framework that needs the addresses of all nodes.
-        notes: Notes for the plan.
         bears_losses: Whether it goes on without a lost process, and decides itself how the job ends.
     """
 
     companions: tuple[Companion, ...] = ()
     ports: tuple[tuple[int, str], ...] = ()
     meeting: Meeting | None = None
-    notes: tuple[str, ...] = ()
     bears_losses: bool = False
 
 

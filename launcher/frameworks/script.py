@@ -62,12 +62,11 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     A module is searched for where that Python would search, and not imported. An executable whose ``#!`` is a
     Python is such a command line, too, and a console script of pip means the module that it calls.
     """
-    near = ""
     if argv and not is_python(argv[0]) and not host.is_recorded():
         found = find_program_script(argv[0], environ)
         called = read_entry_point(host.read_text(found[-1]) or "") if found else ""
         if called and _find_file(called, (), found[0], environ, host):
-            near, found = os.path.dirname(found[-1]), (found[0], "-m", called)
+            found = (found[0], "-m", called)
         argv = (*found, *argv[1:]) if found else ()
     if not argv or not is_python(argv[0]):
         return Script()
@@ -77,9 +76,9 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     if flag == "c":
         code = words[1] if after == place + 2 else words[0].partition("c")[2]
         return _make("-c", code, folders=_list_near(".", flags, environ))
-    path, module = words[0], ""
+    path, near, module = words[0], "", ""
     if flag == "m":
-        module, near = words[1], near or "."
+        module, near = words[1], "."
         path = _find_file(module, flags, argv[0], environ, host)
     elif os.path.isdir(path):
         path = os.path.join(path, "__main__.py")

@@ -96,11 +96,6 @@ def plan_wrapped(case: Case) -> list[Setting]:
     return [setting for framework in alike for setting in framework.plan_common(case)]
 
 
-def plan_argv(case: Case) -> tuple[str, ...]:
-    """Return the command line with which a process is started."""
-    return horovod.plan_argv(case)
-
-
 def _is_tensorflow(options: Options, allocation: Allocation) -> bool:
     """Whether it is a TensorFlow job or task: its module is loaded only for these."""
     return bool(allocation.task) or options.framework == "tensorflow"

@@ -107,20 +107,19 @@ def plan_beside(case: Case) -> Beside:
         companions=(*others, *_plan_watch(cast, own, case)),
         ports=tuple((cast.port(task), task.name) for task in own if task.role != EVALUATOR),
         meeting=_plan_meeting(case),
-        notes=_note_sharing(cast, own, case),
         bears_losses=cast.coordinated,
     )
 
 
 def _find_own(cast: Cast, case: Case) -> tuple[Task, ...]:
     """Return the tasks of this launcher: those of its node, or its only process."""
-    own = cast.on(require_node_rank(case))
+    own = cast.on(case.topology.node_rank or 0)
     return own if case.forks else tuple(task for task in own if task.place == case.topology.local_rank)
 
 
 def _plan_meeting(case: Case) -> Meeting | None:
     """Return the address exchange for the nodes, if their addresses are not listed."""
-    job, node = case.topology, require_node_rank(case)
+    job, node = case.topology, case.topology.node_rank or 0
     if job.node_count in (None, 1) or case.allocation.hosts:
         return None
     member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size)
@@ -200,16 +199,6 @@ def _runs_standard(options: Options) -> bool:
     return options.text("tf_server", "auto") == "standard"
 
 
-def _note_sharing(cast: Cast, own: Sequence[Task], case: Case) -> tuple[str, ...]:
-    """Return a note if tasks must share a GPU."""
-    gpus, count = case.machine.gpu_count or 0, len(cast.list_computing(own))
-    if not gpus or count <= gpus or case.options.get("gpus_per_process"):
-        return ()
-    seen = f"{gpus} GPU{'s are' if gpus > 1 else ' is'} seen on this node"
-    shared = f"several share one, with {GROWTH}=true unless set; NCCL does not work between these"
-    return (f"{count} tasks compute, and {seen}: {shared}",)
-
-
 def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, object]:
     """Return a part of an inherited TF_CONFIG; empty without one."""
     try:
@@ -257,7 +246,7 @@ def find_cast(case: Case) -> Cast:
 
     Raises:
         UsageError: The user's roles make no job.
-        EnvironmentUntrusted: The number of processes on each node is unknown.
+        EnvironmentUntrusted: The number of processes on each node is unknown, or the rank of this node.
     """
     job = case.topology
     nodes, each = job.node_count or 1, job.local_size or 0
@@ -269,20 +258,11 @@ def find_cast(case: Case) -> Cast:
         # All compute: one worker each, node by node
         workers = [Task(WORKER, rank, rank // each) for rank in range(nodes * each)]
         cast = make_cast(workers, case.options)
+    if job.node_rank is None:
+        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
     # Placeholders until the nodes have exchanged their addresses
     hosts = case.allocation.hosts or tuple(f"<node {node}>" for node in range(nodes))
     return replace(cast, hosts=hosts if nodes > 1 else (job.master_addr,))
-
-
-def require_node_rank(case: Case) -> int:
-    """Return the rank of this node.
-
-    Raises:
-        EnvironmentUntrusted: It is unknown.
-    """
-    if case.topology.node_rank is None:
-        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
-    return case.topology.node_rank
 
 
 def plan_task(cast: Cast, task: Task, case: Case) -> list[Setting]:
@@ -315,7 +295,7 @@ def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
         return []
     each = max(1, gpus // len(computing))
     mine = share_gpus(case.environ.get(VISIBLE), gpus, computing.index(task) % gpus, each)
-    why = f"{gpus} GPUs for {len(computing)} tasks that compute"
+    why = f"{gpus} GPU{'s' if gpus > 1 else ''} for {len(computing)} tasks that compute"
     grows = [Setting(GROWTH, "true", why, Policy.IF_UNSET)] if len(computing) > gpus else []
     return [] if mine is None else [Setting(VISIBLE, mine, why), *grows]
 

@@ -83,12 +83,13 @@ def check_worlds(case: Case) -> tuple[str, ...]:
         return ()
     # with torchrun as our engine, each process starts through us
     through_us = not case.agent or (case.agent == "torchrun" and not case.is_wrapped)
-    used = [package for package in TABLE if _uses(package, case) and not (through_us and package != MPI4PY)]
+    alone = [package for package in TABLE if _uses(package, case) and not (through_us and package != MPI4PY)]
     # Without the package in the job's Python, a script that runs does not need it
-    installed = [
-        package for package in used if case.host.find_version(case.python, case.environ, package) != ""
-    ]
-    return tuple(_judge(package, case) for package in installed)
+    return tuple(
+        _judge(package, case)
+        for package in alone
+        if case.host.find_version(case.python, case.environ, package) != ""
+    )
 
 
 def _are_by_mpi(case: Case) -> bool:

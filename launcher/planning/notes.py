@@ -41,9 +41,9 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     Raises:
         LauncherError: The job's framework cannot work in this job.
     """
+    _check_hostfile(case, request, host)
     return (
         *note_framework(case.options),
-        *_note_hostfile(case, request, host),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *_note_port(ledger, case),
@@ -185,17 +185,16 @@ def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
     return ()
 
 
-def _note_hostfile(case: Case, request: Request, host: Host) -> tuple[str, ...]:
-    """Return the notes on the hostfile that DeepSpeed's command reads.
+def _check_hostfile(case: Case, request: Request, host: Host) -> None:
+    """Check the hostfile that DeepSpeed's command reads.
 
     Raises:
         UsageError: It does not fit the job.
     """
-    if request.own is None or request.own.name != "deepspeed":
-        return ()
-    from launcher.engines.hostfile import check_hostfile
+    if request.own is not None and request.own.name == "deepspeed":
+        from launcher.engines.hostfile import check_hostfile
 
-    return check_hostfile(request.own, case.topology, case.machine, host)
+        check_hostfile(request.own, case.topology, case.machine, host)
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:

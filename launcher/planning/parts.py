@@ -21,7 +21,7 @@ from launcher.core.model import (
     Setting,
     Topology,
 )
-from launcher.engines.choice import Choice, plan_engine, refuse_framework, refuse_roles
+from launcher.engines.choice import Choice, plan_engine, refuse_framework
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Beside, Case
 from launcher.frameworks.horovod import GLOO
@@ -111,11 +111,8 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     choice, agent = plan_engine(case)
     if agent is not None:
         case = replace(case, agent=agent.engine)
-        roles = table.name_roles(options)
-        if roles is not None:
-            raise refuse_roles(choice.engine, roles)
         refuse_framework(choice.engine, options)
-    argv = table.plan_argv(case) if agent is None else request.argv
+    argv = horovod.plan_argv(case) if agent is None else request.argv
     beside = table.plan_beside(case) if agent is None else Beside()
     if agent is not None and request.own is not None and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *table.plan_wrapped(case)))

@@ -262,7 +262,6 @@ def _gather_notes(
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *more,
-        *parts.beside.notes,
         *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
         *(note_traces(parts.case.environ, host) if stays else ()),
     )

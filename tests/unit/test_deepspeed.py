@@ -156,12 +156,6 @@ def test_a_hostfile_of_the_users_fits_the_job(text: str, code: str | None) -> No
         assert refused(*command, **options) == code
 
 
-def test_gpus_that_a_hostfile_leaves_idle_are_worth_a_word() -> None:
-    """Slots for half of them may be what the user wants."""
-    job = plan("deepspeed", "-H", "/hosts", "train.py", files={"/hosts": HOSTS}, gpus=8, **TWO_NODES)
-    assert any("two slots=4, and this node has 8 GPUs" in note for note in job.notes)
-
-
 HEAD: dict[str, Any] = {"hosts": "one,two", "node_rank": "0", "token_file": "/job.token"}
 SCRIPT = ("train.py", "--deepspeed", "ds.json")
 TUNE = ("python", "-m", "deepspeed.launcher.runner", "--autotuning", "run", *SCRIPT)

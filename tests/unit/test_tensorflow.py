@@ -273,7 +273,7 @@ def test_tasks_that_share_a_node_share_its_gpus() -> None:
     ("visible", "gpus", "workers", "expected"),
     [(None, 1, 2, ["0", "0"]), (None, 2, 3, ["0", "1", "0"]), ("5,7", 2, 3, ["5", "7", "5"])],
 )
-def test_more_tasks_than_gpus_have_one_each_and_a_word(
+def test_more_tasks_than_gpus_have_one_each(
     visible: str | None, gpus: int, workers: int, expected: list[str]
 ) -> None:
     """Several share a GPU, of which none then takes all memory; what the user says of that stays."""
@@ -283,17 +283,15 @@ def test_more_tasks_than_gpus_have_one_each_and_a_word(
     seen = [render_environ(job, one, environ) for one in job.processes]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == expected
     assert {one["TF_FORCE_GPU_ALLOW_GROWTH"] for one in seen} == {"true"}
-    assert any(f"{workers} tasks compute, and {gpus} GPU" in note for note in job.notes)
     kept = render_environ(job, job.processes[0], {**environ, "TF_FORCE_GPU_ALLOW_GROWTH": "false"})
     assert kept["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
 
 
-def test_tasks_that_have_a_gpu_each_are_worth_no_word() -> None:
+def test_tasks_that_have_a_gpu_each_take_its_memory() -> None:
     """Nothing is shared."""
     options = read_options({"nnodes": "1", "worker_count": "2"}, {})
     job = plan_job({}, make_host(gpu_count=2), options, ("./train",))
     assert "TF_FORCE_GPU_ALLOW_GROWTH" not in render_environ(job, job.processes[0], {})
-    assert not any("tasks compute" in note for note in job.notes)
 
 
 def test_nodes_that_nobody_has_listed_meet_at_the_master() -> None:
@@ -435,7 +433,9 @@ def test_roles_need_the_launcher_as_the_parent() -> None:
     with pytest.raises(LauncherError) as refused:
         plan_job({}, replay({"packages": "torch"}), options, ("python", "train.py"))
     (problem,) = refused.value.problems
-    assert problem.code == "engine-conflict" and problem.what.startswith("--worker-count 1 assigns")
+    assert problem.code == "engine-conflict" and problem.what.startswith(
+        "--worker-count 1: torchrun starts the processes"
+    )
 
 
 # --- a platform's TF_CONFIG
