@@ -6,7 +6,7 @@ import signal
 
 from launcher.core.log import say
 from launcher.core.model import NodeCommand, Plan
-from launcher.engines.job import TORCHRUN
+from launcher.engines import TORCHRUN
 from launcher.planning.settings import apply_settings
 from launcher.process.memory_files import name_files, write_file
 

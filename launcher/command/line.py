@@ -6,13 +6,7 @@ import os
 
 from launcher.command.fronts import find_front
 from launcher.command.launchers import find_launcher
-from launcher.command.words import (
-    is_python,
-    is_shell,
-    part_module,
-    read_interpreter,
-    read_python,
-)
+from launcher.command.words import is_python, is_shell, part_module, read_interpreter, read_python
 from launcher.core.errors import Problem, UsageError
 from launcher.machine.pythons import PYTHON_VARIABLE, own_python
 

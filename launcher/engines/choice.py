@@ -8,13 +8,14 @@ modules are loaded.
 from __future__ import annotations
 
 from launcher.command.fronts import look_behind
-from launcher.command.launchers import SRUN, find_launcher, list_names, read_facts, refuse_unknown
+from launcher.command.launchers import SRUN, find_inner, find_launcher, list_names, read_facts, refuse_unknown
 from launcher.command.words import is_python, name_program
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Scope
-from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN, Request
+from launcher.engines import MPIRUN, PROCESS, TORCHRUN
 from launcher.identity.rendezvous import STATIC
+from launcher.machine.pythons import own_python
 from launcher.options.flags import ONLY_TORCHRUN, ROLE_FLAGS
 
 TYPE_CHECKING = False
@@ -30,6 +31,46 @@ OF_MPI = (MPIRUN, "serve", "horovodrun")
 """Engines with which every framework finds its job; all others start PyTorch processes."""
 NOT_TORCH = ("tensorflow", "horovod", "jax")
 """Frameworks for which torchrun sets no variables."""
+
+
+@frozen
+class Request:
+    """The user's request.
+
+    Attributes:
+        argv: The whole command line of a process; empty if there is no command.
+        options: The user's options, including the flags of a launcher that the command is.
+        own: The launcher that the command is, if any.
+        starter: Evidence that the program to run starts the processes of a node itself.
+        notes: Notes about values that could not be read.
+    """
+
+    argv: tuple[str, ...]
+    options: Options
+    own: Command | None = None
+    starter: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def script_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the command line of one process, even if the command starts several of them."""
+        if self.own is None:
+            return look_behind(self.argv, environ)
+        return find_inner(self.own, self.argv, own_python(environ))
+
+    @property
+    def starts_job(self) -> bool:
+        """Whether the command also starts the processes of other nodes."""
+        return self.own is not None and self.own.starts_job
+
+    @property
+    def leads(self) -> bool:
+        """Whether one command on node 0 starts the processes of all nodes, and the other nodes serve it."""
+        return self.tunes or (self.own is None and self.options.text("engine") == MPIRUN)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the command is DeepSpeed's autotuner."""
+        return self.own is not None and self.own.name == "deepspeed" and self.own.has("autotuning")
 
 
 @frozen
@@ -122,16 +163,15 @@ def plan_engine(job: Case) -> tuple[Choice, NodeCommand | None]:
         Unavailable: torchrun is needed and torch is not installed, or mpirun is needed and missing.
     """
     own = job.request.own
-    if own is not None:
-        name = own.name
-        if job.request.tunes:
-            from launcher.engines import autotuning
+    if own is not None and job.request.tunes:
+        from launcher.engines import deepspeed
 
-            why = "the command is DeepSpeed's autotuner, run on node 0"
-            return Choice(name, why), autotuning.plan_agent(job, own)
+        why = "the command is DeepSpeed's autotuner, run on node 0"
+        return Choice(own.name, why), deepspeed.plan_tuner(job, own)
+    if own is not None:
         from launcher.engines import wrapped
 
-        return Choice(name, f"the command is {name}, run once per node"), wrapped.plan_agent(job, own)
+        return Choice(own.name, f"the command is {own.name}, run once per node"), wrapped.plan_agent(job, own)
     choice = choose(job)
     if choice.engine == MPIRUN:
         from launcher.engines import mpirun

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.engines.job import Request
+    from launcher.engines.choice import Request
     from launcher.identity.ledger import Ledger
     from launcher.options.reading import Given, Options
 

@@ -69,10 +69,9 @@ class MpirunJob:
     user: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        split = [word for word in self.rsh if len(word.split()) != 1]
-        colons = [host for host in self.hosts if ":" in host]
-        if split or colons:
-            raise UsageError(*map(_bad_rsh_word, split), *map(_bad_host, colons))
+        misfits = tuple(_list_misfits(self))
+        if misfits:
+            raise UsageError(*misfits)
 
     @property
     def rank_count(self) -> int:
@@ -110,14 +109,15 @@ def read_asked(extra: Sequence[str]) -> frozenset[str]:
     return frozenset(asked)
 
 
-def _bad_rsh_word(word: str) -> Problem:
-    what = f"{word!r} in the command that reaches other nodes: mpirun splits it at blanks and has no quoting"
-    return Problem("mpirun-line", what, "engine mpirun", "move the file to a path without blanks")
-
-
-def _bad_host(host: str) -> Problem:
-    what = f"host {host!r}: no mpirun takes an IPv6 address in a hostfile"
-    return Problem("mpirun-line", what, "engine mpirun", "use names or IPv4 addresses for the nodes")
+def _list_misfits(job: MpirunJob) -> Iterator[Problem]:
+    for word in job.rsh:
+        if len(word.split()) != 1:
+            what = f"{word!r} in the command that reaches other nodes: mpirun splits it at blanks"
+            yield Problem("mpirun-line", what, "engine mpirun", "move the file to a path without blanks")
+    for host in job.hosts:
+        if ":" in host:
+            what = f"host {host!r}: no mpirun takes an IPv6 address in a hostfile"
+            yield Problem("mpirun-line", what, "engine mpirun", "use names or IPv4 addresses for the nodes")
 
 
 def render_hostfile(mpi: Mpi, hosts: Sequence[str], per_node: int) -> str:

@@ -13,6 +13,7 @@ import sys
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import Fleet, NodeCommand, Setting
+from launcher.engines import MPIRUN
 from launcher.engines.dialects import (
     EVERYWHERE,
     MpirunJob,
@@ -23,7 +24,6 @@ from launcher.engines.dialects import (
     render_hostfile,
 )
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
-from launcher.engines.job import MPIRUN
 from launcher.guest.marker import TOKEN
 from launcher.identity.hosts import no_hosts
 from launcher.identity.rendezvous import plan_control_ports

@@ -13,7 +13,6 @@ from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import NodeCommand, Setting
 from launcher.core.mpi import STARTED_BY_MPI
-from launcher.engines.hostfile import render_hostfile
 from launcher.engines.torchrun import plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
@@ -21,18 +20,11 @@ from launcher.options.reading import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.command.launchers import Command
     from launcher.frameworks.case import Case
 
-COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
-PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
-"""Flags of mpirun and horovodrun with hosts; `COUNTS` has those with numbers of processes."""
-KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
-"""Flags of accelerate with the kind of processes to start, if it does not see several GPUs."""
-CHOOSE_GPUS = ("include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators")
-"""Flags of deepspeed that choose nodes or GPUs."""
 HOSTFILE = "{hostfile}"
 """Placeholder on a command line for the file that `launcher.agent.starter` creates."""
 
@@ -128,7 +120,7 @@ def _tell_accelerate(job: Case, own: Command, told: Told) -> Told:
     if job.nodes != 1:
         # pdsh, its default, would start the whole job again from every node
         flags.append("--deepspeed_multinode_launcher=standard")
-    if total > 1 and (job.machine.gpu_count or 0) < 2 and not own.has(*KINDS):
+    if total > 1 and (job.machine.gpu_count or 0) < 2 and not own.has(*own.launcher.words("decides")):
         # It detects several GPUs of a node itself; otherwise it would start one process without a rank
         flags.append("--multi_gpu")
     return replace(told, flags=(*told.flags, *flags))
@@ -139,7 +131,7 @@ def _tell_deepspeed(job: Case, own: Command, _told: Told) -> Told:
     if job.nodes == 1:
         # With --num_gpus it ignores CUDA_VISIBLE_DEVICES
         is_free = job.options.get("nproc_per_node") is not None or not job.environ.get("CUDA_VISIBLE_DEVICES")
-        counts = is_free and not own.has(*CHOOSE_GPUS)
+        counts = is_free and not own.has(*own.launcher.words("decides"))
         return Told((f"--num_gpus={job.each}",) if counts else ())
     names = {"node_rank": "node_rank", "master_addr": "address", "master_port": "master_port"}
     flags = ("--no_ssh", *(f"--{name}={text}" for name, text in _state(job, names).items()))
@@ -148,6 +140,11 @@ def _tell_deepspeed(job: Case, own: Command, _told: Told) -> Told:
     # Without ssh it only counts the lines
     names_of = hosts if len(hosts) == nodes else [f"node{index}" for index in range(nodes)]
     return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, render_hostfile(names_of, job.each)),))
+
+
+def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
+    """Return the text of a hostfile, one line for each node."""
+    return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
 def _tell_composer(job: Case, own: Command, told: Told) -> Told:
@@ -163,7 +160,7 @@ def _tell_mpirun(job: Case, own: Command, told: Told) -> Told:
         return told
     if job.nodes != 1:
         raise UsageError(_once_per_node(own.name, job.nodes))
-    return told if own.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
+    return told if own.has(*own.launcher.words("decides")) else Told(("-np", str(job.each)))
 
 
 def _alone_on_cpus(total: int) -> Problem:

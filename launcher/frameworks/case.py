@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.core.model import Allocation, Binding, Companion, Machine, Meeting, Place, Topology
-    from launcher.engines.job import Request
+    from launcher.engines.choice import Request
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 

@@ -14,16 +14,7 @@ import os
 
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.frozen import replace
-from launcher.core.model import (
-    Allocation,
-    Companion,
-    Meeting,
-    Place,
-    Policy,
-    Scope,
-    Setting,
-    Topology,
-)
+from launcher.core.model import Allocation, Companion, Meeting, Place, Policy, Scope, Setting, Topology
 from launcher.frameworks.case import Beside
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,

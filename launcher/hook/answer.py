@@ -12,8 +12,8 @@ import os
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
+from launcher.engines import TORCHRUN
 from launcher.engines.choice import read_request
-from launcher.engines.job import TORCHRUN
 from launcher.guest.marker import TOKEN, is_worker, undo
 from launcher.machine.host import Host
 from launcher.options.reading import Options, read_options

@@ -11,7 +11,7 @@ from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageE
 from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
-from launcher.engines.job import MPIRUN
+from launcher.engines import MPIRUN
 from launcher.engines.mpirun import (
     FOLDER,
     ROLL_CALL_TIMEOUT_S,

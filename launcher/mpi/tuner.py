@@ -16,8 +16,7 @@ from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.signal import signal
-from launcher.engines.autotuning import HOSTFILE
-from launcher.engines.mpirun import FOLDER, plan_rsh
+from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.messages import Briefing, NodeTold
 from launcher.mpi.nodes import LOST, Nodes

@@ -8,7 +8,7 @@ from launcher.command.launchers import SRUN, list_names, name_launcher
 from launcher.command.words import is_python, is_shell, may_be_shell, name_program, read_flags
 from launcher.core.environ import shorten
 from launcher.core.model import Fact, NodeCommand
-from launcher.engines.job import MPIRUN, PROCESS, TORCHRUN
+from launcher.engines import MPIRUN, PROCESS, TORCHRUN
 from launcher.frameworks.script import note_framework
 from launcher.frameworks.worlds import check_worlds
 from launcher.identity.ledger import RULE, Ledger
@@ -18,8 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.engines.choice import Choice
-    from launcher.engines.job import Request
+    from launcher.engines.choice import Choice, Request
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -92,13 +91,13 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
     Raises:
         LauncherError: Each process or node would certainly be a job of its own.
     """
+    check_worlds(case)
     unheard = [note for note in network if note.startswith(VERIFY)]
     return (
         *case.options.files.warnings,
         *unheard,
         *_note_behind(case),
         *note_unheard(case.options, agent),
-        *check_worlds(case),
         *_note_shell(case, host),
     )
 
@@ -192,7 +191,7 @@ def _check_hostfile(case: Case, request: Request, host: Host) -> None:
         UsageError: It does not fit the job.
     """
     if request.own is not None and request.own.name == "deepspeed":
-        from launcher.engines.hostfile import check_hostfile
+        from launcher.engines.deepspeed import check_hostfile
 
         check_hostfile(request.own, case.topology, case.machine, host)
 

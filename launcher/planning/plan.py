@@ -27,7 +27,7 @@ from launcher.core.model import (
     Topology,
 )
 from launcher.core.mpi import STARTED_BY_MPI
-from launcher.engines.job import WITH_WORKERS
+from launcher.engines import WITH_WORKERS
 from launcher.frameworks import table, torch
 from launcher.frameworks.horovod import TRAP
 from launcher.frameworks.script import find_missing

@@ -6,8 +6,8 @@ from launcher.command.line import plan_argv
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Fact, Machine, Scope, Topology
-from launcher.engines.choice import read_request, refuse_per_process
-from launcher.engines.job import MPIRUN, Request
+from launcher.engines import MPIRUN
+from launcher.engines.choice import Request, read_request, refuse_per_process
 from launcher.frameworks import jax, table
 from launcher.frameworks.case import Horovod
 from launcher.frameworks.horovod import GLOO, MPI, find_meeting

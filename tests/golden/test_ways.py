@@ -14,8 +14,8 @@ import pytest
 from launcher.command.line import plan_argv
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
+from launcher.engines import TORCHRUN
 from launcher.engines.choice import read_request
-from launcher.engines.job import TORCHRUN
 from launcher.guest import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS

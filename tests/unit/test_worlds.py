@@ -230,21 +230,17 @@ def test_what_gives_no_world_is_refused(
 
 
 @pytest.mark.parametrize("text", [OPTIONAL, "import torch\nimport mpi4py\n", "def f():\n    import mpi4py\n"])
-def test_what_may_not_be_used_is_a_warning(tmp_path: Path, text: str) -> None:
-    """An import that may not happen ends no job; where the package is not there, nothing is said."""
-    script = write(tmp_path, text)
-    (warning,) = plan("python", script).warnings
-    assert "mpi4py" in warning and "--engine mpirun" in warning
-    assert not plan("python", script, host=Made("mpi4py")).warnings
+def test_what_may_not_be_used_ends_no_job(tmp_path: Path, text: str) -> None:
+    """Whether its processes meet is seen when it runs."""
+    assert not plan("python", write(tmp_path, text)).warnings
 
 
-def test_horovod_beside_another_world_is_a_warning(tmp_path: Path) -> None:
+def test_horovod_beside_another_world_ends_no_job(tmp_path: Path) -> None:
     """Its scripts import PyTorch; one that joins PyTorch's processes may do without Horovod's."""
     script = write(
         tmp_path, "import torch\nimport horovod.torch as hvd\ntorch.distributed.init_process_group()\n"
     )
-    (warning,) = plan("torchrun", script).warnings
-    assert "horovod" in warning
+    assert not plan("torchrun", script).warnings
 
 
 @pytest.mark.parametrize("environ", [MPI_RANK, {**PER_RANK, "MASTER_ADDR": "127.0.0.1", "PMIX_RANK": "1"}])

@@ -1,8 +1,10 @@
-"""The hostfile that DeepSpeed's command reads, its default one or the user's: does it fit the job?
+"""DeepSpeed's own command: the hostfile that it reads, and its autotuner. Loaded only for these.
 
-Loaded only if the command is DeepSpeed's own.
+The autotuner runs only on node 0, and starts experiments on all nodes by "ssh". The other nodes serve until
+it ends, as for mpirun.
 
-Source: deepspeed/launcher/runner.py, fetch_hostfile (0.19).
+Source: deepspeed/launcher/runner.py, fetch_hostfile; autotuning/scheduler.py, launcher/multinode_runner.py
+(0.19).
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ from contextlib import suppress
 
 from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import replace
+from launcher.engines import wrapped
+from launcher.engines.mpirun import HOSTFILE, plan_fleet, plan_server
 from launcher.machine.own_names import own_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from launcher.command.launchers import Command
-    from launcher.core.model import Machine, Topology
+    from launcher.core.model import Machine, NodeCommand, Topology
+    from launcher.frameworks.case import Case
     from launcher.machine.host import Host
 
+WHO = "the autotuner"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEFAULT = "/job/hostfile"
 FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")
 """Its flags that choose among the nodes and GPUs of the hostfile."""
@@ -53,11 +59,6 @@ def check_hostfile(own: Command, topology: Topology, machine: Machine, host: Hos
         raise UsageError(_misfit(path, what, f"slots={machine.gpu_count}"))
 
 
-def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
-    """Return the text of a hostfile, one line for each node."""
-    return "".join(f"{host} slots={per_node}\n" for host in hosts)
-
-
 def _read(text: str | None) -> list[tuple[str, int]]:
     """Return the nodes and slots that DeepSpeed understands; it stops by itself at any other line."""
     entries = []
@@ -83,3 +84,48 @@ def _misfit(path: str, what: str, right: str) -> Problem:
     fix = f"{right}; or leave it out: the launcher writes one"
     where = "command line and this node"
     return Problem("hostfile-mismatch", f"deepspeed --hostfile {path}: {what}", where, fix)
+
+
+def plan_tuner(job: Case, own: Command) -> NodeCommand:
+    """Return the autotuner for node 0, and for every other node the program that starts its experiments.
+
+    A single node needs no hostfile; one that the command names takes precedence.
+
+    Raises:
+        UsageError: The hosts are unknown, there is no token, experiments would run on GPUs that
+            the job does not have, or restarts were requested.
+    """
+    if job.options.number("restarts", 0):
+        raise UsageError(_no_restarts(job))
+    visible = job.environ.get(VISIBLE, "").split(",")
+    if visible != [""] and visible != [str(number) for number in range(len(visible))]:
+        raise UsageError(_other_gpus(",".join(visible)))
+    fleet = plan_fleet(job, WHO)
+    if job.allocation.node_rank:
+        return plan_server(fleet)
+    agent = replace(wrapped.plan_agent(job, own), fleet=fleet)
+    if job.nodes == 1:
+        return agent
+    hostfile = () if own.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
+    master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
+    return replace(
+        agent,
+        argv=(*job.argv[: own.head], *hostfile, *master, *job.argv[own.head :]),
+        files=((HOSTFILE, wrapped.render_hostfile(fleet.hosts, fleet.per_node)),),
+    )
+
+
+def _other_gpus(visible: str) -> Problem:
+    what = f"{VISIBLE}={visible!r}, and the autotuner's experiments run on GPUs counted from 0"
+    fix = "give the container these GPUs alone (docker run --gpus), or tune on the first ones"
+    return Problem("autotuner-gpus", what, "environment", fix)
+
+
+def _no_restarts(job: Case) -> Problem:
+    return Problem(
+        "engine-conflict",
+        f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which starts its "
+        "experiments by itself, and goes on after one that has failed",
+        "command line and environment",
+        "leave out --restarts, and let the platform start the job again",
+    )
