@@ -14,7 +14,7 @@ import os
 
 from launcher.command.arguments import names_local_rank
 from launcher.core.environ import bracket, is_loopback
-from launcher.core.model import Allocation, NodeCommand, Policy, Setting
+from launcher.core.model import NodeCommand, Policy, Setting
 from launcher.frameworks import starters, torch
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
@@ -121,7 +121,8 @@ def plan_settings(job: Case) -> list[Setting]:
 def plan_flags(job: Case) -> dict[str, str]:
     """Return the flags for torchrun that describe the job, by their names with underscores."""
     allocation, options = job.allocation, job.options
-    flags = {"nnodes": _nodes(allocation), "nproc_per_node": str(job.topology.local_size)}
+    nodes = ":".join(map(str, allocation.node_range or [allocation.node_count]))
+    flags = {"nnodes": nodes, "nproc_per_node": str(job.topology.local_size)}
     if allocation.ranks_at_start:
         flags |= _plan_rendezvous(job)
     else:
@@ -139,12 +140,6 @@ def plan_flags(job: Case) -> dict[str, str]:
     if "monitor_interval" in flags:  # torchrun knows no units
         flags["monitor_interval"] = f"{options.number('monitor_interval', 0):g}"
     return flags
-
-
-def _nodes(allocation: Allocation) -> str:
-    if allocation.node_range is None:
-        return str(allocation.node_count)
-    return ":".join(map(str, allocation.node_range))
 
 
 def _plan_rendezvous(job: Case) -> dict[str, str]:

@@ -49,12 +49,10 @@ class Horovod:
         kind: ``mpi`` (Horovod asks MPI), ``gloo`` (it needs all of our variables), ``trap``; empty for no
             settings.
         why: The evidence for it.
-        notes: Notes for the plan.
     """
 
     kind: str = ""
     why: str = ""
-    notes: tuple[str, ...] = ()
 
 
 @frozen

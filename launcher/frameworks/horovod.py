@@ -95,23 +95,22 @@ def find_meeting(
         return Horovod(why="HOROVOD_* are complete: what set them serves the rendezvous")
     python = argv[0] if argv and is_python(argv[0]) else ""
     starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
-    why = f"{script.path} imports horovod"
+    why = options.origins("framework")[0] if asked == NAME else f"{script.path} imports horovod"
     if script.imports(NAME):
         if asked == "auto" and host.find_version(python, environ, NAME) == "":
-            return Horovod(notes=(f"{why}, and {python} has none: taken for a job without it",))
+            return Horovod()  # a job without it
         _check_keras(script, python, environ, host)
     elif asked == "auto":
         maybe = bool(argv) and not starter and not environ.get(CONTROLLER)
         return _trap(_find_python(argv, environ, host)) if maybe else Horovod()
-    kind, notes = _choose_controller(python, environ, starter, host)
-    if kind == GLOO:
-        _read_port(environ)
-        obstacle = _find_obstacle(topology, environ)
-        if obstacle is not None and asked == NAME:
-            raise obstacle
-        if obstacle is not None:
-            return _trap(python)
-    return Horovod(kind, options.origins("framework")[0] if asked == NAME else why, notes)
+    meeting = _choose_controller(python, environ, starter, why, host)
+    if meeting.kind != GLOO:
+        return meeting
+    _read_port(environ)
+    gap = _find_gap(topology, environ)
+    if gap is not None and asked == NAME:
+        raise gap
+    return meeting if gap is None else _trap(python)
 
 
 def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
@@ -136,20 +135,18 @@ def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: 
 
 
 def _choose_controller(
-    python: str, environ: Mapping[str, str], starter: str, host: Host
-) -> tuple[str, tuple[str, ...]]:
-    """Return the controller that connects the processes, and a note if it is unexpected."""
+    python: str, environ: Mapping[str, str], starter: str, why: str, host: Host
+) -> Horovod:
+    """Return the controller that connects the processes; ``why`` it is a job of Horovod."""
     told = environ.get(CONTROLLER, "").lower()
-    if told:
-        return (told if told in (MPI, GLOO) else ""), ()
-    if not starter:
-        return GLOO, ()
+    if told or not starter:
+        return Horovod(told if told in (MPI, GLOO) else "" if told else GLOO, why)
     packages = host.packages(python or None, environ) or ()
     built = next((package.mpi for package in packages if package.name == NAME), STARTERS[starter])
     if built == STARTERS[starter]:
-        return MPI, ()
+        return Horovod(MPI, why)
     what = f"is built for {built}" if built else "is built without MPI"
-    return GLOO, (f"Horovod {what}, and mpirun is of {STARTERS[starter]}: it meets by gloo",)
+    return Horovod(GLOO, f"{why}; it {what}, and mpirun is of {STARTERS[starter]}")
 
 
 def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
@@ -161,16 +158,11 @@ def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) 
 
 def _trap(python: str) -> Horovod:
     """Return the settings with which ``hvd.init()`` fails, if there is a Python that has Horovod."""
-    if not python:
-        return Horovod()
-    note = (
-        f"{python} has horovod: a script that calls hvd.init() needs --framework horovod, or mpirun "
-        "(otherwise hvd.init() fails, instead of making every process a job of its own)"
-    )
-    return Horovod(TRAP, "horovod is installed, but nothing shows whether this is a Horovod job", (note,))
+    why = "horovod is installed, but nothing shows whether this is a Horovod job"
+    return Horovod(TRAP, why) if python else Horovod()
 
 
-def _find_obstacle(topology: Topology, environ: Mapping[str, str]) -> LauncherError | None:
+def _find_gap(topology: Topology, environ: Mapping[str, str]) -> LauncherError | None:
     """Return why gloo cannot connect the processes of this job; None if it can."""
     nodes, each, world = topology.node_count, topology.local_size, topology.world_size
     where = "command line and environment"

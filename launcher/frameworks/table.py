@@ -46,19 +46,15 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
     return tensorflow.plan_topology(options, allocation, environ)
 
 
-def name_roles(options: Options) -> str | None:
-    """Return the origin of the user's request for roles; None without one.
-
-    One launcher per node assigns them.
-    """
-    given = [options.get(dest) for dest in ROLE_FLAGS]
-    return next((flag.origin for flag in given if flag is not None), None)
+def name_roles(options: Options) -> str:
+    """Return the origins of the user's roles, which one launcher per node assigns; empty without any."""
+    return ", ".join(given.origin for dest in ROLE_FLAGS if (given := options.get(dest)))
 
 
 def name_origins(options: Options) -> dict[str, str]:
     """Return the origins of facts about ranks that follow from roles, by their names; empty without roles."""
-    given = ", ".join(options.origins(*ROLE_FLAGS))
-    return dict.fromkeys(("world_size", "local_size", "rank", "local_rank"), given) if given else {}
+    roles = name_roles(options)
+    return dict.fromkeys(("world_size", "local_size", "rank", "local_rank"), roles) if roles else {}
 
 
 def plan_beside(case: Case) -> Beside:

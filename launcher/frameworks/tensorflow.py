@@ -136,7 +136,7 @@ def _plan_inherited(case: Case) -> list[Companion]:
     chiefs = _read_inherited(case.environ, "cluster").get(CHIEF)
     if not isinstance(chiefs, list) or not chiefs:
         raise EnvironmentUntrusted(_no_chief())
-    return [Companion(name, _server(case, _leave_with(case, str(chiefs[0]))), serves=True)]
+    return [Companion(name, (case.python, SERVER, *_leave_with(case, str(chiefs[0]))), serves=True)]
 
 
 def _companion(cast: Cast, task: Task, case: Case) -> Companion:
@@ -150,7 +150,7 @@ def _companion(cast: Cast, task: Task, case: Case) -> Companion:
     settings = tuple(plan_task(cast, task, case))
     finishes = task.role == EVALUATOR  # a server never exits by itself
     if cast.coordinated and not finishes and case.options.text("tf_server", "auto") != "script":
-        return Companion(task.name, _server(case, leaves), settings, serves=True)
+        return Companion(task.name, (case.python, SERVER, *leaves), settings, serves=True)
     argv = case.argv
     if leaves and argv:
         linger = ("--linger", f"{case.options.grace_s:g}") if finishes else ()
@@ -175,11 +175,6 @@ def _plan_watch(cast: Cast, own: Sequence[Task], case: Case) -> list[Companion]:
 def _leave_with(case: Case, *addresses: str) -> tuple[str, ...]:
     """Return the arguments with which the standard server ends when these tasks have gone."""
     return ("--until", ",".join(addresses), "--wait", f"{_wait_s(case.options):g}")
-
-
-def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command line of the standard server, with the command's Python."""
-    return (case.python, SERVER, *words)
 
 
 def _wait_s(options: Options) -> float:

@@ -29,7 +29,6 @@ from launcher.core.model import (
 from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines import WITH_WORKERS
 from launcher.frameworks import table, torch
-from launcher.frameworks.horovod import TRAP
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
 from launcher.planning.parts import Parts, plan_parts, stays_with_process
@@ -254,12 +253,9 @@ def _gather_notes(
     shape: Shape, parts: Parts, host: Host, missing: str, more: Sequence[str], *, stays: bool
 ) -> tuple[str, ...]:
     """Return the notes, deduplicated, in decision order."""
-    # No notes about Horovod for a readable script that does not import it
-    is_idle = shape.meeting.kind == TRAP and shape.script.text
     notes = (
         *_note_spare(shape.allocation),
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
-        *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *more,
         *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),

@@ -42,7 +42,7 @@ def plan_preload(
     asked = case.options.words("preload")
     if asked != (AUTO,):
         return Preload(asked, folders=case.script.folders), ""
-    from launcher.frameworks.imports import list_first
+    from launcher.frameworks.script import list_first
 
     near = [os.path.abspath(folder) for folder in case.script.folders if not folder.endswith("-packages")]
     own = {"__future__", *(name.removesuffix(".py") for folder in near for name in host.list_folder(folder))}

@@ -93,7 +93,7 @@ def decide_shape(
     ledger = open_ledger(evidence, request.options)
     counts = any(isinstance(claim.value, str) for claim in ledger.about(Fact.PROCESSES_PER_NODE))
     machine = read_machine(host, environ, counts=counts)
-    starter = request.starter or table.name_roles(options)
+    starter = request.starter or table.name_roles(options) or None
     if not request.leads:
         evidence = seal_lone_world(ledger, evidence, gathered.around)
         ledger = ledger if evidence is gathered.evidence else open_ledger(evidence, request.options)

@@ -13,8 +13,7 @@ import pytest
 from launcher.command.line import open_shell
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
-from launcher.frameworks.imports import read_imports
-from launcher.frameworks.script import Script, names_workers, read_script
+from launcher.frameworks.script import Script, names_workers, read_imports, read_script
 from launcher.machine.host import Host
 from launcher.machine.pythons import find_module
 from launcher.options.reading import read_options
