@@ -80,11 +80,6 @@ def count_callers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def refuse_words(options: Options, who: str) -> UsageError:
     """Return the error for per-process arguments when another program starts the processes."""
     flags = " and ".join(options.origins("expand_args", "local_rank_arg"))
-    return UsageError(
-        Problem(
-            "arguments-per-process",
-            f"{flags}: {who} starts the processes, with the same arguments for all of them",
-            "command line and environment",
-            "leave it out, or let the launcher start the processes: launcher run -- python train.py",
-        )
-    )
+    what = f"{flags}: {who} starts the processes, with the same arguments for all of them"
+    fix = "leave it out, or let the launcher start the processes: launcher run -- python train.py"
+    return UsageError(Problem("arguments-per-process", what, "command line and environment", fix))

@@ -9,9 +9,8 @@ apptainer 1.4, and Python 3.13.
 
 from __future__ import annotations
 
-import os
-
 from launcher.command.words import is_python, match_call, name_program, part_module
+from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import own_python
 
@@ -19,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fronts.txt")
 SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
 ASSIGNS = "NAME=VALUE"
 _fronts: dict[str, list[Front]] = {}
@@ -79,13 +77,9 @@ def look_behind(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
 
 def read_fronts() -> dict[str, list[Front]]:
     """Return the rows of the table by the first word of each; it is read once."""
-    if not _fronts:
-        with open(TABLE, encoding="utf-8") as file:
-            for line in file:
-                if not line.startswith("#"):
-                    call, valued, before, kind = (part.strip() for part in line.split("|"))
-                    row = Front(tuple(call.split()), frozenset(valued.split()), before, kind)
-                    _fronts.setdefault(row.words[0], []).append(row)
+    for call, valued, before, kind in () if _fronts else read_rows("command/fronts.txt"):
+        row = Front(tuple(call.split()), frozenset(valued.split()), before, kind)
+        _fronts.setdefault(row.words[0], []).append(row)
     return _fronts
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 
-from launcher.machine.pythons import find_program
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 SHELLS = ("sh", "bash", "dash", "ash")
 """Shells, whose ``-c STRING`` may be a single command."""
@@ -63,13 +61,6 @@ def read_python(path: str) -> tuple[str, ...]:
     if words and name_program(words[0]) == "env":
         words = words[2:] if words[1:2] == ["-S"] else words[1:]
     return tuple(words) if words and is_python(words[0]) else ()
-
-
-def find_program_script(word: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the Python and the file that a program runs by its ``#!`` line, as pip's console scripts do."""
-    path = find_program(word, environ) or ""
-    python = read_python(path)
-    return (*python, path) if python else ()
 
 
 def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:

@@ -1,10 +1,12 @@
-"""Data files of the package: blocks with a name, fields and items.
+"""Data files of the package: blocks with a name, fields and items, or rows of cells.
 
 # a comment
 [NAME]
 field     its text, which may go on
           in the next line, behind blanks
 - an item
+
+a cell | the next cell | another
 """
 
 from __future__ import annotations
@@ -58,3 +60,10 @@ def read_blocks(path: str) -> list[Block]:
                 fields[key] = value.lstrip()
         blocks.append(Block(name, fields, tuple(items)))
     return blocks
+
+
+def read_rows(path: str) -> list[list[str]]:
+    """Return the cells of each row of a data file; ``path`` as for `read_blocks`."""
+    with open(os.path.join(PACKAGE, path), encoding="utf-8") as file:
+        rows = [line for line in file if "|" in line and not line.startswith("#")]
+    return [[cell.strip() for cell in row.split("|")] for row in rows]

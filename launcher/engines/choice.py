@@ -236,15 +236,10 @@ def _find_python(job: Case, why: str) -> str:
 def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
     """Return the error for a starter of a node's processes if the platform has started them already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
-    return UsageError(
-        Problem(
-            "launcher-per-process",
-            f"{starter}, which starts the processes of a node, but the platform has started "
-            f"{several} of this node already: each would start them again",
-            "command line and environment",
-            "leave it out: launcher run -- python train.py; or let the platform start one launcher per node",
-        )
-    )
+    started = f"the platform has started {several} of this node already: each would start them again"
+    what = f"{starter}, which starts the processes of a node, but {started}"
+    fix = "leave it out: launcher run -- python train.py; or let the platform start one launcher per node"
+    return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
 
 
 def refuse_framework(engine: str, options: Options) -> None:

@@ -11,8 +11,7 @@ So we leave out our options that the user's words decide.
 
 from __future__ import annotations
 
-import os
-
+from launcher.core.blocks import read_rows
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.machine.mpi import INTEL, MPICH, OPEN_MPI, Mpi
@@ -21,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dialects.txt")
 CHANGED = ("PATH", "LD_LIBRARY_PATH")
 """Variables in which Open MPI, called by path, puts its own folders first: 4 on all nodes, 5 on its own."""
 PARAMETER_OPTIONS = frozenset(("mca", "gmca", "omca", "prtemca", "pmixmca"))
@@ -72,11 +70,6 @@ class MpirunJob:
         misfits = tuple(_list_misfits(self))
         if misfits:
             raise UsageError(*misfits)
-
-    @property
-    def rank_count(self) -> int:
-        """Number of ranks of the whole job."""
-        return len(self.hosts) * self.per_node
 
 
 def carries(mpi: Mpi, name: str) -> bool:
@@ -145,7 +138,7 @@ def _plan_options(job: MpirunJob, asked: frozenset[str], names: Sequence[str]) -
         "hostfile": job.hostfile,
         "nodes": str(len(job.hosts)),
         "per_node": str(job.per_node),
-        "ranks": str(job.rank_count),
+        "ranks": str(len(job.hosts) * job.per_node),
         "network": job.network,
         "interface": job.interface,
         "ports": ",".join(job.ports),
@@ -155,9 +148,7 @@ def _plan_options(job: MpirunJob, asked: frozenset[str], names: Sequence[str]) -
     facts |= {"root"} if job.as_root else set()
     facts |= {"nameless"} if not names else set()
     facts |= {"ucx"} if job.ports and not _has_own_fabric(job, asked) else set()
-    with open(TABLE, encoding="utf-8") as file:
-        rows = [line.split("|") for line in file if "|" in line and line[0] != "#"]
-    for when, words, others in rows:
+    for when, words, others in read_rows("engines/dialects.txt"):
         if facts.issuperset(when.split()) and {*asked, *job.user}.isdisjoint(others.split()):
             yield from (word.format_map(values) for word in words.split())
 

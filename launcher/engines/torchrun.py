@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 from launcher.command.arguments import names_local_rank
+from launcher.core.blocks import PACKAGE
 from launcher.core.environ import bracket, is_loopback
 from launcher.core.model import NodeCommand, Policy, Setting
 from launcher.frameworks import starters, torch
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 MODULE = "torch.distributed.run"
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-WORKER = os.path.join(_PACKAGE, "cli", "worker.py")
-AGENT = os.path.join(_PACKAGE, "servers", "torchrun_agent.py")
+WORKER = os.path.join(PACKAGE, "cli", "worker.py")
+AGENT = os.path.join(PACKAGE, "servers", "torchrun_agent.py")
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Known since torch 2.12. Older versions ignore the variable, but would not start with the flag."""
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"

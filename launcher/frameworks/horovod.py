@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 
 from launcher.command.words import is_python
+from launcher.core.blocks import PACKAGE
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem, Unavailable, UsageError
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
@@ -60,10 +61,9 @@ when their node is ready.
 LOOPBACK = "127.0.0.1"
 NOWHERE = (LOOPBACK, "1")
 """An address without a listener: if there is no server, the connection must be refused at once."""
-_PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers")
-WAITER = os.path.join(_PROGRAMS, "horovod_wait.py")
-SERVER = os.path.join(_PROGRAMS, "horovod_server.py")
-SERVE = os.path.join(_PROGRAMS, "horovod_serve.py")
+WAITER = os.path.join(PACKAGE, "servers", "horovod_wait.py")
+SERVER = os.path.join(PACKAGE, "servers", "horovod_server.py")
+SERVE = os.path.join(PACKAGE, "servers", "horovod_serve.py")
 HOSTS_NAMED = 4
 """Number of nodes that are named to find the address through which the others are reached."""
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 
 from launcher.command.words import (
-    find_program_script,
     find_script,
     is_python,
     part_module,
     read_flags,
     read_interpreter,
+    read_python,
 )
 from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
-from launcher.machine.pythons import find_module, import_folders, own_python
+from launcher.machine.pythons import find_module, find_program, import_folders, own_python
 from launcher.options.flags import PREFIX
 from launcher.options.reading import Given, Options
 
@@ -74,11 +74,12 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     Python is such a command line, too, and a console script of pip means the module that it calls.
     """
     if argv and not is_python(argv[0]) and not host.is_recorded():
-        found = find_program_script(argv[0], environ)
-        called = read_entry_point(host.read_text(found[-1]) or "") if found else ""
-        if called and _find_file(called, (), found[0], environ, host):
-            found = (found[0], "-m", called)
-        argv = (*found, *argv[1:]) if found else ()
+        path = find_program(argv[0], environ) or ""
+        python = read_python(path)
+        called = read_entry_point(host.read_text(path) or "") if python else ""
+        is_found = called and _find_file(called, (), python[0], environ, host)
+        found = (python[0], "-m", called) if is_found else (*python, path)
+        argv = (*found, *argv[1:]) if python else ()
     if not argv or not is_python(argv[0]):
         return Script()
     argv = part_module(argv)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 
+from launcher.core.blocks import PACKAGE
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import Allocation, Companion, Meeting, Place, Policy, Scope, Setting, Topology
@@ -29,7 +30,6 @@ from launcher.frameworks.tensorflow_roles import (
 from launcher.identity.topology import make_topology
 from launcher.machine.gpus import share_gpus
 from launcher.machine.pythons import own_program
-from launcher.options.flag_values import ROLES
 from launcher.options.flags import ROLE_FLAGS, TENSORFLOW
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 TF_CONFIG = "TF_CONFIG"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
-SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
+SERVER = os.path.join(PACKAGE, "servers", "tf_server.py")
 """The standard server, a separate program: the job's Python may not have the launcher."""
 WATCH = "watch"
 """Name of the companion that ends a job whose coordinator would wait forever."""
@@ -114,7 +114,7 @@ def _plan_meeting(case: Case) -> Meeting | None:
     if job.node_count in (None, 1) or case.allocation.hosts:
         return None
     member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size)
-    wait_s, token_file = _wait_s(case.options), case.options.text("token_file")
+    wait_s, token_file = case.options.roll_call_s, case.options.text("token_file")
     port, _ = case.free_port
     return Meeting(job.master_addr, port, member or 0, count or 0, node, job.node_count, wait_s, token_file)
 
@@ -168,17 +168,13 @@ def _plan_watch(cast: Cast, own: Sequence[Task], case: Case) -> list[Companion]:
     if not cast.coordinated or not is_here or all(task in own for task in workers):
         return []
     peers = ",".join(map(cast.address, workers))
-    line = own_program(SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
+    line = own_program(SERVER, "--while", peers, "--wait", f"{case.options.roll_call_s:g}")
     return [Companion(WATCH, line, serves=True)]
 
 
 def _leave_with(case: Case, *addresses: str) -> tuple[str, ...]:
     """Return the arguments with which the standard server ends when these tasks have gone."""
-    return ("--until", ",".join(addresses), "--wait", f"{_wait_s(case.options):g}")
-
-
-def _wait_s(options: Options) -> float:
-    return options.number("roll_call_timeout", 900.0)
+    return ("--until", ",".join(addresses), "--wait", f"{case.options.roll_call_s:g}")
 
 
 def _runs_standard(options: Options) -> bool:
@@ -253,9 +249,12 @@ def find_cast(case: Case) -> Cast:
 
 def plan_task(cast: Cast, task: Task, case: Case) -> list[Setting]:
     """Return TF_CONFIG of one task, and the GPUs that it sees."""
-    cluster = {role: cast.addresses(role) for role in ROLES if role != EVALUATOR}
+    cluster: dict[str, list[str]] = {}
+    for member in cast.tasks:
+        if member.role != EVALUATOR:
+            cluster.setdefault(member.role, []).append(cast.address(member))
     config = {
-        "cluster": {role: addresses for role, addresses in cluster.items() if addresses},
+        "cluster": cluster,
         "task": {"type": task.role, "index": task.index},
         "environment": "cloud",
     }

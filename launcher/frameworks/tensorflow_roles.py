@@ -77,10 +77,6 @@ class Cast:
         roles = (WORKER,) if self.coordinated else (CHIEF, WORKER)
         return [task for task in tasks if task.role in roles]
 
-    def addresses(self, role: str) -> list[str]:
-        """Return the addresses of a role's tasks, by index."""
-        return [self.address(task) for task in self.tasks if task.role == role]
-
     def address(self, task: Task) -> str:
         """Return the address of one task, ``host:port``."""
         return f"{bracket(self.hosts[task.node])}:{self.port(task)}"

@@ -14,7 +14,6 @@ from launcher.core.model import NodeCommand as Starter
 from launcher.engines import MPIRUN
 from launcher.engines.mpirun import (
     FOLDER,
-    ROLL_CALL_TIMEOUT_S,
     SERVE,
     fill_line,
     names_folder,
@@ -103,7 +102,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
             ports=plan_control_ports(options, frozenset()),
             token_file=options.text("token_file"),
             index=None if rank is None else int(options.number("node_rank", 0)),
-            timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
+            timeout_s=options.roll_call_s,
         )
         watch = Supervision(grace_s=options.grace_s, log=plan_log(options))
     else:

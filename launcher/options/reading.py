@@ -150,6 +150,11 @@ class Options:
         """Seconds between SIGTERM and SIGKILL: ``--grace``, or torchrun's ``--shutdown-timeout``."""
         return self.number("grace", self.number("shutdown_timeout", GRACE_S))
 
+    @property
+    def roll_call_s(self) -> float:
+        """Seconds that the launchers of a job wait for each other."""
+        return self.number("roll_call_timeout", 900.0)
+
     def origins(self, *dests: str) -> list[str]:
         """Return the origins of those of these flags that were given and not switched off."""
         found = [self._given[dest] for dest in dests if dest in self._given]

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
 """Variables that may mark a preemptible machine; by default `launcher.preemption` is loaded only with one."""
-ROLL_CALL_TIMEOUT_S = 900.0
 LOST_AFTER_S = 10.0
 """Number of candidate ports of node 0: another job on its machine may have the default one."""
 
@@ -259,7 +258,7 @@ def plan_peers(
         ports=plan_control_ports(options, used | {allocation.master_port}),
         token_file=options.text("token_file"),
         has_token=bool(options.text("token_file") or environ.get("LAUNCHER_TOKEN")),
-        timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
+        timeout_s=options.roll_call_s,
         lost_after_s=options.number("lost_after", LOST_AFTER_S),
         # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
         keep_going=options.switch("keep_going") or allocation.ranks_at_start,
