@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from launcher.core.blocks import Block
 
-
-TABLE = "command/launchers.txt"
 SRUN = "srun"
 """Starts the tasks of all nodes: it belongs in front of us."""
 _rows: list[Block] = []
@@ -76,7 +74,7 @@ class Command:
 def read_launchers() -> list[Block]:
     """Return the rows of the table, which is read once."""
     if not _rows:
-        _rows.extend(read_blocks(TABLE))
+        _rows.extend(read_blocks("command/launchers.txt"))
     return _rows
 
 

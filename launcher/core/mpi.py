@@ -3,7 +3,7 @@
 To add a family: a row here and in `TABLE`; a file in `launcher.sources` (none if it is only names), and a
 block in ``sources/table.txt`` and in ``sources/signs.txt``; its rank and size in `launcher.guest.marker`,
 which imports nothing; a golden case. For ``--engine mpirun``: its ``--version`` output in
-`launcher.machine.mpi`, its options in a dialect (`launcher.engines.dialects`), its command in a rehearsal in
+`launcher.machine.mpi`, its options in ``engines/dialects.txt``, its command in a rehearsal in
 `launcher.rehearse.mpirun`. If its ranks need other settings: `launcher.fabrics.sockets`, and
 `launcher.frameworks.horovod` for Horovod's library.
 

@@ -130,12 +130,10 @@ def _srun_behind(argv: tuple[str, ...]) -> Problem:
 
 
 def _two_launchers(options: Options, name: str) -> Problem:
-    return Problem(
-        "engine-conflict",
-        f"{options.origins('engine')[0]}, but the command is {name}, which starts the processes itself",
-        "command line and environment",
-        f"leave out one of them (--engine {PROCESS} runs {name} like any other command)",
-    )
+    asked = options.origins("engine")[0]
+    what = f"{asked}, but the command is {name}, which starts the processes itself"
+    fix = f"leave out one of them (--engine {PROCESS} runs {name} like any other command)"
+    return Problem("engine-conflict", what, "command line and environment", fix)
 
 
 def _name_starter(options: Options) -> str | None:
@@ -277,10 +275,6 @@ def _no_torch(python: str, why: str) -> Problem:
 
 
 def _conflict(options: Options, needs: list[str]) -> Problem:
-    asked = options.origins("engine")[0]
-    return Problem(
-        "engine-conflict",
-        f"{asked} but {', '.join(needs)}: only torchrun's agent can do that",
-        "command line and environment",
-        f"leave out one of them (on one node --restarts N needs no agent), or pass --engine {TORCHRUN}",
-    )
+    what = f"{options.origins('engine')[0]} but {', '.join(needs)}: only torchrun's agent can do that"
+    other = f"leave out one of them (on one node --restarts N needs no agent), or pass --engine {TORCHRUN}"
+    return Problem("engine-conflict", what, "command line and environment", other)

@@ -122,10 +122,7 @@ def _other_gpus(visible: str) -> Problem:
 
 
 def _no_restarts(job: Case) -> Problem:
-    return Problem(
-        "engine-conflict",
-        f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which starts its "
-        "experiments by itself, and goes on after one that has failed",
-        "command line and environment",
-        "leave out --restarts, and let the platform start the job again",
-    )
+    goes_on = "starts its experiments by itself, and goes on after one that has failed"
+    what = f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which {goes_on}"
+    fix = "leave out --restarts, and let the platform start the job again"
+    return Problem("engine-conflict", what, "command line and environment", fix)

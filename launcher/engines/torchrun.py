@@ -63,7 +63,8 @@ def plan_agent(job: Case, python: str) -> NodeCommand:
         settings.append(Setting("NODE_RANK", str(topology.node_rank), "torchrun sets none"))
     # A script inside the agent uses the agent's sys.path, which has the working directory only with -m
     agent = ("-m", MODULE) if name == "run_path" else (AGENT,)
-    flags = [_spell(word, text) for word, text in plan_flags(job).items()]
+    given = plan_flags(job).items()
+    flags = [f"--{word}" if word == "virtual_local_rank" else f"--{word}={text}" for word, text in given]
     if name == "run_path":
         worker = ["--run_path", *map(_escape_all_but_macro, argv[1:])]
     else:
@@ -82,10 +83,6 @@ def starts_inside(options: Options) -> str:
     ``--virtual-local-rank`` LOCAL_RANK is 0 in all workers, so our workers could not be told apart.
     """
     return next((dest for dest in ("run_path", "virtual_local_rank") if options.switch(dest)), "")
-
-
-def _spell(name: str, text: str) -> str:
-    return f"--{name}" if name == "virtual_local_rank" else f"--{name}={text}"
 
 
 def _plan_worker(job: Case) -> list[str]:

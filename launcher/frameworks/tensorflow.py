@@ -44,6 +44,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 SERVER = os.path.join(PACKAGE, "servers", "tf_server.py")
 """The standard server, a separate program: the job's Python may not have the launcher."""
+STANDARD = "standard"
+"""Value of ``--tf-server`` with which a platform's task runs it, too."""
 WATCH = "watch"
 """Name of the companion that ends a job whose coordinator would wait forever."""
 
@@ -65,7 +67,7 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
         own = [rank for rank, task in enumerate(cast.ranked) if task.node == allocation.node_rank]
         places = tuple(Place(rank, local_rank) for local_rank, rank in enumerate(own))
         return make_topology(allocation, len(cast.ranked), len(places), places)
-    if _runs_standard(options) and _read_inherited(environ, "task").get("type") == WORKER:
+    if options.text("tf_server") == STANDARD and _read_inherited(environ, "task").get("type") == WORKER:
         return make_topology(allocation, allocation.world_size, allocation.local_size, ())
     return None
 
@@ -129,7 +131,7 @@ def _plan_inherited(case: Case) -> list[Companion]:
     role, name = task.get("type"), f"{task.get('type')} {task.get('index')}"
     if role == EVALUATOR:
         return [Companion(name, case.argv, finishes=True)]
-    if not _runs_standard(case.options):
+    if case.options.text("tf_server") != STANDARD:
         return [Companion(name, case.argv)] if role == PS else []
     if role not in (PS, WORKER):
         return []
@@ -175,10 +177,6 @@ def _plan_watch(cast: Cast, own: Sequence[Task], case: Case) -> list[Companion]:
 def _leave_with(case: Case, *addresses: str) -> tuple[str, ...]:
     """Return the arguments with which the standard server ends when these tasks have gone."""
     return ("--until", ",".join(addresses), "--wait", f"{case.options.roll_call_s:g}")
-
-
-def _runs_standard(options: Options) -> bool:
-    return options.text("tf_server", "auto") == "standard"
 
 
 def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, object]:
