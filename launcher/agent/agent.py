@@ -97,7 +97,7 @@ class Phase(Enum):
 
 
 @frozen
-class Place:
+class NodePlace:
     """Place of this node in the job, for messages and records."""
 
     node_rank: int | None = None
@@ -127,7 +127,7 @@ class Agent:
     def __init__(
         self,
         watch: Supervision,
-        place: Place,
+        place: NodePlace,
         environ: Mapping[str, str],
         coordination: Coordination | None = None,
         *,
@@ -607,7 +607,7 @@ def _say_nothing(text: str, event: str, **fields: object) -> None:
 def run_processes(
     children: Sequence[Child],
     watch: Supervision,
-    place: Place,
+    place: NodePlace,
     environ: Mapping[str, str],
     *,
     widen: bool = False,

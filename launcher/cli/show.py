@@ -6,7 +6,7 @@ import os
 import sys
 
 from launcher.cli.stdout import write
-from launcher.core.environ import DEFAULT_PORT
+from launcher.core.model import DEFAULT_PORT
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.files import replace_file
 from launcher.core.log import say

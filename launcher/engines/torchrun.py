@@ -20,7 +20,7 @@ from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import FLAGS, PASSED_TO_TORCHRUN
-from launcher.options.reading import PET_PREFIX
+from launcher.options.given import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from launcher.engines.job import KnownJob
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
-from launcher.options.reading import PET_PREFIX
+from launcher.options.given import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

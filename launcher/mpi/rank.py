@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import signal
 import time
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
@@ -248,7 +248,7 @@ def prepare(
     }
     plan = plan_rank(words, told, briefing.master_port)
     (child,) = make_children(plan, inherited)
-    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    place = NodePlace(plan.topology.node_rank, plan.topology.world_size)
     path = find_program(child.argv[0], child.environ)
     if not briefing.colours:  # Open MPI gives each rank a terminal
         told["NO_COLOR"] = "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.core.budget import Quota
 from launcher.core.errors import NotReady, Problem
@@ -245,7 +245,7 @@ def serve(
     Raises:
         NotReady: The head has not come (75).
     """
-    agent = Agent(watch, Place(), environ, Serving(place, timeout_s, rejoin_s), checks=checks)
+    agent = Agent(watch, NodePlace(), environ, Serving(place, timeout_s, rejoin_s), checks=checks)
     agent.say(f"serving node 0 ({place.host}) until it reports that the job is over", "serving")
     return agent.run()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
@@ -228,7 +228,7 @@ def _lead(
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
-    place = Place(0, job.world_size)
+    place = NodePlace(0, job.world_size)
     leading = Agent(
         plan.supervision,
         place,

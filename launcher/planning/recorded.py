@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.environ import DEFAULT_PORT
+from launcher.core.model import DEFAULT_PORT
 from launcher.core.errors import Problem, UsageError
 from launcher.core.messages import DEPTH_MAX, is_shallow
 from launcher.machine.host import Host

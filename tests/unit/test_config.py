@@ -16,7 +16,8 @@ from launcher.core.model import Plan
 from launcher.machine.host import Host
 from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
-from launcher.options.reading import CONFIG, ETC, NEAR, Options, read_options
+from launcher.options.given import CONFIG, ETC, NEAR
+from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
