@@ -12,8 +12,8 @@ import os
 from launcher.core.environ import Malformed, shorten
 from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
-from launcher.options.flags import FLAGS, TENSORFLOW, Flag
 from launcher.options.flag_values import is_on
+from launcher.options.flags import FLAGS, TENSORFLOW, Flag
 from launcher.options.given import CONFIG, ETC, Files, Given
 
 TYPE_CHECKING = False
