@@ -351,7 +351,8 @@ class Agent:
     def _note_left(self) -> None:
         """Let the job fail if its shells have ended at once, and left what they started to be ended by us."""
         from launcher.command.line import may_be_shell
-        from launcher.failure.reason import LEFT, LEFT_WITHIN_S, Reason
+        from launcher.failure.arbiter import LEFT
+        from launcher.failure.reason import LEFT_WITHIN_S, Reason
 
         ranks = [one for one in self.group.ended if not one.child.companion]
         is_quick = all(one.ended_ns - self.started_mono_ns < LEFT_WITHIN_S * 1e9 for one in ranks)
