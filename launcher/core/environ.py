@@ -23,6 +23,8 @@ AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_P
 COUNT_LIMIT = 1 << 24
 """Limit of node and process counts: a larger number is malformed."""
 PORT_LIMIT = 65536
+BOM = "\ufeff"
+"""Byte order mark, with which Windows' editors begin a file."""
 OWN_PLACE = "own name "
 """Start of the origin text of a node's index in the user's list of hosts."""
 MEETS_AT_MASTER = ("static", "c10d")

@@ -48,6 +48,7 @@ def refuse(text: str) -> str:
     "text",
     [
         "grace=60\nlog_dir=/logs/a b\nprogress=false",
+        "\ufeffgrace=60\nlog_dir=/logs/a b\nprogress=false",
         "[launcher]\n\n  grace = 60.0  \nlog-dir = /logs/a b # here\nprogress = 0",
         '; old\n# grace = 5\ngrace = "60"\nlog-dir = "/logs/a b" # here\nprogress = FALSE\r\n',
         "grace = '60'\t# s\nlog_dir = '/logs/a b'\nprogress\t=\tfalse",
