@@ -21,7 +21,7 @@ from launcher.control import NAME
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.messages import Garbled
 from launcher.core.redact import printable
-from launcher.machine.process import list_pids, read_command, read_stat
+from launcher.machine.process import list_pids, read_command, read_stat, read_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -351,7 +351,8 @@ def is_coming() -> bool:
     own = os.geteuid()
     for pid in list_pids():
         found = read_stat(pid) if is_run(read_command(pid)) else None
-        if found is not None and now - found.started_s < YOUNG_S and own in (0, read_owner(pid)):
+        is_young = found is not None and now - found.started_s < YOUNG_S
+        if is_young and (own == 0 or read_users(pid) == {own}):
             return True
     return False
 
@@ -362,11 +363,3 @@ def is_run(words: Sequence[str]) -> bool:
         if os.path.basename(word) == "launcher":
             return list(words[place + 1 : place + 2]) == ["run"]
     return False
-
-
-def read_owner(pid: int) -> int:
-    """Return the user ID of a process; -1 if it is gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return -1

@@ -281,6 +281,36 @@ def test_debug_runs_no_program_of_another_user() -> None:
         other.communicate(b"\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_debug_runs_no_program_of_a_process_that_becomes_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's Python may become a set-user-ID program of root right after its path was read."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    program = folder / "sleep"
+    shutil.copy("/usr/bin/sleep", program)
+    program.chmod(0o4755)
+    code = f"import os; input(); os.execv({str(program)!r}, ['sleep', '60'])"
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", code], user=NOBODY, group=NOBODY, stdin=subprocess.PIPE, cwd="/"
+    ) as other:
+
+        def read_before_it_changes(path: str) -> str:
+            found = os.readlink(path)
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            wait_for(lambda: os.readlink(path) == str(program), "it runs another program")
+            return found
+
+        try:
+            monkeypatch.setattr("launcher.cli.status.read_link", read_before_it_changes)
+            with pytest.raises(Unavailable, match=f"user {NOBODY}"):
+                find_debugger(0, other.pid)
+        finally:
+            other.kill()
+            shutil.rmtree(folder)
+
+
 def test_debug_attaches_pdb_and_lets_go(tmp_path: Path) -> None:
     """The prompt sees the variables of the rank; after ``quit`` the rank goes on."""
     job = Asked(tmp_path, script=LOOPS, python=need_python(14))
