@@ -664,6 +664,62 @@ def test_sockets_of_another_user_do_not_hide_a_job(job: Asked, kind: str) -> Non
             other.stdin.close()
 
 
+UNIX_LIST = """\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 101 /tmp/a
+b c d OTHER e f g /launcher_00000000000000aa/status
+0000000000000000: 00000002 00000000 00010000 0001 01 102 /tmp/launcher_00000000000000bb/status
+0000000000000000: 00000003 00000000 00000000 0001 03 103 /tmp/launcher_00000000000000bb/status
+"""
+
+
+def test_a_socket_whose_name_has_two_lines_does_not_hide_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lists the names of sockets as they are, line ends included."""
+    (tmp_path / "unix").write_text(UNIX_LIST)
+    monkeypatch.setattr(client, "LISTED", str(tmp_path / "unix"))
+    assert client.find_paths({"TMPDIR": str(tmp_path)}) == ["/tmp/launcher_00000000000000bb/status"]
+
+
+LINKED = """
+import os, socket, sys
+folder, target = sys.argv[1:]
+os.mkdir(folder)
+here = socket.socket(socket.AF_UNIX)
+here.bind(folder + "/NAME")
+here.listen()
+os.unlink(folder + "/NAME")
+os.symlink(target, folder + "/NAME")
+print("up", flush=True)
+input()
+""".replace("NAME", SOCKET_NAME)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_link_of_another_user_to_a_job_is_no_second_job(job: Asked) -> None:
+    """The kernel lists the socket that was there before the link; two equal jobs could not be told apart."""
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    os.chown(place, NOBODY, NOBODY)
+    line = ["/usr/bin/python3", "-I", "-c", LINKED, f"{place}/launcher_00000000000000aa", job.path]
+    with subprocess.Popen(
+        line,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=(),
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"up\n"
+            launchers, others = client.find_launchers({})
+            assert client.choose(launchers, others, str(job.launcher.pid)).path == job.path
+        finally:
+            other.kill()
+            shutil.rmtree(place)
+
+
 ENDLESS = """
 import os, socket, sys
 here = socket.socket(socket.AF_UNIX)
