@@ -104,6 +104,11 @@ def read_status(pid: int, field: str) -> str:
     return ""
 
 
+def read_users(pid: int) -> set[int]:
+    """Return the users whose rights a process has: several in a set-user-ID program, none if it is gone."""
+    return set(map(int, read_status(pid, "Uid").split()))
+
+
 def read_storage_bytes(pid: int) -> int:
     """Return the bytes that a process and the children it has waited for read from and wrote to storage."""
     words = read_file(f"/proc/{pid}/io").split()
