@@ -18,6 +18,7 @@ import time
 from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
+from launcher.control.table import number
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.messages import Garbled
 from launcher.core.redact import printable
@@ -89,8 +90,7 @@ class Launcher:
     @property
     def pid(self) -> int:
         """Its process ID; 0 if it reports none."""
-        pid = self.identity.get("pid")
-        return pid if isinstance(pid, int) else 0
+        return int(number(self.identity, "pid") or 0)
 
     @property
     def run(self) -> str:
@@ -130,7 +130,7 @@ def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
     """
     paths, others = _choose_paths(find_paths(environ))
     found, silent = _identify(paths)
-    found.sort(key=lambda one: (not one.is_ours, -_seconds(one.identity), one.pid))
+    found.sort(key=lambda one: (not one.is_ours, -(number(one.identity, "elapsed_s") or 0.0), one.pid))
     return found, others + silent
 
 
@@ -264,11 +264,6 @@ def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher
         if not may_come or any(one.is_meant(job) for one in launchers):
             return launchers, others
         time.sleep(STEP_S)
-
-
-def _seconds(who: Message) -> float:
-    value = who.get("elapsed_s")
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:

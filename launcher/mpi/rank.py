@@ -33,9 +33,11 @@ from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
 from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
+from launcher.process.kernel import FULL
 from launcher.process.loop import Later
 from launcher.process.refused import explain
 from launcher.process.signals import hold
+from launcher.process.spawn import cannot_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -351,7 +353,7 @@ def main(argv: list[str]) -> int:
         print_problems(error)
         return error.exit_status
     except OSError as error:
-        known = explain(error)
+        known = cannot_start(error) if error.errno in FULL else explain(error)
         if known is None:
             raise
         print_problems(known)

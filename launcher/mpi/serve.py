@@ -173,8 +173,8 @@ class Serving(Coordination):
 
     def _wait_for_head(self) -> None:
         """Wait for the head to come back, or end this node's part."""
-        if self._rejoin_s and self._told is None and self._member.is_connected:
-            return  # it is back, and says when another attempt follows
+        if self._rejoin_s and self._told is None and (self._member.is_connected or self._wake.due):
+            return  # it is back, and says when another attempt follows; or we wait already
         if self._rejoin_s and self._told is None:
             self.agent.say(
                 f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "

@@ -76,7 +76,7 @@ def run_fleet(
     try:
         name = os.urandom(8).hex()
         raise_limit(FILES_PER_NODE * len(fleet.hosts))
-        _write_files(agent, folder)
+        write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
@@ -132,9 +132,13 @@ def make_folder() -> str:
     try:
         return make_private_folder(FOLDERS)
     except OSError as error:
-        what = f"no folder for the files of the job: {error.strerror}"
-        fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
-        raise NotReady(Problem("no-folder", what, "this node", fix)) from error
+        raise NotReady(_no_folder(error)) from error
+
+
+def _no_folder(error: OSError) -> Problem:
+    what = f"no folder for the files of the job: {error.strerror}"
+    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
+    return Problem("no-folder", what, "this node", fix)
 
 
 def read_key(fleet: Fleet, environ: Mapping[str, str]) -> bytes:
@@ -246,6 +250,14 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
     return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
 
 
-def _write_files(agent: Starter, folder: str) -> None:
-    for word, text in agent.files:
-        create_file(text, word.replace(FOLDER, folder), 0o600)
+def write_files(agent: Starter, folder: str) -> None:
+    """Write the files that mpirun reads into the job's folder.
+
+    Raises:
+        NotReady: They cannot be written.
+    """
+    try:
+        for word, text in agent.files:
+            create_file(text, word.replace(FOLDER, folder), 0o600)
+    except OSError as error:  # a full disk
+        raise NotReady(_no_folder(error)) from error
