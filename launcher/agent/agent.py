@@ -97,7 +97,7 @@ class Phase(Enum):
 
 
 @frozen
-class Place:
+class NodePlace:
     """Place of this node in the job, for messages and records."""
 
     node_rank: int | None = None
@@ -127,7 +127,7 @@ class Agent:
     def __init__(
         self,
         watch: Supervision,
-        place: Place,
+        place: NodePlace,
         environ: Mapping[str, str],
         coordination: Coordination | None = None,
         *,
@@ -351,7 +351,8 @@ class Agent:
     def _note_left(self) -> None:
         """Let the job fail if its shells have ended at once, and left what they started to be ended by us."""
         from launcher.command.words import may_be_shell
-        from launcher.failure.reason import LEFT, LEFT_WITHIN_S, Reason
+        from launcher.failure.arbiter import LEFT
+        from launcher.failure.reason import LEFT_WITHIN_S, Reason
 
         ranks = [one for one in self.group.ended if not one.child.companion]
         is_quick = all(one.ended_ns - self.started_mono_ns < LEFT_WITHIN_S * 1e9 for one in ranks)
@@ -607,7 +608,7 @@ def _say_nothing(text: str, event: str, **fields: object) -> None:
 def run_processes(
     children: Sequence[Child],
     watch: Supervision,
-    place: Place,
+    place: NodePlace,
     environ: Mapping[str, str],
     *,
     widen: bool = False,

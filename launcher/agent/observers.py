@@ -329,7 +329,8 @@ class Observers:
         from launcher.observers.nccl_log import NcclLogWatcher
 
         def end(what: str, fix: str) -> None:
-            from launcher.failure.reason import UNPROVEN, Reason
+            from launcher.failure.arbiter import UNPROVEN
+            from launcher.failure.reason import Reason
 
             agent.say(
                 f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}", "other-fabric"
@@ -388,7 +389,8 @@ class Observers:
 
     def _end_unmet(self, what: str) -> None:
         """End the job, because its processes do not meet and must."""
-        from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
+        from launcher.failure.arbiter import UNMET
+        from launcher.failure.reason import NEVER_MET_FIX, Reason
 
         self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
         self._agent.end_for(Reason(UNMET, what, NEVER_MET_FIX))

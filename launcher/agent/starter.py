@@ -43,10 +43,10 @@ def run_agent(
     argv, environment = prepare(agent, environ)
     (environment,) = name_files(plan, [environment], becomes=False)
     say_agent(plan, agent)
-    from launcher.agent.agent import Place, run_processes
+    from launcher.agent.agent import NodePlace, run_processes
     from launcher.process.spawn import Child
 
-    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    place = NodePlace(plan.topology.node_rank, plan.topology.world_size)
     child = Child(0, 0, argv, environment, called=agent.engine)
     status = run_processes(
         [child], plan.supervision, place, environ, widen=plan.widen_cpus, checks=checks, serve=serve

@@ -6,7 +6,7 @@ import os
 import sys
 
 from launcher.command.words import is_python
-from launcher.core.environ import DEFAULT_PORT
+from launcher.core.model import DEFAULT_PORT
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 

@@ -7,8 +7,10 @@ from launcher.core.environ import Malformed
 from launcher.core.errors import Problem, UsageError
 from launcher.core.log import guess_style, say
 from launcher.guest.marker import DISABLE
+from launcher.options.flag_values import is_on
+from launcher.options.given import Given
 from launcher.options.quick import read_quickly
-from launcher.options.reading import Given, Options, is_on
+from launcher.options.reading import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

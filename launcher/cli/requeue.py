@@ -16,16 +16,18 @@ from launcher.options.parser import make_parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import BinaryIO
 
 LIMIT, LIMIT_MOST = 10, 1000
 UPDATE_S = 1.0
 """Of a job that has lost a node, Slurm takes the exclusion only once the batch script has ended."""
 JOB, RUNS = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
-BAD = re.compile(
-    rb'(?:^(?:[0-9TZ:.-]+ )?launcher: |"stream": ?"launcher").*to avoid them: sbatch --exclude=([\w.,\[\]-]+)'
-)
-"""The launcher's own line with the bad nodes, as text or JSON; a line of a rank begins otherwise."""
+OURS = re.compile(rb'^(?:[0-9TZ:.-]{1,40} )?launcher: |"stream": ?"launcher"')
+"""The launcher's own line, as text or JSON; a line of a rank begins otherwise."""
+BAD = re.compile(rb"to avoid them: sbatch --exclude=([\w.,\[\]-]+)")
+LINE_BYTES = 1 << 20
+"""The rest of a longer line is left out; no line of ours is so long."""
 NODES = re.compile(r"\bExcNodeList=([\w.,\[\]-]+)$", re.MULTILINE)
 LOG = re.compile(r"^ *StdErr=(.+)$", re.MULTILINE)
 CANCELLED = re.compile(r"^ *JobState=CANCELLED", re.MULTILINE)
@@ -73,9 +75,24 @@ def _find_bad(shown: str) -> list[str]:
     found = LOG.search(shown)
     try:
         with open(found[1] if found else "", "rb") as log:
-            return [match[1].decode() for line in log if (match := BAD.search(line))]
+            return [nodes.decode() for line in _read_lines(log) for nodes in _find_in(line)]
     except OSError:
         return []
+
+
+def _read_lines(log: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a log, of each at most `LINE_BYTES`."""
+    is_whole = True
+    while line := log.readline(LINE_BYTES):
+        if is_whole:
+            yield line
+        is_whole = line.endswith(b"\n")
+
+
+def _find_in(line: bytes) -> list[bytes]:
+    """Return the bad nodes that a line of ours names."""
+    ours = OURS.search(line)
+    return BAD.findall(line, ours.end()) if ours else []
 
 
 def _program() -> str:

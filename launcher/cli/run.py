@@ -246,11 +246,11 @@ def _carry_out(
         cpus = one.cpus if isinstance(one, Process) else None
         (environment,) = name_files(plan, [render_environ(plan, one, environ)], becomes=True)
         execute(one.argv, environment, cpus)
-    from launcher.agent.agent import Place, run_processes
+    from launcher.agent.agent import NodePlace, run_processes
     from launcher.agent.children import make_children
 
     children = make_children(plan, environ)
-    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    place = NodePlace(plan.topology.node_rank, plan.topology.world_size)
     widen, watch = plan.widen_cpus, plan.supervision
     renew = (lambda: make_children(plan_again(), environ)) if plan_again is not None else None
     return run_processes(

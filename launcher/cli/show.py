@@ -6,11 +6,10 @@ import os
 import sys
 
 from launcher.cli.stdout import write
-from launcher.core.environ import DEFAULT_PORT
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.files import replace_file
 from launcher.core.log import say
-from launcher.core.model import Companion, Plan, Process, Scope
+from launcher.core.model import DEFAULT_PORT, Companion, Plan, Process, Scope
 from launcher.machine.host import Host
 from launcher.options.parser import add_command, add_flags, add_replay, make_parser, of_kind, strip_dashes
 from launcher.options.reading import read_options

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.control import QUESTION_LIMIT_BYTES
-from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose, read_owner
+from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
 from launcher.control.table import (
     View,
     make_view,
@@ -26,7 +26,7 @@ from launcher.control.table import (
 from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, Problem, Unavailable, UsageError
 from launcher.core.log import say
 from launcher.core.messages import NODES_MAX
-from launcher.machine.process import read_link
+from launcher.machine.process import read_link, read_users
 from launcher.machine.pythons import isolate
 from launcher.options.parser import Parser, make_parser, of_kind
 from launcher.output.progress import duration
@@ -169,13 +169,13 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
     Raises:
         Unavailable: pdb cannot attach to it, or it runs as another user, who may have made that Python.
     """
-    found = [(one, read_link(f"/proc/{one}/exe")) for one in (pid, *find_descendants([pid]))]
-    pythons = [(one, path) for one, path in found if os.path.basename(path).startswith("python")]
-    one, python = pythons[0] if pythons else (pid, "")
-    owner = read_owner(one)
-    if owner not in (-1, os.geteuid()):
-        what = f"rank {rank} (pid {one}) runs as user {owner}, and its own Python is the debugger"
-        raise Unavailable(Problem("cannot-debug", what, "--rank", f"run launcher debug as user {owner}"))
+    found = [(one, *_read_program(one)) for one in (pid, *find_descendants([pid]))]
+    pythons = [row for row in found if os.path.basename(row[1]).startswith("python")]
+    one, python, users = pythons[0] if pythons else (pid, "", found[0][2])
+    others = ", ".join(map(str, sorted(users - {os.geteuid()})))
+    if others:
+        what = f"rank {rank} (pid {one}) runs as user {others}, and its own Python is the debugger"
+        raise Unavailable(Problem("cannot-debug", what, "--rank", f"run launcher debug as user {others}"))
     version = _read_version(python) if python else ()
     if version >= REMOTE_PDB:
         return (python, "-I", "-m", "pdb", "-p", str(one))
@@ -183,6 +183,16 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
     fix = f"py-spy dump --pid {one} (pip install py-spy); for a prompt, put breakpoint() into the script"
     what = f"rank {rank} (pid {one}) runs {runs}; pdb can attach to Python 3.14 or newer"
     raise Unavailable(Problem("cannot-debug", what, "--rank", fix))
+
+
+def _read_program(pid: int) -> tuple[str, set[int]]:
+    """Return the path of a process's program, and all users that the process had before or after we read it.
+
+    Another user's process can become a set-user-ID program of root in between.
+    """
+    users = read_users(pid)
+    path = read_link(f"/proc/{pid}/exe") if users else ""
+    return path, users | read_users(pid)
 
 
 def _read_version(python: str) -> tuple[int, ...]:

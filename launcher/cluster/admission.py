@@ -142,15 +142,15 @@ class Admission:
         members, shape = self._members, self._members.shape
         kind, known = shape.member, members.by_index.get(index)
         if known is not None:
-            why, with_whom = f"claims to be a {kind} that has already joined", members.name(index)
+            why, others = f"claims to be a {kind} that has already joined", members.name(index)
         else:
-            why, with_whom = "connected after the job had begun", f"{kind}s 0 to {shape.node_count - 1}"
+            why, others = "connected after the job had begun", f"{kind}s 0 to {shape.node_count - 1}"
         if not members.state.job.restarts.most or known is None:
             self._turned_away.note(address, f"{why}: as {kind} {index}")
         else:
             until = time.monotonic() + shape.given_up_s + SUCCESSOR_S
             self._claims.setdefault(index, (until, address, why))
-        connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
+        connection.send(pack(Busy(f"a job that runs already, with {others}")))
         connection.close()
 
     def note_claims(self, now: float) -> None:

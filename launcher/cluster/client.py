@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     Ask = Callable[[Work, Take, float], Asked]
 
 Message = dict[str, object]
-Place = tuple[int, int]
+Endpoint = tuple[int, int]
 """Where node 0 may be: the indexes of one of its addresses and of a port."""
 
 RETRY_FIRST_S, RETRY_S = 0.025, 0.5
@@ -185,7 +185,7 @@ class CoordinatorClient:
             attempt.until = time.monotonic() + AGAIN_S
         attempt.begin(address, port)
 
-    def _fail_attempt(self, attempt: ConnectAttempt, place: Place, why: str, next_port: bool) -> None:
+    def _fail_attempt(self, attempt: ConnectAttempt, place: Endpoint, why: str, next_port: bool) -> None:
         if attempt not in self._mute:
             self._fail(why, next_port)
             return
@@ -224,7 +224,7 @@ class CoordinatorClient:
         else:
             self._fail(strerror(error), next_port=False)
 
-    def _open(self, connected: socket.socket, calling: Calling, place: Place) -> None:
+    def _open(self, connected: socket.socket, calling: Calling, place: Endpoint) -> None:
         """Join on the new connection, after both sides have proved themselves; it replaces a silent one."""
         assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
         self._address, self._port = place  # of several calls this one was answered

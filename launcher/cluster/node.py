@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from launcher.agent.agent import Place, find_programs
+from launcher.agent.agent import NodePlace, find_programs
 from launcher.agent.coordination import Coordination
 from launcher.cluster import messages
 from launcher.cluster.agreed import name_run, read_rank
@@ -198,7 +198,7 @@ class ClusterNode(Coordination):
         self._again = None
         if self.shape.member == NODE:
             self.shape = replace(self.shape, node_rank=rank, is_spare=False)
-            self.agent.place = Place(rank, self.shape.world_size)
+            self.agent.place = NodePlace(rank, self.shape.world_size)
         self.agent.output.set_node(self.agent.place.node_rank)
 
     def _turn_while(self, is_waiting: Callable[[], bool]) -> None:

@@ -23,11 +23,11 @@ from launcher.failure.arbiter import (
     UNMET,
     UNPROVEN,
     Event,
+    make_node_lost,
 )
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.reason import LEFT_FIX, NEVER_MET_FIX
+from launcher.failure.reason import REASONS
 from launcher.failure.verdict import make_verdict
-from launcher.job.settings import CUT_OFF_FIX, LOST_FIX
 from launcher.preemption.events import FIX, STATUS_WORDS
 
 TYPE_CHECKING = False
@@ -39,17 +39,10 @@ if TYPE_CHECKING:
 NUMBERS = ("rank", "local_rank", "pid", "code")
 """What a node reports of a process."""
 CAUSES = {
-    STALLED: Cause(
-        "stalled",
-        "",
-        "see the stacks above for where each rank waits; raise --stall-timeout if the job was only slow",
-    ),
+    **REASONS,
     REFUSED: Cause("node-refused", "", "its own error message, on that node, has the fix"),
     PREEMPTED: Cause("preempted", "", FIX, retryable=True),
-    UNPROVEN: Cause("other-fabric", "", "see that node's earlier messages for the fix", retryable=False),
-    UNMET: Cause("never-met", "", NEVER_MET_FIX, retryable=False),
-    LEFT: Cause("left-running", "", LEFT_FIX, retryable=False),
-    GAVE_UP: Cause("node-lost", "", CUT_OFF_FIX, retryable=True),
+    GAVE_UP: make_node_lost("", is_cut_off=True),
 }
 """Causes of events that are a cause themselves, by kind; the event supplies the text."""
 WORDS = {
@@ -129,8 +122,7 @@ def read_failure(index: int, place: str, failed: Failed) -> Failed:
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:
     """Return the message that node 0 is lost, and how the job ends by that: no other node can decide it."""
     what = f"{shape.member} 0 ({shape.address}) is lost: no contact for {shape.lost_after_s:g} s"
-    cause = Cause("node-lost", what, LOST_FIX, retryable=True)
-    event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
+    event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=make_node_lost(what))
     first = First(event, shape.address, int(shape.given_up_s * 1e9), time.time_ns())
     return what, Over(EXIT_NOT_READY, first)
 

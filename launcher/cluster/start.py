@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.agent import Agent, Place, find_programs, widen_cpus
+from launcher.agent.agent import Agent, NodePlace, find_programs, widen_cpus
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import open_listener
@@ -101,7 +101,7 @@ def run_together(
             return None
         return make_client(node, lambda text, event: None, node.on_twin)
 
-    place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
+    place = NodePlace(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
     if plan.supervision.preload is not None:

@@ -13,7 +13,8 @@ from launcher.core.environ import Malformed, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.options.flags import FLAGS
-from launcher.options.reading import Given, Options
+from launcher.options.given import Given
+from launcher.options.reading import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ import time
 from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
+from launcher.control.table import number
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.messages import Garbled
 from launcher.core.redact import printable
-from launcher.machine.process import list_pids, read_command, read_stat
+from launcher.machine.process import list_pids, read_command, read_stat, read_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 LISTED = "/proc/net/unix"
-LISTENS = 1 << 16
-"""__SO_ACCEPTCON among the flags of a socket, include/linux/net.h."""
+LISTENS = "00010000"
+"""__SO_ACCEPTCON, include/linux/net.h: the flags of a socket that listens."""
 PATH = re.compile(rf"/launcher_[0-9a-f]{{16}}/{NAME}\Z")
 FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - searched if the kernel has no list
 IDENTITY_LIMIT_BYTES = 1 << 14
@@ -89,8 +90,7 @@ class Launcher:
     @property
     def pid(self) -> int:
         """Its process ID; 0 if it reports none."""
-        pid = self.identity.get("pid")
-        return pid if isinstance(pid, int) else 0
+        return int(number(self.identity, "pid") or 0)
 
     @property
     def run(self) -> str:
@@ -103,15 +103,18 @@ class Launcher:
 
 
 def find_paths(environ: Mapping[str, str]) -> list[str]:
-    """Return the paths of the sockets of all launchers on this node, whichever user runs them."""
+    """Return the paths of the sockets of all launchers on this node, whichever user runs them.
+
+    The kernel lists names as they are, line ends included, so any user can add any line to the list.
+    """
     found = set()
     try:
         with open(LISTED, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 words = line.rstrip("\n").split(None, 7)
-                if len(words) == 8 and PATH.search(words[7]) and int(words[3], 16) & LISTENS:
+                if len(words) == 8 and words[3] == LISTENS and PATH.search(words[7]):
                     found.add(words[7])
-    except (OSError, ValueError):
+    except OSError:
         for base in {environ.get("TMPDIR") or FOLDERS[0], *FOLDERS}:
             found.update(
                 path for path in glob.glob(f"{glob.escape(base)}/launcher_*/{NAME}") if PATH.search(path)
@@ -127,7 +130,7 @@ def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
     """
     paths, others = _choose_paths(find_paths(environ))
     found, silent = _identify(paths)
-    found.sort(key=lambda one: (not one.is_ours, -_seconds(one.identity), one.pid))
+    found.sort(key=lambda one: (not one.is_ours, -(number(one.identity, "elapsed_s") or 0.0), one.pid))
     return found, others + silent
 
 
@@ -162,9 +165,12 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
-    """Ask launchers to identify themselves, many at a time; return those that do, and how many do not."""
+    """Ask launchers to identify themselves, many at a time; return those that do, and how many do not.
+
+    A launcher that several paths lead to counts once, by the first: another user's path may be a link to it.
+    """
     deadline = time.monotonic() + FIND_S
-    found, silent = [], 0
+    answered, silent = dict[str, tuple[object, Launcher]](), 0
     for first in range(0, len(paths), ASKED_AT_ONCE):
         poll, asked = select.poll(), dict[int, _Question]()
         for path in paths[first : first + ASKED_AT_ONCE]:
@@ -186,17 +192,25 @@ def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
                 else:
                     if launcher is None:
                         continue
-                    found.append(launcher)
+                    answered[launcher.path] = asked[fd].peer or launcher.path, launcher
                 poll.unregister(fd)
                 asked.pop(fd).close()
         silent += len(asked)
         for question in asked.values():
             question.close()
-    return found, silent
+    found = dict[object, Launcher]()
+    for path in filter(answered.__contains__, paths):
+        found.setdefault(*answered[path])
+    return list(found.values()), silent
 
 
 class _Question:
-    """A request to a launcher to identify itself, which never blocks."""
+    """A request to a launcher to identify itself, which never blocks.
+
+    Attributes:
+        fd: The descriptor of the connection.
+        peer: PID of the process that listens; 0 if it is in a PID namespace that we do not see.
+    """
 
     def __init__(self, path: str) -> None:
         self._path, self._lines = path, Lines(IDENTITY_LIMIT_BYTES)
@@ -206,7 +220,7 @@ class _Question:
         try:
             self._socket.settimeout(0)  # never wait for a launcher that accepts nothing
             self._socket.connect(path)
-            self._owner = read_peer(self._socket)[1]
+            self.peer, self._owner = read_peer(self._socket)
             if os.geteuid() not in (0, self._owner) and self._owner:
                 raise PermissionError(f"{path} is another user's")
             self._socket.sendall(pack({"ask": "who"}))
@@ -250,11 +264,6 @@ def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher
         if not may_come or any(one.is_meant(job) for one in launchers):
             return launchers, others
         time.sleep(STEP_S)
-
-
-def _seconds(who: Message) -> float:
-    value = who.get("elapsed_s")
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
@@ -351,7 +360,8 @@ def is_coming() -> bool:
     own = os.geteuid()
     for pid in list_pids():
         found = read_stat(pid) if is_run(read_command(pid)) else None
-        if found is not None and now - found.started_s < YOUNG_S and own in (0, read_owner(pid)):
+        is_young = found is not None and now - found.started_s < YOUNG_S
+        if is_young and (own == 0 or read_users(pid) == {own}):
             return True
     return False
 
@@ -362,11 +372,3 @@ def is_run(words: Sequence[str]) -> bool:
         if os.path.basename(word) == "launcher":
             return list(words[place + 1 : place + 2]) == ["run"]
     return False
-
-
-def read_owner(pid: int) -> int:
-    """Return the user ID of a process; -1 if it is gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return -1

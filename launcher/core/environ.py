@@ -22,9 +22,9 @@ AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_P
 """Numbers that are never 0."""
 COUNT_LIMIT = 1 << 24
 """Limit of node and process counts: a larger number is malformed."""
-DEFAULT_PORT = 6105
-"""Rendezvous port of a job that names none and cannot take a free one (several nodes or processes)."""
 PORT_LIMIT = 65536
+BOM = "\ufeff"
+"""Byte order mark, with which Windows' editors begin a file."""
 OWN_PLACE = "own name "
 """Start of the origin text of a node's index in the user's list of hosts."""
 MEETS_AT_MASTER = ("static", "c10d")

@@ -565,6 +565,8 @@ class LogStyle:
     rotate_bytes: int = 0
 
 
+DEFAULT_PORT = 6105
+"""Rendezvous port of a job that names none and cannot take a free one (several nodes or processes)."""
 GRACE_S = 25.0
 """Default grace, in seconds: Slurm and Kubernetes kill the launcher 30 s after SIGTERM; it reports before."""
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from launcher.engines.choice import Request
     from launcher.identity.ledger import Ledger
-    from launcher.options.reading import Given, Options
+    from launcher.options.given import Given
+    from launcher.options.reading import Options
 
 COUNTS = ("standalone", "nnodes")
 """Flags with the number of nodes."""

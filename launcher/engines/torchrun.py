@@ -22,7 +22,8 @@ from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import PASSED_TO_TORCHRUN
-from launcher.options.reading import PET_PREFIX, VARIABLES
+from launcher.options.given import PET_PREFIX
+from launcher.options.reading import VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

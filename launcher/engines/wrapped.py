@@ -16,7 +16,7 @@ from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.torchrun import plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
-from launcher.options.reading import PET_PREFIX
+from launcher.options.given import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import re
+import resource
 from datetime import datetime, timezone
 
 from opentelemetry import trace
@@ -47,6 +48,9 @@ SERVICE = "launcher"
 OF_EVERY_EVENT = ("schema", "time", "job", "run", "node", "attempt", "event", "text")
 SIMPLE = (str, bool, int, float)
 COMPLAINT_LENGTH = 300
+MEMORY_BYTES = 1 << 29
+"""Limit of this process's memory: the SDK reads an answer of any length, and the job needs the memory. It
+takes 45 MiB, and more for gRPC's threads."""
 RETRIES = "Transient error"
 """In the SDK's warnings that it could not send. Its other warnings are about settings."""
 SENDS = ("opentelemetry.exporter", "opentelemetry.sdk.trace.export", "opentelemetry.sdk._shared_internal")
@@ -333,6 +337,9 @@ def export(fd: int, environ: Mapping[str, str], own: str) -> None:
         own: The launcher's own run.
     """
     gc.enable()
+    with contextlib.suppress(OSError, ValueError):  # refused, or the user's own limit is lower
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
     complaints = Complaints(fd, environ)
     logging.getLogger("opentelemetry").addHandler(complaints)
     try:

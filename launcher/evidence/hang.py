@@ -12,7 +12,8 @@ from launcher.core.frozen import frozen
 from launcher.core.messages import LINE_LENGTH
 from launcher.core.redact import quote
 from launcher.evidence.recorders import describe_records
-from launcher.failure.reason import STALLED, Reason
+from launcher.failure.arbiter import STALLED
+from launcher.failure.reason import Reason
 from launcher.observers.stragglers import describe_stragglers
 from launcher.stacks.inquiry import write_stacks
 from launcher.stacks.report import name_suspect, render_report

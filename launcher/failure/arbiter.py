@@ -36,6 +36,11 @@ STALLED, UNPROVEN, UNMET, LEFT = "stalled", "unproven", "unmet", "left-running"
 """Kinds of events: a process has failed; a node is lost; a node could not start its command; a node is
 preempted; a node gave up the coordinator; the coordinator hears no other node; the job hangs; its NCCL
 uses another fabric than the required one; its processes have not met; its command has ended before them."""
+NODE_LOST = "node-lost"
+CUT_OFF_FIX = (
+    "check the network of this node, and whether its container or machine was paused or ran out of CPU"
+)
+LOST_FIX = "check the node, its network, and whether its container was stopped"
 SILENT_NS = 2_500_000_000
 """A silent node may have been lost this long after its last message: a bit more than a heartbeat."""
 LATENESS_NS = 25_000_000
@@ -73,6 +78,11 @@ class Event:
     cause: Cause | None = None
     facts: Mapping[str, int] | None = None
     called: Line = ""
+
+
+def make_node_lost(what: str, *, is_cut_off: bool = False) -> Cause:
+    """Return the cause that a node is lost; ``is_cut_off``: it runs, and others cannot hear it."""
+    return Cause(NODE_LOST, what, CUT_OFF_FIX if is_cut_off else LOST_FIX, retryable=True)
 
 
 def find_first(failures: Iterable[Failed], follows: Callable[[Failed], bool]) -> Failed | None:

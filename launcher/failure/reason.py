@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from launcher.core.errors import EXIT_HARDWARE, EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.frozen import frozen, replace
+from launcher.failure.arbiter import LEFT, STALLED, UNMET, UNPROVEN
 from launcher.failure.model import Cause
 
-STALLED, UNPROVEN, UNMET, LEFT = "stalled", "unproven", "unmet", "left-running"
-"""Kinds: the job hangs; NCCL uses another fabric than required; the processes have not connected; the command
-has ended at once, and what it had put into the background was still running."""
 LEFT_WITHIN_S = 5.0
 """A shell that ends with 0 within this time has not waited for a training."""
 LEFT_FIX = "have the script wait: `python train.py & wait $!`, or without `&`, `nohup` and `setsid`"
@@ -22,12 +20,32 @@ NEVER_MET_FIX = (
 )
 
 
+REASONS = {
+    STALLED: Cause(
+        "stalled",
+        "",
+        "see the stacks above for where each rank waits; raise --stall-timeout if the job was only slow",
+    ),
+    UNPROVEN: Cause("other-fabric", "", "see that node's earlier messages for the fix", False),
+    LEFT: Cause("left-running", "", LEFT_FIX, False),
+    UNMET: Cause("never-met", "", NEVER_MET_FIX, False),
+}
+"""The cause of each kind, without its text."""
+WHY = {
+    STALLED: "--on-stall stop",
+    UNPROVEN: "--verify-fabric, --require-fabric",
+    LEFT: "its command had ended",
+    UNMET: "--require-meeting",
+}
+"""Why the launcher ends a job for each kind: mostly a flag."""
+
+
 @frozen
 class Reason:
     """One such reason.
 
     Attributes:
-        kind: One of the kinds above.
+        kind: A kind of `launcher.failure.arbiter`.
         what: Description of what was seen.
         fix: How to fix it; empty for the usual fix of its kind.
     """
@@ -44,18 +62,6 @@ class Reason:
     @property
     def cause(self) -> Cause:
         """The reason as a cause, whose texts are not yet made safe for a terminal."""
-        cause = _CAUSES[self.kind]
-        what = f"the launcher ended the job ({cause.what}): {self.what}"
+        cause = REASONS[self.kind]
+        what = f"the launcher ended the job ({WHY[self.kind]}): {self.what}"
         return replace(cause, what=what, fix=self.fix or cause.fix)
-
-
-_CAUSES = {
-    STALLED: Cause(
-        "stalled",
-        "--on-stall stop",
-        "see the stacks above for where each rank waits; raise --stall-timeout if the job was only slow",
-    ),
-    UNPROVEN: Cause("other-fabric", "--verify-fabric, --require-fabric", "", False),
-    LEFT: Cause("left-running", "its command had ended", LEFT_FIX, False),
-    UNMET: Cause("never-met", "--require-meeting", NEVER_MET_FIX, False),
-}

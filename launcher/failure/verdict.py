@@ -12,9 +12,10 @@ from typing import Any
 
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
+from launcher.failure.arbiter import UNMET
 from launcher.failure.causes import Faults, ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
+from launcher.failure.reason import NEVER_MET_FIX, Reason
 from launcher.failure.stderr import LastOutput, read_words_of
 from launcher.failure.text import presentable
 from launcher.process.signals import name_signal

@@ -20,7 +20,8 @@ from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import find_module, find_program, import_folders, own_python
 from launcher.options.flags import PREFIX
-from launcher.options.reading import Given, Options
+from launcher.options.given import Given
+from launcher.options.reading import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE, STATE
 from launcher.frameworks.torch import ELASTIC
-from launcher.options.reading import PET_PREFIX
+from launcher.options.given import PET_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

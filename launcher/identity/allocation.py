@@ -7,10 +7,10 @@ replaces a problem.
 
 from __future__ import annotations
 
-from launcher.core.environ import DEFAULT_PORT, is_loopback
+from launcher.core.environ import is_loopback
 from launcher.core.errors import Problem
 from launcher.core.frozen import replace
-from launcher.core.model import Allocation, Claim, Fact, Machine, Scope, Trust
+from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity.contradictions import (
     check_alone,
     check_hosts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.environ import (
+    BOM,
     OWN_PLACE,
     Malformed,
     Reader,
@@ -192,7 +193,7 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
         raise UsageError(_bad_file(origin, str(error.strerror), fix)) from error
     if len(data) > HOSTFILE_LIMIT_BYTES:
         raise Malformed(f"at most {HOSTFILE_LIMIT_BYTES >> 20} MiB")
-    return data.decode("utf-8", "surrogateescape")
+    return data.decode("utf-8", "surrogateescape").removeprefix(BOM)
 
 
 def _parse_lines(text: str, origin: str, *, is_quoted: bool) -> Iterator[tuple[str, int | None]]:

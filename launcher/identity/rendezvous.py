@@ -7,8 +7,8 @@ after each failure. So do elastic jobs, whose node_count is a range.
 
 from __future__ import annotations
 
-from launcher.core.environ import DEFAULT_PORT, MEETS_AT_MASTER, PORT_LIMIT, is_loopback
-from launcher.core.model import Claim, Fact, Scope, Trust
+from launcher.core.environ import MEETS_AT_MASTER, PORT_LIMIT, is_loopback
+from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
 from launcher.identity.ledger import Out, derive, is_typed
 
 TYPE_CHECKING = False

@@ -8,6 +8,7 @@ from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
     LOST,
+    NODE_LOST,
     PREEMPTED,
     RANK,
     REFUSED,
@@ -16,12 +17,12 @@ from launcher.failure.arbiter import (
     find_also,
     find_first_event,
     is_new,
+    make_node_lost,
 )
-from launcher.failure.model import Cause
 from launcher.job import between
 from launcher.job.commands import Blame, News, Over, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
-from launcher.job.settings import ALSO_MAX, CUT_OFF_FIX, SETTLE_S, SLACK_S
+from launcher.job.settings import ALSO_MAX, SETTLE_S, SLACK_S
 from launcher.job.state import Link, Phase
 from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
@@ -204,7 +205,7 @@ def blame_lost(turn: Turn, over: Over) -> None:
         return
     for event in events:
         if event.kind == LOST and event.node != first.node:
-            turn.send(Blame(event.node, turn.rank_of(event.node), "node-lost", event.what))
+            turn.send(Blame(event.node, turn.rank_of(event.node), NODE_LOST, event.what))
 
 
 def draw(seed: str) -> float:
@@ -258,7 +259,7 @@ def blame_for_silence(turn: Turn, first: Event) -> Event:
     others = [node for index, node in nodes.items() if index and not (node.has_left or node.is_lost)]
     if others:
         what += f"; {turn.name(0)} heard the other {job.member}s"
-    cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
+    cause = make_node_lost(what, is_cut_off=True)
     return replace(first, node=first.node if others else 0, what=what, cause=cause)
 
 

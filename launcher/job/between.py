@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
-from launcher.failure.arbiter import CUT_OFF, LOST, Event
-from launcher.failure.model import Cause
+from launcher.failure.arbiter import CUT_OFF, LOST, NODE_LOST, Event, make_node_lost
 from launcher.job.commands import Again, Blame, Over, Print
-from launcher.job.settings import CUT_OFF_FIX, KILLED_S, LEASE_SLACK_S, LOST_FIX, SPARES_S
+from launcher.job.settings import KILLED_S, LEASE_SLACK_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
 from launcher.recovery.policy import Decision
 
@@ -216,8 +215,8 @@ def lose(turn: Turn, index: int, since: float) -> None:
         return
     how, number = describe_silence(node), turn.pause.again.attempt
     other = suspect_own(turn, node)
-    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
-    turn.send(Blame(index, turn.rank_of(index), "node-lost", how))
+    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", NODE_LOST))
+    turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
     drop(turn, index)
     fill(turn)
 
@@ -252,13 +251,13 @@ def make_cut_off(turn: Turn, since: float) -> Event:
         f"{turn.name(0)} had no contact with any of the {count} other {job.member}s for "
         f"{job.lost_after_s:g} s: its own network was cut, or it was paused"
     )
-    cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
+    cause = make_node_lost(what, is_cut_off=True)
     return Event(0, CUT_OFF, int(since * 1e9), EXIT_NOT_READY, what=what, cause=cause)
 
 
 def make_lost(index: int, what: str, since: float, within_ns: int = 0) -> Event:
     """Return the event that a node is lost."""
-    cause = Cause("node-lost", what, LOST_FIX, retryable=True)
+    cause = make_node_lost(what)
     return Event(index, LOST, int(since * 1e9), EXIT_NOT_READY, within_ns, what=what, cause=cause)
 
 

@@ -31,10 +31,6 @@ ALSO_MAX = 4
 """Number of other failures that a verdict names."""
 SAY_EVERY_S = 15.0
 """Seconds between two lines about what a launcher waits for."""
-CUT_OFF_FIX = (
-    "check the network of this node, and whether its container or machine was paused or ran out of CPU"
-)
-LOST_FIX = "check the node, its network, and whether its container was stopped"
 
 
 def find_given_up_s(lost_after_s: float) -> float:

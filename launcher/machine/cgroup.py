@@ -77,10 +77,10 @@ def read_memory_events(host: Host) -> MemoryEvents:
     v1 counts events of this cgroup only, v2 also those of its descendants. The root of v2 has no counters.
     """
     for folder in cgroup_folders(host, "memory"):
-        events = _fields(host, f"{folder}/memory.events")
+        events = read_fields(host, f"{folder}/memory.events")
         if "oom_kill" in events:
             return MemoryEvents(events["oom_kill"], events.get("oom"), f"{folder}/memory.events")
-        control = _fields(host, f"{folder}/memory.oom_control")
+        control = read_fields(host, f"{folder}/memory.oom_control")
         if control:
             return MemoryEvents(
                 control.get("oom_kill"), _v1_hits(host, folder), f"{folder}/memory.oom_control"
@@ -96,7 +96,7 @@ def _v1_hits(host: Host, folder: str) -> int | None:
     counts these hits (observed). So if none are counted, a peak use at the limit counts as one hit.
     """
     names = ("memory.failcnt", "memory.memsw.failcnt", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
-    own, with_swap, most, limit = (_number(host, f"{folder}/{name}") for name in names)
+    own, with_swap, most, limit = (read_count(host, f"{folder}/{name}") for name in names)
     if own is None:
         return None
     hits = own + (with_swap or 0)
@@ -109,7 +109,7 @@ def read_memory_limit(host: Host) -> int | None:
         limit
         for folder in cgroup_folders(host, "memory")
         for name in ("memory.max", "memory.limit_in_bytes")
-        for limit in [_number(host, f"{folder}/{name}")]
+        for limit in [read_count(host, f"{folder}/{name}")]
         if limit is not None and limit < UNLIMITED
     ]
     return min(limits, default=None)
@@ -123,13 +123,14 @@ def read_node_oom_kill(host: Host) -> int | None:
     return int(number) if found and _is_number(number) else None
 
 
-def _fields(host: Host, path: str) -> dict[str, int]:
-    """Return the fields of a file with lines like ``oom_kill 0``."""
+def read_fields(host: Host, path: str) -> dict[str, int]:
+    """Return the fields of a file with lines like ``oom_kill 0`` or ``MemTotal: 9 kB``."""
     words = [line.split() for line in (host.read_text(path) or "").splitlines()]
-    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) > 1 and _is_number(pair[1])}
 
 
-def _number(host: Host, path: str) -> int | None:
+def read_count(host: Host, path: str) -> int | None:
+    """Return the number that is a file's only content; None if there is none, or ``max``."""
     text = (host.read_text(path) or "").strip()
     return int(text) if _is_number(text) else None
 

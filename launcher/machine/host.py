@@ -196,7 +196,7 @@ class Host:
         Both are reserved as long as this object exists: see `launcher.machine.ports`.
         """
         if not self._port:
-            from launcher.core.environ import DEFAULT_PORT
+            from launcher.core.model import DEFAULT_PORT
             from launcher.machine.ports import hold_pair
 
             try:

@@ -11,6 +11,19 @@ import os
 
 from launcher.core.frozen import frozen
 
+
+def _find_proc() -> str:
+    """Return /proc, or a path without files if the numbers there are those of another PID namespace."""
+    try:
+        return "/proc" if os.readlink("/proc/self") == str(os.getpid()) else "/proc/self/none"
+    except OSError:
+        return "/proc"  # there is nothing
+
+
+PROC = _find_proc()
+"""Where processes are looked up: after ``unshare --pid`` alone, or with the machine's /proc in a container, a
+number means another process there, which must not be taken for a child of ours."""
+
 LIMIT_BYTES = 1 << 20
 """Size limit of one file; /proc returns a file in pieces."""
 PIECE_BYTES = 1 << 18
@@ -54,7 +67,7 @@ class Stat:
 
 def read_stat(pid: int) -> Stat | None:
     """Return the numbers of a process; None if there is no such process."""
-    return parse_stat(read_file(f"/proc/{pid}/stat"))
+    return parse_stat(read_file(f"{PROC}/{pid}/stat"))
 
 
 def parse_stat(data: bytes) -> Stat | None:
@@ -76,37 +89,42 @@ def parse_stat(data: bytes) -> Stat | None:
 
 def list_pids() -> list[int]:
     """Return the PIDs of all processes that this process can see."""
-    return [int(name) for name in list_folder("/proc") if name.isdecimal()]
+    return [int(name) for name in list_folder(PROC) if name.isdecimal()]
 
 
 def read_name(pid: int) -> str:
     """Return the name of the program, at most 15 characters."""
-    return read_file(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+    return read_file(f"{PROC}/{pid}/comm").decode("utf-8", "replace").strip()
 
 
 def read_command(pid: int) -> list[str]:
     """Return the command line; empty for a kernel thread and for a zombie."""
-    return read_file(f"/proc/{pid}/cmdline").decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return read_file(f"{PROC}/{pid}/cmdline").decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
 def read_environ(pid: int) -> dict[str, str]:
     """Return the environment that the program was started with."""
-    pairs = (word.partition(b"=") for word in read_file(f"/proc/{pid}/environ", ENVIRON_BYTES).split(b"\0"))
+    pairs = (word.partition(b"=") for word in read_file(f"{PROC}/{pid}/environ", ENVIRON_BYTES).split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
 
 
 def read_status(pid: int, field: str) -> str:
     """Return a field of /proc/PID/status, such as ``SigCgt``; empty if it is missing."""
-    for line in read_file(f"/proc/{pid}/status").decode("ascii", "replace").splitlines():
+    for line in read_file(f"{PROC}/{pid}/status").decode("ascii", "replace").splitlines():
         name, _, value = line.partition(":")
         if name == field:
             return value.strip()
     return ""
 
 
+def read_users(pid: int) -> set[int]:
+    """Return the users whose rights a process has: several in a set-user-ID program, none if it is gone."""
+    return set(map(int, read_status(pid, "Uid").split()))
+
+
 def read_storage_bytes(pid: int) -> int:
     """Return the bytes that a process and the children it has waited for read from and wrote to storage."""
-    words = read_file(f"/proc/{pid}/io").split()
+    words = read_file(f"{PROC}/{pid}/io").split()
     values = dict(zip(words[::2], words[1::2], strict=False))
     return sum(int(values.get(name, 0)) for name in (b"read_bytes:", b"write_bytes:"))
 
@@ -118,7 +136,7 @@ def has_signal(pid: int, number: int, *sets: str) -> bool:
 
 def list_open(pid: int) -> list[str]:
     """Return the targets of a process's open descriptors: paths, ``socket:[INODE]``, ``pipe:[INODE]``."""
-    folder = f"/proc/{pid}/fd"
+    folder = f"{PROC}/{pid}/fd"
     return [link for name in list_folder(folder)[:OPEN_MAX] if (link := read_link(f"{folder}/{name}"))]
 
 

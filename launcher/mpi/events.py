@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure import arbiter
+from launcher.failure.arbiter import NODE_LOST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.mpi.messages import RankEnded
     from launcher.mpi.nodes import Node
 
-NODE_LOST, DAEMON_LOST, MISCOUNTED = "node-lost", "daemon-lost", "rank-count"
+DAEMON_LOST, MISCOUNTED = "daemon-lost", "rank-count"
 """Codes of events that are not the end of a rank."""
 KILLED = (0, 9, 137, 205, 255)
 """Exit statuses of an mpirun that only knows that a rank was killed or a node was lost."""

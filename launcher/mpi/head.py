@@ -16,12 +16,13 @@ from launcher.core.budget import Quota
 from launcher.core.files import remove_tree
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
+from launcher.failure.arbiter import NODE_LOST, make_node_lost
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
 from launcher.job.between import TOLD
 from launcher.mpi.counting import Counting
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import DAEMON_LOST, NODE_LOST, MpiEvent, explains, find_first
+from launcher.mpi.events import DAEMON_LOST, MpiEvent, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
@@ -379,8 +380,7 @@ class Head(Coordination):
 
 def make_loss(node: Node, what: str) -> MpiEvent:
     """Return the event that a node is lost."""
-    fix = "check the node, its network, and whether its container was stopped"
-    return MpiEvent(node, time.time_ns(), LOST, cause=Cause(NODE_LOST, what, fix, retryable=True))
+    return MpiEvent(node, time.time_ns(), LOST, cause=make_node_lost(what))
 
 
 def find_stdin() -> str | None:

@@ -6,9 +6,9 @@ import os
 
 from launcher.core.frozen import replace
 from launcher.core.redact import printable
+from launcher.failure.arbiter import NODE_LOST
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.verdict import describe_end, make_verdict
-from launcher.mpi.events import NODE_LOST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

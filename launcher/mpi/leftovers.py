@@ -7,7 +7,7 @@ import signal
 import time
 
 from launcher.engines.mpirun import WRAPPER
-from launcher.machine.process import list_pids, read_file
+from launcher.machine.process import PROC, list_pids, read_file
 from launcher.mpi.daemons import Daemons, find_daemon
 from launcher.mpi.folder import find_socket, is_dead, remove_folder
 from launcher.process.signals import send
@@ -105,7 +105,7 @@ def find_wrappers(job: str) -> list[int]:
     return [
         pid
         for pid in list_pids()
-        if words == read_file(f"/proc/{pid}/cmdline", COMMAND_BYTES).split(b"\0", 4)[2:4]
+        if words == read_file(f"{PROC}/{pid}/cmdline", COMMAND_BYTES).split(b"\0", 4)[2:4]
     ]
 
 

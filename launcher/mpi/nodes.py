@@ -17,6 +17,7 @@ from launcher.job.refusals import SAME_IMAGE
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.messages import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
 from launcher.remote.hub import NOT_YET, Hub
+from launcher.remote.messages import BEAT_S, LOST_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ LOST = 75
 CLOSE_S = 8.0
 SAY_EVERY_S = 15.0
 LEFT = "the last attempt has not ended there"
+ELSEWHERE = "ranks of the launcher that it replaces may still run"
+KILL_S = 3.0
+"""Seconds that ranks may take to end after their grace."""
 NAMED_MAX = 20
 """Maximum number of nodes that a message names for one reason."""
 
@@ -46,6 +50,11 @@ class Node:
         is_here: Whether its launcher has joined, and is connected.
         is_ready: Whether ranks of the attempt can start there.
         is_gone: Whether it was lost, and has not come back.
+        is_cleared: Whether its launcher has ended what the last attempt has left there.
+        session: Name of its launcher, the latest one.
+        lost: How the latest one was lost: whether its connection has ended, and when its ranks have ended at
+            the latest (monotonic seconds), which is 0 if it never had any.
+        free_at: Before this no other launcher's ranks start in its place.
         reason: Why it is not ready, as far as known.
         name: Its own host name.
         started: Ranks that have reported their start, by the PID of their wrapper.
@@ -54,8 +63,9 @@ class Node:
 
     def __init__(self, index: int, host: str) -> None:
         self.index, self.host = index, host
-        self.is_here = self.is_ready = self.is_gone = False
-        self.reason, self.name = NOT_YET, ""
+        self.is_here = self.is_ready = self.is_gone = self.is_cleared = False
+        self.reason, self.name, self.session = NOT_YET, "", ""
+        self.lost, self.free_at = (True, 0.0), 0.0
         self.forget_ranks()
 
     def forget_ranks(self) -> None:
@@ -113,7 +123,7 @@ class Nodes:
         self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
         self.status = LOST
         self.refused: LauncherError | None = None
-        self.has_begun = self._is_closing = False
+        self.has_begun = self._has_run = self._is_closing = False
         self._gate, self._loop, self._variables = gate, loop, variables
         self._say = Quota(say, len(self.all))
         self._brief, self._on_message, self._on_lost = brief, on_message, on_lost
@@ -180,7 +190,7 @@ class Nodes:
 
     def begin(self) -> None:
         """Note that an attempt begins: from now on a node whose connection ends is lost for it."""
-        self.has_begun = True
+        self.has_begun = self._has_run = True
         self._loop.timers += self.timers
 
     def _join_own(self) -> None:
@@ -193,7 +203,7 @@ class Nodes:
         self.has_begun, self._said_at = False, time.monotonic()
         for node in self.all:
             node.forget_ranks()
-            node.is_ready = False
+            node.is_ready = node.is_cleared = False
             if node.is_here:
                 self._prepare(node)
 
@@ -220,13 +230,25 @@ class Nodes:
     @property
     def due(self) -> float | None:
         """When to call `fire`."""
-        is_waiting = not (self.has_begun or self._is_closing) and self.missing()
-        return self._said_at + SAY_EVERY_S if is_waiting else None
+        if self.has_begun or self._is_closing or not self.missing():
+            return None
+        dues = [node.free_at for node in self.all if node.is_cleared and not node.is_ready]
+        return min([self._said_at + SAY_EVERY_S, *dues])
+
+    @property
+    def free_at(self) -> float:
+        """When the last node that only waits for its time is ready (monotonic seconds); 0 if none does."""
+        return max((node.free_at for node in self.all if node.is_cleared and not node.is_ready), default=0.0)
 
     def fire(self, now: float) -> None:
-        """Print which nodes are missing."""
-        self._said_at = now
+        """Note the nodes whose time has come, and print which nodes are missing."""
+        for node in self.all:
+            if node.is_cleared and now >= node.free_at:
+                node.is_ready, node.reason = True, ""
         missing = self.missing()
+        if not missing or now < self._said_at + SAY_EVERY_S:
+            return
+        self._said_at = now
         self._say(
             f"waiting for {len(missing)} of {len(self.all)} nodes: {describe_nodes(missing)}", "waiting"
         )
@@ -240,14 +262,22 @@ class Nodes:
             return
         if node.is_gone:
             self._say(f"{node.name_in_full} is back", "node-back")
+        # The same launcher knows what runs there, and so does another one of the same machine
+        ended, until = node.lost
+        if here.session != node.session and not (ended and here.node == node.name):
+            node.free_at = max(node.free_at, until)
+        node.session = here.session
         node.is_here, node.is_gone, node.reason, node.name = True, False, "", here.node
         if not self.has_begun and not self._is_closing:
             self._prepare(node)
 
-    def _lose(self, index: int, why: str) -> None:
+    def _lose(self, index: int, why: str, ended: bool) -> None:
         node = self.all[index]
-        node.is_here = node.is_ready = False
+        node.is_here = node.is_ready = node.is_cleared = False
         node.is_gone, node.reason = True, why
+        if self._has_run:  # if it is cut off, it has heard us until now at the latest
+            notice_s = 0.0 if ended else LOST_S + BEAT_S
+            node.lost = ended, time.monotonic() + notice_s + self._brief(index).grace_s + KILL_S
         if self._is_closing:
             return
         if self.has_begun:
@@ -262,7 +292,8 @@ class Nodes:
                 node.reason = message.why
                 self._find_twin(node, message.taken)
             case Cleared():
-                node.is_ready, node.reason = True, ""
+                node.is_cleared, node.reason = True, ELSEWHERE
+                self.fire(time.monotonic())
             case _ if node.is_ready or isinstance(message, NodeTold):
                 self._on_message(node, message)
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import signal
 import time
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
@@ -33,9 +33,11 @@ from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
 from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
+from launcher.process.kernel import FULL
 from launcher.process.loop import Later
 from launcher.process.refused import explain
 from launcher.process.signals import hold
+from launcher.process.spawn import cannot_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -248,7 +250,7 @@ def prepare(
     }
     plan = plan_rank(words, told, briefing.master_port)
     (child,) = make_children(plan, inherited)
-    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    place = NodePlace(plan.topology.node_rank, plan.topology.world_size)
     path = find_program(child.argv[0], child.environ)
     if not briefing.colours:  # Open MPI gives each rank a terminal
         told["NO_COLOR"] = "1"
@@ -351,7 +353,7 @@ def main(argv: list[str]) -> int:
         print_problems(error)
         return error.exit_status
     except OSError as error:
-        known = explain(error)
+        known = cannot_start(error) if error.errno in FULL else explain(error)
         if known is None:
             raise
         print_problems(known)

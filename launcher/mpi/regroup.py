@@ -54,6 +54,9 @@ class Regroup:
         give_up_at = start_at + self._grace_s + self._timeout_s
         while not is_told():
             nodes.wait(lambda: is_told() or not nodes.missing(), give_up_at - time.monotonic())
+            if nodes.free_at > time.monotonic() and not is_told():
+                give_up_at = nodes.free_at + 1.0
+                continue
             if nodes.missing() and not is_told():
                 return nodes.missing()
             if time.monotonic() >= start_at and not is_told():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.core.budget import Quota
 from launcher.core.errors import NotReady, Problem
@@ -173,8 +173,8 @@ class Serving(Coordination):
 
     def _wait_for_head(self) -> None:
         """Wait for the head to come back, or end this node's part."""
-        if self._rejoin_s and self._told is None and self._member.is_connected:
-            return  # it is back, and says when another attempt follows
+        if self._rejoin_s and self._told is None and (self._member.is_connected or self._wake.due):
+            return  # it is back, and says when another attempt follows; or we wait already
         if self._rejoin_s and self._told is None:
             self.agent.say(
                 f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
@@ -245,7 +245,7 @@ def serve(
     Raises:
         NotReady: The head has not come (75).
     """
-    agent = Agent(watch, Place(), environ, Serving(place, timeout_s, rejoin_s), checks=checks)
+    agent = Agent(watch, NodePlace(), environ, Serving(place, timeout_s, rejoin_s), checks=checks)
     agent.say(f"serving node 0 ({place.host}) until it reports that the job is over", "serving")
     return agent.run()
 

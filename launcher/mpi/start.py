@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
@@ -75,7 +75,7 @@ def run_fleet(
     try:
         name = os.urandom(8).hex()
         raise_limit(FILES_PER_NODE * len(fleet.hosts))
-        _write_files(agent, folder)
+        write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
@@ -131,9 +131,13 @@ def make_folder() -> str:
     try:
         return make_private_folder(FOLDERS)
     except OSError as error:
-        what = f"no folder for the files of the job: {error.strerror}"
-        fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
-        raise NotReady(Problem("no-folder", what, "this node", fix)) from error
+        raise NotReady(_no_folder(error)) from error
+
+
+def _no_folder(error: OSError) -> Problem:
+    what = f"no folder for the files of the job: {error.strerror}"
+    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
+    return Problem("no-folder", what, "this node", fix)
 
 
 def read_key(fleet: Fleet, environ: Mapping[str, str]) -> bytes:
@@ -227,7 +231,7 @@ def _lead(
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
-    place = Place(0, job.world_size)
+    place = NodePlace(0, job.world_size)
     leading = Agent(
         plan.supervision,
         place,
@@ -245,6 +249,14 @@ def _is_named(plan: Plan, fact: Fact) -> bool:
     return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
 
 
-def _write_files(agent: Starter, folder: str) -> None:
-    for word, text in agent.files:
-        create_file(text, word.replace(FOLDER, folder), 0o600)
+def write_files(agent: Starter, folder: str) -> None:
+    """Write the files that mpirun reads into the job's folder.
+
+    Raises:
+        NotReady: They cannot be written.
+    """
+    try:
+        for word, text in agent.files:
+            create_file(text, word.replace(FOLDER, folder), 0o600)
+    except OSError as error:  # a full disk
+        raise NotReady(_no_folder(error)) from error

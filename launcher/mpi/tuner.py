@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 
-from launcher.agent.agent import Agent, Place
+from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import NotReady, Problem, Unavailable
@@ -165,7 +165,7 @@ def run_tuner(
         mark = shlex.quote(mark_of(name, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
         tuner = Tuner(name, fleet.timeout_s, folder, gate)
-        tuning = Agent(plan.supervision, Place(0), inherited, tuner, run_id=name)
+        tuning = Agent(plan.supervision, NodePlace(0), inherited, tuner, run_id=name)
         tuning.take([child], [path])
         return tuning.run()
     finally:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.environ import Malformed, shorten
+from launcher.core.environ import BOM, Malformed, shorten
 from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
+from launcher.options.flag_values import is_on
 from launcher.options.flags import FLAGS, TENSORFLOW, Flag
-from launcher.options.reading import CONFIG, ETC, Files, Given, is_on
+from launcher.options.given import CONFIG, ETC, Files, Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Reader:
             self._refuse_file(path, f"it is longer than {LIMIT_BYTES >> 10} KiB", named=named)
             return
         taken: dict[str, str] = {}
-        for line in self._parse(data.decode("utf-8", "surrogateescape"), path):
+        text = data.decode("utf-8", "surrogateescape").removeprefix(BOM)
+        for line in self._parse(text, path):
             dest = line.name.replace("-", "_")
             if dest not in self._flags:  # of a newer release, maybe: no reason to stop all jobs of a machine
                 what = f"{shorten(line.name)!r} is not the name of a flag and is not used"

@@ -304,3 +304,14 @@ def parser_of(kind: str, form: str = "") -> Parse:
             _refuse(form)
 
     return parse_formed
+
+
+def is_on(text: str) -> bool:
+    """Return whether a switch is on.
+
+    Raises:
+        Malformed: The text is neither on nor off.
+    """
+    if text.lower() not in ("0", "1", "true", "false"):
+        _refuse("0, 1, false or true")
+    return text.lower() in ("1", "true")

@@ -18,9 +18,9 @@ from launcher.core.environ import (
     shorten,
 )
 from launcher.core.errors import Problem, UsageError
-from launcher.core.frozen import frozen
 from launcher.core.model import GRACE_S, Evidence, Fact, Trust
 from launcher.machine.host import Host
+from launcher.options.flag_values import is_on
 from launcher.options.flags import (
     EMPTY_IS_UNSET,
     EXCLUDES,
@@ -31,16 +31,15 @@ from launcher.options.flags import (
     TENSORFLOW,
     Flag,
 )
+from launcher.options.given import CONFIG, ETC, NEAR, PET_PREFIX, Files, Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
     from typing import Any
 
-PET_PREFIX = "PET_"
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
-ETC, CONFIG, NEAR = "/etc/launcher.conf", "LAUNCHER_CONFIG", "launcher.toml"
 VARIABLES = {prefix + flag.dest.upper(): flag.dest for prefix in (PREFIX, PET_PREFIX) for flag in FLAGS}
 """Variables that may set a flag, and that flag."""
 OF_FACTS = tuple(flag for flag in FLAGS if flag.fact is not None)
@@ -50,40 +49,6 @@ DEFAULTS = "config"
 
 
 NO_HOST = Host("", answers={})
-
-
-@frozen
-class Given:
-    """A value from the user, its origin (``--nnodes 2`` or ``LAUNCHER_NNODES='2'``) and its text."""
-
-    value: object
-    origin: str
-    text: str = ""
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether it was typed on the command line."""
-        return self.origin.startswith("-")
-
-    @property
-    def is_platforms(self) -> bool:
-        """Whether a platform set it for torchrun (PET_*), and not a user for us."""
-        return self.origin.startswith(PET_PREFIX)
-
-
-@frozen
-class Files:
-    """The content of files of defaults.
-
-    Attributes:
-        given: Values by flag; if two files set a flag, the value of the file with priority.
-        notes: Lines that are not used, and why.
-        warnings: Files that are not used, and why.
-    """
-
-    given: Mapping[str, Given] = {}
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 class Options:
@@ -436,14 +401,3 @@ def _look_up(
         return environ[flag.variable], flag.variable
     pet = PET_PREFIX + flag.dest.upper()
     return (environ.get(pet) or None if flag.pet and pets else None), pet
-
-
-def is_on(text: str) -> bool:
-    """Return whether a switch is on.
-
-    Raises:
-        Malformed: The text is neither on nor off.
-    """
-    if text.lower() not in ("0", "1", "true", "false"):
-        raise Malformed("0, 1, false or true")
-    return text.lower() in ("1", "true")

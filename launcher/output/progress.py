@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.machine.cgroup import UNLIMITED, cgroup_folders
+from launcher.machine.cgroup import UNLIMITED, cgroup_folders, read_count, read_fields
 from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
 
@@ -338,9 +338,10 @@ class MemoryGauge:
         folder = self._folder
         if folder is None:
             return self._read_node()
-        used = self._number(f"{folder}/memory.current") or self._number(f"{folder}/memory.usage_in_bytes")
-        limit = self._number(f"{folder}/memory.max") or self._number(f"{folder}/memory.limit_in_bytes")
-        fields = self._fields(f"{folder}/memory.stat")
+        names = ("current", "usage_in_bytes", "max", "limit_in_bytes")
+        numbers = [read_count(self._host, f"{folder}/memory.{name}") for name in names]
+        used, limit = numbers[0] or numbers[1], numbers[2] or numbers[3]  # v2; v1
+        fields = read_fields(self._host, f"{folder}/memory.stat")
         cache = fields.get("total_inactive_file", fields.get("inactive_file", 0))  # v1; v2
         if used is None:
             return None
@@ -348,17 +349,9 @@ class MemoryGauge:
 
     def _counts(self, folder: str) -> bool:
         names = ("memory.current", "memory.usage_in_bytes")
-        return any(self._number(f"{folder}/{name}") is not None for name in names)
+        return any(read_count(self._host, f"{folder}/{name}") is not None for name in names)
 
     def _read_node(self) -> tuple[int, int | None] | None:
-        fields = self._fields("/proc/meminfo")
+        fields = read_fields(self._host, "/proc/meminfo")
         total, free = fields.get("MemTotal:"), fields.get("MemAvailable:")
         return None if total is None or free is None else ((total - free) << 10, total << 10)
-
-    def _number(self, path: str) -> int | None:
-        text = (self._host.read_text(path) or "").strip()
-        return int(text) if text.isascii() and text.isdecimal() else None
-
-    def _fields(self, path: str) -> dict[str, int]:
-        lines = [line.split() for line in (self._host.read_text(path) or "").splitlines()]
-        return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

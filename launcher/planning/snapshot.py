@@ -55,7 +55,8 @@ from launcher.machine.loader import find_library
 from launcher.machine.network import prefix_length
 from launcher.machine.numa import read_gpu_paths, read_layout
 from launcher.options.config import LIMIT_BYTES
-from launcher.options.reading import CONFIG, ETC, find_beside, read_options
+from launcher.options.given import CONFIG, ETC
+from launcher.options.reading import find_beside, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import VERSION
 from launcher.sources.hydra import PROXY_NAMES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.machine.process import (
+    PROC,
     list_folder,
     list_open,
     list_pids,
@@ -31,7 +32,7 @@ def find_children(pid: int) -> list[int]:
     """Return the children of a process, including orphans that it has adopted."""
     if not HAS_LISTS:
         return _scan_children(pid)
-    folder = f"/proc/{pid}/task"
+    folder = f"{PROC}/{pid}/task"
     return [
         int(word) for task in list_folder(folder) for word in read_file(f"{folder}/{task}/children").split()
     ]
@@ -102,12 +103,17 @@ def has_ended(pid: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """Return a description of a process that does not end: its state, what holds it, and its command."""
+    """Return a description of a process that does not end: its state, what holds it, and its command.
+
+    A negative number is a process group, of whose processes nothing is known.
+    """
     from launcher.core.redact import printable, quote_command
 
+    if pid < 0:
+        return f"process group {-pid}"
     line = quote_command(read_command(pid) or [f"[{read_name(pid) or '?'}]"], COMMAND_LIMIT)
     facts = [f"state {read_state(pid) or '?'}"]
-    waits = read_file(f"/proc/{pid}/wchan").decode("ascii", "replace")
+    waits = read_file(f"{PROC}/{pid}/wchan").decode("ascii", "replace")
     if waits not in ("", "0"):
         facts.append(f"waits in {printable(waits)}")
     tracer = read_status(pid, "TracerPid")

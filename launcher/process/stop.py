@@ -13,6 +13,7 @@ import os
 import time
 
 from launcher.core.signal import signal
+from launcher.machine.process import list_pids
 from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
 from launcher.process.signals import send
 
@@ -92,10 +93,14 @@ class Stopper:
 
         This includes those that have ended. While we look, a child of one of them can become ours, and a
         process whose main thread has ended looks like a zombie while its other threads run.
+
+        If there is none, but a group that we created still has processes, /proc does not show our children or
+        the kernel gives us no orphans. Such a group follows as a negative number, as for kill(2).
         """
         spared = set(self._spare())
         children = dict.fromkeys([*find_children(os.getpid()), *self.started])  # /proc may be missing
-        return [pid for pid in children if pid not in spared]
+        found = [pid for pid in children if pid not in spared]
+        return found or [-group for group in self.groups if group and _is_left(group)]
 
     def forget_groups(self) -> list[int]:
         """Forget and return the empty groups: their numbers can be reused."""
@@ -196,7 +201,7 @@ class Stopper:
         self._start_clock(now, self.grace_s)
         self.number = signal.SIGTERM
         leaders = self.leaders()
-        if any(map(is_alive, leaders)):
+        if any(pid < 0 or is_alive(pid) for pid in leaders):
             self.left = _names(leaders)
             self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({self.left})", "left-behind")
         self._tell(leaders)
@@ -252,6 +257,14 @@ def _is_empty(group: int) -> bool:
     except OSError:
         pass  # another user's
     return False
+
+
+def _is_left(group: int) -> bool:
+    """Whether a group has processes that have not ended, as far as /proc shows them."""
+    if _is_empty(group):
+        return False
+    shown = [pid for pid in list_pids() if _group(pid) == group]
+    return not shown or any(map(is_alive, shown))
 
 
 def _names(pids: list[int]) -> str:

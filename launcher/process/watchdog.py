@@ -20,7 +20,7 @@ import time
 
 from launcher.core.log import render
 from launcher.core.signal import signal
-from launcher.machine.process import ENVIRON_BYTES, list_pids, read_file, read_name
+from launcher.machine.process import ENVIRON_BYTES, PROC, list_pids, read_file, read_name
 from launcher.process.kernel import collect, set_name
 from launcher.process.signals import send
 
@@ -234,7 +234,7 @@ def find_marked(run_id: bytes) -> list[int]:
     return [
         pid
         for pid in list_pids()
-        if pid != os.getpid() and _has_mark(read_file(f"/proc/{pid}/environ", ENVIRON_BYTES), run_id)
+        if pid != os.getpid() and _has_mark(read_file(f"{PROC}/{pid}/environ", ENVIRON_BYTES), run_id)
     ]
 
 

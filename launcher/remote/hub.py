@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import time
+from errno import ECONNRESET, EPIPE
 
 from launcher.channel.acceptor import Acceptor
-from launcher.channel.connection import Connection
+from launcher.channel.connection import CLOSED, Connection
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.channel.keys import at_port
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 UNSENT_LIMIT_BYTES = 1 << 26
 """Data that a node does not take; each program has `WINDOW_BYTES` on the way at most."""
 NOT_YET = "its launcher has not joined"
+IN_ITS_PLACE = "another launcher has joined in its place"
+ENDED = (CLOSED, os.strerror(ECONNRESET), os.strerror(EPIPE))
+"""Reasons of a loss that come from the node's kernel: its launcher has ended, or has given us up."""
 
 
 @frozen
@@ -83,8 +87,8 @@ class Gate:
 class Node:
     """Another node: its connection, and the clients of its programs by number."""
 
-    def __init__(self, index: int, name: str) -> None:
-        self.index, self.name = index, name
+    def __init__(self, index: int, name: str, session: str) -> None:
+        self.index, self.name, self.session = index, name, session
         self.connection: Connection
         self.clients: dict[int, Connection] = {}
         self.heard_at = time.monotonic()
@@ -103,7 +107,7 @@ class Hub:
         loop: Loop,
         say: Say,
         on_joined: Callable[[int, NodeHere], None],
-        on_lost: Callable[[int, str], None] = lambda index, why: None,
+        on_lost: Callable[[int, str, bool], None] = lambda index, why, ended: None,
         on_message: Callable[[int, object], None] = lambda index, message: None,
         kinds: tuple[type, ...] = (),
     ) -> None:
@@ -114,7 +118,8 @@ class Hub:
             loop: Waits for all sockets.
             say: Prints a message in the log.
             on_joined: Called with the rank and the first message of each node that has joined.
-            on_lost: Called with the rank of each that is lost, and the reason.
+            on_lost: Called with the rank of each that is lost, the reason, and whether its connection has
+                ended; else its launcher may not know that it is lost.
             on_message: Called with the rank of a node and a message that is not about programs.
             kinds: The types of these messages.
         """
@@ -165,8 +170,9 @@ class Hub:
             connection.send(pack(NotAdmitted(f"node {index} is {before.name} already, not {here.node}")))
             raise Garbled("has the rank of another node")
         if before is not None:
-            self._lose(before, "it has joined again")
-        node = self._nodes[index] = Node(index, here.node)
+            is_same = before.session == here.session
+            self._lose(before, "it has joined again" if is_same else IN_ITS_PLACE)
+        node = self._nodes[index] = Node(index, here.node, here.session)
         node.connection = connection
         connection.redirect(
             lambda message: self._hear(node, message), lambda why: self._lose(node, why), UNSENT_LIMIT_BYTES
@@ -202,7 +208,7 @@ class Hub:
             client.finish()
         node.clients.clear()
         if is_known:
-            self._on_lost(node.index, f"the connection to {node.name} is lost: {why}")
+            self._on_lost(node.index, f"the connection to {node.name} is lost: {why}", why in ENDED)
 
     def _hear(self, node: Node, packed: Mapping[str, object]) -> None:
         """Handle a message from a node.

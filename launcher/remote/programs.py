@@ -304,6 +304,7 @@ class Member:
         self._place, self._loop, self._ask, self._say = place, loop, ask, say
         self._on_message, self._on_lost, self._kinds = on_message, on_lost, kinds
         self.programs = Programs(self.send, loop, *programs)
+        self._session = os.urandom(8).hex()
         self._connection: Connection | None = None
         self._attempt: ConnectAttempt | None = None
         self._places: list[tuple[int, str]] = []
@@ -405,7 +406,7 @@ class Member:
         )
         self.is_connected = True
         place = self._place
-        self.send(NodeHere(os.uname().nodename, __version__, place.index, place.address))
+        self.send(NodeHere(os.uname().nodename, __version__, place.index, place.address, self._session))
         connection.take(calling.rest)
 
     # --- connected

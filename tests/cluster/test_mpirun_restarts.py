@@ -37,9 +37,9 @@ MakeJob = Callable[..., "Job"]
 class Job:
     """A job of two nodes with two ranks each."""
 
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
+    def __init__(self, fleet: Fleet, folder: Path, nodes: tuple[int, int] = (0, 1)) -> None:
         self.fleet, self.folder = fleet, folder
-        self.head, self.other = fleet.cluster.nodes
+        self.head, self.other = (fleet.cluster.nodes[index] for index in nodes)
         self.errors: list[Path] = []
 
     def script(self, before: str = "pass") -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Job:
 
     def start(self, *words: str, **options: object) -> None:
         """Start the launcher on both nodes."""
-        for node in self.fleet.cluster.nodes:
+        for node in (self.head, self.other):
             self.start_on(node, *words, **options)
 
     def start_on(self, node: Node, *words: str, **options: object) -> None:
@@ -208,6 +208,33 @@ def test_a_network_that_is_cut_for_a_while(family: str, make_job: MakeJob) -> No
     assert not any(job.runs(rank, 0) for rank in range(4))
     head, other = job.end()
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
+
+
+@pytest.mark.thorough
+def test_a_launcher_elsewhere_in_place_of_a_node_that_is_cut_off(fleet: MakeFleet, tmp_path: Path) -> None:
+    """Ranks of the lost node run on until it gives up the head: the next attempt waits for that."""
+    three = fleet("mpich", nodes=3)
+    three.hosts = "node0,node1"
+    job = Job(three, tmp_path, (0, 1))
+    words = ("--restarts", "5", "--restart-delay", "0", "--grace", "2", "--rejoin-timeout", "20")
+    job.start(*words, "--", *job.script())
+    job.await_attempt(0)
+    three.cluster.disconnect(job.other)
+    serve = ("--master-addr", "node0", "--node-rank", "1")
+    errors = tmp_path / "elsewhere"
+    elsewhere = three.start(three.cluster.nodes[2], *serve, command="serve", errors=errors)
+    wait_for(lambda: job.says("another launcher has joined in its place"), "it has joined", START_S)
+    assert job.runs(2, 0) and job.runs(3, 0)
+    job.await_attempt(1)
+    assert not any(job.runs(rank, 0) for rank in range(4))
+    assert job.says("ranks of the launcher that it replaces may still run")
+    # The old one is turned away again and again, and waits no longer than it has said.
+    three.cluster.reconnect(job.other)
+    head, old = three.launchers[:2]
+    assert old.wait(30) == 75
+    assert job.errors[1].read_text().count("for it to come back") == 1
+    (tmp_path / "go").touch()
+    assert (head.wait(30), elsewhere.wait(30)) == (0, 0), job.errors[0].read_text()[-4000:]
 
 
 @pytest.mark.thorough

@@ -148,8 +148,8 @@ def _read_opened(name: bytes, pieces: Sequence[bytes], loop: Loop, recorder: Rec
             piece, *pieces = pieces
             try:
                 calling.feed(piece)
-            except HandshakeFailed as intruder:
-                recorder.lose(str(intruder))
+            except HandshakeFailed as failure:
+                recorder.lose(str(failure))
                 return
             assert len(calling._buffer) < frames.NONCE_BYTES + frames.PROOF_BYTES
         if calling.sealed is None:

@@ -384,6 +384,8 @@ FILES = [
     *("[passwords]\nroot = {}\n", 'password:\n  "{}"\n', "stringData:\n  a: {}\n"),
     *("passwords:\n  - a\n  - {}\nnext: 1", "secrets:\n  first: a\n  second: {}\nnext: 1"),
     *("requirepass {}", "masterauth {}", "--password\n  {}", "run --password\n    '{}'\n    --lr 1"),
+    "1 error for Config\nhub.token\n  Input should be x [type=y, input_value='{}', input_type=str]\n",
+    "api_key\n  Value error, no [type=value_error, input_value='{}', input_type=str]\n    For further",
     *("--token\n{}\n--lr\n1", "--token\r\n  {}\r\n", "  args:\n  - --token\n  - {}\n  - --lr\n"),
     *("- '--password'\n- '{}'", '    - "--api-key"\n    - "{}"\n'),
 ]

@@ -20,7 +20,8 @@ from launcher.guest import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS
 from launcher.machine.host import Host
-from launcher.options.reading import PET_PREFIX, Options, read_options
+from launcher.options.given import PET_PREFIX
+from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.planning.settings import apply_settings, choose_one, render_environ

@@ -33,7 +33,7 @@ import os, sys, time
 from launcher.core.model import Restarts, Route, Supervision
 from launcher.agent import observers
 from launcher.process.spawn import Child
-from launcher.agent.agent import Place, run_processes
+from launcher.agent.agent import NodePlace, run_processes
 
 def tell():
     with open({told!r} + ".new", "w") as file:
@@ -49,7 +49,7 @@ words = ("sh", "-c", {job!r})
 count = {count}
 children = [Child(rank, rank, words, dict(os.environ)) for rank in range(count)]
 watch = Supervision(routes=(Route(),) * count, restarts=Restarts(most={restarts}), grace_s=10.0)
-sys.exit(run_processes(children, watch, Place(), os.environ, checks=look))
+sys.exit(run_processes(children, watch, NodePlace(), os.environ, checks=look))
 """
 HANG = "time.sleep(1000)"
 UNTIL_LOOKED = (

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from launcher.failure.stderr import read_last_output
+from launcher.machine.process import list_pids, read_environ
+from tests.process import refusing
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, open_launcher
 
@@ -103,6 +105,48 @@ def test_sigterm_is_passed_on_without_proc() -> None:
     assert done.returncode == 5, done.stderr
     assert text.count("heard") == 2
     assert "watchdog" not in done.stderr
+
+
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
+UNSEEN = {
+    "no-proc": (*OWN_MOUNTS, "sh", "-c", 'umount -l /proc && "$@"', "sh"),
+    "proc-of-others": ("unshare", "--pid", "--fork", "--kill-child", "sh", "-c", '"$@"; exit $?', "sh"),
+    "no-prctl": (sys.executable, refusing.__file__, "1", "prctl"),
+}
+"""Where /proc shows no child of the launcher, or an orphan is no child of it."""
+LEAVES = """
+if [ ! "$LAUNCHER_ATTEMPT" ]; then
+    sleep 60 & echo $! > $D/new$RANK; mv $D/new$RANK $D/$RANK
+    until [ -e $D/0 ] && [ -e $D/1 ]; do sleep 0.02; done
+    [ $RANK = 1 ] && kill -9 $$
+    wait
+fi
+for pid in $(cat $D/0 $D/1); do
+    kill -0 $pid 2> /dev/null && ! grep -qs 'State:.Z' /proc/$pid/status && exit 9
+done
+sleep 60 & exit 0
+"""
+
+
+@pytest.mark.parametrize("kind", UNSEEN)
+def test_what_a_rank_leaves_in_its_group_ends_with_the_attempt(kind: str, tmp_path: Path) -> None:
+    """It never runs beside the next attempt or after the job, and the job has not succeeded."""
+    if "unshare" in UNSEEN[kind][0] and subprocess.run(["unshare", "--mount", "--pid", "true"]).returncode:
+        pytest.skip("no namespaces here")
+    flags = ("--nproc-per-node", "2", "--restarts", "1", "--grace", "3")
+    began = time.monotonic()
+    done = subprocess.run(
+        [*UNSEEN[kind], *LAUNCHER.split(), "run", *flags, "--", "sh", "-c", LEAVES],
+        env=clean_environ(D=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1 and "[left-running]" in done.stderr, done.stderr
+    assert time.monotonic() - began < 20
+    assert "internal launcher error" not in done.stderr
+    assert not [pid for pid in list_pids() if read_environ(pid).get("D") == str(tmp_path)]
 
 
 def test_a_launcher_inside_of_a_killed_launcher_leaves_nothing(tmp_path: Path) -> None:

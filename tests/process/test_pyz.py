@@ -306,6 +306,19 @@ def test_a_place_that_others_can_change_is_not_used(
     assert list(place.glob("launcher-*")) == [] and file.folder().is_dir()
 
 
+def test_root_makes_nothing_in_the_home_of_another_user(file: File, tmp_path: Path) -> None:
+    """As after ``sudo -E``: a .cache of root's would be closed to the user's own programs."""
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(0o755)
+    os.chown(theirs, OTHER, -1)
+    (tmp_path / "link").symlink_to(theirs)
+    for home in (theirs, tmp_path / "link"):
+        assert file.run("run", "--", "echo", "hi", HOME=str(home))[1] == "hi\n"
+    assert list(theirs.iterdir()) == []
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME", "TMPDIR"])
 def test_an_unmapped_user_is_not_trusted(file: File, tmp_path: Path, variable: str) -> None:

@@ -117,3 +117,27 @@ def test_no_more_descriptors_is_no_bug(limit: int) -> None:
     )
     assert done.returncode == 75 and "[cannot-start]" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "ulimit -n" in done.stderr
+
+
+RANK_OF_NOBODY = """
+import os, resource, sys
+from launcher.mpi import rank
+os.setresuid(65534, 65534, 65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+sys.exit(rank.main(["ab12", "--", "true"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the limit does not hold for root, which becomes another user")
+def test_no_process_for_a_rank_of_mpirun_is_no_bug() -> None:
+    """``ulimit -u``, or pids.max of the container."""
+    done = subprocess.run(
+        [sys.executable, "-c", RANK_OF_NOBODY],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 75 and "[cannot-start]" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "pids.max" in done.stderr

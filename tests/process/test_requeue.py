@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.requeue import LINE_BYTES
 from tests.process.starting import launch
 
 SCONTROL = """\
@@ -55,6 +56,19 @@ def test_the_bad_nodes_of_the_log_are_left_out(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert asked == ["requeue 7", "update JobId=7 ExcNodeList=node1,node2,node4,node5,node[8-9]"]
     assert "job 7 is queued again, without node1,node2,node4,node5,node[8-9]" in done.stderr
+
+
+def test_a_line_without_an_end_takes_no_time(tmp_path: Path) -> None:
+    """A rank may write anything, and what follows on such a line is its own."""
+    log = (
+        '"stream": "launcher"' * 200_000 + f"launcher: {SAID}$",
+        "x" * LINE_BYTES + f"launcher: {SAID}node1",
+        f"launcher: {SAID}node2",
+    )
+    (tmp_path / "log").write_text("\n".join(log) + "\n")
+    done, asked = ask(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert asked == ["requeue 7", "update JobId=7 ExcNodeList=node2"]
 
 
 def test_a_job_without_bad_nodes_or_a_log_is_queued_again(tmp_path: Path) -> None:

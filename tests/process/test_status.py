@@ -281,6 +281,36 @@ def test_debug_runs_no_program_of_another_user() -> None:
         other.communicate(b"\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_debug_runs_no_program_of_a_process_that_becomes_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's Python may become a set-user-ID program of root right after its path was read."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    program = folder / "sleep"
+    shutil.copy("/usr/bin/sleep", program)
+    program.chmod(0o4755)
+    code = f"import os; input(); os.execv({str(program)!r}, ['sleep', '60'])"
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", code], user=NOBODY, group=NOBODY, stdin=subprocess.PIPE, cwd="/"
+    ) as other:
+
+        def read_before_it_changes(path: str) -> str:
+            found = os.readlink(path)
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            wait_for(lambda: os.readlink(path) == str(program), "it runs another program")
+            return found
+
+        try:
+            monkeypatch.setattr("launcher.cli.status.read_link", read_before_it_changes)
+            with pytest.raises(Unavailable, match=f"user {NOBODY}"):
+                find_debugger(0, other.pid)
+        finally:
+            other.kill()
+            shutil.rmtree(folder)
+
+
 def test_debug_attaches_pdb_and_lets_go(tmp_path: Path) -> None:
     """The prompt sees the variables of the rank; after ``quit`` the rank goes on."""
     job = Asked(tmp_path, script=LOOPS, python=need_python(14))
@@ -632,6 +662,62 @@ def test_sockets_of_another_user_do_not_hide_a_job(job: Asked, kind: str) -> Non
                 assert (done.returncode, done.stderr) == (0, "") and says in done.stdout, done.stdout
         finally:
             other.stdin.close()
+
+
+UNIX_LIST = """\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 101 /tmp/a
+b c d OTHER e f g /launcher_00000000000000aa/status
+0000000000000000: 00000002 00000000 00010000 0001 01 102 /tmp/launcher_00000000000000bb/status
+0000000000000000: 00000003 00000000 00000000 0001 03 103 /tmp/launcher_00000000000000bb/status
+"""
+
+
+def test_a_socket_whose_name_has_two_lines_does_not_hide_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lists the names of sockets as they are, line ends included."""
+    (tmp_path / "unix").write_text(UNIX_LIST)
+    monkeypatch.setattr(client, "LISTED", str(tmp_path / "unix"))
+    assert client.find_paths({"TMPDIR": str(tmp_path)}) == ["/tmp/launcher_00000000000000bb/status"]
+
+
+LINKED = """
+import os, socket, sys
+folder, target = sys.argv[1:]
+os.mkdir(folder)
+here = socket.socket(socket.AF_UNIX)
+here.bind(folder + "/NAME")
+here.listen()
+os.unlink(folder + "/NAME")
+os.symlink(target, folder + "/NAME")
+print("up", flush=True)
+input()
+""".replace("NAME", SOCKET_NAME)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_link_of_another_user_to_a_job_is_no_second_job(job: Asked) -> None:
+    """The kernel lists the socket that was there before the link; two equal jobs could not be told apart."""
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    os.chown(place, NOBODY, NOBODY)
+    line = ["/usr/bin/python3", "-I", "-c", LINKED, f"{place}/launcher_00000000000000aa", job.path]
+    with subprocess.Popen(
+        line,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=(),
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"up\n"
+            launchers, others = client.find_launchers({})
+            assert client.choose(launchers, others, str(job.launcher.pid)).path == job.path
+        finally:
+            other.kill()
+            shutil.rmtree(place)
 
 
 ENDLESS = """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.events.exporter import MEMORY_BYTES
 from launcher.process.descendants import find_children
 from tests.process.looking import wait_for
 from tests.process.otlp import Receiver, receive
@@ -189,6 +190,30 @@ def test_an_endpoint_that_never_answers_costs_a_limited_time() -> None:
         lasted = time.monotonic() - began
     assert done.returncode == 9 and 5 <= lasted < 15
     assert len([line for line in done.stderr.splitlines() if "traces" in line]) == 1, done.stderr
+
+
+def test_an_endpoint_that_answers_without_end_takes_no_memory() -> None:
+    """The SDK reads a whole answer: its process has a limit, the job goes on, and it is said once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        job = open_launcher(*TWO, "--", "sleep", "600", environ=variables)
+        caller = server.accept()[0]
+        caller.sendall(b"HTTP/1.1 400 No\r\n\r\n")
+        sent = 0
+        try:
+            while sent < 2 * MEMORY_BYTES:
+                sent += caller.send(bytes(1 << 20))
+        except OSError:
+            pass  # it has hung up
+        assert sent < 2 * MEMORY_BYTES
+    assert job.stderr is not None and "no traces so far: " in job.stderr.readline()
+    assert job.poll() is None
+    job.terminate()
+    job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == 143
 
 
 def test_headers_are_secrets(receiver: Receiver, tmp_path: Path) -> None:

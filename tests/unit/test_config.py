@@ -16,7 +16,8 @@ from launcher.core.model import Plan
 from launcher.machine.host import Host
 from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
-from launcher.options.reading import CONFIG, ETC, NEAR, Options, read_options
+from launcher.options.given import CONFIG, ETC, NEAR
+from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
@@ -47,6 +48,7 @@ def refuse(text: str) -> str:
     "text",
     [
         "grace=60\nlog_dir=/logs/a b\nprogress=false",
+        "\ufeffgrace=60\nlog_dir=/logs/a b\nprogress=false",
         "[launcher]\n\n  grace = 60.0  \nlog-dir = /logs/a b # here\nprogress = 0",
         '; old\n# grace = 5\ngrace = "60"\nlog-dir = "/logs/a b" # here\nprogress = FALSE\r\n',
         "grace = '60'\t# s\nlog_dir = '/logs/a b'\nprogress\t=\tfalse",

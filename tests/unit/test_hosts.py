@@ -61,7 +61,7 @@ def test_the_place_in_the_list_is_the_node_rank(hosts: str, node: Node, index: i
         *("a\nb\n", "# nodes\na slots=4\nb slots=4\n\n", "a:4\nb:4\n", "a 4\nb 4 # last\n"),
         *("a  slots=4 max_slots=8\nb slots=4", "a\tslots=4\nb\t4\n"),
         *("a slots = 4\nb max_slots=8 slots= 4\n", "a cpu=4\nb count=4\n", "a:4 binding=core:1\nb:4\n"),
-        "a:4:mlx5_0\nb:4:mlx5_1\n",
+        *("a:4:mlx5_0\nb:4:mlx5_1\n", "\ufeffa\r\nb\r\n"),
     ],
 )
 def test_hostfiles_of_any_mpirun(text: str, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from launcher.cli.entry import main
-from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
+from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady, Unavailable, UsageError
 from launcher.core.model import Fleet, NodeCommand, Plan
 from launcher.engines.mpirun import FOLDER, JOB, WRAPPER
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.machine.host import Host
+from launcher.mpi.start import write_files
 from launcher.options.parser import read_run
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
@@ -382,6 +383,13 @@ def test_nodes_that_nothing_names() -> None:
     """A number of nodes is no list: mpirun needs names."""
     code, what, fix = refusal(node(), nnodes="2", node_rank="0", master_addr="10.0.0.4")
     assert code == "no-hosts" and "2 nodes" in what and "--hosts" in fix
+
+
+def test_a_full_disk_is_no_bug(tmp_path: Path) -> None:
+    """The files that mpirun reads cannot be written: status 75, as without a folder for them."""
+    starter = NodeCommand("mpirun", (), files=((f"{FOLDER}/hosts", "node0\n"),))
+    with pytest.raises(NotReady, match=r"\[no-folder\] no folder for the files of the job: "):
+        write_files(starter, str(tmp_path / "gone"))
 
 
 def test_no_mpirun() -> None:

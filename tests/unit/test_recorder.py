@@ -401,10 +401,10 @@ def test_a_thousand_ranks_are_judged_at_once() -> None:
     stuck, absent = make_dump([*DONE, waiting(1412)], groups), make_dump(DONE, groups)
     record, missing = read_rank(0, as_pickle(stuck), NOW_NS), read_rank(0, as_pickle(absent), NOW_NS)
     records = [RankRecord(rank, "nccl", (missing if rank == 777 else record).groups) for rank in range(1000)]
-    started = time.perf_counter()
+    started = time.thread_time()
     (found,) = conclude(records, 1000)
     assert found.ranks == (777,)
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 # --- what is hostile
@@ -426,9 +426,9 @@ def test_a_nested_value_is_not_written_out() -> None:
     nested: list[object] = ["x"]
     for _ in range(40):
         nested = [nested, nested]
-    began = time.perf_counter()
+    began = time.thread_time()
     record = read_rank(3, as_pickle({"entries": [{"pg_id": nested}]}), NOW_NS)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     assert record.groups[0].name == ""
 
 
@@ -462,6 +462,6 @@ def test_conclusions_about_eight_thousand_ranks_take_no_time() -> None:
         )
         for rank in range(8192)
     ]
-    began = time.perf_counter()
+    began = time.thread_time()
     conclude(records, 8192)
-    assert time.perf_counter() - began < 3
+    assert time.thread_time() - began < 3

@@ -297,9 +297,9 @@ def test_why_py_spy_refused_is_one_line(error: str, expected: str) -> None:
 )
 def test_what_a_rank_itself_has_written_takes_no_time(text: str) -> None:
     """A file for stacks has at most 1 MiB of anything."""
-    began = time.perf_counter()
+    began = time.thread_time()
     threads = parse_faulthandler(text)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     assert len(threads) <= 101
     assert all(len(thread.frames) <= 101 for thread in threads)
 

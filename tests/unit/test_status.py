@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
+from launcher.cli.status import render_launchers
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.cluster.settings import Shape
+from launcher.control import client
 from launcher.control.node import RANKS_MAX, limit_ranks
 from launcher.control.render import render_text as render_stacks
 from launcher.control.table import (
@@ -437,6 +440,25 @@ def ask_for(
     questions = Questions(channel, lambda: own, told.append, lambda: server)
     questions.ask("exec", {"argv": ("true",), "limit_s": 1.0, "nodes": nodes}, taken.append)
     return told, taken, questions.handlers[Ask]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), float("nan"), float("inf"), True, "x", None, [1], {}],
+    ids=["huge", "tiny", "nan", "inf", "true", "text", "null", "list", "object"],
+)
+def test_what_a_launcher_of_another_user_says_of_itself_hides_no_job(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root asks all users' launchers: whatever one answers, the others are listed, and ours first."""
+    own = client.Launcher("/ours", {"pid": 9, "run": "a1", "elapsed_s": 2.0}, os.geteuid())
+    names = ("pid", "run", "elapsed_s", "node_rank", "host", "command")
+    other = client.Launcher("/theirs", dict.fromkeys(names, value), os.geteuid() + 1)
+    monkeypatch.setattr(client, "_identify", lambda paths: ([other, own], 0))
+    launchers, others = client.find_launchers({})
+    assert launchers == [own, other]
+    assert client.choose(launchers, others, "9") is own
+    assert "a1" in render_launchers(launchers)
 
 
 @pytest.mark.parametrize("nodes", [(), (0,), (0, 1)])

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from launcher.core.frozen import replace
 from launcher.core.ranks import name_ranks
+from launcher.failure.arbiter import LEFT, STALLED, UNMET, UNPROVEN
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters
 from launcher.failure.model import Cause, ProcessExit, Verdict
-from launcher.failure.reason import LEFT, STALLED, UNMET, UNPROVEN, Reason
+from launcher.failure.reason import Reason
 from launcher.failure.record import render_json
 from launcher.failure.report import SCREEN_LINES, render_text
 from launcher.failure.verdict import describe_end, make_verdict

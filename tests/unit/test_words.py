@@ -22,8 +22,6 @@ NOT_NAMES = (
 """Words that are in no name of a module, class, function or variable; py-spy is a program."""
 ONCE = ("Agent", "Event", "Job", "Place")
 """Names of classes that mean one thing."""
-LEFT = {"_parting", "PARTING_MAX", "Place", "intruder", "with_whom"}
-"""Names that are to be changed."""
 BANNED = re.compile(rf"\b({'|'.join(NOT.split())})\b", re.IGNORECASE)
 PERSON = re.compile(r"\b(users?|persons?|people|readers?|authors?|engineers?|a user of \w+)\b", re.IGNORECASE)
 
@@ -89,7 +87,7 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def test_every_name_belongs() -> None:
-    assert [(where, name) for where, name in names() if name not in LEFT and bad_words(name)] == []
+    assert [(where, name) for where, name in names() if bad_words(name)] == []
 
 
 @pytest.mark.parametrize(
@@ -104,4 +102,4 @@ def test_names_are_split_into_words(name: str, count: int) -> None:
 def test_a_name_of_a_class_means_one_thing(name: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in Path(ROOT, "launcher").rglob("*.py")]
     count = sum(len(re.findall(rf"^class {name}\b", text, re.MULTILINE)) for text in texts)
-    assert 1 <= count <= 1 + (name in LEFT)
+    assert count == 1

@@ -121,8 +121,10 @@ def use(place, trusted, is_last=False):
     Raises:
         OSError: The place cannot be used.
     """
-    if os.path.basename(place) == ".cache" and not os.path.isdir(place):
-        os.mkdir(place, 0o700)
+    above, name = os.path.split(place)
+    above = os.path.realpath(above)
+    if name == ".cache" and not os.path.isdir(place) and is_safe(above, trusted):
+        os.mkdir(os.path.join(above, name), 0o700)
     place = os.path.realpath(place)  # a link cannot be changed between this look and the use
     if not is_safe(place, trusted):
         raise OSError(errno.EPERM, "other users can change it")
