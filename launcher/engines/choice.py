@@ -249,15 +249,16 @@ def refuse_framework(engine: str, options: Options) -> None:
     Raises:
         UsageError: That framework would lack its servers, or its processes their ranks or roles.
     """
-    named, asked = options.get("framework"), options.origins("engine") if engine == TORCHRUN else []
+    named = options.get("framework")
     alien = ("horovod",) if options.text("engine") == engine == TORCHRUN else NOT_TORCH
     is_alien = named is not None and named.is_typed and named.value in alien and engine not in OF_MPI
-    origins = options.origins(*ROLE_FLAGS) or options.origins(*(["framework"] if is_alien else []))
-    if not origins:
+    refused = options.origins(*ROLE_FLAGS, *(["framework"] if is_alien else []))
+    if not refused:
         return
-    what = f"{origins[0]}: {engine} starts the processes, and does not provide what that needs"
+    what = f"{refused[0]}: {engine} starts the processes, and does not provide what that needs"
+    asked = options.origins("engine") if engine == TORCHRUN else []
     other = asked[0] if asked else f"what calls for {engine}"
-    fix = f"leave out {other} (the launcher starts the processes then), or {origins[0]}"
+    fix = f"leave out {other} (the launcher starts the processes then), or {refused[0]}"
     raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 

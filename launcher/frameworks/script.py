@@ -75,12 +75,7 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
     Python is such a command line, too, and a console script of pip means the module that it calls.
     """
     if argv and not is_python(argv[0]) and not host.is_recorded():
-        path = find_program(argv[0], environ) or ""
-        python = read_python(path)
-        called = read_entry_point(host.read_text(path) or "") if python else ""
-        is_found = called and _find_file(called, (), python[0], environ, host)
-        found = (python[0], "-m", called) if is_found else (*python, path)
-        argv = (*found, *argv[1:]) if python else ()
+        argv = _open_program(argv, environ, host)
     if not argv or not is_python(argv[0]):
         return Script()
     argv = part_module(argv)
@@ -99,6 +94,16 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
         return Script()
     folders = _list_near(near or os.path.dirname(path) or ".", flags, environ)
     return _make(path, host.read_text(os.path.abspath(path)) or "", module, folders)
+
+
+def _open_program(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> tuple[str, ...]:
+    """Return the command line of the Python that a program's ``#!`` names; empty if it names none."""
+    path = find_program(argv[0], environ) or ""
+    python = read_python(path)
+    called = read_entry_point(host.read_text(path) or "") if python else ""
+    if called and _find_file(called, (), python[0], environ, host):
+        return (python[0], "-m", called, *argv[1:])
+    return (*python, path, *argv[1:]) if python else ()
 
 
 def read_entry_point(text: str) -> str:

@@ -10,7 +10,6 @@ from launcher.core.environ import shorten
 from launcher.core.model import Fact, NodeCommand
 from launcher.engines import MPIRUN, PROCESS, TORCHRUN
 from launcher.frameworks.script import note_framework
-from launcher.frameworks.worlds import check_worlds
 from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import RESTART_RULES, find_unknown, list_working
 
@@ -91,7 +90,10 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
     Raises:
         LauncherError: Each process or node would certainly be a job of its own.
     """
-    check_worlds(case)
+    if case.script.modules:
+        from launcher.frameworks.worlds import check_worlds
+
+        check_worlds(case)
     unheard = [note for note in network if note.startswith(VERIFY)]
     return (
         *case.options.files.warnings,
