@@ -86,13 +86,14 @@ def read_fronts() -> dict[str, list[Front]]:
 def find_front(argv: Sequence[str]) -> Fronted:
     """Return a command line with the number of words in front of its command."""
     found = Fronted(part_module(tuple(argv)) if argv else ())
-    further: Fronted | None = found
-    while further and further.argv and further.kind != SCRIPT:
-        found = further
+    while found.argv and found.kind != SCRIPT:
         word = found.argv[found.count]
         rows = read_fronts().get("-m" if is_python(word) else name_program(word), ())
         further = next(filter(None, (_pass(found, row) for row in rows)), None)
-    return further or found
+        if further is None:
+            break
+        found = further
+    return found
 
 
 def _pass(found: Fronted, front: Front) -> Fronted | None:
