@@ -19,6 +19,8 @@ PYTHONS = {
     "cli/status.py": "pdb in a rank, by the rank's own Python",
     "agent/template.py": "the user's own command line, with -c in place of the script",
     "command/line.py": "the user's command: -m NAME",
+    "command/launchers.py": "what a launcher starts in each process, to read it",
+    "command/words.py": "the user's command: -m and NAME as separate words",
     "frameworks/script.py": "what a console script stands for: reads its module, starts nothing",
     "engines/mpirun.py": "a rank's wrapper: -I, with the packages that choose the Python of a script",
     "engines/torchrun.py": "torch's agent with --run-path: the user's script, inside of it",
