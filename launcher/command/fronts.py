@@ -61,8 +61,7 @@ class Fronted:
     @property
     def runs_next(self) -> bool:
         """Whether the last front itself runs the command as a script, by a Python of its own."""
-        is_script = self.argv[self.count].endswith(".py")
-        return self.kind == SCRIPT or (self.kind == PROJECT and is_script)
+        return self.kind == SCRIPT or (self.kind == PROJECT and self.argv[self.count].endswith(".py"))
 
 
 def look_behind(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:

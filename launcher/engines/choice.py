@@ -95,11 +95,10 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     own = _find_launcher(argv, environ)
     if own is None:
         return Request(argv, options, starter=_name_starter(options))
-    name = own.name
     if asked in (TORCHRUN, MPIRUN):
-        raise UsageError(_two_launchers(options, name))
+        raise UsageError(_two_launchers(options, own.name))
     facts, notes = read_facts(own)
-    return Request(argv, options.with_inner(facts), own, f"the command is {name}", tuple(notes))
+    return Request(argv, options.with_inner(facts), own, f"the command is {own.name}", tuple(notes))
 
 
 def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command | None:

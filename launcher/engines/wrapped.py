@@ -45,7 +45,6 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
         UsageError: It starts the processes of all nodes from each node, starts them without ranks, or counts
             other processes than the job's.
     """
-    head = own.head
     told = _tell(job, own)
     rank = job.allocation.node_rank
     if rank is not None and not own.starts_job and not job.allocation.ranks_at_start:
@@ -55,7 +54,7 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
     ]
     return NodeCommand(
         engine=own.name,
-        argv=(*job.argv[:head], *told.flags, *job.argv[head:]),
+        argv=(*job.argv[: own.head], *told.flags, *job.argv[own.head :]),
         settings=(*settings, *(plan_settings(job) if own.has_agent else ())),
         unset=tuple(sorted(_plan_unset(job.environ, own))),
         files=told.files,
