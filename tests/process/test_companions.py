@@ -17,7 +17,7 @@ SUPERVISE = """
     import json, os, sys
     from launcher.core.model import Route, Supervision
     from launcher.process.spawn import Child
-    from launcher.agent.agent import Place, run_processes
+    from launcher.agent.agent import NodePlace, run_processes
 
     asked = json.loads(sys.argv[1])
     beside = []
@@ -28,7 +28,7 @@ SUPERVISE = """
     ranks = [Child(n, n, argv, os.environ) for n, argv in enumerate(asked["ranks"])]
     routes = tuple(Route() for _ in ranks)
     watch = Supervision(grace_s=asked["grace"], routes=routes, prefix=True, failure_file=asked["record"])
-    sys.exit(run_processes([*beside, *ranks], watch, Place(0, len(ranks)), os.environ))
+    sys.exit(run_processes([*beside, *ranks], watch, NodePlace(0, len(ranks)), os.environ))
 """
 STAYS = "trap 'exit 0' TERM; echo here; while :; do sleep 0.02; done"
 STUBBORN = "trap '' TERM; echo $$ > {pid}; while :; do sleep 0.02; done"
