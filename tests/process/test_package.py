@@ -182,3 +182,12 @@ def check_share(folder: Path) -> None:
             "_shtab_launcher launcher; echo ${COMPREPLY[@]}"
         )
         assert call("bash", "-c", script, cwd=folder) == f"{completed}\n"
+
+
+def test_the_context_of_an_image_has_what_its_install_script_copies() -> None:
+    """Images are built by the thorough suite only."""
+    kept = {line[1:].rstrip("/") for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    copied = re.search(r"cp -R (.+) \"", (ROOT / "docker/install.sh").read_text())
+    assert copied is not None
+    words = [word for word in copied[1].split() if word not in kept]
+    assert words == ["tools"] and {"tools/parsers.py", "tools/render_cli.py"} < kept
