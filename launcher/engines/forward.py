@@ -41,7 +41,7 @@ OF_A_NODE = frozenset(
         *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "TF_CONFIG"),
         *("VC_TASK_INDEX", "VK_TASK_INDEX"),
         *(row.index for row in NODES),
-        *(row.node_rank for row in PLATFORMS.values()),
+        *(row.index for row in PLATFORMS.values()),
         *("LAUNCHER_ENGINE", "LAUNCHER_LAUNCHED", "LAUNCHER_NODE_RANK"),
         "OMPI_MCA_mca_base_env_list",  # Open MPI 4 refuses it together with -x
     )

@@ -183,7 +183,7 @@ class Ledger:
             word if word.startswith("--") or word.isupper() else f"the {fact.value}"
             for fact, word in zip(facts, names, strict=True)
         ]
-        fix = f"correct {' or '.join(named)}"
+        fix = f"correct {' or '.join(dict.fromkeys(named))}"
         typed = all(origin.startswith("--") for origin in origins)
         return fix if typed else f"{fix}, or unset the wrong one"
 
