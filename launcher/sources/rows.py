@@ -52,8 +52,8 @@ def read(reader: Reader) -> None:
     elif names.role and (reader.text(names.role) or "worker").lower() != "worker":
         reader.sign(names.role, f"only workers have ranks: start the launcher there, or {FIX}")
     else:
-        count = _claim_nodes(reader, names)
-        if count is None and not reader.has(names.hosts):
+        _claim_nodes(reader, names)
+        if not reader.has(names.count) and not reader.has(names.hosts):
             name = next(name for name in (names.index, names.role, names.master) if reader.has(name))
             reader.sign(name, f"pass {names.count} into the container too, or {FIX}")
 
