@@ -205,10 +205,6 @@ class Ledger:
         for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
             yield from (c for c in self.about(fact) if isinstance(c.value, int) and c.value > alone)
 
-    def list_given(self) -> list[Claim]:
-        """Return the claims of sources on facts of identity."""
-        return [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]
-
     def _why(self, winner: Claim, loser: Claim) -> str:
         if winner.value == loser.value:
             return "agrees"
@@ -321,14 +317,3 @@ def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
             found.append(item.source)
             world = next((value for value in worlds if value is not None), None)
     return tuple(found)
-
-
-def name_fact(fact: Fact) -> str:
-    """Return a fact with its article, as people call it: ``a node rank``."""
-    names = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
-    return f"a {names.get(fact) or fact.value.replace('_', ' ')}"
-
-
-def say_needs(origins: Sequence[str]) -> str:
-    """Return the start of a sentence about what a job lacks: ``--nnodes 2 needs``."""
-    return f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"

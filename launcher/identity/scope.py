@@ -21,7 +21,7 @@ from launcher.core.model import (
     Trust,
 )
 from launcher.identity.ledger import DEFAULTS, RULE, STARTED, Ledger, derive
-from launcher.identity.topology import find_node
+from launcher.identity.topology import list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -307,5 +307,5 @@ def _fits(ledger: Ledger, size: int, nodes: int) -> bool:
     rank, local, node = map(ledger.number, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK))
     if rank is None or local is None:
         return True
-    places = [place for place in find_node(rank, local, size, nodes) if place is not None]
+    places = list_places(rank, local, size, nodes)
     return local < size and (node in places if node is not None else bool(places))

@@ -66,13 +66,12 @@ def is_by_domain(rank: int, local_rank: int, local_size: int) -> bool:
     return False
 
 
-def find_node(rank: int, local_rank: int, local_size: int, node_count: int) -> tuple[int | None, int | None]:
-    """Return the node of a rank in a job whose nodes all run ``local_size`` processes.
+def list_places(rank: int, local_rank: int, local_size: int, node_count: int) -> list[int]:
+    """Return the nodes that can have a rank in a job whose nodes all run ``local_size`` processes.
 
-    Returns:
-        The node for placement in blocks (node by node), and that for cyclic placement (one rank per node in
-        turn). None instead of a node if the local rank excludes that placement.
+    It is the node of placement in blocks (node by node), and that of cyclic placement (one rank per node in
+    turn), unless the local rank excludes it.
     """
     block, place = divmod(rank, local_size)
     turn, node = divmod(rank, node_count)
-    return block if place == local_rank else None, node if turn == local_rank else None
+    return list(dict.fromkeys([block] * (place == local_rank) + [node] * (turn == local_rank)))
