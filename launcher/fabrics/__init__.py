@@ -1,24 +1,28 @@
-"""Table of the fabrics, and the choice of the one over which the nodes talk.
+"""Table of the fabrics, and the choice of the one over which the nodes talk (`plan_node`).
 
 A fabric's ``find`` says whether it is here, and why or why not. Its ``plan`` gives the settings that it
-needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts`.
+needs, each with a reason. Both are pure over `launcher.fabrics.facts.Facts`.
 """
 
 from __future__ import annotations
 
+from launcher.core.environ import is_loopback
 from launcher.core.errors import HardwareMissing, Problem
-from launcher.core.frozen import frozen
-from launcher.core.model import Network, Policy, Proof, Setting
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import Allocation, Network, Policy, Proof, Scope, Setting
 from launcher.fabrics import plugins, sockets, verbs
-from launcher.fabrics.facts import Found, Wish, name_ports
+from launcher.fabrics.facts import Found, Wish, name_ports, read_facts, read_variables
 from launcher.fabrics.topology_file import WORD, find_switches, render_topology
-from launcher.fabrics.variables import find_exclusion
+from launcher.fabrics.variables import TITLES, describe_interfaces, find_exclusion, find_faults
+from launcher.machine.infiniband import read_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from launcher.fabrics.facts import Facts
+    from launcher.machine.host import Host
+    from launcher.options.reading import Options
 
     Planned = Iterable[tuple[str, str, str]]
     """(name, value, reason) of each setting."""
@@ -26,23 +30,25 @@ if TYPE_CHECKING:
 
 @frozen
 class Row:
-    """A fabric: its name for users, its title, whether it is here, and the settings that it needs."""
+    """A fabric: its name for users, whether it is here, and the settings that it needs."""
 
     name: str
-    title: str
     find: Callable[[Facts], Found]
     plan: Callable[[Facts, Found, Wish], Planned]
 
 
 FABRICS = (
-    Row("ib", "InfiniBand", verbs.find_infiniband, verbs.plan_infiniband),
-    Row("efa", "EFA", plugins.find_efa, plugins.plan_efa),
-    Row("gcp", "GPUDirect-TCPX", plugins.find_gcp, plugins.plan_gcp),
-    Row("roce", "RoCE", verbs.find_roce, verbs.plan_roce),
-    Row("tcp", "TCP", sockets.find_tcp, sockets.plan_tcp),
+    Row("ib", verbs.find_infiniband, verbs.plan_infiniband),
+    Row("efa", plugins.find_efa, plugins.plan_efa),
+    Row("gcp", plugins.find_gcp, plugins.plan_gcp),
+    Row("roce", verbs.find_roce, verbs.plan_roce),
+    Row("tcp", sockets.find_tcp, sockets.plan_tcp),
 )
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
+DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
+"""Settings of NCCL's log. ENV logs the variables that keep NCCL from a network: those the user must fix."""
 NAMES = tuple(row.name for row in FABRICS)
 
 
@@ -104,7 +110,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
             *kept,
             unlike,
         ),
-        f"{exclusion}: NCCL will not use {row.title}" if exclusion else "",
+        f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else "",
     )
     return Fabric(network, settings, tuple(filter(None, notes)))
 
@@ -116,8 +122,7 @@ def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -
     reason = reason or find_exclusion(facts.told, asked, wanted.ports)
     if reason:
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
-        title = next(row.title for row in FABRICS if row.name == asked)
-        what = f"{origin}, but no {title} can be used: {reason}"
+        what = f"{origin}, but no {TITLES[asked]} can be used: {reason}"
         raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
 
 
@@ -143,9 +148,9 @@ def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...]
 def _describe_losers(found: dict[str, Found], name: str) -> list[str]:
     """Return why existing hardware is not used, a note for each fabric."""
     return [
-        f"not {row.title}: {found[row.name].why}"
-        for row in FABRICS
-        if row.name != name and found[row.name].has_hardware and not found[row.name].is_here
+        f"not {TITLES[other]}: {found[other].why}"
+        for other in NAMES
+        if other != name and found[other].has_hardware and not found[other].is_here
     ]
 
 
@@ -154,3 +159,88 @@ def _describe_plugins(facts: Facts) -> list[str]:
     others = [path for path in facts.plugins if path != loaded and "libnccl-net" not in path]
     notes = [f"NCCL would load the net plugin {loaded}"] if loaded else []
     return notes + ([f"found beside NCCL: {', '.join(others)}"] if others else [])
+
+
+def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> Fabric:
+    """Return how this node talks to the other nodes of a job.
+
+    Azure's metadata service may be asked once per node, but never by each process of a node.
+
+    Raises:
+        HardwareMissing: The fabric that was asked for is not here.
+    """
+    facts = read_facts(
+        host,
+        environ,
+        hosts=allocation.hosts,
+        node_rank=allocation.node_rank,
+        master_addr=allocation.master_addr,
+        ask=allocation.scope is Scope.NODE,
+    )
+    wish = read_wish(options)
+    fabric = plan_fabric(facts, wish)
+    known = facts.ports or facts.interfaces  # a recorded machine may have neither
+    network = fabric.network
+    notes = [f"fabric {network.fabric}: {network.why}", *fabric.notes] if known else []
+    if facts.interface is None and known:
+        notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
+    notes += map(str, find_faults(facts, spans_nodes=not is_loopback(allocation.master_addr)))
+    proof, why_not = None, ""
+    if options.switch("verify_fabric"):
+        proof, why_not = plan_proof(facts, network, wish.required_origin if wish.required else "")
+    notes += [f"--verify-fabric: {why_not}"] if why_not else []
+    return replace(fabric, notes=tuple(notes), proof=proof)
+
+
+def judge_variables(host: Host, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notes on the network variables of a job on one node."""
+    facts = read_variables(host, environ, read_ports(host, tables=False))
+    return tuple(map(str, find_faults(facts, spans_nodes=False)))
+
+
+def explain_network(host: Host, environ: Mapping[str, str], library: str) -> tuple[str, str, str]:
+    """Return what is wrong with a library's variables of a process, the fix, and this node's interfaces.
+
+    The first two are empty if nothing is wrong.
+    """
+    spans = environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE")
+    facts = read_variables(host, environ, read_ports(host, tables=False))
+    faults = find_faults(facts, spans_nodes=spans and not is_loopback(environ.get("MASTER_ADDR", "")))
+    faults = tuple(fault for fault in faults if fault.name.startswith(library.upper()))
+    whats = "; ".join(f"{fault.name}={fault.value!r}: {fault.what}" for fault in faults)
+    fixes = "; ".join(fault.fix for fault in faults)
+    return whats, fixes, describe_interfaces(facts.interfaces)
+
+
+def read_wish(options: Options) -> Wish:
+    """Return the fabric that the user forces, and the one that the user requires."""
+    forced, required = options.get("fabric"), options.get("require_fabric")
+    name = options.text("fabric", "auto")
+    return Wish(
+        forced="" if name == "auto" else name,
+        forced_origin=forced.origin if forced else "",
+        required=options.text("require_fabric"),
+        required_origin=required.origin if required else "",
+    )
+
+
+def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | None, str]:
+    """Return what NCCL's log is compared with, or why it cannot be compared.
+
+    NCCL writes its debug output to a file of ours. A user who has set one of the three variables wants that
+    output elsewhere, or not at all: then we keep these values, and a note says that nothing is compared.
+
+    Args:
+        facts: Facts about this node: the user's variables, and NCCL's files.
+        network: The planned network.
+        required: The flag that makes another network fatal; empty for none.
+
+    Source:
+        NCCL "Environment Variables" (NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE) and src/debug.cc.
+    """
+    theirs = [name for name in (DEBUG, FILE, SUBSYSTEMS) if facts.told(name)]
+    if not theirs:
+        return Proof(network, SETTINGS, required), ""
+    said = ", ".join(f"{name}={facts.told(name)}" for name in theirs)
+    fix = "unset it, or look for NET/ in that output"
+    return None, f"keeping {said}: {network.fabric} is not verified ({fix})"
