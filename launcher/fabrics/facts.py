@@ -33,12 +33,8 @@ ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """The fix for hardware that is not there."""
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 OFI_FOLDERS = (
-    *(
-        "/opt/amazon/ofi-nccl/lib",
-        "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
-        "/opt/amazon/aws-ofi-nccl/lib",
-    ),
-    *("/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
+    *("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"),
+    *("/opt/amazon/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
 )
 """Folders in which AWS's installers and images put the plugin."""
 CONF_FILE = "NCCL_CONF_FILE"
@@ -253,7 +249,7 @@ def read_facts(
         has_topologyd=bool(host.list_folder(TOPOLOGYD)),
         mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,
-        **_read_of_kind(host, vm),
+        **(_read_of_kind(host, vm, vm.kind) if vm and vm.kind else {}),
         **(_read_of_several(host) if len(ports) > 1 else {}),
     )
 
@@ -271,16 +267,13 @@ def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, m
     return ask_vm(host) if told is None and asks else told
 
 
-def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
+def _read_of_kind(host: Host, vm: Vm, kind: VmKind) -> dict[str, Any]:
     """Return the facts that matter only on certain kinds of VMs; they are not read on others."""
-    kind = vm.kind if vm else None
     topologies = read_topologies(host, vm)
     return {
         "topologies": topologies,
-        "gpus": read_gpus(host, name_gpus=False)
-        if topologies or (kind is not None and kind.switches)
-        else (),
-        "has_imex": kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
+        "gpus": read_gpus(host, name_gpus=False) if topologies or kind.switches else (),
+        "has_imex": kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
     }
 
 
@@ -375,24 +368,13 @@ def parse_conf(text: str) -> list[tuple[str, str]]:
 def read_topologies(host: Host, vm: Vm | None) -> tuple[TopologyFile, ...]:
     """Return the existing topology and graph files for the family of a VM, in the order of folders."""
     family = vm.kind.family if vm and vm.kind else ""
-    texts = [(path, host.read_text(path)) for path in _topology_paths(host, family)] if family else []
+    kinds = ("topo.xml", "graph.xml")
+    names = [f"{family}{between}{kind}" for between in "-/" for kind in kinds] if family else []
+    paths = [f"{folder}/{name}" for folder in TOPOLOGY_FOLDERS for name in names]
+    texts = [(path, host.read_text(path)) for path in paths]
     return tuple(TopologyFile(path, parse_bus_ids(text)) for path, text in texts if text)
-
-
-def _topology_paths(host: Host, family: str) -> list[str]:
-    paths = []
-    for folder in TOPOLOGY_FOLDERS:
-        names = host.list_folder(folder)
-        paths += [
-            f"{folder}/{name}" for name in names if name in (f"{family}-topo.xml", f"{family}-graph.xml")
-        ]
-        if family in names:
-            inner = host.list_folder(f"{folder}/{family}")
-            paths += [f"{folder}/{family}/{name}" for name in inner if name in ("topo.xml", "graph.xml")]
-    return paths
 
 
 def parse_bus_ids(text: str) -> frozenset[str]:
     """Return the PCI addresses in a topology file, in lower case."""
-    parts = text.lower().split('busid="')[1:]
-    return frozenset(part.partition('"')[0] for part in parts)
+    return frozenset(part.partition('"')[0] for part in text.lower().split('busid="')[1:])

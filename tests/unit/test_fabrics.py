@@ -677,8 +677,8 @@ def test_a_job_of_several_nodes_gets_the_settings(tmp_path: Path) -> None:
 
 def test_a_job_on_one_node_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the order of several GPUs is fixed; a process of this launcher has everything already."""
-    for module in ("facts", "node"):
-        monkeypatch.delattr(f"launcher.fabrics.{module}.read_ports")
+    for module in ("fabrics.facts", "fabrics"):
+        monkeypatch.delattr(f"launcher.{module}.read_ports")
     write_gpus(tmp_path, V5_GPUS)
     found = settings(Machine(str(tmp_path)), {"LAUNCHER_NNODES": "1"})
     assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
