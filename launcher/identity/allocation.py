@@ -265,7 +265,8 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     *names, last = map(_name_fact, facts)
     needs = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
     what = f"{needs} {', '.join(names)}{' and ' if names else ''}{last}"
-    left = ", ".join(sorted({name_only(claim.origin) for claim in given if claim.source == DEFAULTS}))
+    by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
+    left = ", ".join(sorted({name_only(claim.origin) for claim in by_hand}))
     if not names:
         fix = FIXES[facts[0]] + (f"; or unset {left} for a single node" if left else "")
     else:

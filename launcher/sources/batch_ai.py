@@ -28,12 +28,11 @@ def read(reader: Reader) -> None:
     hosts = reader.parsed(WORKERS, lambda text: [parse_host_port(item)[0] for item in text.split(",")])
     if not hosts or reader.text(TASK_TYPE) not in (None, "worker"):
         return  # single-node jobs have an index, too; it counts tasks of a type, and only workers have ranks
-    index = reader.claim_int(Fact.RANK, TASK_INDEX)
-    reader.claim(Fact.WORLD_SIZE, len(hosts), WORKERS)
-    reader.claim(Fact.MASTER_ADDR, hosts[0], WORKERS, Trust.DERIVED)
-    if len(set(hosts)) == len(hosts):
-        reader.claim(Fact.LOCAL_SIZE, 1, WORKERS, Trust.DERIVED)
-        reader.claim(Fact.LOCAL_RANK, 0, WORKERS, Trust.DERIVED)
-        reader.claim_hosts(tuple(hosts), WORKERS, Trust.DERIVED)
-        if index is not None:
-            reader.claim(Fact.NODE_RANK, index, TASK_INDEX, Trust.DERIVED)
+    index = reader.integer(TASK_INDEX)
+    if index is not None and index >= len(hosts):
+        reader.malformed(TASK_INDEX, f"a number below {len(hosts)}, the hosts in {WORKERS}")
+        return
+    from launcher.sources.tensorflow import claim_task
+
+    claim_task(reader, hosts, index, WORKERS, TASK_INDEX)
+    reader.claim_hosts(tuple(dict.fromkeys(hosts)), WORKERS, Trust.DERIVED)

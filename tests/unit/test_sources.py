@@ -242,10 +242,11 @@ def test_batch_ai_workers_on_hosts_of_their_own_are_nodes() -> None:
     assert facts(ask("batch_ai", environ))[Fact.NODE_RANK] == 1
 
 
-def test_batch_ai_workers_that_share_a_host_are_not() -> None:
+def test_batch_ai_workers_that_share_a_host_are_processes_of_one_node() -> None:
     """Two workers on one host: the index is that of a process."""
     environ = {"AZ_BATCHAI_WORKER_HOSTS": "10.0.0.4:2223,10.0.0.4:2224", "AZ_BATCHAI_TASK_INDEX": "1"}
-    assert Fact.NODE_RANK not in facts(ask("batch_ai", environ))
+    found = facts(ask("batch_ai", environ))
+    assert (found[Fact.LOCAL_RANK], found[Fact.LOCAL_SIZE], found[Fact.NODE_RANK]) == (1, 2, 0)
 
 
 def test_jaxjob_starts_one_process_per_pod() -> None:
