@@ -15,6 +15,7 @@ from launcher.options.flag_values import ROLES
 
 TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
+MALFORMED = "malformed-variable"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
 """Roles with at most one task."""
@@ -30,10 +31,10 @@ class Task:
 
 
 class Refused(Exception):
-    """TF_CONFIG is not a valid cluster: what was expected, the code of the problem, and its fix."""
+    """TF_CONFIG is not a valid cluster: the code of the problem, what was expected, and the fix."""
 
-    def __init__(self, expected: str, code: str = "malformed-variable", fix: str = FIX) -> None:
-        super().__init__(expected, code, fix)
+    def __init__(self, code: str, expected: str, fix: str = FIX) -> None:
+        super().__init__(code, expected, fix)
 
 
 def read(reader: Reader) -> None:
@@ -41,7 +42,7 @@ def read(reader: Reader) -> None:
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Refused as error:
-        expected, code, fix = error.args
+        code, expected, fix = error.args
         reader.problem(code, f"{reader.origin(TF_CONFIG)}: expected {expected}", fix)
         return
     reader.starts = Scope.PROCESS
@@ -116,7 +117,7 @@ def _parse(text: str) -> Task:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise Refused(expected) from None
+        raise Refused(MALFORMED, expected) from None
     _check_roles(task)
     _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
     return task
@@ -133,9 +134,9 @@ def _check_roles(task: Task) -> None:
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
         expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
-        raise Refused(expected, "tf-config-master", fix)
+        raise Refused("tf-config-master", expected, fix)
     if strange:
-        raise Refused(f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
+        raise Refused(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
 
 
 def _check_addresses(addresses: list[str]) -> None:
@@ -145,13 +146,13 @@ def _check_addresses(addresses: list[str]) -> None:
         try:
             host, port = parse_host_port(address)
         except Malformed as error:
-            raise Refused(f"every task to be {error}") from None
+            raise Refused(MALFORMED, f"every task to be {error}") from None
         if port is None:
-            raise Refused(f"every task to be host:port, not {shorten(address)!r}")
+            raise Refused(MALFORMED, f"every task to be host:port, not {shorten(address)!r}")
         other = found.setdefault((host.lower(), port), address)
         if other is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
-            raise Refused(f"an address of its own for every task, not {shorten(other)!r} {second}")
+            raise Refused(MALFORMED, f"an address of its own for every task, not {shorten(other)!r} {second}")
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:
@@ -159,14 +160,14 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     if sparse:
         expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
         fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        raise Refused(expected, "tf-config-sparse", fix)
+        raise Refused("tf-config-sparse", expected, fix)
     if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
-        raise Refused("a list of host:port for every role (not so: an item)")
+        raise Refused(MALFORMED, "a list of host:port for every role (not so: an item)")
     _check_addresses([address for items in task.cluster.values() for address in items])
     for role in ALONE:
         if len(task.cluster.get(role, [])) > 1:
             fix = f"keep one {role}; make the others workers"
-            raise Refused(f"one {role} at most", "tf-config-roles", fix)
+            raise Refused("tf-config-roles", f"one {role} at most", fix)
     if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
         return
     count = len(task.cluster.get(task.role, []))
@@ -177,4 +178,4 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     else:
         return
     fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
-    raise Refused(expected, "tf-config-index", fix)
+    raise Refused("tf-config-index", expected, fix)
