@@ -30,7 +30,7 @@ class Task:
     index: int
 
 
-class Refused(Exception):
+class Invalid(Exception):
     """TF_CONFIG is not a valid cluster: the code of the problem, what was expected, and the fix."""
 
     def __init__(self, code: str, expected: str, fix: str = FIX) -> None:
@@ -41,7 +41,7 @@ def read(reader: Reader) -> None:
     """Claim the task's place in its cluster, or report what is wrong with TF_CONFIG."""
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
-    except Refused as error:
+    except Invalid as error:
         code, expected, fix = error.args
         reader.problem(code, f"{reader.origin(TF_CONFIG)}: expected {expected}", fix)
         return
@@ -76,7 +76,7 @@ def find_rank(text: str) -> tuple[str, str] | None:
     """Return rank and world size in a TF_CONFIG; None if it has no rank, or is invalid."""
     try:
         task = _parse(text)
-    except Refused:
+    except Invalid:
         return None
     if task.role not in RANKED:
         return None
@@ -88,7 +88,7 @@ def names_several(text: str) -> bool:
     """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
     try:
         task = _parse(text)
-    except Refused:
+    except Invalid:
         return True
     return _names_several(task)
 
@@ -105,7 +105,7 @@ def _parse(text: str) -> Task:
     """Return the task, valid by TensorFlow 2's rules, including those that it checks late or never.
 
     Raises:
-        Refused: TF_CONFIG is not valid.
+        Invalid: TF_CONFIG is not valid.
     """
     try:
         config = parse_json(text)
@@ -117,7 +117,7 @@ def _parse(text: str) -> Task:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise Refused(MALFORMED, expected) from None
+        raise Invalid(MALFORMED, expected) from None
     _check_roles(task)
     _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
     return task
@@ -134,9 +134,9 @@ def _check_roles(task: Task) -> None:
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
         expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
-        raise Refused("tf-config-master", expected, fix)
+        raise Invalid("tf-config-master", expected, fix)
     if strange:
-        raise Refused(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
+        raise Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
 
 
 def _check_addresses(addresses: list[str]) -> None:
@@ -146,13 +146,13 @@ def _check_addresses(addresses: list[str]) -> None:
         try:
             host, port = parse_host_port(address)
         except Malformed as error:
-            raise Refused(MALFORMED, f"every task to be {error}") from None
+            raise Invalid(MALFORMED, f"every task to be {error}") from None
         if port is None:
-            raise Refused(MALFORMED, f"every task to be host:port, not {shorten(address)!r}")
+            raise Invalid(MALFORMED, f"every task to be host:port, not {shorten(address)!r}")
         other = found.setdefault((host.lower(), port), address)
         if other is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
-            raise Refused(MALFORMED, f"an address of its own for every task, not {shorten(other)!r} {second}")
+            raise Invalid(MALFORMED, f"an address of its own for every task, not {shorten(other)!r} {second}")
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:
@@ -160,14 +160,14 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     if sparse:
         expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
         fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        raise Refused("tf-config-sparse", expected, fix)
+        raise Invalid("tf-config-sparse", expected, fix)
     if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
-        raise Refused(MALFORMED, "a list of host:port for every role (not so: an item)")
+        raise Invalid(MALFORMED, "a list of host:port for every role (not so: an item)")
     _check_addresses([address for items in task.cluster.values() for address in items])
     for role in ALONE:
         if len(task.cluster.get(role, [])) > 1:
             fix = f"keep one {role}; make the others workers"
-            raise Refused("tf-config-roles", f"one {role} at most", fix)
+            raise Invalid("tf-config-roles", f"one {role} at most", fix)
     if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
         return
     count = len(task.cluster.get(task.role, []))
@@ -178,4 +178,4 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     else:
         return
     fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
-    raise Refused("tf-config-index", expected, fix)
+    raise Invalid("tf-config-index", expected, fix)
