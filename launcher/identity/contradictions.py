@@ -76,20 +76,20 @@ def _list_several(item: Evidence, *, counted: bool) -> Iterator[str]:
     ``counted``: whether any item counts the nodes. Else several processes may be on several nodes.
     """
     known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
-    for fact, one in ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0)):
-        claim = known.get(fact)
-        if claim is not None and isinstance(claim.value, int) and claim.value > one:
-            yield claim.origin
-    hosts, elastic = known.get(Fact.HOSTS), known.get(Fact.NODE_RANGE)
-    if hosts is not None and isinstance(hosts.value, tuple) and len(hosts.value) > 1:
-        yield hosts.origin
-    if elastic is not None:
-        yield elastic.origin
+    of_nodes = ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0), (Fact.HOSTS, 1), (Fact.NODE_RANGE, 0))
+    yield from (known[fact].origin for fact, alone in of_nodes if _is_above(known.get(fact), alone))
     yield from item.several
     world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
     is_here = counted or (world and size and world.value == size.value)
-    if world is not None and isinstance(world.value, int) and world.value > 1 and not is_here:
+    if world is not None and _is_above(world, 1) and not is_here:
         yield world.origin
+
+
+def _is_above(claim: Claim | None, limit: int) -> bool:
+    """Whether a number, the length of a list or that of a text is above a limit."""
+    if claim is None:
+        return False
+    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
 
 
 def _without_nodes(item: Evidence) -> Evidence:
