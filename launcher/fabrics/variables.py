@@ -73,10 +73,10 @@ def find_faults(facts: Facts, *, spans_nodes: bool) -> tuple[Fault, ...]:
     found = []
     for name in NETWORK_NAMES:
         value = facts.told(name) or ""
-        for what in () if not value else _judge(facts, name, value, spans_nodes):
+        what = next(_judge(facts, name, value, spans_nodes), "") if value else ""
+        if what:
             is_partial = name == HCA and bool(choose_ports(value, facts.ports))
             found.append(Fault(name, value, what, _fix(facts, name), is_partial))
-            break
     return tuple(found)
 
 

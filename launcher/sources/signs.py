@@ -95,8 +95,11 @@ MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)), *WITHOUT_
 
 def read(reader: Reader) -> None:
     """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
-    if reader.has(TF_CONFIG) and _names_several(reader):
-        return  # TF_CONFIG says more, also about a task without a rank
+    if reader.has(TF_CONFIG):
+        from launcher.sources.tensorflow import names_several
+
+        if names_several(reader.text(TF_CONFIG) or ""):
+            return  # TF_CONFIG says more, also about a task without a rank
     for place in sorted({place for name in reader.environ for place in PLACES.get(name, ())}):
         row = TABLE[place]
         if row.unless and reader.has(row.unless):
@@ -132,12 +135,6 @@ def _read_any(reader: Reader) -> None:
 def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
     """Whether a variable, which may mean anything, is a number above a limit."""
     return (reader.text(name) or "").strip().isdecimal() and is_above(reader, name, limit)
-
-
-def _names_several(reader: Reader) -> bool:
-    from launcher.sources.tensorflow import names_several
-
-    return names_several(reader.text(TF_CONFIG) or "")
 
 
 def _is_sign(reader: Reader, name: str, kind: str) -> bool:
