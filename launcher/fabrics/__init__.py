@@ -38,10 +38,10 @@ class Row:
 
 
 FABRICS = (
-    Row("ib", verbs.find_infiniband, verbs.plan_infiniband),
+    Row("ib", verbs.find_infiniband, verbs.plan_verbs),
     Row("efa", plugins.find_efa, plugins.plan_efa),
     Row("gcp", plugins.find_gcp, plugins.plan_gcp),
-    Row("roce", verbs.find_roce, verbs.plan_roce),
+    Row("roce", verbs.find_roce, verbs.plan_verbs),
     Row("tcp", sockets.find_tcp, sockets.plan_tcp),
 )
 """Best first: unless the user forces a fabric, the first one that is here is used."""

@@ -177,6 +177,11 @@ def unusable(why: str, fix: str = "") -> Found:
     return Found(False, why, has_hardware=True, fix=fix)
 
 
+def find_hidden(ports: tuple[Port, ...], kind: str, fix: str) -> Found:
+    """Return that ports are here, but none is exposed to us."""
+    return unusable(f"{count(ports, kind)}, but their /dev/infiniband/uverbs* are not exposed to us", fix)
+
+
 def count(ports: tuple[Port, ...], kind: str) -> str:
     """Return e.g. ``8 active InfiniBand ports of 400 Gb/s``."""
     rates = sorted({port.rate_gbps for port in ports if port.rate_gbps is not None})
