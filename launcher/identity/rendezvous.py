@@ -65,12 +65,10 @@ def read_range(ledger: Ledger) -> tuple[int, int] | None:
 
 def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[Out]:
     """Leave out the claims on the range or on the node_count, whichever loses."""
-    beaten, winner = Fact.NODE_COUNT, Fact.NODE_RANGE
-    why = "the job is elastic"
+    beaten, why = Fact.NODE_COUNT, "the job is elastic"
     if node_range is None:
-        beaten, winner, why = winner, beaten, "the number of nodes is fixed"
-    if lost := [claim for claim in ledger.claims if claim.fact is beaten]:
-        yield Out(lost, why, winner)
+        beaten, why = Fact.NODE_RANGE, "the number of nodes is fixed"
+    yield Out([claim for claim in ledger.claims if claim.fact is beaten], why)
 
 
 def knows_who_is_who(ledger: Ledger) -> bool:
