@@ -7,7 +7,7 @@ replaces a problem.
 
 from __future__ import annotations
 
-from launcher.core.environ import DEFAULT_PORT, is_loopback
+from launcher.core.environ import DEFAULT_PORT
 from launcher.core.errors import Problem
 from launcher.core.frozen import replace
 from launcher.core.model import Allocation, Claim, Fact, Machine, Scope, Trust
@@ -150,7 +150,8 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
     only_node_0 = all(c.fact is Fact.NODE_RANK and c.value == 0 and is_typed(c) for c in claims)
     signs = [sign for item in ledger.evidence for sign in item.signs]
     if only_node_0 or not any(claim.source != DEFAULTS or ledger.speakers for claim in claims):
-        signs += _sign_master(ledger, is_own)
+        fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
+        signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger, is_own)]
     if signs:
         if rendezvous.knows_who_is_who(ledger) or any(
             _identifies(ledger, count, index) for count, index in IDENTIFYING
@@ -170,14 +171,6 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
         nothing = "nothing in the environment hints at other nodes"
         yield derive(Fact.NODE_COUNT, 1, nothing)
         yield derive(Fact.NODE_RANK, 0, nothing)
-
-
-def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[tuple[str, str]]:
-    """Yield claims of a master on another machine, except the user's, as signs of several nodes."""
-    for claim in ledger.about(Fact.MASTER_ADDR):
-        address = str(claim.value)
-        if claim.trust is not Trust.ASKED and not is_loopback(address) and not is_own(address):
-            yield claim.origin, "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
 
 
 def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:

@@ -191,8 +191,6 @@ class Ledger:
     def _why(self, winner: Claim, loser: Claim) -> str:
         if winner.value == loser.value:
             return "agrees"
-        if self._contradicts(winner, loser):
-            return f"contradicts {winner.origin}"
         if winner.trust is Trust.ASKED:
             return f"overruled by {winner.origin}"
         if winner.trust < loser.trust:

@@ -174,10 +174,17 @@ def _knows_of_nodes(ledger: Ledger) -> bool:
     )
 
 
+def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
+    """Yield the claims of a master on another machine, except the user's."""
+    for claim in ledger.about(Fact.MASTER_ADDR):
+        address = str(claim.value)
+        if claim.trust is not Trust.ASKED and not is_loopback(address) and not is_own(address):
+            yield claim
+
+
 def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out]:
     """Leave out a master that a variable places on another machine than the only node."""
-    claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
-    away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
+    away = [claim for claim in list_elsewhere(ledger, is_own) if claim.trust is not Trust.INDIRECT]
     yield Out(away, "all processes are on this node, and this is not a name or address of it")
 
 

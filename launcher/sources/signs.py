@@ -127,14 +127,10 @@ def _read_any(reader: Reader) -> None:
     for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
         whole = [n for n in WITHOUT_PREFIX if f"_{n}" in ends and reader.has(n)]
         unknown = (n for n in (*whole, *reader.unread(ends)) if n not in NAMES and not n.startswith(OTHERS))
-        name = next((n for n in unknown if "NUMA_" not in n and _is_number_above(reader, n, limit)), "")
+        numbers = (n for n in unknown if "NUMA_" not in n and (reader.text(n) or "").strip().isdecimal())
+        name = next((n for n in numbers if is_above(reader, n, limit)), "")
         if name:
             reader.sign(name, FLAGS, of_nodes=not f"_{name}".endswith(OF_PROCESSES_ENDS))
-
-
-def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
-    """Whether a variable, which may mean anything, is a number above a limit."""
-    return (reader.text(name) or "").strip().isdecimal() and is_above(reader, name, limit)
 
 
 def _is_sign(reader: Reader, name: str, kind: str) -> bool:
