@@ -1,7 +1,7 @@
 """Table of the fabrics, and the choice of the one over which the nodes talk (`plan_node`).
 
-A fabric's ``find`` says whether it is here, and why or why not. Its ``plan`` gives the settings that it
-needs, each with a reason. Both are pure over `launcher.fabrics.facts.Facts`.
+Each fabric has two functions, pure over `launcher.fabrics.facts.Facts`: whether it is here, and why or why
+not; and the settings that it needs, each with a reason.
 """
 
 from __future__ import annotations
@@ -28,28 +28,19 @@ if TYPE_CHECKING:
     """(name, value, reason) of each setting."""
 
 
-@frozen
-class Row:
-    """A fabric: its name for users, whether it is here, and the settings that it needs."""
-
-    name: str
-    find: Callable[[Facts], Found]
-    plan: Callable[[Facts, Found, Wish], Planned]
-
-
-FABRICS = (
-    Row("ib", verbs.find_infiniband, verbs.plan_verbs),
-    Row("efa", plugins.find_efa, plugins.plan_efa),
-    Row("gcp", plugins.find_gcp, plugins.plan_gcp),
-    Row("roce", verbs.find_roce, verbs.plan_verbs),
-    Row("tcp", sockets.find_tcp, sockets.plan_tcp),
-)
+FABRICS: dict[str, tuple[Callable[[Facts], Found], Callable[[Facts, Found, Wish], Planned]]] = {
+    "ib": (verbs.find_infiniband, verbs.plan_verbs),
+    "efa": (plugins.find_efa, plugins.plan_efa),
+    "gcp": (plugins.find_gcp, plugins.plan_gcp),
+    "roce": (verbs.find_roce, verbs.plan_verbs),
+    "tcp": (sockets.find_tcp, sockets.plan_tcp),
+}
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
 DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
 """Settings of NCCL's log. ENV logs the variables that keep NCCL from a network: those the user must fix."""
-NAMES = tuple(row.name for row in FABRICS)
+NAMES = tuple(FABRICS)
 
 
 @frozen
@@ -81,17 +72,15 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         HardwareMissing: The forced or required fabric is not here, a variable rules it out, or the job would
             use another one.
     """
-    found = {row.name: row.find(facts) for row in FABRICS}
+    found = {name: find(facts) for name, (find, _) in FABRICS.items()}
     name = wish.forced or next(name for name in NAMES if found[name].is_here)
     chosen = found[name]
     for asked, origin in ((wish.forced, wish.forced_origin), (wish.required, wish.required_origin)):
         if asked:
             why = f"{name}: {wish.forced_origin or chosen.why}"
             _check(facts, asked, origin, "" if name == asked else why, found[asked])
-    row = next(row for row in FABRICS if row.name == name)
-    settings, kept = _yield_to_files(
-        facts, [*sockets.plan_interface(facts, name), *row.plan(facts, chosen, wish)]
-    )
+    planned = FABRICS[name][1](facts, chosen, wish)
+    settings, kept = _yield_to_files(facts, [*sockets.plan_interface(facts, name), *planned])
     switches, unlike = find_switches(facts, chosen.ports)
     exclusion = find_exclusion(facts.told, name, chosen.ports)
     network = Network(
@@ -101,26 +90,15 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         ports=_name_ports(facts, chosen),
         files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
     )
-    notes = (
-        *(
-            chosen.doubt,
-            *_describe_losers(found, name),
-            *chosen.notes,
-            *_describe_plugins(facts),
-            *kept,
-            unlike,
-        ),
-        f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else "",
-    )
+    notes = [chosen.doubt, *_describe_losers(found, name), *chosen.notes, *_describe_plugins(facts)]
+    notes += [*kept, unlike, f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else ""]
     return Fabric(network, settings, tuple(filter(None, notes)))
 
 
 def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
     """Raise HardwareMissing if the job would not run over a fabric that was asked for."""
-    reason = "" if wanted.is_here else wanted.why
-    reason = reason or (f"the fabric is {instead}" if instead else "")
-    reason = reason or find_exclusion(facts.told, asked, wanted.ports)
-    if reason:
+    reasons = ("" if wanted.is_here else wanted.why, f"the fabric is {instead}" if instead else "")
+    if reason := next(filter(None, reasons), "") or find_exclusion(facts.told, asked, wanted.ports):
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
         what = f"{origin}, but no {TITLES[asked]} can be used: {reason}"
         raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
@@ -215,13 +193,10 @@ def explain_network(host: Host, environ: Mapping[str, str], library: str) -> tup
 def read_wish(options: Options) -> Wish:
     """Return the fabric that the user forces, and the one that the user requires."""
     forced, required = options.get("fabric"), options.get("require_fabric")
-    name = options.text("fabric", "auto")
-    return Wish(
-        forced="" if name == "auto" else name,
-        forced_origin=forced.origin if forced else "",
-        required=options.text("require_fabric"),
-        required_origin=required.origin if required else "",
-    )
+    if forced is not None and forced.value == "auto":
+        forced = None
+    asked = [(str(given.value), given.origin) if given else ("", "") for given in (forced, required)]
+    return Wish(*asked[0], *asked[1])
 
 
 def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | None, str]:
