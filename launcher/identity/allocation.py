@@ -102,9 +102,7 @@ def decide(
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:
-        ledger = rendezvous.settle_master(
-            ledger, scope, is_own, is_node=not task and scope is Scope.NODE, at_start=at_start
-        )
+        ledger = rendezvous.settle_master(ledger, scope, is_own, at_start=at_start)
         if not rendezvous.meets_elsewhere(ledger, at_start=at_start):
             found = (*found, Fact.MASTER_ADDR, Fact.MASTER_PORT)
             needed.append(Fact.MASTER_ADDR)

@@ -80,19 +80,16 @@ def knows_who_is_who(ledger: Ledger) -> bool:
     return isinstance(count, int) and gives_ranks(ledger.options, count)
 
 
-def settle_master(
-    ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, is_node: bool, at_start: bool
-) -> Ledger:
+def settle_master(ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, at_start: bool) -> Ledger:
     """Return the ledger with the address and the port of the master, or with what is wrong with them.
 
     Args:
         ledger: The claims.
         scope: How often the launcher was started.
         is_own: Function that tells whether one of some names and addresses is literally this node's.
-        is_node: Whether this launcher starts the processes of the node.
         at_start: Whether ranks are assigned at the start, perhaps by a server that is not a node of the job.
     """
-    single = ledger.number(Fact.NODE_COUNT) == 1 if is_node else _is_all_here(ledger)
+    single = (ledger.number(Fact.NODE_COUNT) or ledger.number(Fact.WORLD_SIZE)) == 1
     # Processes that a platform has started would each choose another port, so they use the default
     chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
     ledger = ledger.fold(
@@ -229,13 +226,6 @@ def _fix_address(origin: str) -> str:
         return f"{flag} with the address of node 0, or leave it out where the platform names that"
     name = origin.partition(" ")[0].partition("=")[0]
     return f"set {name} to the address of node 0, or unset it"
-
-
-def _is_all_here(ledger: Ledger) -> bool:
-    """Whether all processes of the job run on this node."""
-    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
-    nodes = ledger.number(Fact.NODE_COUNT)
-    return nodes == 1 or (nodes is None and world is not None and world in (1, size))
 
 
 def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:
