@@ -112,14 +112,13 @@ def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:
 
 def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...], list[str]]:
     """Return the settings that NCCL's files leave open, and notes: a variable would override a file."""
-    by_file = {item.name: item for item in facts.configured}
     settings, notes = [], []
     for name, value, why in planned:
-        if name not in by_file:
+        theirs, path = facts.configured.get(name, (None, ""))
+        if theirs is None:
             settings.append(Setting(name, value, why, Policy.IF_UNSET))
-        elif by_file[name].value != value and not facts.environ.get(name):
-            item = by_file[name]
-            notes.append(f"{name}: keeping {item.value!r} from {item.path} (otherwise {value!r}: {why})")
+        elif theirs != value and not facts.environ.get(name):
+            notes.append(f"{name}: keeping {theirs!r} from {path} (otherwise {value!r}: {why})")
     return tuple(settings), notes
 
 

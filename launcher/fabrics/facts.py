@@ -51,15 +51,6 @@ KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
 @frozen
-class Configured:
-    """A variable that one of NCCL's configuration files sets, and the file."""
-
-    name: str
-    value: str
-    path: str
-
-
-@frozen
 class TopologyFile:
     """A topology (or graph) file for NCCL, and the PCI addresses that it names, in lower case."""
 
@@ -82,8 +73,8 @@ class Facts:
         is_azure: Whether this is certainly an Azure VM.
         plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
         strays: Plugins in folders that the loader does not search.
-        configured: Variables in NCCL's own configuration files; like environment variables they are the
-            user's.
+        configured: Variables in NCCL's own configuration files, each with its value and its file; like
+            environment variables they are the user's.
         topologies: Existing files for the family of the VM.
         gpus: The exposed GPUs, as far as known; read only if a topology file may name them.
         has_topologyd: Whether NCCL finds a topology file by itself.
@@ -102,7 +93,7 @@ class Facts:
     is_azure: bool = False
     plugins: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
-    configured: tuple[Configured, ...] = ()
+    configured: Mapping[str, tuple[str, str]] = {}
     topologies: tuple[TopologyFile, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     has_topologyd: bool = False
@@ -122,8 +113,7 @@ class Facts:
 
     def told(self, name: str) -> str | None:
         """Return the user's value of a variable, as NCCL would see it; None if unset."""
-        configured = (item.value for item in self.configured if item.name == name)
-        return self.environ.get(name) or next(configured, None)
+        return self.environ.get(name) or self.configured.get(name, (None,))[0]
 
     def net_plugin(self) -> str | None:
         """Return the net plugin that NCCL would load; None if there is none."""
@@ -345,18 +335,18 @@ def _may_lead_out(interface: Interface) -> bool:
     return is_alive and bool(addresses) and leads_out(interface)
 
 
-def read_configured(host: Host, environ: Mapping[str, str]) -> tuple[Configured, ...]:
-    """Return the variables that NCCL's configuration files set.
+def read_configured(host: Host, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the variables that NCCL's configuration files set, each with its value and its file.
 
     NCCL reads $NCCL_CONF_FILE (older versions: ~/.nccl.conf), then /etc/nccl.conf, and sets only what is not
     set yet. We read all three files, because the user meant what is in any of them.
     """
     paths = (environ.get(CONF_FILE, ""), f"{host.home()}/{CONF_HOME}", CONF_SYSTEM)
-    found: dict[str, Configured] = {}
+    found: dict[str, tuple[str, str]] = {}
     for path in paths:
         for name, value in parse_conf(host.read_text(path) or "" if path else ""):
-            found.setdefault(name, Configured(name, value, path))
-    return tuple(found.values())
+            found.setdefault(name, (value, path))
+    return found
 
 
 def parse_conf(text: str) -> list[tuple[str, str]]:
