@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_blocks
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
 from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed
 from launcher.identity.topology import is_by_domain
 from launcher.machine.own_names import is_called, is_elsewhere
-from launcher.sources.table import PROGRAMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def seal_lone_world(
         return evidence
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
-    name = PROGRAMS.get(whole.source, f"what set {whole.origin.partition('=')[0]}")
+    name = _find_program(whole.source) or f"what set {whole.origin.partition('=')[0]}"
     problem = ledger.contradiction(
         f"{whole.origin}: the processes of {name} all run on this node, but {said[0]} shows several nodes: "
         "each would train alone",
@@ -59,6 +59,12 @@ def seal_lone_world(
     )
     ledger.fold(lambda _: [problem]).check()
     return evidence
+
+
+def _find_program(source: str) -> str:
+    """Return what starts the processes of a source, for messages; empty for a source of another kind."""
+    found = (block.fields for block in read_blocks("sources/table.txt") if block.name == source)
+    return next(found, {}).get("program", "")
 
 
 def _find_whole(ledger: Ledger) -> Claim | None:
@@ -116,10 +122,10 @@ def check_alone(ledger: Ledger) -> Iterator[Problem]:
     nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
     if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
         return  # the user knows how often the launcher was started
-    several = (c for c in ledger.list_several() if c.source in PROGRAMS and c.source not in ranked)
+    several = (c for c in ledger.list_several() if c.source not in ranked and _find_program(c.source))
     claim = next(several, None)
     if claim is not None:
-        starter, name = PROGRAMS[claim.source], claim.origin.partition("=")[0]
+        starter, name = _find_program(claim.source), claim.origin.partition("=")[0]
         yield ledger.missing(
             f"{claim.origin}: {starter} has started several processes on this node, "
             "but the rank of this one is missing",

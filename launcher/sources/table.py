@@ -23,8 +23,6 @@ class Row:
 MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
 MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
 TABLE = tuple(Row(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES)
-PROGRAMS = {block.name: block.fields["program"] for block in rows.SOURCES if "program" in block.fields}
-"""What starts the processes of a source, for messages."""
 WHOLE: dict[str, list[str]] = {}
 """Markers without a star, and the sources of each."""
 for row in TABLE:
