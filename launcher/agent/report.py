@@ -9,7 +9,7 @@ from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
-from launcher.fabrics.node import explain_network
+from launcher.fabrics import explain_network
 from launcher.failure import arbiter
 from launcher.failure.arbiter import RANK, Event
 from launcher.failure.causes import Faults, find_causes

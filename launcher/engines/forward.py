@@ -25,7 +25,7 @@ OF_A_NODE = frozenset(
         *_ROWS["node"].words("names"),
         *(*starters.CONTRACT, *starters.COUNTED),
         *(row.index for row in NODES),
-        *(row.node_rank for row in PLATFORMS.values()),
+        *(row.index for row in PLATFORMS.values()),
     )
 )
 OF_A_NODE_PREFIXES = (*_ROWS["node"].words("prefixes"), *mpi.OF_A_NODE)

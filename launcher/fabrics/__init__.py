@@ -1,49 +1,46 @@
-"""Table of the fabrics, and the choice of the one over which the nodes talk.
+"""Table of the fabrics, and the choice of the one over which the nodes talk (`plan_node`).
 
-A fabric's ``find`` says whether it is here, and why or why not. Its ``plan`` gives the settings that it
-needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts`.
+Each fabric has two functions, pure over `launcher.fabrics.facts.Facts`: whether it is here, and why or why
+not; and the settings that it needs, each with a reason.
 """
 
 from __future__ import annotations
 
+from launcher.core.environ import is_loopback
 from launcher.core.errors import HardwareMissing, Problem
-from launcher.core.frozen import frozen
-from launcher.core.model import Network, Policy, Proof, Setting
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import Allocation, Network, Policy, Proof, Scope, Setting
 from launcher.fabrics import plugins, sockets, verbs
-from launcher.fabrics.facts import Found, Wish, name_ports
+from launcher.fabrics.facts import Found, Wish, name_ports, read_facts, read_variables
 from launcher.fabrics.topology_file import WORD, find_switches, render_topology
-from launcher.fabrics.variables import find_exclusion
+from launcher.fabrics.variables import TITLES, describe_interfaces, find_exclusion, find_faults
+from launcher.machine.infiniband import read_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from launcher.fabrics.facts import Facts
+    from launcher.machine.host import Host
+    from launcher.options.reading import Options
 
     Planned = Iterable[tuple[str, str, str]]
     """(name, value, reason) of each setting."""
 
 
-@frozen
-class Row:
-    """A fabric: its name for users, its title, whether it is here, and the settings that it needs."""
-
-    name: str
-    title: str
-    find: Callable[[Facts], Found]
-    plan: Callable[[Facts, Found, Wish], Planned]
-
-
-FABRICS = (
-    Row("ib", "InfiniBand", verbs.find_infiniband, verbs.plan_infiniband),
-    Row("efa", "EFA", plugins.find_efa, plugins.plan_efa),
-    Row("gcp", "GPUDirect-TCPX", plugins.find_gcp, plugins.plan_gcp),
-    Row("roce", "RoCE", verbs.find_roce, verbs.plan_roce),
-    Row("tcp", "TCP", sockets.find_tcp, sockets.plan_tcp),
-)
+FABRICS: dict[str, tuple[Callable[[Facts], Found], Callable[[Facts, Found, Wish], Planned]]] = {
+    "ib": (verbs.find_infiniband, verbs.plan_verbs),
+    "efa": (plugins.find_efa, plugins.plan_efa),
+    "gcp": (plugins.find_gcp, plugins.plan_gcp),
+    "roce": (verbs.find_roce, verbs.plan_verbs),
+    "tcp": (sockets.find_tcp, sockets.plan_tcp),
+}
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
-NAMES = tuple(row.name for row in FABRICS)
+DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
+"""Settings of NCCL's log. ENV logs the variables that keep NCCL from a network: those the user must fix."""
+NAMES = tuple(FABRICS)
 
 
 @frozen
@@ -75,17 +72,15 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         HardwareMissing: The forced or required fabric is not here, a variable rules it out, or the job would
             use another one.
     """
-    found = {row.name: row.find(facts) for row in FABRICS}
+    found = {name: find(facts) for name, (find, _) in FABRICS.items()}
     name = wish.forced or next(name for name in NAMES if found[name].is_here)
     chosen = found[name]
     for asked, origin in ((wish.forced, wish.forced_origin), (wish.required, wish.required_origin)):
         if asked:
             why = f"{name}: {wish.forced_origin or chosen.why}"
             _check(facts, asked, origin, "" if name == asked else why, found[asked])
-    row = next(row for row in FABRICS if row.name == name)
-    settings, kept = _yield_to_files(
-        facts, [*sockets.plan_interface(facts, name), *row.plan(facts, chosen, wish)]
-    )
+    planned = FABRICS[name][1](facts, chosen, wish)
+    settings, kept = _yield_to_files(facts, [*sockets.plan_interface(facts, name), *planned])
     switches, unlike = find_switches(facts, chosen.ports)
     exclusion = find_exclusion(facts.told, name, chosen.ports)
     network = Network(
@@ -95,29 +90,17 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         ports=_name_ports(facts, chosen),
         files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
     )
-    notes = (
-        *(
-            chosen.doubt,
-            *_describe_losers(found, name),
-            *chosen.notes,
-            *_describe_plugins(facts),
-            *kept,
-            unlike,
-        ),
-        f"{exclusion}: NCCL will not use {row.title}" if exclusion else "",
-    )
+    notes = [chosen.doubt, *_describe_losers(found, name), *chosen.notes, *_describe_plugins(facts)]
+    notes += [*kept, unlike, f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else ""]
     return Fabric(network, settings, tuple(filter(None, notes)))
 
 
 def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
     """Raise HardwareMissing if the job would not run over a fabric that was asked for."""
-    reason = "" if wanted.is_here else wanted.why
-    reason = reason or (f"the fabric is {instead}" if instead else "")
-    reason = reason or find_exclusion(facts.told, asked, wanted.ports)
-    if reason:
+    reasons = ("" if wanted.is_here else wanted.why, f"the fabric is {instead}" if instead else "")
+    if reason := next(filter(None, reasons), "") or find_exclusion(facts.told, asked, wanted.ports):
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
-        title = next(row.title for row in FABRICS if row.name == asked)
-        what = f"{origin}, but no {title} can be used: {reason}"
+        what = f"{origin}, but no {TITLES[asked]} can be used: {reason}"
         raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
 
 
@@ -129,23 +112,22 @@ def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:
 
 def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...], list[str]]:
     """Return the settings that NCCL's files leave open, and notes: a variable would override a file."""
-    by_file = {item.name: item for item in facts.configured}
     settings, notes = [], []
     for name, value, why in planned:
-        if name not in by_file:
+        theirs, path = facts.configured.get(name, (None, ""))
+        if theirs is None:
             settings.append(Setting(name, value, why, Policy.IF_UNSET))
-        elif by_file[name].value != value and not facts.environ.get(name):
-            item = by_file[name]
-            notes.append(f"{name}: keeping {item.value!r} from {item.path} (otherwise {value!r}: {why})")
+        elif theirs != value and not facts.environ.get(name):
+            notes.append(f"{name}: keeping {theirs!r} from {path} (otherwise {value!r}: {why})")
     return tuple(settings), notes
 
 
 def _describe_losers(found: dict[str, Found], name: str) -> list[str]:
     """Return why existing hardware is not used, a note for each fabric."""
     return [
-        f"not {row.title}: {found[row.name].why}"
-        for row in FABRICS
-        if row.name != name and found[row.name].has_hardware and not found[row.name].is_here
+        f"not {TITLES[other]}: {found[other].why}"
+        for other in NAMES
+        if other != name and found[other].has_hardware and not found[other].is_here
     ]
 
 
@@ -154,3 +136,85 @@ def _describe_plugins(facts: Facts) -> list[str]:
     others = [path for path in facts.plugins if path != loaded and "libnccl-net" not in path]
     notes = [f"NCCL would load the net plugin {loaded}"] if loaded else []
     return notes + ([f"found beside NCCL: {', '.join(others)}"] if others else [])
+
+
+def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> Fabric:
+    """Return how this node talks to the other nodes of a job.
+
+    Azure's metadata service may be asked once per node, but never by each process of a node.
+
+    Raises:
+        HardwareMissing: The fabric that was asked for is not here.
+    """
+    facts = read_facts(
+        host,
+        environ,
+        hosts=allocation.hosts,
+        node_rank=allocation.node_rank,
+        master_addr=allocation.master_addr,
+        ask=allocation.scope is Scope.NODE,
+    )
+    wish = read_wish(options)
+    fabric = plan_fabric(facts, wish)
+    known = facts.ports or facts.interfaces  # a recorded machine may have neither
+    network = fabric.network
+    notes = [f"fabric {network.fabric}: {network.why}", *fabric.notes] if known else []
+    if facts.interface is None and known:
+        notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
+    notes += map(str, find_faults(facts, spans_nodes=not is_loopback(allocation.master_addr)))
+    proof, why_not = None, ""
+    if options.switch("verify_fabric"):
+        proof, why_not = plan_proof(facts, network, wish.required_origin if wish.required else "")
+    notes += [f"--verify-fabric: {why_not}"] if why_not else []
+    return replace(fabric, notes=tuple(notes), proof=proof)
+
+
+def judge_variables(host: Host, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notes on the network variables of a job on one node."""
+    facts = read_variables(host, environ, read_ports(host, tables=False))
+    return tuple(map(str, find_faults(facts, spans_nodes=False)))
+
+
+def explain_network(host: Host, environ: Mapping[str, str], library: str) -> tuple[str, str, str]:
+    """Return what is wrong with a library's variables of a process, the fix, and this node's interfaces.
+
+    The first two are empty if nothing is wrong.
+    """
+    spans = environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE")
+    facts = read_variables(host, environ, read_ports(host, tables=False))
+    faults = find_faults(facts, spans_nodes=spans and not is_loopback(environ.get("MASTER_ADDR", "")))
+    faults = tuple(fault for fault in faults if fault.name.startswith(library.upper()))
+    whats = "; ".join(f"{fault.name}={fault.value!r}: {fault.what}" for fault in faults)
+    fixes = "; ".join(fault.fix for fault in faults)
+    return whats, fixes, describe_interfaces(facts.interfaces)
+
+
+def read_wish(options: Options) -> Wish:
+    """Return the fabric that the user forces, and the one that the user requires."""
+    forced, required = options.get("fabric"), options.get("require_fabric")
+    if forced is not None and forced.value == "auto":
+        forced = None
+    asked = [(str(given.value), given.origin) if given else ("", "") for given in (forced, required)]
+    return Wish(*asked[0], *asked[1])
+
+
+def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | None, str]:
+    """Return what NCCL's log is compared with, or why it cannot be compared.
+
+    NCCL writes its debug output to a file of ours. A user who has set one of the three variables wants that
+    output elsewhere, or not at all: then we keep these values, and a note says that nothing is compared.
+
+    Args:
+        facts: Facts about this node: the user's variables, and NCCL's files.
+        network: The planned network.
+        required: The flag that makes another network fatal; empty for none.
+
+    Source:
+        NCCL "Environment Variables" (NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE) and src/debug.cc.
+    """
+    theirs = [name for name in (DEBUG, FILE, SUBSYSTEMS) if facts.told(name)]
+    if not theirs:
+        return Proof(network, SETTINGS, required), ""
+    said = ", ".join(f"{name}={facts.told(name)}" for name in theirs)
+    fix = "unset it, or look for NET/ in that output"
+    return None, f"keeping {said}: {network.fabric} is not verified ({fix})"

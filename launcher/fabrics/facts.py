@@ -33,12 +33,8 @@ ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """The fix for hardware that is not there."""
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 OFI_FOLDERS = (
-    *(
-        "/opt/amazon/ofi-nccl/lib",
-        "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
-        "/opt/amazon/aws-ofi-nccl/lib",
-    ),
-    *("/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
+    *("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"),
+    *("/opt/amazon/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
 )
 """Folders in which AWS's installers and images put the plugin."""
 CONF_FILE = "NCCL_CONF_FILE"
@@ -52,15 +48,6 @@ TOPOLOGYD = "/var/run/nvidia-topologyd"
 MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
 """Files with Open MPI's own settings; others are below its prefix and in the user's home."""
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
-
-
-@frozen
-class Configured:
-    """A variable that one of NCCL's configuration files sets, and the file."""
-
-    name: str
-    value: str
-    path: str
 
 
 @frozen
@@ -86,8 +73,8 @@ class Facts:
         is_azure: Whether this is certainly an Azure VM.
         plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
         strays: Plugins in folders that the loader does not search.
-        configured: Variables in NCCL's own configuration files; like environment variables they are the
-            user's.
+        configured: Variables in NCCL's own configuration files, each with its value and its file; like
+            environment variables they are the user's.
         topologies: Existing files for the family of the VM.
         gpus: The exposed GPUs, as far as known; read only if a topology file may name them.
         has_topologyd: Whether NCCL finds a topology file by itself.
@@ -106,7 +93,7 @@ class Facts:
     is_azure: bool = False
     plugins: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
-    configured: tuple[Configured, ...] = ()
+    configured: Mapping[str, tuple[str, str]] = {}
     topologies: tuple[TopologyFile, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     has_topologyd: bool = False
@@ -126,8 +113,7 @@ class Facts:
 
     def told(self, name: str) -> str | None:
         """Return the user's value of a variable, as NCCL would see it; None if unset."""
-        configured = (item.value for item in self.configured if item.name == name)
-        return self.environ.get(name) or next(configured, None)
+        return self.environ.get(name) or self.configured.get(name, (None,))[0]
 
     def net_plugin(self) -> str | None:
         """Return the net plugin that NCCL would load; None if there is none."""
@@ -179,6 +165,11 @@ class Wish:
 def unusable(why: str, fix: str = "") -> Found:
     """Return that hardware is here, but cannot be used."""
     return Found(False, why, has_hardware=True, fix=fix)
+
+
+def find_hidden(ports: tuple[Port, ...], kind: str, fix: str) -> Found:
+    """Return that ports are here, but none is exposed to us."""
+    return unusable(f"{count(ports, kind)}, but their /dev/infiniband/uverbs* are not exposed to us", fix)
 
 
 def count(ports: tuple[Port, ...], kind: str) -> str:
@@ -253,7 +244,7 @@ def read_facts(
         has_topologyd=bool(host.list_folder(TOPOLOGYD)),
         mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,
-        **_read_of_kind(host, vm),
+        **(_read_of_kind(host, vm, vm.kind) if vm and vm.kind else {}),
         **(_read_of_several(host) if len(ports) > 1 else {}),
     )
 
@@ -271,16 +262,13 @@ def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, m
     return ask_vm(host) if told is None and asks else told
 
 
-def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
+def _read_of_kind(host: Host, vm: Vm, kind: VmKind) -> dict[str, Any]:
     """Return the facts that matter only on certain kinds of VMs; they are not read on others."""
-    kind = vm.kind if vm else None
     topologies = read_topologies(host, vm)
     return {
         "topologies": topologies,
-        "gpus": read_gpus(host, name_gpus=False)
-        if topologies or (kind is not None and kind.switches)
-        else (),
-        "has_imex": kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
+        "gpus": read_gpus(host, name_gpus=False) if topologies or kind.switches else (),
+        "has_imex": kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
     }
 
 
@@ -347,18 +335,18 @@ def _may_lead_out(interface: Interface) -> bool:
     return is_alive and bool(addresses) and leads_out(interface)
 
 
-def read_configured(host: Host, environ: Mapping[str, str]) -> tuple[Configured, ...]:
-    """Return the variables that NCCL's configuration files set.
+def read_configured(host: Host, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the variables that NCCL's configuration files set, each with its value and its file.
 
     NCCL reads $NCCL_CONF_FILE (older versions: ~/.nccl.conf), then /etc/nccl.conf, and sets only what is not
     set yet. We read all three files, because the user meant what is in any of them.
     """
     paths = (environ.get(CONF_FILE, ""), f"{host.home()}/{CONF_HOME}", CONF_SYSTEM)
-    found: dict[str, Configured] = {}
+    found: dict[str, tuple[str, str]] = {}
     for path in paths:
         for name, value in parse_conf(host.read_text(path) or "" if path else ""):
-            found.setdefault(name, Configured(name, value, path))
-    return tuple(found.values())
+            found.setdefault(name, (value, path))
+    return found
 
 
 def parse_conf(text: str) -> list[tuple[str, str]]:
@@ -375,24 +363,13 @@ def parse_conf(text: str) -> list[tuple[str, str]]:
 def read_topologies(host: Host, vm: Vm | None) -> tuple[TopologyFile, ...]:
     """Return the existing topology and graph files for the family of a VM, in the order of folders."""
     family = vm.kind.family if vm and vm.kind else ""
-    texts = [(path, host.read_text(path)) for path in _topology_paths(host, family)] if family else []
+    kinds = ("topo.xml", "graph.xml")
+    names = [f"{family}{between}{kind}" for between in "-/" for kind in kinds] if family else []
+    paths = [f"{folder}/{name}" for folder in TOPOLOGY_FOLDERS for name in names]
+    texts = [(path, host.read_text(path)) for path in paths]
     return tuple(TopologyFile(path, parse_bus_ids(text)) for path, text in texts if text)
-
-
-def _topology_paths(host: Host, family: str) -> list[str]:
-    paths = []
-    for folder in TOPOLOGY_FOLDERS:
-        names = host.list_folder(folder)
-        paths += [
-            f"{folder}/{name}" for name in names if name in (f"{family}-topo.xml", f"{family}-graph.xml")
-        ]
-        if family in names:
-            inner = host.list_folder(f"{folder}/{family}")
-            paths += [f"{folder}/{family}/{name}" for name in inner if name in ("topo.xml", "graph.xml")]
-    return paths
 
 
 def parse_bus_ids(text: str) -> frozenset[str]:
     """Return the PCI addresses in a topology file, in lower case."""
-    parts = text.lower().split('busid="')[1:]
-    return frozenset(part.partition('"')[0] for part in parts)
+    return frozenset(part.partition('"')[0] for part in text.lower().split('busid="')[1:])

@@ -15,7 +15,7 @@ Standard mode clusters", GoogleCloudPlatform/container-engine-accelerators gpudi
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import ELSEWHERE, Facts, Found, Wish, count, efa_ports, unusable
+from launcher.fabrics.facts import ELSEWHERE, Facts, Found, Wish, count, efa_ports, find_hidden, unusable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def find_efa(facts: Facts) -> Found:
     if not ports:
         return Found(False, "this node shows no EFA device", fix=ELSEWHERE)
     if not usable:
-        why = f"{count(ports, 'EFA')}, but their /dev/infiniband/uverbs* are not exposed to us"
-        return unusable(why, "docker run --device /dev/infiniband")
+        return find_hidden(ports, "EFA", "docker run --device /dev/infiniband")
     plugin, named = facts.net_plugin() or _find_named(facts)[1], facts.told("NCCL_NET_PLUGIN")
     if plugin:
         return Found(True, f"{count(usable, 'EFA')}, plugin {plugin}", usable, has_hardware=True)

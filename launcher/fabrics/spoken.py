@@ -1,9 +1,8 @@
 """Reads NCCL's debug output about its network, and compares that network with the planned one. Pure.
 
-The wording is the same from 2.4 to 2.32 except for details. Before 2.6 NCCL names no network: then the
-network of its first connection counts, or else the devices that it found. From 2.27 on ``NET/IB : Using``
-also appears without a port if there is none. Everything from a line is shortened and made printable before it
-is shown.
+The wording is the same from 2.6 to 2.32 except for details; older versions name no network. From 2.27 on
+``NET/IB : Using`` also appears without a port if there is none. Everything from a line is shortened and made
+printable before it is shown.
 
 Source: NCCL src/init.cc, src/transport/net_ib.cc, net_socket.cc; aws-ofi-nccl src/nccl_ofi_net.c; logs in
 public issues (NVIDIA/nccl 226, 302, 352, 676, 952, 1357, 1925, NVIDIA/nccl-tests 185, 373, aws-ofi-nccl 24).
@@ -15,7 +14,7 @@ import re
 
 from launcher.core.frozen import frozen, replace
 from launcher.core.redact import quote
-from launcher.fabrics.verbs import EXPOSE
+from launcher.fabrics.variables import NETS, NETWORKS, TITLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,44 +27,12 @@ NETWORK = re.compile(r"Using network (.+)")
 PORT = re.compile(r"([\w.-]{1,64}):([0-9]{1,3})/(IB|RoCE)\b")
 INTERFACE = re.compile(r"\[[0-9]+\]([^:\s\[]+):")
 PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)")
-CONNECTION = re.compile(r"\[(?:send|receive)\] via NET/([^/\[\]]+)/")
 NAME_CHARS = 64
 NAMES_LIMIT = 64
-OLD_ENDS = ("Init COMPLETE", "Launch mode")
-"""Texts that NCCL before 2.6 writes after everything about its network."""
-SIGNS = (
-    (
-        "NCCL_IB_DISABLE set by environment to 1",
-        ("ib", "roce"),
-        "something sets NCCL_IB_DISABLE=1 after the launcher: the script itself, or a file of NCCL's",
-    ),
-    (
-        "NCCL_NET set by environment to ",
-        (),
-        "something sets NCCL_NET after the launcher: the script itself, or a file of NCCL's",
-    ),
-    (
-        "Failed to open libibverbs",
-        ("ib", "roce"),
-        "libibverbs1 and ibverbs-providers (rdma-core) in the image",
-    ),
-    (
-        "NET/IB : No device found",
-        ("ib", "roce"),
-        f"libibverbs1 and ibverbs-providers in the image, and for the container its devices: {EXPOSE}",
-    ),
-    ("NET/OFI", ("efa",), "what aws-ofi-nccl says in its NET/OFI lines: NCCL_DEBUG=INFO"),
-    ("NET/Plugin", ("efa", "gcp"), "the plugin where the loader finds it: LD_LIBRARY_PATH"),
-)
-"""Reasons for another network, the surest first: part of a line, the fabrics that it keeps NCCL from (empty:
-any), and the fix."""
+SIGNS = tuple(block for block in NETWORKS if "fix" in block.fields)
+"""Reasons for another network, the surest first."""
 LOOK = "its NET/ lines say why: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 KINDS = {"IB": "InfiniBand", "RoCE": "RoCE"}
-TITLES = {"ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "gcp": "GPUDirect-TCPX", "tcp": "TCP"}
-PLUGINS = (("Libfabric", "efa"), ("FasTrak", "gcp"), ("GPUDirectTCPX", "gcp"), ("Socket", "tcp"))
-"""Parts of names of networks, and the fabric that each of them means."""
-RDMA = ("IB", "gIB")
-"""Beginnings of the names of networks that use RDMA ports; IBext_v8 is that of NVIDIA's own plugin."""
 
 
 @frozen
@@ -106,7 +73,7 @@ def hear(spoken: Spoken, line: str) -> Spoken:
         return spoken
     text = match[1].strip()
     news: dict[str, object] = {}
-    signs = {place for place, (sign, *_) in enumerate(SIGNS) if sign in text}
+    signs = {place for place, sign in enumerate(SIGNS) if sign.name in text}
     if signs - spoken.signs:
         news["signs"] = spoken.signs | signs
     if text.startswith("NET/IB : Using"):
@@ -116,18 +83,9 @@ def hear(spoken: Spoken, line: str) -> Spoken:
         news["interfaces"] = tuple(_short(name) for name in INTERFACE.findall(text)[:NAMES_LIMIT])
     elif PROVIDER.match(text):
         news["provider"] = _short(PROVIDER.findall(text)[0])
-    else:
-        news["network"] = _find_network(spoken, text)
+    elif NETWORK.match(text):
+        news["network"] = _short(NETWORK.findall(text)[0].strip())
     return replace(spoken, **news)
-
-
-def _find_network(spoken: Spoken, text: str) -> str:
-    named = NETWORK.match(text) or CONNECTION.search(text)
-    if named:
-        return _short(named[1].strip())
-    if not any(end in text for end in OLD_ENDS):
-        return ""
-    return "IB" if spoken.ports else "Socket" if spoken.interfaces else ""
 
 
 def _short(name: str) -> str:
@@ -163,13 +121,16 @@ def _find_fabric(spoken: Spoken) -> str:
     A word that is no fabric stands for a mixture: ``both`` kinds of RDMA ports, or another provider of
     libfabric.
     """
-    for part, fabric in PLUGINS:
-        if part in spoken.network:
-            return fabric if spoken.provider in ("", "efa") or fabric != "efa" else spoken.provider
-    if not spoken.network.startswith(RDMA):
-        return ""
     kinds = {kind for _, kind in spoken.ports}
-    return "ib" if kinds == {"IB"} else "roce" if kinds == {"RoCE"} else "" if not kinds else "both"
+    if _is_rdma(spoken):
+        return "ib" if kinds == {"IB"} else "roce" if kinds == {"RoCE"} else "both" if kinds else ""
+    name = spoken.network.lower()
+    found = next((fabric for fabric, nets in NETS.items() if name.startswith(nets)), "")
+    return found if found != "efa" else spoken.provider or found
+
+
+def _is_rdma(spoken: Spoken) -> bool:
+    return spoken.network.lower().startswith(NETS["roce"])
 
 
 def describe_expected(network: Network) -> str:
@@ -185,7 +146,7 @@ def describe_found(spoken: Spoken) -> str:
         for kind in dict.fromkeys(kind for _, kind in spoken.ports)
     ]
     details: Sequence[str] = ()
-    if spoken.network.startswith(RDMA):
+    if _is_rdma(spoken):
         details = of_ports
     elif spoken.network == "Socket":
         details = spoken.interfaces
@@ -204,9 +165,6 @@ def _list(names: Collection[str]) -> str:
 
 
 def _find_fix(network: Network, spoken: Spoken) -> str:
-    fixes = [
-        fix
-        for place, (_, fabrics, fix) in enumerate(SIGNS)
-        if place in spoken.signs and (not fabrics or network.fabric in fabrics)
-    ]
-    return fixes[0] if fixes else LOOK
+    signs = [SIGNS[place] for place in sorted(spoken.signs)]
+    fits = (sign for sign in signs if network.fabric in sign.words("keeps") or not sign.words("keeps"))
+    return next((sign.fields["fix"] for sign in fits), LOOK)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from launcher.core.blocks import read_blocks
 from launcher.core.environ import NETWORK_NAMES
 from launcher.core.frozen import frozen
 from launcher.machine.network import find_interface, leads_out
@@ -33,15 +34,9 @@ WHOLE_NAMES = {GLOO: "gloo", TENSORPIPE: "TensorPipe"}
 FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
 SHOWN_MAX = 8
 VERBS = ("ib", "roce")
-NETS = {
-    "ib": ("ib", "ucx"),
-    "roce": ("ib", "gib", "ucx"),
-    "efa": ("aws", "ofi"),
-    "gcp": ("gpudirect", "fastrak"),
-    "tcp": ("socket",),
-}
-"""Prefixes, in lower case, of the names of networks that use a fabric. Plugins add names to NCCL's own
-(IBext_v8, gIB for RoCE on Google's A3 Ultra, AWS Libfabric)."""
+NETWORKS = read_blocks("fabrics/networks.txt")
+TITLES = {block.name: block.fields["title"] for block in NETWORKS if "title" in block.fields}
+NETS = {name: block.words("nets") for block in NETWORKS if (name := block.name) in TITLES}
 
 
 @frozen
@@ -78,10 +73,10 @@ def find_faults(facts: Facts, *, spans_nodes: bool) -> tuple[Fault, ...]:
     found = []
     for name in NETWORK_NAMES:
         value = facts.told(name) or ""
-        for what in () if not value else _judge(facts, name, value, spans_nodes):
+        what = next(_judge(facts, name, value, spans_nodes), "") if value else ""
+        if what:
             is_partial = name == HCA and bool(choose_ports(value, facts.ports))
             found.append(Fault(name, value, what, _fix(facts, name), is_partial))
-            break
     return tuple(found)
 
 

@@ -29,6 +29,7 @@ from launcher.fabrics.facts import (
     Wish,
     count,
     ethernet_ports,
+    find_hidden,
     is_accelerated_networking,
     name_ports,
     unusable,
@@ -91,8 +92,7 @@ def _find_usable(facts: Facts, active: tuple[Port, ...], title: str, fix: str) -
     """Return the ports for GPUs among a kind's active ones, or that none is exposed; None without any."""
     usable = facts.reachable(active)
     if not usable:
-        why = f"{count(active, title)}, but their /dev/infiniband/uverbs* are not exposed to us"
-        return unusable(why, fix) if active else None
+        return find_hidden(active, title, fix) if active else None
     ports, others, doubt = choose_for_gpus(facts, usable)
     notes = (*others, *(_note_less(facts, len(usable)) if title == "InfiniBand" else ()))
     return Found(True, count(ports, title), ports, has_hardware=True, notes=notes, doubt=doubt)
@@ -119,24 +119,14 @@ def _note_less(facts: Facts, usable_count: int) -> Iterator[str]:
         yield f"{facts.vm_name} has {facts.kind.port_count} InfiniBand ports, {usable_count} can be used here"
 
 
-def plan_infiniband(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield the exact list of ports, and Azure's settings for the VM."""
-    yield from _plan_ports(facts, found, wish, "ib")
-    yield from plan_family(facts, found.ports)
-
-
-def plan_roce(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield the exact list of ports."""
-    yield from _plan_ports(facts, found, wish, "roce")
-
-
-def _plan_ports(facts: Facts, found: Found, wish: Wish, name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the exact list of a fabric's ports, and what keeps NCCL to them if the fabric is forced."""
+def plan_verbs(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
+    """Yield the exact list of ports, what keeps NCCL to them if they are forced, and Azure's settings."""
     if not found.doubt:
         yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
         yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
-    if wish.forced == name and facts.net_plugin() is None:  # a plugin's network has another name
+    if wish.forced and facts.net_plugin() is None:  # a plugin's network has another name
         yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"
+    yield from plan_family(facts, found.ports)
 
 
 def infiniband_ports(facts: Facts) -> tuple[Port, ...]:

@@ -7,42 +7,13 @@ replaces a problem.
 
 from __future__ import annotations
 
-from launcher.core.environ import is_loopback
 from launcher.core.errors import Problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
-from launcher.identity.contradictions import (
-    check_alone,
-    check_hosts,
-    check_least,
-    check_node,
-    check_place,
-    check_process,
-)
-from launcher.identity.inherited import sift_count, sift_node, sift_size
-from launcher.identity.ledger import (
-    DEFAULTS,
-    IDENTITY,
-    STARTED,
-    Ledger,
-    derive,
-    is_typed,
-    name_fact,
-    name_only,
-    say_needs,
-)
-from launcher.identity.rendezvous import (
-    gives_ranks,
-    knows_who_is_who,
-    list_sizes,
-    meets_elsewhere,
-    miss_address,
-    read_range,
-    settle_master,
-    settle_range,
-)
+from launcher.identity import contradictions, inherited, rendezvous
+from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, derive, is_typed, name_only
 from launcher.identity.scope import add_local_size, decide_scope, settle_processes
-from launcher.identity.topology import find_node
+from launcher.identity.topology import list_places
 from launcher.options.reading import DEFAULTS as FILES
 
 TYPE_CHECKING = False
@@ -96,8 +67,8 @@ def decide(
     if not is_head:
         ledger = ledger.fold(lambda it: _add_single_machine(it, is_own))
         scope, ledger = decide_scope(ledger, machine, starts_processes=starts_processes)
-    node_range = None if scope is Scope.PROCESS else read_range(ledger)
-    ledger = ledger.fold(lambda it: settle_range(it, node_range))
+    node_range = None if scope is Scope.PROCESS else rendezvous.read_range(ledger)
+    ledger = ledger.fold(lambda it: rendezvous.settle_range(it, node_range))
     task = "" if is_head else next((item.task for item in ledger.evidence if item.task), "")
     at_start = is_head
     facts: tuple[Fact, ...] = IDENTITY
@@ -111,31 +82,34 @@ def decide(
     elif scope is Scope.PROCESS:
         needed = [*STARTED]
         ledger = ledger.fold(
-            *(sift_count, sift_size, add_local_size, _add_local_rank, lambda it: sift_node(it, is_own)),
-            *(_add_node_count, _add_node_rank, _note_unknown, check_process, check_place),
+            *(inherited.sift_count, inherited.sift_size, add_local_size, _add_first),
+            *(lambda it: inherited.sift_node(it, is_own), _add_node_count, _add_first, _add_node_rank),
+            *(_note_unknown, contradictions.check_process, contradictions.check_place),
         )
     else:
         facts = OF_NODE
         ledger = ledger.fold(
-            lambda it: it.find_contradictions(*LAUNCHERS), check_alone, lambda it: _read_ranks(it, node_range)
+            lambda it: it.find_contradictions(*LAUNCHERS),
+            contradictions.check_alone,
+            lambda it: _read_ranks(it, node_range),
         )
-        ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_node_0)
+        ledger = settle_processes(replace(ledger, closed=LAUNCHERS), machine).fold(_add_first)
         count = ledger.number(Fact.NODE_COUNT) or 1
-        at_start = gives_ranks(ledger.options, None if node_range else count)
+        at_start = rendezvous.gives_ranks(ledger.options, None if node_range else count)
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
-        ledger = ledger.fold(check_node)
+        ledger = ledger.fold(contradictions.check_node)
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:
-        ledger = settle_master(
-            ledger, scope, is_own, is_node=not task and scope is Scope.NODE, at_start=at_start
-        )
-        if not meets_elsewhere(ledger, at_start=at_start):
+        ledger = rendezvous.settle_master(ledger, scope, is_own, at_start=at_start)
+        if not rendezvous.meets_elsewhere(ledger, at_start=at_start):
             found = (*found, Fact.MASTER_ADDR, Fact.MASTER_PORT)
             needed.append(Fact.MASTER_ADDR)
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
-    ledger = ledger.fold(check_hosts, check_least, lambda it: _find_missing(it, needed))
+    ledger = ledger.fold(
+        contradictions.check_hosts, contradictions.check_least, lambda it: _find_missing(it, needed)
+    )
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
     numbers: dict[str, Any] = dict.fromkeys(fact.value for fact in OF_NODE)
@@ -173,9 +147,12 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
     only_node_0 = all(c.fact is Fact.NODE_RANK and c.value == 0 and is_typed(c) for c in claims)
     signs = [sign for item in ledger.evidence for sign in item.signs]
     if only_node_0 or not any(claim.source != DEFAULTS or ledger.speakers for claim in claims):
-        signs += _sign_master(ledger, is_own)
+        fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
+        signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger, is_own)]
     if signs:
-        if knows_who_is_who(ledger) or any(_identifies(ledger, count, index) for count, index in IDENTIFYING):
+        if rendezvous.knows_who_is_who(ledger) or any(
+            _identifies(ledger, count, index) for count, index in IDENTIFYING
+        ):
             return
         for origin, fix in signs:
             where = "command line" if origin.startswith("--") else "environment"
@@ -191,22 +168,6 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
         nothing = "nothing in the environment hints at other nodes"
         yield derive(Fact.NODE_COUNT, 1, nothing)
         yield derive(Fact.NODE_RANK, 0, nothing)
-
-
-def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str, str]]:
-    """Return claims of a master on another machine, except the user's, as signs of several nodes.
-
-    Each sign is (origin, fix).
-    """
-    fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
-    elsewhere = [
-        claim
-        for claim in ledger.about(Fact.MASTER_ADDR)
-        if claim.trust is not Trust.ASKED
-        and not is_loopback(str(claim.value))
-        and not is_own(str(claim.value))
-    ]
-    return [(claim.origin, fix) for claim in elsewhere]
 
 
 def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
@@ -230,14 +191,11 @@ def _read_ranks(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[
             yield replace(claim, fact=Fact.NODE_COUNT, origin=f"{claim.origin}, one per node")
 
 
-def _add_node_0(ledger: Ledger) -> Iterator[Claim]:
-    if ledger.number(Fact.NODE_COUNT) == 1 and not ledger.about(Fact.NODE_RANK):
-        yield derive(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
-
-
-def _add_local_rank(ledger: Ledger) -> Iterator[Claim]:
-    if ledger.number(Fact.LOCAL_SIZE) == 1 and not ledger.about(Fact.LOCAL_RANK):
-        yield derive(Fact.LOCAL_RANK, 0, ledger.origin(Fact.LOCAL_SIZE))
+def _add_first(ledger: Ledger) -> Iterator[Claim]:
+    """Add that the only process of a node, or the only node, is the first one."""
+    for count, index in ((Fact.LOCAL_SIZE, Fact.LOCAL_RANK), (Fact.NODE_COUNT, Fact.NODE_RANK)):
+        if ledger.number(count) == 1 and not ledger.about(index):
+            yield derive(index, 0, ledger.origin(count))
 
 
 def _add_node_count(ledger: Ledger) -> Iterator[Claim]:
@@ -253,10 +211,16 @@ def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
     use it only if the node_count is known from elsewhere and divides the world evenly, and if the local rank
     fits.
     """
-    rank, size = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_SIZE)
-    if ledger.number(Fact.NODE_COUNT) == 1:
-        yield derive(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
-    elif rank is not None and size and _is_in_blocks(ledger, rank, size):
+    rank, world, local, size, *_ = map(ledger.number, IDENTITY)
+    nodes = ledger.best(Fact.NODE_COUNT)
+    if rank is None or local is None or not size or nodes is None or not isinstance(nodes.value, int):
+        return
+    is_stated = nodes.value > 1 and nodes.trust <= Trust.STATED
+    if (
+        is_stated
+        and world == nodes.value * size
+        and list_places(rank, local, size, nodes.value) == [rank // size]
+    ):
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
         yield derive(Fact.NODE_RANK, rank // size, origin)
 
@@ -276,39 +240,36 @@ def _note_unknown(ledger: Ledger) -> Iterator[str]:
         )
 
 
-def _is_in_blocks(ledger: Ledger, rank: int, size: int) -> bool:
-    """Whether the rank is placed in blocks on equal nodes, and cyclic placement gives no other node."""
-    nodes, local = ledger.best(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_RANK)
-    if nodes is None or nodes.trust > Trust.STATED or not isinstance(nodes.value, int) or local is None:
-        return False
-    if ledger.number(Fact.WORLD_SIZE) != nodes.value * size:
-        return False
-    block, dealt = find_node(rank, local, size, nodes.value)
-    return block is not None and dealt in (None, block)
-
-
 def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     """Report what is not known, as one problem, unless another one explains it."""
     facts = [] if ledger.is_broken() else [fact for fact in needed if ledger.best(fact) is None]
-    if Fact.MASTER_ADDR in facts and not list_sizes(ledger):
+    if Fact.MASTER_ADDR in facts and not rendezvous.list_sizes(ledger):
         facts.remove(Fact.MASTER_ADDR)
-    given = ledger.list_given()
-    origins = dict.fromkeys(claim.origin for claim in given)
+    if not facts:
+        return
     if facts == [Fact.MASTER_ADDR]:
-        yield miss_address(ledger)
-    elif len(facts) == 1:
-        what = f"{say_needs(sorted(origins))} {name_fact(facts[0])}"
-        left = sorted({claim.origin.partition("=")[0] for claim in given if claim.source == DEFAULTS})
-        alone = f"; or unset {', '.join(left)} for a single node" if left else ""
-        yield ledger.missing(what, f"{FIXES[facts[0]]}{alone}")
-    elif facts:
-        *names, last = map(name_fact, facts)
-        what = f"{say_needs(list(origins))} {', '.join(names)} and {last}"
-        left = sorted({name_only(claim.origin) for claim in given if claim.fact in STARTED})
-        alone = f"unset {', '.join(left)} for a single node; for several unset it and " if left else ""
+        yield rendezvous.miss_address(ledger)
+        return
+    given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
+    origins = list(dict.fromkeys(claim.origin for claim in given))
+    *names, last = map(_name_fact, facts)
+    needs = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
+    what = f"{needs} {', '.join(names)}{' and ' if names else ''}{last}"
+    by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
+    left = ", ".join(sorted({name_only(claim.origin) for claim in by_hand}))
+    if not names:
+        fix = FIXES[facts[0]] + (f"; or unset {left} for a single node" if left else "")
+    else:
+        alone = f"unset {left} for a single node; for several unset it and " if left else ""
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-        yield ledger.missing(what, fix)
+    yield ledger.missing(what, fix)
+
+
+def _name_fact(fact: Fact) -> str:
+    """Return a fact with its article, as people call it: ``a node rank``."""
+    names = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
+    return f"a {names.get(fact) or fact.value.replace('_', ' ')}"
 
 
 def _name_sources(ledger: Ledger) -> str:

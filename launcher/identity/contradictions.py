@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_blocks
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
 from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed
@@ -16,18 +17,12 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 
-STARTERS = {
-    "flux": "flux run",
-    "horovod": "horovodrun",
-    "hydra": "mpiexec",
-    "lsf": "jsrun",
-    "mvapich": "mpirun",
-    "open_mpi": "mpirun",
-    "pals": "mpiexec",
-    "slurm": "srun",
-    "torch_elastic": "torchrun",
-}
-"""The program that starts the processes of a source, for messages."""
+PAIRS = (
+    (Fact.RANK, Fact.WORLD_SIZE),
+    (Fact.LOCAL_RANK, Fact.LOCAL_SIZE),
+    (Fact.NODE_RANK, Fact.NODE_COUNT),
+)
+"""Each index, and the count that it is below."""
 OF_NODES = (Fact.NODE_COUNT, Fact.NODE_RANK, Fact.NODE_RANGE, Fact.HOSTS, *STARTED)
 
 
@@ -55,7 +50,7 @@ def seal_lone_world(
         return evidence
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
-    name = STARTERS.get(whole.source, f"what set {whole.origin.partition('=')[0]}")
+    name = _find_program(whole.source) or f"what set {whole.origin.partition('=')[0]}"
     problem = ledger.contradiction(
         f"{whole.origin}: the processes of {name} all run on this node, but {said[0]} shows several nodes: "
         "each would train alone",
@@ -64,6 +59,12 @@ def seal_lone_world(
     )
     ledger.fold(lambda _: [problem]).check()
     return evidence
+
+
+def _find_program(source: str) -> str:
+    """Return what starts the processes of a source, for messages; empty for a source of another kind."""
+    found = (block.fields for block in read_blocks("sources/table.txt") if block.name == source)
+    return next(found, {}).get("program", "")
 
 
 def _find_whole(ledger: Ledger) -> Claim | None:
@@ -81,20 +82,20 @@ def _list_several(item: Evidence, *, counted: bool) -> Iterator[str]:
     ``counted``: whether any item counts the nodes. Else several processes may be on several nodes.
     """
     known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
-    for fact, one in ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0)):
-        claim = known.get(fact)
-        if claim is not None and isinstance(claim.value, int) and claim.value > one:
-            yield claim.origin
-    hosts, elastic = known.get(Fact.HOSTS), known.get(Fact.NODE_RANGE)
-    if hosts is not None and isinstance(hosts.value, tuple) and len(hosts.value) > 1:
-        yield hosts.origin
-    if elastic is not None:
-        yield elastic.origin
+    of_nodes = ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0), (Fact.HOSTS, 1), (Fact.NODE_RANGE, 0))
+    yield from (known[fact].origin for fact, alone in of_nodes if _is_above(known.get(fact), alone))
     yield from item.several
     world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
     is_here = counted or (world and size and world.value == size.value)
-    if world is not None and isinstance(world.value, int) and world.value > 1 and not is_here:
+    if world is not None and _is_above(world, 1) and not is_here:
         yield world.origin
+
+
+def _is_above(claim: Claim | None, limit: int) -> bool:
+    """Whether a number, the length of a list or that of a text is above a limit."""
+    if claim is None:
+        return False
+    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
 
 
 def _without_nodes(item: Evidence) -> Evidence:
@@ -104,9 +105,8 @@ def _without_nodes(item: Evidence) -> Evidence:
 def check_process(ledger: Ledger) -> Iterator[Problem]:
     """Report contradictory numbers of a launcher that was started once per process."""
     yield from ledger.find_contradictions(*IDENTITY)
-    yield from check_below(ledger, Fact.RANK, Fact.WORLD_SIZE)
-    yield from check_below(ledger, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
-    yield from check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
+    for index, count in PAIRS:
+        yield from check_below(ledger, index, count)
     yield from _check_asked(ledger)
     yield from _check_sizes(ledger)
 
@@ -122,10 +122,10 @@ def check_alone(ledger: Ledger) -> Iterator[Problem]:
     nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
     if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
         return  # the user knows how often the launcher was started
-    several = (c for c in ledger.list_several() if c.source in STARTERS and c.source not in ranked)
+    several = (c for c in ledger.list_several() if c.source not in ranked and _find_program(c.source))
     claim = next(several, None)
     if claim is not None:
-        starter, name = STARTERS[claim.source], claim.origin.partition("=")[0]
+        starter, name = _find_program(claim.source), claim.origin.partition("=")[0]
         yield ledger.missing(
             f"{claim.origin}: {starter} has started several processes on this node, "
             "but the rank of this one is missing",
@@ -135,26 +135,50 @@ def check_alone(ledger: Ledger) -> Iterator[Problem]:
 
 
 def check_place(ledger: Ledger) -> Iterator[Problem]:
-    """Report numbers of one process that no placement allows, if there is no plainer contradiction."""
-    if not ledger.has_contradiction():
-        yield from _check_numbers(ledger, *map(ledger.number, IDENTITY))
+    """Report numbers of one process that no placement allows, if there is no plainer contradiction.
+
+    Local ranks number a node's processes in the order of their ranks, and nodes are numbered in the order of
+    their lowest ranks, unless their sources say otherwise (`Evidence.in_order`).
+    """
+    if ledger.has_contradiction():
+        return
+    rank, world, local, size, node, nodes = map(ledger.number, IDENTITY)
+    if rank is None or local is None:
+        return
+    is_shuffled = not _is_in_order(ledger, Fact.LOCAL_RANK) and world and size and world % size == 0
+    if is_shuffled and size and is_by_domain(rank, local, size):
+        local = rank % size  # its place among the node's ranks
+    if rank < local:
+        what = f"local rank {local} has {local} ranks below it"
+        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK)
+    elif world and size and rank - local > world - size:
+        what = f"this node's {size} processes do not fit into a world of {world} at rank {rank}"
+        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
+    elif nodes == 1 and rank != local:
+        what = "on one node rank and local rank are the same"
+        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_COUNT)
+    if node is None or not _is_in_order(ledger):
+        return
+    after = (nodes or node + 1) - 1 - node
+    if rank < node + local or (rank == 0) != (node == local == 0):
+        what = "rank 0 is on node 0, and the lowest rank of each node is higher than that of the node before"
+        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK)
+    elif world and local == 0 and rank > world - (size or 1) - after:
+        what = f"each of the {after} nodes after this one needs a higher rank"
+        yield _refuse(ledger, what, Fact.RANK, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.WORLD_SIZE)
 
 
-def check_topology(ledger: Ledger, topology: Topology, host: Host) -> None:
-    """Refuse a topology that no placement of processes allows, however it was determined.
+def _refuse(ledger: Ledger, what: str, *facts: Fact) -> Problem:
+    named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if ledger.about(fact)))
+    return ledger.contradiction(f"{named}: {what}", ledger.correct(*facts))
 
-    Args:
-        ledger: Each fact with its provenance.
-        topology: The shape of the job.
-        host: This node, with its names, addresses and networks.
+
+def check_master(ledger: Ledger, topology: Topology, host: Host) -> None:
+    """Refuse a master that is not on node 0, as far as this node's names, addresses and networks show it.
 
     Raises:
         EnvironmentUntrusted: Values cannot all be true.
     """
-    for place in topology.places[:1] + topology.places[-1:]:
-        of_process = (place.rank, topology.world_size, place.local_rank, topology.local_size)
-        problems = _check_numbers(ledger, *of_process, topology.node_rank, topology.node_count)
-        ledger = ledger.fold(lambda _, found=problems: found)  # type: ignore[misc]
     ledger.fold(lambda it: _check_master(it, topology, host)).check()
 
 
@@ -205,61 +229,6 @@ def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
     return "another address of this node's network" if is_elsewhere(host, address) else ""
 
 
-def _check_numbers(ledger: Ledger, *numbers: int | None) -> Iterator[Problem]:
-    """Report numbers of one process, in the order of IDENTITY, that no placement allows.
-
-    Local ranks number a node's processes in the order of their ranks, and nodes are numbered in the order of
-    their lowest ranks, unless their sources say otherwise (`Evidence.in_order`).
-    """
-    in_order, by_domain = _is_in_order(ledger), not _is_in_order(ledger, Fact.LOCAL_RANK)
-    for what, facts in _list_impossible(*numbers, in_order=in_order, by_domain=by_domain):
-        named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if ledger.about(fact)))
-        yield ledger.contradiction(f"{named}: {what}", ledger.correct(*facts))
-
-
-def _list_impossible(
-    rank: int | None,
-    world: int | None,
-    local: int | None,
-    size: int | None,
-    node: int | None,
-    nodes: int | None,
-    *,
-    in_order: bool,
-    by_domain: bool,
-) -> Iterator[tuple[str, tuple[Fact, ...]]]:
-    if rank is not None and local is not None:
-        if by_domain and world and size and world % size == 0 and is_by_domain(rank, local, size):
-            local = rank % size  # its place among the node's ranks
-        if rank < local:
-            yield f"local rank {local} has {local} ranks below it", (Fact.RANK, Fact.LOCAL_RANK)
-        elif world and size and rank - local > world - size:
-            what = f"this node's {size} processes do not fit into a world of {world} at rank {rank}"
-            yield what, (Fact.RANK, Fact.LOCAL_RANK, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
-        elif nodes == 1 and rank != local:
-            yield (
-                "on one node rank and local rank are the same",
-                (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_COUNT),
-            )
-    if nodes and world and size and (nodes == 1) != (world == size):
-        what = "one node runs all processes, and several nodes share them"
-        yield what, (Fact.NODE_COUNT, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
-    elif nodes and world and size and nodes - 1 > world - size:
-        need = f"{nodes - 1} other nodes need at least one process each"
-        what = f"{need}, but only {world - size} of {world} processes are left"
-        yield what, (Fact.NODE_COUNT, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
-    if in_order and rank is not None and node is not None and local is not None:
-        after = (nodes or node + 1) - 1 - node
-        if rank < node + local or (rank == 0) != (node == local == 0):
-            what = (
-                "rank 0 is on node 0, and the lowest rank of each node is higher than that of the node before"
-            )
-            yield what, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK)
-        elif world and local == 0 and rank > world - (size or 1) - after:
-            what = f"each of the {after} nodes after this one needs a higher rank"
-            yield what, (Fact.RANK, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.WORLD_SIZE)
-
-
 def _is_in_order(ledger: Ledger, fact: Fact = Fact.NODE_RANK) -> bool:
     """Whether the source of node_rank, or of local_rank, numbers in the order of ranks."""
     claim = ledger.best(fact)
@@ -267,32 +236,24 @@ def _is_in_order(ledger: Ledger, fact: Fact = Fact.NODE_RANK) -> bool:
 
 
 def _check_sizes(ledger: Ledger) -> Iterator[Problem]:
-    """Report the first contradiction between sizes, with its own fix."""
+    """Report sizes that do not fit together: each node runs at least one process."""
     sizes = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT)
     world, size, nodes = map(ledger.number, sizes)
-    in_all, here, counted = map(ledger.origin, sizes)
-    if world and size and size > world:
-        what = f"{here} on this node but {in_all} in all"
-        fix = "WORLD_SIZE is the number of processes on all nodes together: correct or unset it"
-    elif world and nodes and world == nodes and (size or 1) > 1:
-        what = f"{in_all} counts nodes ({counted}), but this node runs {size} processes ({here})"
-        fix = "set WORLD_SIZE to the number of processes, or unset it"
-    elif world and nodes and nodes > world:
-        what = f"{counted} nodes but {in_all} processes"
-        fix = "every node runs at least one process: correct or unset one of them"
-    elif world and size and nodes and nodes * size != world and _fills_evenly(ledger):
-        what = f"{in_all} on {nodes} nodes ({counted}), but {here} on this one: "
-        what += "this platform starts the same number on every node"
-        fix = ledger.correct(Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.LOCAL_SIZE)
-    elif world and size and not nodes and world > size and any(i.most_nodes == 1 for i in ledger.evidence):
-        what = f"{in_all}, of which {size} run on this node ({here}), but the allocation has no other node"
-        fix = ledger.correct(Fact.WORLD_SIZE, Fact.LOCAL_SIZE)
-    elif world and size and nodes == 1 and world != size:
-        what = f"{counted} means one node, but {size} of {world} processes run on this one ({here}, {in_all})"
-        fix = "pass --nnodes N with the number of nodes, or unset the wrong variable"
+    if not world:
+        return
+    known = [fact for fact in sizes if ledger.about(fact)]
+    others = (nodes or 1) - 1
+    is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
+    if world < (size or 1) + others:
+        hint = ", not nodes" if world == nodes else ""
+        what = f"at least {(size or 1) + others} processes expected in all{hint}"
+    elif is_alone and size and size < world:
+        what = f"{size} of {world} processes run on this node, which is the only one"
+    elif size and nodes and nodes * size != world and _fills_evenly(ledger):
+        what = "this platform starts the same number on every node"
     else:
         return
-    yield ledger.contradiction(what, fix)
+    yield _refuse(ledger, what, *known)
 
 
 def _fills_evenly(ledger: Ledger) -> bool:

@@ -159,16 +159,12 @@ def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False)
             processes.
     """
     try:
-        text = _read_whole(os.path.abspath(path), origin, host, is_typed)
-        entries = list(_parse_lines(text, origin, is_quoted=is_typed))
-        if not entries:
-            raise Malformed("at least one host")
-    except Malformed as error:
-        raise UsageError(_bad_file(origin, f"expected {error}")) from error
-    try:
+        entries = list(
+            _parse_lines(_read_whole(os.path.abspath(path), origin, host, is_typed), origin, is_typed)
+        )
         hosts = each_once(name for name, _ in entries)
     except Malformed as error:
-        expected = error if is_typed else "each host only once"
+        expected = error if is_typed else "at least one host, and each host only once"
         raise UsageError(_bad_file(origin, f"expected {expected}")) from error
     counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
@@ -181,8 +177,8 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
     """Return a file's text.
 
     Raises:
-        UsageError: It cannot be read.
-        Malformed: It is longer than any list of nodes. A truncated list would be another job.
+        UsageError: It cannot be read, or is longer than any list of nodes. A truncated list would be another
+            job.
     """
     from launcher.machine.whole import PIPE_S
 
@@ -192,11 +188,11 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
         fix = "name a file that exists on this node, or pass the names with --hosts HOST,..."
         raise UsageError(_bad_file(origin, str(error.strerror), fix)) from error
     if len(data) > HOSTFILE_LIMIT_BYTES:
-        raise Malformed(f"at most {HOSTFILE_LIMIT_BYTES >> 20} MiB")
+        raise UsageError(_bad_file(origin, f"expected at most {HOSTFILE_LIMIT_BYTES >> 20} MiB"))
     return data.decode("utf-8", "surrogateescape").removeprefix(BOM)
 
 
-def _parse_lines(text: str, origin: str, *, is_quoted: bool) -> Iterator[tuple[str, int | None]]:
+def _parse_lines(text: str, origin: str, is_quoted: bool) -> Iterator[tuple[str, int | None]]:
     """Yield (host, number of processes or None) of each line of a file.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from launcher.core.model import Claim, Fact, Trust
 from launcher.identity.ledger import Ledger, Out, is_typed
-from launcher.identity.topology import find_node, is_by_domain
+from launcher.identity.topology import is_by_domain, list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _list_places(ledger: Ledger) -> list[int] | None:
     nodes = ledger.number(Fact.NODE_COUNT)
     if rank is None or local is None or not size or not nodes or world != nodes * size:
         return None
-    places = list(dict.fromkeys(node for node in find_node(rank, local, size, nodes) if node is not None))
+    places = list_places(rank, local, size, nodes)
     return places or ([rank // size] if is_by_domain(rank, local, size) else [])
 
 

@@ -39,14 +39,10 @@ FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
 
 @frozen
 class Out:
-    """Claims to leave out, with a note that gives the reason.
-
-    ``beaten_by``: another fact that has ruled them out; then they are shown beside it, without a note.
-    """
+    """Claims to leave out, with a note that gives the reason."""
 
     claims: Sequence[Claim]
     why: str
-    beaten_by: Fact | None = None
 
 
 if TYPE_CHECKING:
@@ -65,7 +61,6 @@ class Ledger:
         problems: What is wrong.
         notes: Sentences for the user.
         speakers: Sources about this very process: its starter, and others that give it the same rank.
-        beaten: Claims that another fact has ruled out, by that fact.
         closed: Facts that are not asked for any more.
         findings: The decided facts with their provenance, known at the end.
         by_fact: The claims on each fact, best first; follows from the claims.
@@ -77,7 +72,6 @@ class Ledger:
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     speakers: tuple[str, ...]
-    beaten: tuple[tuple[Fact, Lost], ...] = ()
     closed: tuple[Fact, ...] = ()
     findings: dict[Fact, Finding] = {}  # noqa: RUF012 - replaced as a whole
     by_fact: dict[Fact, list[Claim]] = {}  # noqa: RUF012 - replaced as a whole
@@ -97,23 +91,18 @@ class Ledger:
         return ledger
 
     def _with(self, effects: Sequence[Effect]) -> Ledger:
-        out = [effect for effect in effects if isinstance(effect, Out)]
-        gone = [claim for effect in out for claim in effect.claims]
-        kept = [claim for claim in self.claims if not any(claim is other for other in gone)]
-        beaten = [(e.beaten_by, Lost(claim, e.why)) for e in out if e.beaten_by for claim in e.claims]
-        notes: list[str] = []
+        claims, problems, notes = [*self.claims], [*self.problems], [*self.notes]
         for effect in effects:
             if isinstance(effect, str):
                 notes.append(effect)
-            elif isinstance(effect, Out) and effect.beaten_by is None:
+            elif isinstance(effect, Problem):
+                problems.append(effect)
+            elif isinstance(effect, Claim):
+                claims.append(effect)
+            else:
+                claims = [claim for claim in claims if not any(claim is other for other in effect.claims)]
                 notes += [f"{c.origin} is not used as {c.fact.value}: {effect.why}" for c in effect.claims]
-        return replace(
-            self,
-            claims=(*kept, *(effect for effect in effects if isinstance(effect, Claim))),
-            problems=(*self.problems, *(effect for effect in effects if isinstance(effect, Problem))),
-            notes=(*self.notes, *notes),
-            beaten=(*self.beaten, *beaten),
-        )
+        return replace(self, claims=tuple(claims), problems=tuple(problems), notes=tuple(notes))
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
@@ -137,13 +126,7 @@ class Ledger:
         """Return the claims on facts that win, with those that lose and why."""
         found = {fact: self.about(fact) for fact in facts}
         return {
-            fact: Finding(
-                claims[0],
-                (
-                    *(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]),
-                    *(lost for winner, lost in self.beaten if winner is fact),
-                ),
-            )
+            fact: Finding(claims[0], tuple(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]))
             for fact, claims in found.items()
             if claims
         }
@@ -183,7 +166,7 @@ class Ledger:
             word if word.startswith("--") or word.isupper() else f"the {fact.value}"
             for fact, word in zip(facts, names, strict=True)
         ]
-        fix = f"correct {' or '.join(named)}"
+        fix = f"correct {' or '.join(dict.fromkeys(named))}"
         typed = all(origin.startswith("--") for origin in origins)
         return fix if typed else f"{fix}, or unset the wrong one"
 
@@ -205,15 +188,9 @@ class Ledger:
         for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
             yield from (c for c in self.about(fact) if isinstance(c.value, int) and c.value > alone)
 
-    def list_given(self) -> list[Claim]:
-        """Return the claims of sources on facts of identity."""
-        return [claim for claim in self.claims if claim.fact in IDENTITY and claim.source != RULE]
-
     def _why(self, winner: Claim, loser: Claim) -> str:
         if winner.value == loser.value:
             return "agrees"
-        if self._contradicts(winner, loser):
-            return f"contradicts {winner.origin}"
         if winner.trust is Trust.ASKED:
             return f"overruled by {winner.origin}"
         if winner.trust < loser.trust:
@@ -321,14 +298,3 @@ def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
             found.append(item.source)
             world = next((value for value in worlds if value is not None), None)
     return tuple(found)
-
-
-def name_fact(fact: Fact) -> str:
-    """Return a fact with its article, as people call it: ``a node rank``."""
-    names = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
-    return f"a {names.get(fact) or fact.value.replace('_', ' ')}"
-
-
-def say_needs(origins: Sequence[str]) -> str:
-    """Return the start of a sentence about what a job lacks: ``--nnodes 2 needs``."""
-    return f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"

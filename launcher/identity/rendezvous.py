@@ -65,12 +65,10 @@ def read_range(ledger: Ledger) -> tuple[int, int] | None:
 
 def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[Out]:
     """Leave out the claims on the range or on the node_count, whichever loses."""
-    beaten, winner = Fact.NODE_COUNT, Fact.NODE_RANGE
-    why = "the job is elastic"
+    beaten, why = Fact.NODE_COUNT, "the job is elastic"
     if node_range is None:
-        beaten, winner, why = winner, beaten, "the number of nodes is fixed"
-    if lost := [claim for claim in ledger.claims if claim.fact is beaten]:
-        yield Out(lost, why, winner)
+        beaten, why = Fact.NODE_RANGE, "the number of nodes is fixed"
+    yield Out([claim for claim in ledger.claims if claim.fact is beaten], why)
 
 
 def knows_who_is_who(ledger: Ledger) -> bool:
@@ -82,19 +80,16 @@ def knows_who_is_who(ledger: Ledger) -> bool:
     return isinstance(count, int) and gives_ranks(ledger.options, count)
 
 
-def settle_master(
-    ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, is_node: bool, at_start: bool
-) -> Ledger:
+def settle_master(ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, at_start: bool) -> Ledger:
     """Return the ledger with the address and the port of the master, or with what is wrong with them.
 
     Args:
         ledger: The claims.
         scope: How often the launcher was started.
         is_own: Function that tells whether one of some names and addresses is literally this node's.
-        is_node: Whether this launcher starts the processes of the node.
         at_start: Whether ranks are assigned at the start, perhaps by a server that is not a node of the job.
     """
-    single = ledger.number(Fact.NODE_COUNT) == 1 if is_node else _is_all_here(ledger)
+    single = (ledger.number(Fact.NODE_COUNT) or ledger.number(Fact.WORLD_SIZE)) == 1
     # Processes that a platform has started would each choose another port, so they use the default
     chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
     ledger = ledger.fold(
@@ -176,10 +171,17 @@ def _knows_of_nodes(ledger: Ledger) -> bool:
     )
 
 
+def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
+    """Yield the claims of a master on another machine, except the user's."""
+    for claim in ledger.about(Fact.MASTER_ADDR):
+        address = str(claim.value)
+        if claim.trust is not Trust.ASKED and not is_loopback(address) and not is_own(address):
+            yield claim
+
+
 def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out]:
     """Leave out a master that a variable places on another machine than the only node."""
-    claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
-    away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
+    away = [claim for claim in list_elsewhere(ledger, is_own) if claim.trust is not Trust.INDIRECT]
     yield Out(away, "all processes are on this node, and this is not a name or address of it")
 
 
@@ -224,13 +226,6 @@ def _fix_address(origin: str) -> str:
         return f"{flag} with the address of node 0, or leave it out where the platform names that"
     name = origin.partition(" ")[0].partition("=")[0]
     return f"set {name} to the address of node 0, or unset it"
-
-
-def _is_all_here(ledger: Ledger) -> bool:
-    """Whether all processes of the job run on this node."""
-    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
-    nodes = ledger.number(Fact.NODE_COUNT)
-    return nodes == 1 or (nodes is None and world is not None and world in (1, size))
 
 
 def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from launcher.core.model import (
     Scope,
     Trust,
 )
-from launcher.identity.ledger import DEFAULTS, RULE, STARTED, Ledger, derive
-from launcher.identity.topology import find_node
+from launcher.identity.ledger import DEFAULTS, STARTED, Ledger, derive
+from launcher.identity.topology import list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
         return Scope.PROCESS, ledger
     if starts_processes:
         return Scope.NODE, ledger
-    wanted, origin, note = processes_wanted(ledger, machine)
-    ledger = ledger.fold(lambda _: note)
-    if wanted == 1:
+    wanted, notes = find_wanted(ledger, machine)
+    ledger = ledger.fold(lambda _: notes)
+    if wanted.value == 1:
         return Scope.NODE if _restarts_nodes(ledger) else Scope.PROCESS, ledger
     if local_size is None and above is not None:
         return Scope.PROCESS, ledger
-    return Scope.NODE, ledger.fold(lambda it: _find_ambiguity(it, wanted, origin))
+    return Scope.NODE, ledger.fold(lambda it: _find_ambiguity(it, wanted))
 
 
 def _restarts_nodes(ledger: Ledger) -> bool:
@@ -153,19 +153,19 @@ def _is_above_its_node(ledger: Ledger) -> bool:
     return rank is not None and node is not None and rank > node
 
 
-def _find_ambiguity(ledger: Ledger, wanted: int, origin: str) -> Iterator[Problem]:
+def _find_ambiguity(ledger: Ledger, wanted: Claim) -> Iterator[Problem]:
     """Yield the problem that a launcher may be one per node or one of several processes."""
     world = ledger.best(Fact.WORLD_SIZE)
     counted, size = world.origin if world else f"no {Fact.WORLD_SIZE.value}", ledger.best(Fact.LOCAL_SIZE)
     if size is None:
         what = (
             f"{counted} may count nodes or processes: unknown how many were "
-            f"started on this node, where {wanted} processes fit ({origin})"
+            f"started on this node, where {wanted.value} processes fit ({wanted.origin})"
         )
         fix = "pass --scope process (started once per process) or --scope node (once per node)"
     elif _may_be_a_rest(ledger):
         what = (
-            f"{size.origin} here, where {wanted} processes fit ({origin}); unknown whether "
+            f"{size.origin} here, where {wanted.value} processes fit ({wanted.origin}); unknown whether "
             f"the other processes of {counted} share a node"
         )
         count = ledger.number(Fact.WORLD_SIZE)
@@ -203,25 +203,24 @@ def settle_processes(ledger: Ledger, machine: Machine) -> Ledger:
     Raises:
         HardwareMissing: This node lacks devices.
     """
-    count, origin, note = processes_wanted(ledger, machine)
-    claims = ledger.about(Fact.PROCESSES_PER_NODE)
-    _check_visible(ledger, machine, claims)
-    source = next((claim.source for claim in claims if origin.startswith(claim.origin)), RULE)
-    others = [claim for claim in claims if not origin.startswith(claim.origin)]
-    lost = tuple(Lost(c, "agrees" if c.value == count else f"less direct than {origin}") for c in others)
-    finding = Finding(Claim(Fact.PROCESSES_PER_NODE, count, origin, source, Trust.DERIVED), lost)
-    return replace(ledger, findings={finding.claim.fact: finding}).fold(lambda _: note)
+    wanted, notes = find_wanted(ledger, machine)
+    _check_visible(ledger, machine)
+    others = (c for c in ledger.about(wanted.fact) if not wanted.origin.startswith(c.origin))
+    lost = (
+        Lost(c, "agrees" if c.value == wanted.value else f"less direct than {wanted.origin}") for c in others
+    )
+    return replace(ledger, findings={wanted.fact: Finding(wanted, tuple(lost))}).fold(lambda _: notes)
 
 
-def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> None:
+def _check_visible(ledger: Ledger, machine: Machine) -> None:
     """Refuse a node with fewer visible GPUs than the platform says, if the job may have other nodes.
 
     Raises:
         HardwareMissing: GPUs are missing.
     """
-    if ledger.number(Fact.NODE_COUNT) == 1 or machine.gpu_count is None or not claims:
+    claim, visible = ledger.best(Fact.PROCESSES_PER_NODE), machine.gpu_count
+    if ledger.number(Fact.NODE_COUNT) == 1 or visible is None or claim is None:
         return
-    claim, visible = claims[0], machine.gpu_count
     if claim.trust > Trust.STATED and isinstance(claim.value, int) and claim.value > visible:
         raise HardwareMissing(
             Problem(
@@ -233,8 +232,8 @@ def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> Non
         )
 
 
-def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str, list[str]]:
-    """Return the number of processes that a node should run, its origin, and a note if one is due.
+def find_wanted(ledger: Ledger, machine: Machine) -> tuple[Claim, list[str]]:
+    """Return the number of processes that a node should run, and a note if one is due.
 
     The number is the first of: a number that is requested or stated; 1 for a framework that needs one process
     per node; the visible GPUs; the platform's number, if this machine's GPUs are unknown (in a replay); 1.
@@ -242,24 +241,27 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str, list[s
     Raises:
         HardwareMissing: A word such as ``gpu`` sets the number, and there is no such device.
     """
-    claims = ledger.about(Fact.PROCESSES_PER_NODE)
-    best = claims[0] if claims else None
+    best, gpus = ledger.best(Fact.PROCESSES_PER_NODE), machine.gpu_count
     if best is not None and best.trust <= Trust.STATED:
-        return (*_resolve_word(best, machine), [])
+        return replace(_resolve_word(best, machine), trust=Trust.DERIVED), []
     if ledger.options.framework == ONE_PER_NODE:
-        return 1, f"one {ONE_PER_NODE} process uses all GPUs of its node", []
-    if machine.gpu_count:
-        return machine.gpu_count, f"{machine.gpu_count} visible GPUs", []
+        return _want(1, f"one {ONE_PER_NODE} process uses all GPUs of its node"), []
+    if gpus:
+        return _want(gpus, f"{gpus} visible GPUs"), []
     if best is None or not best.value:
-        return 1, "no GPUs", []
-    if machine.gpu_count is None and isinstance(best.value, int):
-        return best.value, best.origin, []
-    return 1, "no GPUs", [f"{best.origin} but no GPU is visible here: one process"]
+        return _want(1, "no GPUs"), []
+    if gpus is None and isinstance(best.value, int):
+        return replace(best, trust=Trust.DERIVED), []
+    return _want(1, "no GPUs"), [f"{best.origin} but no GPU is visible here: one process"]
 
 
-def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
+def _want(count: int, origin: str) -> Claim:
+    return derive(Fact.PROCESSES_PER_NODE, count, origin, Trust.DERIVED)
+
+
+def _resolve_word(claim: Claim, machine: Machine) -> Claim:
     if isinstance(claim.value, int):
-        return claim.value, claim.origin
+        return claim
     word = "gpu" if claim.value == "cuda" else str(claim.value)
     kinds = dict(machine.accelerators)
     gpus, integrated = kinds.pop(AMD_GPU, 0), kinds.pop(INTEGRATED_XPU, 0)
@@ -269,7 +271,7 @@ def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
     count = found.get(word, integrated if word == "xpu" else 0)
     if not count:
         raise HardwareMissing(_no_devices(claim, word, known=count is not None))
-    return count, f"{claim.origin}: {count} {word.upper()}s"
+    return Claim(claim.fact, count, f"{claim.origin}: {count} {word.upper()}s", claim.source, claim.trust)
 
 
 def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
@@ -307,5 +309,5 @@ def _fits(ledger: Ledger, size: int, nodes: int) -> bool:
     rank, local, node = map(ledger.number, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK))
     if rank is None or local is None:
         return True
-    places = [place for place in find_node(rank, local, size, nodes) if place is not None]
+    places = list_places(rank, local, size, nodes)
     return local < size and (node in places if node is not None else bool(places))

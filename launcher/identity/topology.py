@@ -17,25 +17,18 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
         allocation: The allocation from the platform.
         processes_per_node: Number of processes to start here; not used at PROCESS scope.
     """
-    if allocation.ranks_at_start:
-        count = allocation.node_count
-        shape = make_topology(allocation, count and count * processes_per_node, processes_per_node, ())
-        return replace(shape, node_rank=None)
-    if allocation.task:
-        return make_topology(allocation, allocation.world_size, allocation.local_size, ())
-    if allocation.scope is Scope.PROCESS:
-        assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation checks it
-        assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101
-        return make_topology(
-            allocation,
-            allocation.world_size,
-            allocation.local_size,
-            (Place(allocation.rank, allocation.local_rank),),
-        )
-    assert allocation.node_rank is not None and allocation.node_count is not None  # noqa: S101
-    first = allocation.node_rank * processes_per_node
-    places = tuple(Place(first + local, local) for local in range(processes_per_node))
-    return make_topology(allocation, allocation.node_count * processes_per_node, processes_per_node, places)
+    world, size = allocation.world_size, allocation.local_size
+    places: tuple[Place, ...] = ()
+    if allocation.scope is Scope.PROCESS and not allocation.task:
+        assert allocation.rank is not None and allocation.local_rank is not None  # noqa: S101 - for mypy
+        places = (Place(allocation.rank, allocation.local_rank),)
+    elif not allocation.task:
+        nodes, node = allocation.node_count, allocation.node_rank
+        world, size = nodes and nodes * processes_per_node, processes_per_node
+        if node is not None and not allocation.ranks_at_start:
+            places = tuple(Place(node * size + local, local) for local in range(size))
+    shape = make_topology(allocation, world, size, places)
+    return replace(shape, node_rank=None) if allocation.ranks_at_start else shape
 
 
 def make_topology(
@@ -66,13 +59,12 @@ def is_by_domain(rank: int, local_rank: int, local_size: int) -> bool:
     return False
 
 
-def find_node(rank: int, local_rank: int, local_size: int, node_count: int) -> tuple[int | None, int | None]:
-    """Return the node of a rank in a job whose nodes all run ``local_size`` processes.
+def list_places(rank: int, local_rank: int, local_size: int, node_count: int) -> list[int]:
+    """Return the nodes that can have a rank in a job whose nodes all run ``local_size`` processes.
 
-    Returns:
-        The node for placement in blocks (node by node), and that for cyclic placement (one rank per node in
-        turn). None instead of a node if the local rank excludes that placement.
+    It is the node of placement in blocks (node by node), and that of cyclic placement (one rank per node in
+    turn), unless the local rank excludes it.
     """
     block, place = divmod(rank, local_size)
     turn, node = divmod(rank, node_count)
-    return block if place == local_rank else None, node if turn == local_rank else None
+    return list(dict.fromkeys([block] * (place == local_rank) + [node] * (turn == local_rank)))

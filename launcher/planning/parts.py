@@ -172,10 +172,10 @@ def plan_network(
     if not asked and (environ.get(MARKER) or not topology.spans_nodes):
         if environ.get(MARKER) or not any(map(environ.get, NETWORK_NAMES)):
             return Wiring(tuple(settings))
-        from launcher.fabrics.node import judge_variables
+        from launcher.fabrics import judge_variables
 
         return Wiring(tuple(settings), judge_variables(host, environ))
-    from launcher.fabrics.node import plan_node
+    from launcher.fabrics import plan_node
 
     node = plan_node(host, environ, options, allocation)
     return Wiring((*settings, *node.settings), node.notes, node)

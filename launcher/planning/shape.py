@@ -21,7 +21,7 @@ from launcher.frameworks.script import (
     read_script,
 )
 from launcher.identity.allocation import decide
-from launcher.identity.contradictions import check_topology, seal_lone_world
+from launcher.identity.contradictions import check_master, seal_lone_world
 from launcher.identity.ledger import open_ledger
 from launcher.identity.topology import plan_topology
 from launcher.machine import read_machine
@@ -127,7 +127,7 @@ def decide_shape(
     by_role = table.plan_topology(options, allocation, environ)  # nodes with only servers have no ranks
     topology = by_role or plan_topology(allocation, each)
     if by_role is None:
-        check_topology(ledger, topology, host)
+        check_master(ledger, topology, host)
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)

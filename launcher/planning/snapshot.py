@@ -62,7 +62,7 @@ from launcher.planning.recorded import VERSION
 from launcher.sources.hydra import PROXY_NAMES
 from launcher.sources.indexed_job import HOSTS_FILE, INDEX
 from launcher.sources.sagemaker import FILE, JOB
-from launcher.sources.signs import HOST_FILES, NODE_FILE
+from launcher.sources.signs import HOST_FILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
     These are a batch system's host files, our own lines of /etc/hosts, and files of defaults.
     """
     found = {}
-    for name in (NODE_FILE, *(name for name, _ in HOST_FILES)):
+    for name in HOST_FILES:
         path = environ.get(name)
         text = host.read_text(path) if path else None
         if path and text is not None:

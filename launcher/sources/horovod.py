@@ -14,10 +14,7 @@ from launcher.core.model import Fact, Trust
 from launcher.sources.table import MARKERS
 
 RANK, ELASTIC = MARKERS["horovod"]
-NUMBERS = (
-    *((Fact.RANK, RANK), (Fact.WORLD_SIZE, "HOROVOD_SIZE")),
-    *((Fact.LOCAL_RANK, "HOROVOD_LOCAL_RANK"), (Fact.LOCAL_SIZE, "HOROVOD_LOCAL_SIZE")),
-)
+NUMBERS = (RANK, "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 OF_NODES = ((Fact.NODE_RANK, "HOROVOD_CROSS_RANK"), (Fact.NODE_COUNT, "HOROVOD_CROSS_SIZE"))
 
 
@@ -28,7 +25,7 @@ def read(reader: Reader) -> None:
             ELASTIC, "ranks of an elastic job come later, and change: horovodrun -np N without --min-np"
         )
         return
-    _, size, local_rank, local_size = reader.claim_numbers(NUMBERS)
+    _, size, local_rank, local_size = reader.claim_process(NUMBERS)
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:

@@ -10,7 +10,7 @@ pkg/util/placement.
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_host
+from launcher.core.environ import Reader, is_host
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 
@@ -70,9 +70,7 @@ def _claim_master(reader: Reader, own: str, first: str) -> None:
     for line in (reader.host.read_text(HOSTS_FILE) or "").splitlines():
         words = line.split()
         if len(words) == 3 and words[2] == own and words[1].startswith(f"{own}."):
-            try:
-                address = parse_host(first + words[1][len(own) :])
-            except Malformed:
-                continue
-            reader.claim(Fact.MASTER_ADDR, address, f"{own} in {HOSTS_FILE}, index 0", Trust.DERIVED)
-            return
+            address = first + words[1].removeprefix(own)
+            if is_host(address):
+                reader.claim(Fact.MASTER_ADDR, address, f"{own} in {HOSTS_FILE}, index 0", Trust.DERIVED)
+                return

@@ -58,8 +58,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_pod: bool) -> None:
-    numbers = ((Fact.RANK, index), (Fact.WORLD_SIZE, count))
-    reader.claim_numbers(numbers)
+    reader.claim_process((index, count))
     reader.claim_host(Fact.MASTER_ADDR, coordinator)
     if is_pod:  # else set by a user, who may have started several on this node
         reader.starts = Scope.PROCESS

@@ -1,24 +1,27 @@
-"""A process that this launcher started: it already has everything.
+"""A process that this launcher or torchrun started: it already has everything.
 
-The outer launcher gave it the whole contract and corrected the public variables of the starters, so no outer
-source is asked. But the process may have started its own mpirun or srun. That starter is nearer, and the
-contract that its ranks inherit is the outer process's and not theirs.
+The outer one gave it the whole contract (the launcher also corrected the public variables of the starters),
+so no outer source counts. But the process may have started its own mpirun or srun. That starter is nearer,
+and the contract that its ranks inherit is the outer process's and not theirs.
+
+Source: torch/distributed/elastic/agent/server/local_elastic_agent.py; captured with torch 2.15. torchrun sets
+no NODE_RANK; GROUP_RANK is the node rank (one worker group per node).
 """
 
 from __future__ import annotations
 
-from launcher.core.mpi import TABLE
-from launcher.sources import torch_elastic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.core.environ import Reader
+from launcher.core.environ import Reader
+from launcher.core.model import Fact, Scope
+from launcher.core.mpi import OPEN_MPI, TABLE
 
 MARKER = "LAUNCHER_LAUNCHED"
-
-
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
 """Pairs of variables that the contract sets to the same value. A platform sets only the second of a pair."""
+FACTS = (
+    *((Fact.RANK, "RANK"), (Fact.WORLD_SIZE, "WORLD_SIZE"), (Fact.LOCAL_RANK, "LOCAL_RANK")),
+    *((Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE"), (Fact.NODE_RANK, "GROUP_RANK")),
+    *((Fact.NODE_COUNT, "GROUP_WORLD_SIZE"), (Fact.MASTER_PORT, "MASTER_PORT")),
+)
 
 
 def read(reader: Reader) -> None:
@@ -30,12 +33,34 @@ def read(reader: Reader) -> None:
             f"{MARKER} belongs to an outer process that the launcher started, not to this one: not used"
         )
     else:
-        torch_elastic.read_worker(reader)
+        _claim_worker(reader)
         reader.in_order = False  # the outer launcher may have numbered the nodes as mpirun does
         reader.note(
             f"{MARKER} is set: this is a process of another launcher run "
             f"(or a shell into which its variables were exported: unset {MARKER})"
         )
+
+
+def read_torchrun(reader: Reader) -> None:
+    """Claim a worker if all of torchrun's variables are set; otherwise TORCHELASTIC_RUN_ID is left over."""
+    from launcher.guest.marker import AGENT_STORE, NO_STORE
+
+    if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
+        return  # a process of this launcher or a child of one
+    missing = [name for _, name in FACTS if not reader.has(name)]
+    if missing:
+        names = ", ".join(missing)
+        reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
+    elif reader.text(OPEN_MPI.local_size) in (None, "1"):
+        _claim_worker(reader)  # mpirun can start torchrun once per node, but not several times
+
+
+def _claim_worker(reader: Reader) -> None:
+    """Claim the contract of one process; outer sources do not count."""
+    reader.claim_numbers(FACTS)
+    reader.claim_host(Fact.MASTER_ADDR, "MASTER_ADDR")
+    reader.starts = Scope.PROCESS
+    reader.seals = True
 
 
 def has_contract(reader: Reader) -> bool:

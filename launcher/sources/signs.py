@@ -26,17 +26,7 @@ NODE_INDEX = "PBS_NODENUM"
 LSF_HOSTS = (("LSB_MCPU_HOSTS", 2), ("LSB_HOSTS", 1))
 """Host lists, and the number of words in each entry; the first word is the host."""
 LSF_SLOTS = "LSB_DJOB_NUMPROC"
-PARALLELISM = "DET_KUBERNETES_JOB_PARALLELISM"
-SLOT_IDS = "DET_SLOT_IDS"
 TF_CONFIG = "TF_CONFIG"
-HOST_FILES = (
-    ("PE_HOSTFILE", "NHOSTS"),
-    ("COBALT_NODEFILE", "COBALT_JOBSIZE"),
-    ("OAR_NODEFILE", ""),
-    ("BATCH_HOSTS_FILE", "BATCH_TASK_COUNT"),
-)
-"""Variables that name a file with a host at the start of each line, each with the variable for the number of
-hosts: Grid Engine, Cobalt, OAR, Google's Batch."""
 RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC = "/kubexec.sh"
 """End of the path of the agent with which mpirun reaches the workers of an older MPIJob."""
@@ -55,11 +45,12 @@ OF_PROCESSES = ("sizes", "ranks", "parts")
 
 @frozen
 class Signs:
-    """The variables of one platform, each with a kind; `fix` is the text, `unless` a variable or empty."""
+    """The variables of one platform, each with a kind; `fix` is the text, the others a variable or empty."""
 
     fix: str
     kinds: tuple[tuple[str, str], ...]
     unless: str = ""
+    file: str = ""
 
 
 def _read_table() -> Iterator[Signs]:
@@ -72,14 +63,15 @@ def _read_table() -> Iterator[Signs]:
             )
         elif "fix" in block.fields:
             kinds = tuple((name, kind) for kind in KINDS for name in expand(block.words(kind)))
-            yield Signs(FIXES[block.fields["fix"]], kinds, block.fields.get("unless", ""))
+            others = (block.fields.get(name, "") for name in ("unless", "file"))
+            yield Signs(FIXES[block.fields["fix"]], kinds, *others)
 
 
 TABLE = tuple(_read_table())
 PLACES: dict[str, list[int]] = {}
 """Indices of the rows with a variable."""
 for _place, _row in enumerate(TABLE):
-    for _name, _ in _row.kinds:
+    for _name in (*dict(_row.kinds), _row.file):
         PLACES.setdefault(_name, []).append(_place)
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
@@ -88,11 +80,13 @@ OF_PROCESSES_ENDS = ("_WORLD_SIZE", "_WORLD_RANK", "_GLOBAL_RANK")
 """Those that may count or index the processes of one node."""
 OTHERS = ("LAUNCHER_", "MA_", "PET_", "SLURM_", "AZUREML_", "SM_HP_")
 """Prefixes of variables with these suffixes that are read elsewhere, or that users pass to their scripts."""
-NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
+NODE_COUNTS = ("DET_KUBERNETES_JOB_PARALLELISM", "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
 """Numbers of nodes on platforms that start one container on each: Determined, OCI Data Science."""
+HOST_FILES = (NODE_FILE, *(row.file for row in TABLE if row.file))
+"""Variables that name a file with a host at the start of each line."""
 NAMES = (
-    *(NODE_FILE, NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, SLOT_IDS, *NODE_COUNTS, *dict(HOST_FILES)),
-    *(RSH_AGENT, RANK_0_HOST, *(name for row in TABLE for name, _ in row.kinds)),
+    *(NODE_INDEX, *dict(LSF_HOSTS), LSF_SLOTS, *NODE_COUNTS),
+    *(RSH_AGENT, RANK_0_HOST, *HOST_FILES, *(name for row in TABLE for name, _ in row.kinds)),
 )
 WITHOUT_PREFIX = ("NUM_MACHINES", "NODE_INDEX", "MACHINE_RANK", "WORLD_RANK", "GLOBAL_RANK")
 """Names that are such a suffix, and that no other source reads."""
@@ -101,20 +95,23 @@ MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)), *WITHOUT_
 
 def read(reader: Reader) -> None:
     """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
-    if reader.has(TF_CONFIG) and _names_several(reader):
-        return  # TF_CONFIG says more, also about a task without a rank
+    if reader.has(TF_CONFIG):
+        from launcher.sources.tensorflow import names_several
+
+        if names_several(reader.text(TF_CONFIG) or ""):
+            return  # TF_CONFIG says more, also about a task without a rank
     for place in sorted({place for name in reader.environ for place in PLACES.get(name, ())}):
         row = TABLE[place]
         if row.unless and reader.has(row.unless):
             continue
         for name, kind in [pair for pair in row.kinds if _is_sign(reader, *pair)][:1]:
             reader.sign(name, row.fix, of_nodes=kind not in OF_PROCESSES)
+        is_counted = any(kind == "counts" and reader.has(name) for name, kind in row.kinds)
+        if len(_read_file(reader, row.file, row.fix, is_counted=is_counted)) > 1:
+            reader.sign(row.file, row.fix)
     _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
-    for variable, count in HOST_FILES:
-        if len(_read_file(reader, variable, SCRIPT_FIX, is_counted=reader.has(count))) > 1:
-            reader.sign(variable, SCRIPT_FIX)
     if not reader.has(OPEN_MPI.rank[0]) and (reader.text(RSH_AGENT) or "").endswith(KUBEXEC):
         reader.sign(RSH_AGENT, MPI_FIX)
     first = reader.text(RANK_0_HOST) or "localhost"  # as it is in TorchX's first replica
@@ -123,8 +120,6 @@ def read(reader: Reader) -> None:
     for variable in NODE_COUNTS:
         if (reader.claim_int(Fact.NODE_COUNT, variable) or 1) > 1:
             reader.sign(variable, FLAGS)
-    if reader.has(SLOT_IDS) and not reader.has(PARALLELISM):
-        reader.sign(SLOT_IDS, f"Determined does not tell a container about the others: {FLAGS}")
 
 
 def _read_any(reader: Reader) -> None:
@@ -132,20 +127,10 @@ def _read_any(reader: Reader) -> None:
     for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
         whole = [n for n in WITHOUT_PREFIX if f"_{n}" in ends and reader.has(n)]
         unknown = (n for n in (*whole, *reader.unread(ends)) if n not in NAMES and not n.startswith(OTHERS))
-        name = next((n for n in unknown if "NUMA_" not in n and _is_number_above(reader, n, limit)), "")
+        numbers = (n for n in unknown if "NUMA_" not in n and (reader.text(n) or "").strip().isdecimal())
+        name = next((n for n in numbers if is_above(reader, n, limit)), "")
         if name:
             reader.sign(name, FLAGS, of_nodes=not f"_{name}".endswith(OF_PROCESSES_ENDS))
-
-
-def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
-    """Whether a variable, which may mean anything, is a number above a limit."""
-    return (reader.text(name) or "").strip().isdecimal() and is_above(reader, name, limit)
-
-
-def _names_several(reader: Reader) -> bool:
-    from launcher.sources.tensorflow import names_several
-
-    return names_several(reader.text(TF_CONFIG) or "")
 
 
 def _is_sign(reader: Reader, name: str, kind: str) -> bool:

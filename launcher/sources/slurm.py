@@ -51,7 +51,7 @@ def read(reader: Reader) -> None:
         else:
             _read_batch_script(reader)
         return
-    rank, tasks = reader.claim_numbers(((Fact.RANK, PROCID), (Fact.WORLD_SIZE, NTASKS)))
+    rank, tasks = reader.claim_process((PROCID, NTASKS))
     if not is_het:  # in a step over several components it counts those of one
         reader.confirm(OLD_NTASKS, tasks, NTASKS)
     if rank is None and tasks is None:

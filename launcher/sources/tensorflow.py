@@ -9,13 +9,13 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 from __future__ import annotations
 
 from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int, parse_json, shorten
-from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
 
 TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
+MALFORMED = "malformed-variable"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
 """Roles with at most one task."""
@@ -30,39 +30,53 @@ class Task:
     index: int
 
 
-class Refused(Exception):
-    """TF_CONFIG is not a valid cluster; the problem says what was expected."""
+class Invalid(Exception):
+    """TF_CONFIG is not a valid cluster: the code of the problem, what was expected, and the fix."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.what)
-        self.problem = problem
+    def __init__(self, code: str, expected: str, fix: str = FIX) -> None:
+        super().__init__(code, expected, fix)
 
 
 def read(reader: Reader) -> None:
     """Claim the task's place in its cluster, or report what is wrong with TF_CONFIG."""
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
-    except Refused as error:
-        problem = error.problem
-        reader.problem(problem.code, f"{reader.origin(TF_CONFIG)}: expected {problem.what}", problem.fix)
+    except Invalid as error:
+        code, expected, fix = error.args
+        reader.problem(code, f"{reader.origin(TF_CONFIG)}: expected {expected}", fix)
         return
-    hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
     reader.starts = Scope.PROCESS
     reader.lone = not _names_several(task)
-    if task.role in RANKED:
-        _claim_rank(reader, hosts, _find_rank(task))
-    else:
+    if task.role not in RANKED:
         reader.task = f"{task.role} {task.index}"
-    if hosts:
-        reader.claim(Fact.WORLD_SIZE, len(hosts), TF_CONFIG)
-        reader.claim(Fact.MASTER_ADDR, hosts[0], TF_CONFIG, Trust.DERIVED)
+    hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
+    claim_task(reader, hosts, None if reader.task else _find_rank(task), TF_CONFIG, TF_CONFIG)
+
+
+def claim_task(reader: Reader, hosts: list[str], rank: int | None, name: str, index: str) -> None:
+    """Claim a process by its rank in a list of all processes' hosts; without one only their number.
+
+    ``name`` and ``index`` are the variables of the list and of the rank.
+    """
+    if not hosts:
+        return
+    if rank is not None:
+        own = [place for place, host in enumerate(hosts) if host == hosts[rank]]
+        nodes = tuple(dict.fromkeys(hosts))
+        reader.claim(Fact.RANK, rank, index)
+        reader.claim(Fact.LOCAL_RANK, own.index(rank), name)
+        reader.claim(Fact.LOCAL_SIZE, len(own), name)
+        reader.claim(Fact.NODE_RANK, nodes.index(hosts[rank]), index, Trust.DERIVED)
+        reader.claim(Fact.NODE_COUNT, len(nodes), name, Trust.DERIVED)
+    reader.claim(Fact.WORLD_SIZE, len(hosts), name)
+    reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
 
 
 def find_rank(text: str) -> tuple[str, str] | None:
     """Return rank and world size in a TF_CONFIG; None if it has no rank, or is invalid."""
     try:
         task = _parse(text)
-    except Refused:
+    except Invalid:
         return None
     if task.role not in RANKED:
         return None
@@ -74,7 +88,7 @@ def names_several(text: str) -> bool:
     """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
     try:
         task = _parse(text)
-    except Refused:
+    except Invalid:
         return True
     return _names_several(task)
 
@@ -87,25 +101,11 @@ def _find_rank(task: Task) -> int:
     return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
 
 
-def _refuse(expected: str) -> Refused:
-    return Refused(Problem("malformed-variable", expected, TF_CONFIG, FIX))
-
-
-def _claim_rank(reader: Reader, hosts: list[str], rank: int) -> None:
-    own = [place for place, host in enumerate(hosts) if host == hosts[rank]]
-    nodes = tuple(dict.fromkeys(hosts))
-    reader.claim(Fact.RANK, rank, TF_CONFIG)
-    reader.claim(Fact.LOCAL_RANK, own.index(rank), TF_CONFIG)
-    reader.claim(Fact.LOCAL_SIZE, len(own), TF_CONFIG)
-    reader.claim(Fact.NODE_RANK, nodes.index(hosts[rank]), TF_CONFIG, Trust.DERIVED)
-    reader.claim(Fact.NODE_COUNT, len(nodes), TF_CONFIG, Trust.DERIVED)
-
-
 def _parse(text: str) -> Task:
     """Return the task, valid by TensorFlow 2's rules, including those that it checks late or never.
 
     Raises:
-        Refused: TF_CONFIG is not valid.
+        Invalid: TF_CONFIG is not valid.
     """
     try:
         config = parse_json(text)
@@ -117,7 +117,7 @@ def _parse(text: str) -> Task:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise _refuse(expected) from None
+        raise Invalid(MALFORMED, expected) from None
     _check_roles(task)
     _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
     return task
@@ -134,9 +134,9 @@ def _check_roles(task: Task) -> None:
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
         expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
-        raise Refused(Problem("tf-config-master", expected, TF_CONFIG, fix))
+        raise Invalid("tf-config-master", expected, fix)
     if strange:
-        raise _refuse(f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
+        raise Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
 
 
 def _check_addresses(addresses: list[str]) -> None:
@@ -146,13 +146,13 @@ def _check_addresses(addresses: list[str]) -> None:
         try:
             host, port = parse_host_port(address)
         except Malformed as error:
-            raise _refuse(f"every task to be {error}") from None
+            raise Invalid(MALFORMED, f"every task to be {error}") from None
         if port is None:
-            raise _refuse(f"every task to be host:port, not {shorten(address)!r}")
+            raise Invalid(MALFORMED, f"every task to be host:port, not {shorten(address)!r}")
         other = found.setdefault((host.lower(), port), address)
         if other is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
-            raise _refuse(f"an address of its own for every task, not {shorten(other)!r} {second}")
+            raise Invalid(MALFORMED, f"an address of its own for every task, not {shorten(other)!r} {second}")
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:
@@ -160,14 +160,14 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     if sparse:
         expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
         fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        raise Refused(Problem("tf-config-sparse", expected, TF_CONFIG, fix))
+        raise Invalid("tf-config-sparse", expected, fix)
     if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
-        raise _refuse("a list of host:port for every role (not so: an item)")
+        raise Invalid(MALFORMED, "a list of host:port for every role (not so: an item)")
     _check_addresses([address for items in task.cluster.values() for address in items])
     for role in ALONE:
         if len(task.cluster.get(role, [])) > 1:
             fix = f"keep one {role}; make the others workers"
-            raise Refused(Problem("tf-config-roles", f"one {role} at most", TF_CONFIG, fix))
+            raise Invalid("tf-config-roles", f"one {role} at most", fix)
     if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
         return
     count = len(task.cluster.get(task.role, []))
@@ -178,4 +178,4 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
     else:
         return
     fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
-    raise Refused(Problem("tf-config-index", expected, TF_CONFIG, fix))
+    raise Invalid("tf-config-index", expected, fix)

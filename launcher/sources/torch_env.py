@@ -50,8 +50,7 @@ def read(reader: Reader) -> None:
     if launched.is_left_over(reader):
         return
     if not counts_nodes(reader):
-        reader.claim_numbers(((Fact.RANK, RANK), (Fact.WORLD_SIZE, WORLD_SIZE)))
-        reader.claim_numbers(((Fact.LOCAL_RANK, LOCAL_RANK), (Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE")))
+        reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
         if all(reader.has(name) for name in (RANK, LOCAL_RANK, *(name for _, name in DEEPSPEED))):
             reader.claim_numbers(DEEPSPEED)
     reader.claim_int(Fact.NODE_RANK, NODE_RANK)

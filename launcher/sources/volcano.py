@@ -51,13 +51,13 @@ def read(reader: Reader) -> None:
 
 def _read_tasks(reader: Reader) -> Tasks:
     """Return the hosts of each task by its name; empty if only its number of pods is set."""
-    found: Tasks = {}
-    for name in reader.matching(PREFIX, HOSTS):
-        found[name[len(PREFIX) : -len(HOSTS)].lower()] = reader.hosts(name)
-    for name in reader.matching(PREFIX, COUNT):
-        if reader.integer(name) != 0:
-            found.setdefault(name[len(PREFIX) : -len(COUNT)].lower(), ())
-    return found
+    listed = {_task(name, HOSTS): reader.hosts(name) for name in reader.matching(PREFIX, HOSTS)}
+    counted = [_task(name, COUNT) for name in reader.matching(PREFIX, COUNT) if reader.integer(name) != 0]
+    return listed | {task: () for task in counted if task not in listed}
+
+
+def _task(name: str, end: str) -> str:
+    return name[len(PREFIX) : -len(end)].lower()
 
 
 def _name(task: str, end: str) -> str:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import say_size
-from launcher.fabrics.node import explain_network
+from launcher.fabrics import explain_network
 from launcher.failure.causes import ended_by, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause, ProcessExit

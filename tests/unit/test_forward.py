@@ -133,8 +133,6 @@ def test_mpirun_itself_gets_what_ranks_get_and_what_it_needs() -> None:
 def test_the_index_of_a_node_stays_there() -> None:
     """On every platform that numbers its nodes: each rank would take itself for one of node 0."""
     names = [
-        name
-        for name in (*(row.index for row in NODES), *(row.node_rank for row in PLATFORMS.values()))
-        if name
+        name for name in (*(row.index for row in NODES), *(row.index for row in PLATFORMS.values())) if name
     ]
     assert len(names) > 8 and choose_forwarded(dict.fromkeys(names, "0")) == ()
