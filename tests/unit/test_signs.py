@@ -230,6 +230,8 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({**PALS, "PMI_RANK": "3", "PMI_SIZE": "4", "MASTER_ADDR": "n0"}, "rank 3 of 4 at n0", {}),
     ({**PALS, "PMI_RANK": "3", "PMI_SIZE": "4"}, NO_MASTER, {}),
     ({**PALS, "PALS_SIZE": "4", "NODE_RANK": "1", "MASTER_ADDR": "n0"}, "missing-variable", {}),
+    ({"PROCESS_ID": "1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}, STOP, {}),
+    ({"PROCESS_ID": "0"}, ALONE, {}),
     ({"PALS_NODEID": "1"}, STOP, {}),
     # LSF: slots are no hosts; the tasks of blaunch count from 1
     ({"LSB_DJOB_NUMPROC": "8", "LSB_HOSTS": "a " * 8, "LSB_MCPU_HOSTS": "a 8"}, ALONE, {}),
