@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 
 from launcher.core.log import say
-from launcher.core.model import NodeCommand, Plan
-from launcher.engines import TORCHRUN
+from launcher.core.model import TORCHRUN, NodeCommand, Plan
 from launcher.planning.settings import apply_settings
 from launcher.process.memory_files import name_files, write_file
 

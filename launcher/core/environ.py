@@ -27,7 +27,7 @@ BOM = "\ufeff"
 """Byte order mark, with which Windows' editors begin a file."""
 OWN_PLACE = "own name "
 """Start of the origin text of a node's index in the user's list of hosts."""
-MEETS_AT_MASTER = ("static", "c10d")
+STATIC, C10D = MEETS_AT_MASTER = ("static", "c10d")
 """torchrun's rendezvous backends whose endpoint is a node of the job and not a separate server (etcd)."""
 _DIGITS_LIMIT = 10
 # Letters and digits of host names (RFC 1123), and the underscore that real clusters use.

@@ -565,6 +565,8 @@ class LogStyle:
     rotate_bytes: int = 0
 
 
+PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
+"""Engines: what starts the processes."""
 DEFAULT_PORT = 6105
 """Rendezvous port of a job that names none and cannot take a free one (several nodes or processes)."""
 GRACE_S = 25.0

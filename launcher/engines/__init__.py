@@ -1,5 +1,6 @@
 """Engines: the ways to start processes, one file each."""
 
-PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
+from launcher.core.model import TORCHRUN
+
 WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", "swift")
 """Engines whose processes we can identify: each has its own RANK in its environment."""

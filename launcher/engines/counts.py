@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.engines.choice import Request
+    from launcher.command.request import Request
     from launcher.identity.ledger import Ledger
     from launcher.options.given import Given
     from launcher.options.reading import Options

@@ -13,8 +13,7 @@ import sys
 from launcher.core.blocks import PACKAGE
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
-from launcher.core.model import Fleet, NodeCommand, Setting
-from launcher.engines import MPIRUN
+from launcher.core.model import MPIRUN, Fleet, NodeCommand, Setting
 from launcher.engines.dialects import (
     EVERYWHERE,
     MpirunJob,

@@ -14,11 +14,11 @@ import os
 
 from launcher.command.arguments import names_local_rank
 from launcher.core.blocks import PACKAGE
-from launcher.core.environ import bracket, is_loopback
+from launcher.core.environ import C10D, bracket, is_loopback
 from launcher.core.model import NodeCommand, Policy, Setting
 from launcher.frameworks import starters, torch
 from launcher.frameworks.torch import UNBUFFERED
-from launcher.identity.rendezvous import C10D, choose_backend
+from launcher.identity.rendezvous import choose_backend
 from launcher.machine.network import address_towards
 from launcher.machine.pythons import own_program, own_python
 from launcher.options.flags import PASSED_TO_TORCHRUN

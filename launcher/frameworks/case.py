@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.command.request import Request
     from launcher.core.model import Allocation, Binding, Companion, Machine, Meeting, Place, Topology
-    from launcher.engines.choice import Request
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 

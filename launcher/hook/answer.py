@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 
+from launcher.command.request import read_request
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
-from launcher.core.model import Plan, Scope
-from launcher.engines import TORCHRUN
-from launcher.engines.choice import read_request
+from launcher.core.model import TORCHRUN, Plan, Scope
 from launcher.guest.marker import TOKEN, is_worker, undo
 from launcher.machine.host import Host
 from launcher.options.reading import Options, read_options

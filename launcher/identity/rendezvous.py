@@ -7,7 +7,7 @@ after each failure. So do elastic jobs, whose node_count is a range.
 
 from __future__ import annotations
 
-from launcher.core.environ import MEETS_AT_MASTER, PORT_LIMIT, is_loopback
+from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
 from launcher.identity.ledger import Out, derive, is_typed
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from launcher.identity.ledger import Ledger
     from launcher.options.reading import Options
 
-STATIC, C10D = "static", "c10d"
 CONTROL_PORT = 6106
 PORTS_TRIED = 8
 FREE = "one node: a port that is free"

@@ -9,9 +9,8 @@ from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
 from launcher.core.files import create_file, make_private_folder, remove_tree
-from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
+from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
-from launcher.engines import MPIRUN
 from launcher.engines.mpirun import (
     FOLDER,
     SERVE,

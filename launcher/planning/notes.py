@@ -7,8 +7,7 @@ import os
 from launcher.command.launchers import SRUN, list_names, name_launcher
 from launcher.command.words import is_python, is_shell, may_be_shell, name_program, read_flags
 from launcher.core.environ import shorten
-from launcher.core.model import Fact, NodeCommand
-from launcher.engines import MPIRUN, PROCESS, TORCHRUN
+from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
 from launcher.frameworks.script import note_framework
 from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import RESTART_RULES, find_unknown, list_working
@@ -17,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.engines.choice import Choice, Request
+    from launcher.command.request import Request
+    from launcher.engines.choice import Choice
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.core.model import Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
+from launcher.core.model import TORCHRUN, Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
-from launcher.engines import TORCHRUN
 from launcher.frameworks import starters, table, torch
 from launcher.machine.gpus import name_visible_gpus, share_gpus
 from launcher.options.flags import FLAGS

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher.command.line import plan_argv
+from launcher.command.request import Request, read_request
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import Allocation, Fact, Machine, Scope, Topology
-from launcher.engines import MPIRUN
-from launcher.engines.choice import Request, read_request, refuse_per_process
+from launcher.core.model import MPIRUN, Allocation, Fact, Machine, Scope, Topology
+from launcher.engines.choice import refuse_per_process
 from launcher.frameworks import jax, table
 from launcher.frameworks.case import Horovod
 from launcher.frameworks.horovod import GLOO, MPI, find_meeting

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from launcher.core.errors import NotReady, Problem
 from launcher.core.log import say
-from launcher.core.model import Fact, Scope
-from launcher.engines import PROCESS, TORCHRUN
+from launcher.core.model import PROCESS, TORCHRUN, Fact, Scope
 from launcher.guest.marker import LAUNCHED, is_worker
 from launcher.identity.ledger import is_typed
 from launcher.machine.ports import is_taken

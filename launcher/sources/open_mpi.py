@@ -11,7 +11,6 @@ with 4.1.4, 4.1.8 and 5.0.11.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
 from launcher.core.environ import Reader, is_host, is_loopback
@@ -27,19 +26,14 @@ HEAD_URI = "OMPI_MCA_orte_hnp_uri"  # v3 and v4 only
 DAEMON_URIS = ("OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21")
 NAMESPACE = "PMIX_NAMESPACE"
 SAME_SIZE = "OMPI_WORLD_SIZE"  # v5 only
+SCHEMES = ("tcp", "tcp6")
 FORWARD_LIST = "OMPI_MCA_mca_base_env_list"
 DAEMONS = ("orted", "prted")
 DAEMON_COUNT = "ess_base_num_procs"  # on the command line of a daemon
 STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "prun")
 
 _DOCKER_BRIDGE = "172.17.0.1"  # docker0 has this address on every node, so it identifies none
-_NUMBER = re.compile(r"[0-9]{1,8}")
-# 3544449024.1;tcp://10.77.0.5,172.17.0.1:49373 or prterun-nodeA-2498@0.1;tcp4://127.0.0.1:57991
-_DAEMON = re.compile(r"[^;]*\.([0-9]{1,8});")
-_ADDRESSES = re.compile(r"tcp6?://(\[[^\]/;]*\]|[^:\[\]/;]*):[0-9]")
-_NAMESPACE = re.compile(r"prterun-(.*)-[0-9]+@[0-9]+")  # prterun-nodeA-26578@1: mpirun's host
-# node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
-_DAEMONS = re.compile(r"[0-9]{1,8}(?:\(([0-9]{1,8})\))?")
+_DIGITS_LIMIT = 8
 
 
 def read(reader: Reader) -> None:
@@ -71,9 +65,12 @@ def read(reader: Reader) -> None:
 
 
 def _read_daemon(reader: Reader) -> tuple[int | None, str]:
+    # 3544449024.1;tcp://10.77.0.5,172.17.0.1:49373 or prterun-nodeA-2498@0.1;tcp4://127.0.0.1:57991
     for name in DAEMON_URIS:
-        if found := _DAEMON.match(reader.text(name) or ""):
-            return int(found[1]), name
+        head, semicolon, _ = (reader.text(name) or "").partition(";")
+        _, dot, index = head.rpartition(".")
+        if semicolon and dot and _is_number(index):
+            return int(index), name
     return None, ""
 
 
@@ -99,6 +96,10 @@ def _starter_line(reader: Reader) -> tuple[str, ...]:
 
 def _program(line: tuple[str, ...]) -> str:
     return line[0].rpartition("/")[2] if line else ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_LIMIT
 
 
 @frozen
@@ -201,30 +202,60 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
 
 def _count_daemons(reader: Reader) -> int | None:
     for name, number in pairwise(_starter_line(reader)):
-        if name == DAEMON_COUNT and _NUMBER.fullmatch(number):
+        if name == DAEMON_COUNT and _is_number(number):
             return int(number)
-    items = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
-    counts = [int(found[1] or 1) for item in items if (found := _DAEMONS.fullmatch(item))]
-    return sum(counts) if len(counts) == len(items) else None
+    # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
+    total = 0
+    for item in (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(","):
+        first, parenthesis, count = item.removesuffix(")").partition("(")
+        count = count if parenthesis else "1"
+        if item.endswith(")") != bool(parenthesis) or not _is_number(first) or not _is_number(count):
+            return None
+        total += int(count)
+    return total
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
     # Rank 0 runs where mpirun runs unless it was placed elsewhere: indirect evidence, not a statement
-    origin = HEAD_URI if reader.has(HEAD_URI) else NAMESPACE
-    if origin == NAMESPACE:
-        found = _NAMESPACE.fullmatch(reader.text(NAMESPACE) or "")
-        head = found[1] if found else ""
+    if not reader.has(HEAD_URI):
+        _claim_head(reader, _namespace_host(reader.text(NAMESPACE) or ""), NAMESPACE)
+        return
+    addresses = _uri_hosts(reader.text(HEAD_URI) or "")
+    head = next((a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE), "")
+    if daemon and head in _uri_hosts(reader.text(DAEMON_URIS[0]) or ""):
+        reader.note(f"{HEAD_URI} begins with {head}, which this node has too: not the master's")
     else:
-        addresses = _list_addresses(reader, HEAD_URI)
-        head = next((a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE), "")
-        if daemon and head in _list_addresses(reader, DAEMON_URIS[0]):
-            reader.note(f"{HEAD_URI} begins with {head}, which this node has too: not the master's")
-            return
-    if is_host(head):
-        reader.claim(Fact.MASTER_ADDR, head, origin, Trust.INDIRECT)
+        _claim_head(reader, head, HEAD_URI)
 
 
-def _list_addresses(reader: Reader, name: str) -> list[str]:
+def _namespace_host(namespace: str) -> str:
+    """Return mpirun's host, nodeA in ``prterun-nodeA-26578@1``; empty for another text."""
+    body, at, job = namespace.rpartition("@")
+    host, dash, process = body.removeprefix("prterun-").rpartition("-")
+    is_whole = bool(at and dash) and body.startswith("prterun-") and "\n" not in host
+    numbers = (job, process)
+    return host if is_whole and all(text.isascii() and text.isdecimal() for text in numbers) else ""
+
+
+def _uri_hosts(uri: str) -> list[str]:
     """Return the hosts of ``tcp://10.77.0.5,172.17.0.1:49373;tcp6://[fe80::1]:49374``, in order."""
-    groups = _ADDRESSES.findall(reader.text(name) or "")
-    return [host for group in groups for host in group.strip("[]").split(",")]
+    parts = uri.split("://")
+    groups = [_address_group(after) for before, after in pairwise(parts) if before.endswith(SCHEMES)]
+    return [host for group in groups if group is not None for host in group.strip("[]").split(",")]
+
+
+def _address_group(text: str) -> str | None:
+    """Return the text before the port, including brackets; None if no port follows."""
+    if text.startswith("["):
+        inner, end, rest = text.partition("]")
+        group, forbidden = inner + end, "/;"
+    else:
+        group, _, rest = text.partition(":")
+        rest, forbidden = text[len(group) :], "]/;["
+    is_port = rest[:1] == ":" and rest[1:2].isascii() and rest[1:2].isdecimal()
+    return group if is_port and not any(char in group for char in forbidden) else None
+
+
+def _claim_head(reader: Reader, host: str, origin: str) -> None:
+    if is_host(host):
+        reader.claim(Fact.MASTER_ADDR, host, origin, Trust.INDIRECT)

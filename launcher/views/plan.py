@@ -10,10 +10,9 @@ import shlex
 
 from launcher.core.errors import say_size
 from launcher.core.frozen import replace
-from launcher.core.model import Fact, Fleet, Mode, Plan, Process, Setting
+from launcher.core.model import MPIRUN, Fact, Fleet, Mode, Plan, Process, Setting
 from launcher.core.ranks import name_ranks
 from launcher.core.redact import printable, redact, redact_argv
-from launcher.engines import MPIRUN
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
 from launcher.machine.cpus import render_cpu_list

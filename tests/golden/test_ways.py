@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from launcher.command.line import plan_argv
+from launcher.command.request import read_request
 from launcher.core.errors import LauncherError
-from launcher.core.model import Plan, Scope
-from launcher.engines import TORCHRUN
-from launcher.engines.choice import read_request
+from launcher.core.model import TORCHRUN, Plan, Scope
 from launcher.guest import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS

@@ -6,9 +6,9 @@ import pytest
 
 from launcher.command.fronts import find_front, look_behind, read_fronts
 from launcher.command.line import plan_argv
+from launcher.command.request import read_request
 from launcher.command.words import reads_program
 from launcher.core.errors import UsageError
-from launcher.engines.choice import read_request
 from launcher.machine.host import Host
 from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
