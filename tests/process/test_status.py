@@ -267,7 +267,7 @@ def test_debug_names_py_spy_where_pdb_cannot_attach(job: Asked) -> None:
     assert f"py-spy dump --pid {pid}" in done.stderr
     done = job.run("debug", "--rank", "7")
     assert done.returncode == 64 and "rank 7 does not run" in done.stderr
-    with pytest.raises(Unavailable, match="runs no Python"):
+    with pytest.raises(Unavailable, match="runs no Python of this machine"):
         find_debugger(0, os.getpid() + (1 << 22))  # nothing
 
 
@@ -310,6 +310,22 @@ def test_debug_runs_no_program_of_a_process_that_becomes_roots(monkeypatch: pyte
         finally:
             other.kill()
             shutil.rmtree(folder)
+
+
+def test_debug_runs_no_program_that_only_has_the_path_of_a_ranks_python(tmp_path: Path) -> None:
+    """A rank in a container of its own sees other files: in our /tmp, its path may be another user's file."""
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    python.chmod(0o755)
+    there = f"mount -t tmpfs none {tmp_path} && cp /usr/bin/sleep {python} && exec {python} 60"
+    with subprocess.Popen(["unshare", "--map-root-user", "--mount", "sh", "-c", there]) as rank:
+        try:
+            wait_for(lambda: os.readlink(f"/proc/{rank.pid}/exe") == str(python), "it runs")
+            with pytest.raises(Unavailable, match="runs no Python of this machine"):
+                find_debugger(0, rank.pid)
+        finally:
+            rank.kill()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_debug_attaches_pdb_and_lets_go(tmp_path: Path) -> None:
