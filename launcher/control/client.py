@@ -20,7 +20,7 @@ from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.table import number
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
-from launcher.core.files import FOLDER_FLAGS
+from launcher.core.files import look_at
 from launcher.core.messages import Garbled
 from launcher.core.redact import printable
 from launcher.machine.process import list_pids, read_command, read_stat, read_users
@@ -145,7 +145,7 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
     others = 0
     for path in paths:
         try:
-            found = _look_at(path)
+            found = look_at(path)  # thousands behind long links would take minutes
         except (FileNotFoundError, NotADirectoryError):
             continue  # of another container that shares our network; behind a link
         except OSError:
@@ -163,22 +163,6 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
         for place, path in enumerate(same.values())
     ]
     return [path for *_, path in sorted(placed)], others
-
-
-def _look_at(path: str) -> os.stat_result:
-    """Return the status of a socket, without following a link: no launcher listens behind one.
-
-    Each of another user's thousands of sockets could be behind links that take the kernel milliseconds.
-    """
-    folder = os.open("/", FOLDER_FLAGS)
-    *above, name = path.split("/")
-    try:
-        for part in filter(None, above):
-            outer, folder = folder, os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(outer)
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    finally:
-        os.close(folder)
 
 
 def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
