@@ -29,7 +29,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"
-(cd "$checkout" && cp -R bin launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
+(cd "$checkout" && cp -R bin launcher cluster_launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
 pip install --target "$work/tools" --no-deps --no-index --find-links "$launcher/wheels" \
   --require-hashes --requirement "$checkout/docker/tools.lock"
 PYTHONPATH=$work/tools "${PYTHON:-python3}" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -12,6 +13,7 @@ from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.log import say
 from launcher.core.redact import printable, redact
+from launcher.machine.whole import open_file
 from launcher.options.parser import make_parser
 
 TYPE_CHECKING = False
@@ -74,7 +76,7 @@ def _find_bad(shown: str) -> list[str]:
     """Return the lists of bad nodes in the job's log, which has all of its runs."""
     found = LOG.search(shown)
     try:
-        with open(found[1] if found else "", "rb") as log:
+        with open(open_file(found[1] if found else ""), "rb") as log:
             return [nodes.decode() for line in _read_lines(log) for nodes in _find_in(line)]
     except OSError:
         return []
@@ -82,8 +84,8 @@ def _find_bad(shown: str) -> list[str]:
 
 def _read_lines(log: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a log, of each at most `LINE_BYTES`."""
-    is_whole = True
-    while line := log.readline(LINE_BYTES):
+    is_whole, size = True, os.fstat(log.fileno()).st_size  # a rank may write on
+    while log.tell() < size and (line := log.readline(LINE_BYTES)):
         if is_whole:
             yield line
         is_whole = line.endswith(b"\n")

@@ -179,7 +179,11 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
     version = _read_version(python) if python else ()
     if version >= REMOTE_PDB:
         return (python, "-I", "-m", "pdb", "-p", str(one))
-    runs = f"Python {'.'.join(map(str, version)) or 'of an unknown version'}" if python else "no Python"
+    runs = (
+        f"Python {'.'.join(map(str, version)) or 'of an unknown version'}"
+        if python
+        else "no Python of this machine"
+    )
     fix = f"py-spy dump --pid {one} (pip install py-spy); for a prompt, put breakpoint() into the script"
     what = f"rank {rank} (pid {one}) runs {runs}; pdb can attach to Python 3.14 or newer"
     raise Unavailable(Problem("cannot-debug", what, "--rank", fix))
@@ -188,10 +192,15 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
 def _read_program(pid: int) -> tuple[str, set[int]]:
     """Return the path of a process's program, and all users that the process had before or after we read it.
 
-    Another user's process can become a set-user-ID program of root in between.
+    Another user's process can become a set-user-ID program of root in between. The path is empty if it leads
+    to another file here than there: a process in a container of its own sees other files.
     """
-    users = read_users(pid)
-    path = read_link(f"/proc/{pid}/exe") if users else ""
+    users, exe = read_users(pid), f"/proc/{pid}/exe"
+    path = read_link(exe) if users else ""
+    try:
+        path = path if os.path.samefile(path, exe) else ""
+    except OSError:
+        path = ""
     return path, users | read_users(pid)
 
 

@@ -20,6 +20,7 @@ from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.table import number
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.files import look_at
 from launcher.core.messages import Garbled
 from launcher.core.redact import printable
 from launcher.machine.process import list_pids, read_command, read_stat, read_users
@@ -112,7 +113,7 @@ def find_paths(environ: Mapping[str, str]) -> list[str]:
         with open(LISTED, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 words = line.rstrip("\n").split(None, 7)
-                if len(words) == 8 and words[3] == LISTENS and PATH.search(words[7]):
+                if len(words) == 8 and words[3] == LISTENS and words[7][0] == "/" and PATH.search(words[7]):
                     found.add(words[7])
     except OSError:
         for base in {environ.get("TMPDIR") or FOLDERS[0], *FOLDERS}:
@@ -144,9 +145,9 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
     others = 0
     for path in paths:
         try:
-            found = os.lstat(path)
-        except FileNotFoundError:
-            continue  # of another container that shares our network
+            found = look_at(path)  # thousands behind long links would take minutes
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # of another container that shares our network; behind a link
         except OSError:
             others += 1
             continue

@@ -289,6 +289,23 @@ def open_folder(
         raise
 
 
+def look_at(path: str) -> os.stat_result:
+    """Return the status of what an absolute path leads to without any link.
+
+    Raises:
+        OSError: It leads to nothing, or through a link.
+    """
+    folder = os.open("/", FOLDER_FLAGS)
+    *above, name = path.split("/")
+    try:
+        for part in filter(None, above):
+            outer, folder = folder, os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(outer)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    finally:
+        os.close(folder)
+
+
 def find(folder: int, name: str) -> os.stat_result | None:
     """Return the status of a name in a folder, without following a link; None if it does not exist."""
     try:

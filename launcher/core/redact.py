@@ -21,6 +21,8 @@ _PASSES_MAX = 6
 _SECRET_MIN = 6
 _QUOTED_MAX = 1 << 12
 """Number of characters that are searched if only the beginning of a text is shown."""
+_ARGUMENTS_MAX = 100
+"""Number of words after a program that may be its arguments: all words of a line may be programs."""
 _HALF_MAX = 1 << 10
 """Number of characters that may be needed to recognize a secret."""
 
@@ -107,7 +109,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     for place, program in enumerate(argv):
         name = program.rpartition("/")[2]
         if name in PROGRAMS:
-            for index, offset in find_words(name, argv[place + 1 :]):
+            for index, offset in find_words(name, argv[place + 1 : place + 1 + _ARGUMENTS_MAX]):
                 shown[place + 1 + index] = argv[place + 1 + index][:offset] + MARKER
     for _ in range(_PASSES_MAX):
         before, shown = shown, _redact_joined(shown)

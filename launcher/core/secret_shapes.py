@@ -212,7 +212,17 @@ def _find_arguments(text: str) -> Iterator[Span]:
 
 
 def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield (index, offset) of each secret argument of a program: it is secret from that character on."""
+    """Yield (index, offset) of each secret argument of a program: it is secret from that character on.
+
+    An empty argument is not secret: ``--key=`` at the end of a text.
+    """
+    for index, offset in (*_find_options(program, words), *_find_places(program, words)):
+        if offset < len(words[index]):
+            yield index, offset
+
+
+def _find_options(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the secret arguments of options."""
     options = _OPTIONS.get(program, [])
     if options and options[-1][0] == "+" and {*options[-1][1:].split("|")}.isdisjoint(words):
         options = []
@@ -235,14 +245,18 @@ def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield from _find_user(index, word, 2)
         elif program == "kubectl" and "--from-literal" in (before, name):
             yield index, word.find("=", len(name) + 1 if name == "--from-literal" else 0) + 1
-    for place in _WORDS_OF.get(program, ()):
-        yield from _find_place(place, words)
 
 
 def _find_user(index: int, word: str, start: int) -> Iterator[tuple[int, int]]:
     user = _USER.match(word, start)
     if user:
         yield index, user.end()
+
+
+def _find_places(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the words that are secret by their place among the others."""
+    for place in _WORDS_OF.get(program, ()):
+        yield from _find_place(place, words)
 
 
 def _find_place(place: list[str], words: Sequence[str]) -> Iterator[tuple[int, int]]:

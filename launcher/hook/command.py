@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import TEXT_MAX, Problem, UsageError
 from launcher.core.log import say
+from launcher.core.redact import quote
 from launcher.hook import install as files
 from launcher.hook.line import CUSTOMIZE, PTH, enter_file, render_customize, render_pth
 from launcher.hook.place import HookPlace, find_place, find_target
@@ -44,7 +45,7 @@ def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
         else:
             change = files.install if words.action == "install" else files.remove
             said = change(path, text, force=words.force)
-        print(f"{said}: {path} ({what})")
+        print(quote(f"{said}: {path} ({what})", TEXT_MAX))  # of another user's file, maybe
     if words.action == "remove" and not words.shell and os.path.exists(PROFILE):
         print(f"still installed: {PROFILE} (for shells; launcher hook remove --shell removes it)")
     return 0 if well else NOT_AS_IT_SHOULD

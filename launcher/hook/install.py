@@ -10,12 +10,11 @@ import sys
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.files import remove_file, replace_file
 from launcher.hook.line import HEAD, enter_file
-from launcher.machine.whole import read_whole
+from launcher.machine.whole import has_access_list, read_whole
 
 READ_LIMIT_BYTES = 1 << 20
 INSTALLED = ("site-packages", "dist-packages")
 """Folders in a Python's library that it does not load with ``-S``, as the hook's Python runs."""
-ACCESS_LIST = "system.posix_acl_access"
 MODE = 0o644
 """Readable by all users whatever the installer's umask: the job may run as another user."""
 
@@ -193,15 +192,7 @@ def _mend(path: str, *, is_above: bool) -> tuple[str, str] | None:
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
     if by_group or found.st_mode & stat.S_IWOTH:
         return "chmod", "go-w"
-    return ("setfacl", "-b") if found.st_mode & stat.S_IWGRP and _has_access_list(path) else None
-
-
-def _has_access_list(path: str) -> bool:
-    """Whether more than the owner and the group have rights: the group's bits are those of the list, then."""
-    try:
-        return bool(os.getxattr(path, ACCESS_LIST))
-    except OSError:  # it has none, or its file system
-        return False
+    return ("setfacl", "-b") if found.st_mode & stat.S_IWGRP and has_access_list(path) else None
 
 
 def _list_above(path: str) -> list[str]:

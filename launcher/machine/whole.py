@@ -11,6 +11,7 @@ import time
 from launcher.core.files import open_own
 
 STEP_BYTES = 1 << 16
+ACCESS_LIST = "system.posix_acl_access"
 PIPE_S = 5.0
 """Time limit in seconds for a pipe that the user has typed, such as ``<(command)``."""
 
@@ -51,8 +52,8 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
     """Return the content of a regular file that not all users can write.
 
     At most one byte more than the limit is returned, which shows that the file is longer. With ``of_system``
-    the file and its folder must belong to root or to our user, and only they may write them: no group but
-    root's, or the one that has our user's number and so no other member.
+    the file and its folder must belong to root or to our user, and only they may write them: no access list,
+    and no group but root's, or the one that has our user's number and so no other member.
 
     Raises:
         OSError: It is not such a file, or cannot be read.
@@ -66,8 +67,8 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             if of_system:
-                _refuse_shared(os.fstat(place), "its folder")
-                _refuse_shared(found, "it")
+                _refuse_shared(place, "its folder")
+                _refuse_shared(fd, "it")
             elif found.st_mode & stat.S_IWOTH:
                 raise OSError(errno.EPERM, "all users can write it")
             return _read(fd, limit_bytes + 1, time.monotonic(), 0.0)
@@ -77,13 +78,24 @@ def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
         os.close(place)
 
 
-def _refuse_shared(found: os.stat_result, what: str) -> None:
+def has_access_list(path: str) -> bool:
+    """Whether more than the owner and the group have rights: the group's bits are those of the list, then."""
+    try:
+        return bool(os.getxattr(path, ACCESS_LIST))
+    except OSError:  # it has none, or its file system
+        return False
+
+
+def _refuse_shared(fd: int, what: str) -> None:
     """Refuse a file or a folder that another user than root and ours can write."""
+    found = os.fstat(fd)
     own_group = os.getegid() if os.getegid() == os.geteuid() else 0
     if found.st_mode & stat.S_IWOTH:
         raise OSError(errno.EPERM, f"all users can write {what}")
     if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, own_group):
         raise OSError(errno.EPERM, f"group {found.st_gid} can write {what}")
+    if found.st_mode & stat.S_IWGRP and has_access_list(f"/proc/self/fd/{fd}"):  # fgetxattr(2) refuses O_PATH
+        raise OSError(errno.EPERM, f"an access list lets others write {what}")
     if found.st_uid not in (0, os.geteuid()):
         raise OSError(errno.EPERM, f"user {found.st_uid} owns {what}, neither root nor you")
 

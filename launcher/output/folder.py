@@ -154,16 +154,18 @@ class RunFolder:
         """Yield folders that only we and root can enter, on local file systems; creates missing ones.
 
         They are removed after the run. Log folders are not among them: other users may read them, and their
-        file system may not support sockets and pipes.
+        file system may not support sockets and pipes. Their paths have no links: clients follow none.
         """
-        for folder in self._private:
+        for place, folder in enumerate(self._private):
             if folder != self.path and folder not in self._made:
                 try:
-                    os.close(make_folder(folder, PRIVATE_FOLDER, new=True))
+                    fd = make_folder(folder, PRIVATE_FOLDER, new=True)
                 except OSError:
                     continue
-                self._made.add(folder)
-            yield folder
+                self._private[place] = _read_path(fd) or folder
+                os.close(fd)
+                self._made.add(self._private[place])
+            yield self._private[place]
 
     def socket_paths(self, name: str) -> Iterator[str]:
         """Yield paths for a socket of ours in private folders."""

@@ -246,6 +246,18 @@ def test_lines_that_somebody_has_added_stay(tmp_path: Path) -> None:
     assert (status.returncode, status.stdout.startswith("installed, and changed since: ")) == (0, True)
 
 
+def test_what_a_file_of_another_user_says_reaches_no_terminal(tmp_path: Path) -> None:
+    """Root looks into a folder of any user: its second line names the launcher, or whatever stands there."""
+    place = tmp_path / "\x1b[2J"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(
+        f"{HEAD} 1\n# /\x1b]0;x\x07password=hunter2Xk\u202e\n{'x' * 99}\n"
+    )
+    status = hook("status", "--target", str(place))
+    assert status.returncode == 1 and status.stdout.startswith("does nothing: /\\x1b]0;x\\x07password=")
+    assert status.stdout.removesuffix("\n").isprintable() and "hunter2Xk" not in status.stdout
+
+
 def test_one_can_insist_on_a_changed_file(tmp_path: Path) -> None:
     """``--force``: install makes it the hook's own again, remove takes it away; never another's file."""
     assert hook("install", "--target", str(tmp_path)).returncode == 0

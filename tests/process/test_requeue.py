@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -72,6 +73,17 @@ def test_a_line_without_an_end_takes_no_time(tmp_path: Path) -> None:
 
 
 def test_a_job_without_bad_nodes_or_a_log_is_queued_again(tmp_path: Path) -> None:
+    done, asked = ask(tmp_path)
+    assert (done.returncode, asked) == (0, ["requeue 7"]), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero"])
+def test_a_log_that_is_no_regular_file_is_not_read(kind: str, tmp_path: Path) -> None:
+    """It would never end, and SIGTERM is ignored from here on."""
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "log")
+    else:
+        (tmp_path / "log").symlink_to(kind)
     done, asked = ask(tmp_path)
     assert (done.returncode, asked) == (0, ["requeue 7"]), done.stderr
 

@@ -107,6 +107,13 @@ def read_sbom(path: Path) -> dict[str, Any]:
     return listed
 
 
+def test_both_scripts_build_the_launcher_from_the_same_files() -> None:
+    """A package that one of them leaves out is missing in its images: nothing else would notice."""
+    scripts = (DOCKER / "install.sh", DOCKER / "azureml" / "make_contexts.sh")
+    first, second = (re.findall(r"cp -R (bin .*) \"\$work/source\"", one.read_text()) for one in scripts)
+    assert first == second and len(first) == 1
+
+
 def test_the_sbom_lists_what_is_installed(installed: Path) -> None:
     """Every package with its version, its licence and a package URL, and the launcher with what it needs."""
     packages = metadata(installed / "lib")

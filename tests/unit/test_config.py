@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ import launcher
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
 from launcher.machine.host import Host
+from launcher.machine.whole import ACCESS_LIST
 from launcher.options.config import OF_ONE_JOB
 from launcher.options.flags import FLAGS
 from launcher.options.given import CONFIG, ETC, NEAR
@@ -207,6 +209,14 @@ def test_a_worker_has_it_from_its_agent_and_a_secret_is_not_shown() -> None:
     assert any("(300 characters)" in note for note in noted)
 
 
+NONE = 0xFFFF_FFFF
+ACL_OF_ANOTHER_USER = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, rights, number)
+    for tag, rights, number in ((1, 7, NONE), (2, 7, 4711), (4, 5, NONE), (16, 7, NONE), (32, 5, NONE))
+)
+"""user::rwx user:4711:rwx group::r-x mask::rwx other::r-x; linux/posix_acl_xattr.h."""
+
+
 def make_file(root: Path, text: str, mode: int = 0o644) -> Path:
     """Write a file of the system, below a folder that stands for the root."""
     file = root / ETC.lstrip("/")
@@ -286,6 +296,23 @@ def test_a_file_in_a_folder_that_others_can_write_is_not_used(tmp_path: Path) ->
         os.chown(folder, 65534, 0)
         (warned,) = read_options({}, {}, Host(), command).files.warnings
         assert warned.endswith("user 65534 owns its folder, neither root nor you")
+
+
+def test_what_an_access_list_lets_others_write_is_not_used(tmp_path: Path) -> None:
+    """The mode shows only its mask, as the rights of a group that is ours."""
+    file, command = tmp_path / NEAR, (str(tmp_path / "train.py"),)
+    file.write_text("grace = 2")
+    for path, what in ((file, "it"), (tmp_path, "its folder")):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o020)
+        os.chown(path, -1, 0 if os.geteuid() == 0 else -1)
+        os.setxattr(path, ACCESS_LIST, ACL_OF_ANOTHER_USER)
+        options = read_options({}, {}, Host(), command)
+        said = f"{file} is not used: an access list lets others write {what}"
+        assert (options.grace_s, options.files.warnings) == (25, (said,))
+        os.removexattr(path, ACCESS_LIST)
+        path.chmod(mode)
+    assert read_options({}, {}, Host(), command).grace_s == 2
 
 
 def test_a_file_of_the_system_that_is_none_is_not_used(tmp_path: Path) -> None:
