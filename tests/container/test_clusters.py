@@ -164,6 +164,7 @@ def run_mpi(job: Job, environs: Sequence[Mapping[str, str]]) -> list[Ended]:
     """Run an allreduce by mpirun on node 0, for which the other nodes serve, with a token of its own."""
     container, others = job.container, len(job.nodes) - 1
     container.write("allreduce.py", textwrap.dedent(ALLREDUCE))
+    container.folder.chmod(0o755)
     head = "launcher run --engine mpirun --nproc-per-node 2 -- python /job/allreduce.py"
     token = {"LAUNCHER_TOKEN": "a token of these tests"}
     lines = [head.split(), *[["launcher", "serve"]] * others]

@@ -136,7 +136,7 @@ def test_no_key_is_in_the_image_for_mpi(podman: Podman) -> None:
 def test_the_keys_of_a_base_are_not_kept(podman: Podman) -> None:
     """Debian's openssh-server makes host keys when it is installed: all containers would have the same."""
     key = "/etc/ssh/ssh_host_ed25519_key"
-    made = f"RUN mkdir -p /etc/ssh && echo key >{key}"
+    made = f"RUN mkdir -p /etc/ssh && echo -----BEGIN OPENSSH PRIVATE KEY----- >{key}"
     with_keys = podman.derive("localhost/with-keys", made, base=f"{NAME}/mpi")
     entry = ("run", "--rm", "--entrypoint", "sh")
     assert "ssh_host_ed25519_key" in podman.must(*entry, with_keys, "-c", KEYS)

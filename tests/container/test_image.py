@@ -72,7 +72,7 @@ def _top(path: str) -> str:
 
 
 def test_the_package_is_the_checkouts(added: list[str]) -> None:
-    """Every module with its bytecode, and no other file."""
+    """Every module with its bytecode, the tables, and no other file."""
     found = {path_of(line).removeprefix(OURS) for line in added if line.startswith(OURS)}
     found = {name for name in found if name and not name.endswith("/")}
     root = Path(ROOT, "launcher")
@@ -81,7 +81,8 @@ def test_the_package_is_the_checkouts(added: list[str]) -> None:
     compiled = {re.sub(r"\.[^/]*\.pyc$", ".py", name) for name in compiled}
     assert {name for name in found if name.endswith(".py")} == sources == compiled
     rest = {name for name in found if not name.endswith((".py", ".pyc"))}
-    assert rest == {"commit.txt", "py.typed"}
+    tables = {str(path.relative_to(root)) for path in root.rglob("*.txt")}
+    assert rest == {*tables, "commit.txt", "py.typed"}
 
 
 def test_nothing_is_inside_that_should_not_be(added: list[str], podman: Podman) -> None:

@@ -55,7 +55,7 @@ def show(podman: Podman) -> str:
         "COPY show.py /show.py",
         "COPY --chmod=755 nvidia.sh /opt/nvidia/nvidia_entrypoint.sh",
         "COPY 10-mark.sh 99-launcher.sh /opt/nvidia/entrypoint.d/",
-        "CMD python3 /show.py 'two words'",
+        "CMD python3 /show.py one-word",
     )
     return podman.derive("localhost/show", *lines, folder=folder)
 
@@ -73,7 +73,7 @@ def test_a_cmd_in_one_string_is_the_command_itself(container: Container, show: s
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["lines"]["1"][1:3] == ["-IS", OURS]
-    assert seen["lines"][str(seen["pid"])] == ["python3", "/show.py", "two words"]
+    assert seen["lines"][str(seen["pid"])] == ["python3", "/show.py", "one-word"]
     assert (seen["RANK"], seen["WORLD_SIZE"]) == ("0", "1")
     assert not [line for line in seen["lines"].values() if line[:2] == ["/bin/sh", "-c"]]
 
