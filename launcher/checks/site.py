@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 
 from launcher.checks.finding import PROBLEM, Finding, ok
 from launcher.core.redact import quote_command
@@ -41,13 +42,15 @@ def _ask(argv: Sequence[str]) -> str:
     faults: list[str] = []
     loop = Loop(lambda text, event: faults.append(text))
     helpers, answers = Helpers(loop), list[str]()
-    helper = ask_health(argv, helpers, answers.append)
+    helper, held = None, signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
+        helper = ask_health(argv, helpers, answers.append)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)  # Ctrl-C, also one that has come meanwhile
         while not answers:
             loop.turn()  # the helper has a time limit
     except BaseException:
         if helper is not None:
-            helper.close()  # Ctrl-C: what the command has started ends with it
+            helper.close()  # what the command has started ends with it
         raise
     if helper is not None and helper.pid is not None:
         os.waitpid(helper.pid, 0)

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from launcher.checks import site
+from launcher.process.helper import Helper
+from launcher.recovery.health import ask_health
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 
@@ -135,3 +138,20 @@ def test_no_command_runs_on_a_recorded_machine(tmp_path: Path) -> None:
     done = launch("check", "--json", "--replay", str(snapshot), FLAG, f"touch {tmp_path}/ran")
     document = json.loads(done.stdout)
     assert "site" in document["silent"] and not (tmp_path / "ran").exists()
+
+
+def test_ctrl_c_while_a_command_starts_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes between the fork and our look at it waits until the command can be ended."""
+    begun: list[int] = []
+
+    def begin(*words: Any) -> Helper | None:
+        helper = ask_health(*words)
+        assert helper is not None and helper.pid is not None
+        begun.append(helper.pid)
+        signal.raise_signal(signal.SIGINT)
+        return helper
+
+    monkeypatch.setattr(site, "ask_health", begin)
+    with pytest.raises(KeyboardInterrupt):
+        site._ask(("sleep", "1000"))
+    wait_for(lambda: is_gone(begun[0]), "the helper has ended")
