@@ -418,7 +418,7 @@ def test_a_rank_becomes_its_command_when_the_server_answers(served: str) -> None
 def test_the_server_of_another_job_is_not_taken_for_ours(served: str) -> None:
     """After the timeout it is said what was found there."""
     with pytest.raises(NotReady, match="another program or job answers there: 'node0:8'"):
-        wait(served, SLOTS, 0.2)
+        wait(served, SLOTS, 2.0)
 
 
 @pytest.mark.slow
