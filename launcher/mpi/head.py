@@ -12,21 +12,22 @@ import stat
 import time
 
 from launcher.agent.coordination import Coordination, Outcome
+from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.files import remove_tree
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.core.signal import signal
-from launcher.failure.arbiter import NODE_LOST, make_node_lost
-from launcher.failure.model import Cause, Verdict
-from launcher.failure.verdict import describe_end
-from launcher.job.between import TOLD
+from launcher.failure.arbiter import FOLLOW_LOSS, LOST, find_first_event
+from launcher.failure.model import Verdict
+from launcher.job.between import TOLD, make_lost
+from launcher.job.commands import Over
 from launcher.mpi.counting import Counting
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import DAEMON_LOST, MpiEvent, explains, find_first
+from launcher.mpi.events import explains, make_orphaned, make_rank_event
 from launcher.mpi.judge import judge
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
-from launcher.mpi.nodes import LOST, Nodes
+from launcher.mpi.nodes import Nodes
 from launcher.mpi.regroup import Regroup
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.core.errors import LauncherError
+    from launcher.failure.arbiter import Event
     from launcher.mpi.nodes import Node
     from launcher.remote.hub import Gate
 
@@ -108,9 +110,12 @@ class Head(Coordination):
         """
         self.job = job
         self._private, self._gate = private, gate
-        self.events: list[MpiEvent] = []
-        self.ends: dict[int, tuple[MpiEvent, int]] = {}
-        """How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank."""
+        self.events: list[Event] = []
+        self.ends: dict[int, tuple[RankEnded, int]] = {}
+        """How each rank has ended, and when we heard of it (monotonic nanoseconds); by rank."""
+        self.shape = Shape(
+            0, len(job.hosts), job.world_size, job.hosts[0], (), hosts=job.hosts, timeout_s=job.timeout_s
+        )
         self.stdin = find_stdin()
 
     def attach(self, agent: Agent) -> RanksTarget:
@@ -214,13 +219,11 @@ class Head(Coordination):
         """Record the end of a rank; a failure begins the end of the job."""
         node.started.setdefault(end.pid, end.rank)
         node.ended.add(end.pid)
-        event = MpiEvent(node, time.time_ns(), end.status, end)
-        self.ends[end.rank] = (event, end.code)
+        self.ends[end.rank] = end, time.monotonic_ns()
         if end.status == 128 + (end.asked or 0) and end.asked in self.ending.passed_on:
             self.agent.forwarder.told = self.agent.forwarder.told or end.asked  # see `Agent._note_told`
         if end.status:
-            how = describe_end(end.code, None, None, heard=False)
-            self.begin_end(event, f"rank {end.rank} on {node.host} {how}")
+            self.begin_end(make_rank_event(node, end))
         self.ending.check()
 
     def killed(self, node: Node, pid: int, asked: int | None = None) -> RankEnded:
@@ -230,36 +233,28 @@ class Head(Coordination):
     def on_abandoned(self, node: Node, pid: int) -> None:
         """End the job because mpirun has ended the placeholder of a rank; all ranks have their grace."""
         if not self.ending.released:
-            event = MpiEvent(node, time.time_ns(), 137, self.killed(node, pid))
             what = f"mpirun ended rank {node.started[pid]} on {node.host}"
-            self.begin_end(event, what)
+            self.begin_end(replace(make_rank_event(node, self.killed(node, pid)), what=what))
 
     def on_orphaned(self, node: Node, daemon: int) -> None:
         """End the job because mpirun's daemon on a node has ended before the ranks there."""
-        what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
-        fix = "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes"
-        cause = Cause(DAEMON_LOST, what, fix, retryable=True)
-        self.begin_end(MpiEvent(node, time.time_ns(), LOST, cause=cause), what)
+        self.begin_end(make_orphaned(node, daemon))
 
     def on_lost(self, node: Node) -> None:
         """End the job because a node is lost; the ranks there count as ended."""
         node.ended.update(node.started)
-        event = make_loss(node, what := f"{node.name_in_full} is lost: {node.reason}")
-        self.begin_end(event, what)
+        what = f"{node.name_in_full} is lost: {node.reason}"
+        self.begin_end(make_lost(node.index, what, time.monotonic()))
         self.ending.check()
 
-    def begin_end(self, event: MpiEvent, what: str) -> None:
-        """Record a failure, and stop the ranks, which would otherwise wait for the failed one forever.
-
-        Args:
-            event: The failure.
-            what: The failure in words.
-        """
+    def begin_end(self, event: Event) -> None:
+        """Record a failure, and stop the ranks, which would otherwise wait for the failed one forever."""
         if len(self.events) < 4 * self.job.world_size + EVENTS_MAX:
             self.events.append(event)
         if not self.ending.begun:
             others = self.ending.count
-            self.agent.say(f"{what}; stopping the other {others}" if others else what, "stopping")
+            what = f"{event.what}; stopping the other {others}" if others else event.what
+            self.agent.say(what, "stopping")
             self.ending.stop(signal.SIGTERM)
 
     def end_mpirun(self) -> None:
@@ -292,10 +287,10 @@ class Head(Coordination):
             Why no attempt follows.
         """
         what, why = self.regroup.describe(missing)
-        first = find_first(self.events)
-        if first is None or first.code != NODE_LOST:
+        first = find_first_event(self.events, {})
+        if first is None or first.kind != LOST:
             self.ends = {}
-            self.outcome = self.judge(make_loss(missing[0], what))
+            self.outcome = self.judge(make_lost(missing[0].index, what, time.monotonic()))
             if self.outcome.verdict is not None:
                 self.publish(self.outcome.verdict, shown=True)
         return why
@@ -328,12 +323,12 @@ class Head(Coordination):
         self.end_ranks()
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
-        first = find_first(self.events)
-        if first is not None and first.may_follow:
-            self.wait_for(lambda: find_first(self.events) is not first, SETTLE_S / 2)
+        first = find_first_event(self.events, {})
+        if first is not None and first.kind in FOLLOW_LOSS:
+            self.wait_for(lambda: find_first_event(self.events, {}) is not first, SETTLE_S / 2)
         if self.agent.forwarder.told is None:
             self.counting.check_all(succeeded=not self.events and not mpirun.status)
-        event, told = find_first(self.events), self.agent.forwarder.told
+        event, told = find_first_event(self.events, {}), self.agent.forwarder.told
         if event is None and told is not None:
             return Outcome(0 if len(self.ends) >= self.job.world_size else 128 + told)
         if event is None or self.mpirun_knows(event):
@@ -348,18 +343,21 @@ class Head(Coordination):
         limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
         self.wait_for(lambda: self.ending.has_ended, limit_s)
 
-    def judge(self, event: MpiEvent) -> Outcome:
+    def judge(self, event: Event) -> Outcome:
         """Return the outcome for the whole job, in which this event came first."""
-        agent, found = self.agent, list[Verdict]()
+        agent, found, host = self.agent, list[Verdict | None](), self.job.hosts[event.node]
         told = name_signal(agent.forwarder.told) if agent.forwarder.told is not None else None
+        end = None if event.facts is None else self.ends.get(event.facts["rank"])
+        over = Over(event.status, event, event.node, host, None if end is None else end[0].verdict)
         agent.loop.guard(
             lambda: found.append(
                 judge(
-                    event,
+                    over,
                     self.ends,
-                    world_size=self.job.world_size,
+                    self.shape,
                     attempt=agent.attempt,
                     started_ns=agent.started_ns,
+                    started_mono_ns=agent.started_mono_ns,
                     told=told,
                 )
             )
@@ -370,17 +368,12 @@ class Head(Coordination):
         """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it."""
         self.agent.loop.turn_until(is_known, wait_s)
 
-    def mpirun_knows(self, event: MpiEvent) -> bool:
+    def mpirun_knows(self, event: Event) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
         mpirun = self.agent.group.processes[0]
         if mpirun.passed_on is not None:
             return False
-        return explains(mpirun.code or 0, mpirun.status, self.agent.at_ns(mpirun.ended_ns), event)
-
-
-def make_loss(node: Node, what: str) -> MpiEvent:
-    """Return the event that a node is lost."""
-    return MpiEvent(node, time.time_ns(), LOST, cause=make_node_lost(what))
+        return explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
 
 
 def find_stdin() -> str | None:

@@ -13,6 +13,7 @@ import pytest
 
 from launcher.channel import lines as wire
 from launcher.channel.listener import read_peer
+from launcher.core.frozen import replace
 from launcher.core.messages import Garbled, pack, render, unpack
 from launcher.core.messages import parse as parse_message
 from launcher.failure.model import Cause, Verdict
@@ -20,7 +21,7 @@ from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.mpi import folder as job_folder
 from launcher.mpi.counting import describe_places
-from launcher.mpi.events import MpiEvent, explains
+from launcher.mpi.events import explains, make_rank_event
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
 from launcher.mpi.messages import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
 from launcher.mpi.nodes import NAMED_MAX, Node, describe_nodes, not_ready
@@ -390,5 +391,5 @@ def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
 ) -> None:
     """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
     ended_ns = 1_700_000_000_000_000_000
-    event = MpiEvent(None, ended_ns + int(after_s * 1e9), 137, end)
+    event = replace(make_rank_event(Node(1, "b"), end), at_ns=ended_ns + int(after_s * 1e9))
     assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained
