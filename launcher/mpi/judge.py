@@ -6,6 +6,7 @@ from launcher.cluster import messages
 from launcher.cluster.outcome import make_over, read_verdict
 from launcher.core.frozen import replace
 from launcher.core.redact import printable
+from launcher.failure.arbiter import STARTER
 from launcher.failure.model import End
 from launcher.failure.verdict import describe_end
 
@@ -43,7 +44,7 @@ def judge(
     message, first = make_over(over), over.first
     assert isinstance(message, messages.Over)  # noqa: S101 - of an attempt
     verdict = read_verdict(message, None, shape, started_ns, attempt)
-    if verdict is None or first is None:
+    if verdict is None or first is None or first.kind == STARTER:
         return verdict
     own = None if first.facts is None else first.facts["rank"]
     others = tuple(_end(*ends[rank], first.at_ns, told) for rank in sorted(ends) if rank != own)

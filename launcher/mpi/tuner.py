@@ -13,17 +13,19 @@ import shutil
 from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.channel.keys import TOKEN_VARIABLE
-from launcher.core.errors import NotReady, Problem, Unavailable
+from launcher.cluster.settings import Shape
+from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, plan_rsh
+from launcher.job import commands, events
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.messages import Briefing, NodeTold
-from launcher.mpi.nodes import LOST, Nodes
+from launcher.mpi.nodes import Nodes
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
-from launcher.process.signals import name_signal
+from launcher.process.signals import ENDING, name_signal
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
 
@@ -60,13 +62,18 @@ class Tuner(Coordination):
             private: The job's private folder, which `clean_up` removes.
             gate: Where the other nodes come.
         """
-        self.lost = False
+        self.lost = self._has_begun = False
         self._name, self._timeout_s, self._private, self._gate = name, timeout_s, private, gate
 
     def attach(self, agent: Agent) -> None:
         """Let the nodes join; signals go to the command."""
         super().attach(agent)
-        self.nodes = Nodes(self._gate, agent.loop, agent.say, {}, self.brief, self.on_message, self.on_lost)
+        hosts, grace_s = self._gate.hosts, agent.watch.grace_s
+        shape = Shape(0, len(hosts), None, hosts[0], (), hosts, self._timeout_s, grace_s=grace_s)
+        self.nodes = Nodes(
+            shape, self._gate, agent.loop, agent.group.helpers, agent.say, {}, self.brief, self.on_message,
+            self._act,
+        )  # fmt: skip
 
     def brief(self, index: int) -> Briefing:
         """Return the facts for a node: its rank, and the grace of what runs there."""
@@ -80,11 +87,11 @@ class Tuner(Coordination):
         """
         agent = self.agent
         agent.group.start_watchdog(None, agent.clean_up)
-        self.nodes.gather(lambda: agent.forwarder.told, self._timeout_s)
-        self.has_work = agent.forwarder.told is None
+        self.has_work = self.nodes.gather(lambda: agent.forwarder.told, agent.group.reap)
 
     def begin(self) -> None:
         """Note that the command begins: from now on a node whose connection ends is lost."""
+        self._has_begun = True
         self.nodes.begin()
 
     def on_refused(self, error: LauncherError) -> None:
@@ -94,27 +101,30 @@ class Tuner(Coordination):
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
         forwarder = self.agent.forwarder
-        if not self.nodes.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if not self._has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             forwarder.told = forwarder.told or number
-        return not self.nodes.has_begun
+        return not self._has_begun
 
     def on_message(self, node: Node, message: object) -> None:
-        """Pass on a signal that a serving node has received: it is for the whole job."""
-        if isinstance(message, NodeTold):
-            name = name_signal(message.number)
-            self.agent.say(f"{node.name_in_full} received {name}: ending the whole job", "signal")
-            self.agent.on_signal(message.number, from_terminal=False)
+        """Report a signal that a serving node has received: it is for the whole job."""
+        if isinstance(message, NodeTold) and message.number in ENDING:
+            self.nodes.feed(events.Received(node.index, message.number, name_signal(message.number)))
 
-    def on_lost(self, node: Node) -> None:
-        """End the job, because experiments on a lost node would not end."""
-        self.lost = True
-        self.agent.say(f"{node.name_in_full} is lost: {node.reason}; ending the job", "node-lost")
-        self.agent.target.stop(signal.SIGTERM)
+    def _act(self, command: commands.Command) -> None:
+        """End the job, because experiments on a lost node would not end, or a node has received a signal."""
+        if not isinstance(command, commands.Stop):
+            return
+        self.lost = command.number is None
+        self.agent.say(f"{command.why}; ending the job", "node-lost" if self.lost else "signal")
+        if command.number is not None:
+            self.agent.on_signal(command.number, from_terminal=False)
+        else:
+            self.agent.target.stop(signal.SIGTERM)
 
     def finish(self) -> int:
-        """Report how the job ended, and return its status; `LOST` if a node is lost."""
+        """Report how the job ended, and return its status; 75 if a node is lost."""
         status = super().finish()
-        self.nodes.status = LOST if self.lost and self.agent.forwarder.told is None else status
+        self.nodes.status = EXIT_NOT_READY if self.lost and self.agent.forwarder.told is None else status
         return self.nodes.status
 
     def clean_up(self) -> None:

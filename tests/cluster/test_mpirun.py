@@ -165,10 +165,10 @@ def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet) ->
     started = time.monotonic()
     head, good, wrong = four.wait(40)
     assert time.monotonic() - started < 25
-    assert head.status == 75 and "[nodes-missing] 4 nodes did not answer within 10 s" in head.err
-    assert "no-such-node: its name does not resolve" in head.err
-    assert "10.77.0.99: " in head.err and "node3: " in head.err
-    assert "node2: " in head.err and "another token" in head.err and "another token" in wrong.err
+    assert head.status == 75 and "[nodes-missing] 4 of 6 nodes did not join within 10 s" in head.err
+    assert "node 5 (no-such-node): its name does not resolve" in head.err
+    assert "node 4 (10.77.0.99): " in head.err and "node 3 (node3): " in head.err
+    assert "node 2 (node2): " in head.err and "another token" in head.err and "another token" in wrong.err
     assert good.status == 75, good.err
     assert wrong.status == 75 and "[no-head]" in wrong.err
     four.await_empty()

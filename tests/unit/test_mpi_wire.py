@@ -24,7 +24,7 @@ from launcher.mpi.counting import describe_places
 from launcher.mpi.events import explains, make_rank_event
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
 from launcher.mpi.messages import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
-from launcher.mpi.nodes import NAMED_MAX, Node, describe_nodes, not_ready
+from launcher.mpi.nodes import Node
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -319,31 +319,6 @@ def nodes(*states: tuple[str, str, int]) -> list[Node]:
         node.started = {100 * index + rank: rank for rank in range(started)}
         found.append(node)
     return found
-
-
-def test_the_same_reason_is_said_once() -> None:
-    """Nodes in their order, reasons in that of their first node."""
-    listed = nodes(("a", "no route", 0), ("b", "no answer yet", 0), ("c", "no route", 0))
-    assert describe_nodes(listed) == "a, c: no route; b: no answer yet"
-    assert describe_nodes([]) == ""
-
-
-def test_a_thousand_nodes_are_one_line() -> None:
-    """The first twenty by name, of each reason, and how many more there are."""
-    listed = nodes(*((f"node{index}", "no answer yet", 0) for index in range(1000)))
-    said = describe_nodes(listed)
-    assert said.endswith(f"node{NAMED_MAX - 1} and {1000 - NAMED_MAX} more: no answer yet")
-    assert len(said) < 400
-
-
-def test_who_did_not_answer_is_an_error_that_can_be_retried() -> None:
-    """Code, status, number and names."""
-    error = not_ready(nodes(("a", "no route", 0)), 900)
-    (problem,) = error.problems
-    assert (problem.code, error.exit_status) == ("nodes-missing", 75)
-    assert problem.what == "1 node did not answer within 900 s: a: no route"
-    (several,) = not_ready(nodes(("a", "x", 0), ("b", "y", 0)), 0.5).problems
-    assert several.what == "2 nodes did not answer within 0.5 s: a: x; b: y"
 
 
 @pytest.mark.parametrize(
