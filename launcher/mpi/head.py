@@ -11,11 +11,9 @@ import os
 import stat
 import time
 
-from launcher.agent.coordination import Coordination, Outcome
-from launcher.cluster.settings import Shape
+from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
-from launcher.core.files import remove_tree
-from launcher.core.frozen import frozen
+from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
@@ -24,27 +22,22 @@ from launcher.job.state import Phase
 from launcher.machine.ports import find_free_port
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import explains
-from launcher.mpi.leftovers import end_job
-from launcher.mpi.messages import Briefing, NodeTold
-from launcher.mpi.nodes import Nodes
+from launcher.mpi.lead import Lead
+from launcher.mpi.messages import NodeTold
 from launcher.mpi.reports import Reports
 from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children
-from launcher.process.signals import ENDING, name_signal
+from launcher.process.signals import name_signal
 from launcher.process.spawn import Streams
 from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from launcher.agent.agent import Agent
-    from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.mpi.nodes import Node
     from launcher.process.spawn import Child
-    from launcher.remote.hub import Gate
 
 MPI_GRACE_S = 4.0
 """Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
@@ -52,120 +45,27 @@ EXPLAIN_S = 2.0
 """Seconds to wait for reports after mpirun's end: a node may still tell the cause."""
 
 
-@frozen
-class MpiJob:
-    """Facts that the head knows about the job before it starts.
-
-    Attributes:
-        name: Its name, by which ranks find the launcher of their node and leftovers are recognized.
-        hosts: The nodes, by node rank; ours is the first.
-        per_node: Number of ranks on each node.
-        master_addr: Address at which rank 0 listens.
-        master_port: Its port.
-        variables: Variables of our environment for the ranks; None for one that they must not have.
-        timeout_s: Seconds that nodes may take to answer.
-        cwd: Working directory of the ranks; empty if mpirun was told one.
-        moves_port: Whether each attempt may have another port.
-    """
-
-    name: str
-    hosts: tuple[str, ...]
-    per_node: int
-    master_addr: str
-    master_port: int
-    variables: Mapping[str, str | None]
-    timeout_s: float
-    cwd: str = ""
-    moves_port: bool = True
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks in the job."""
-        return len(self.hosts) * self.per_node
-
-    def shape(self, grace_s: float) -> Shape:
-        """Return the job as its launchers see it; ``grace_s``: seconds between SIGTERM and SIGKILL."""
-        hosts = self.hosts
-        return Shape(0, len(hosts), self.world_size, hosts[0], (), hosts, self.timeout_s, grace_s=grace_s)
-
-
-class Head(Coordination):
+class Head(Lead):
     """Coordination of mpirun with the nodes.
 
     Attributes:
-        job: The job.
-        shape: The same as the controller's channel has it.
-        nodes: The nodes, and the controller.
         ending: The ranks as the target of signals.
         reports: What the nodes report of the ranks in this attempt.
     """
 
-    shares_terminal = lends_terminal = decides_alone = False
-
-    def __init__(self, job: MpiJob, private: str, gate: Gate) -> None:
-        """Create the coordination.
-
-        Args:
-            job: The job.
-            private: The job's private folder, which `clean_up` removes.
-            gate: Where the other nodes come.
-        """
-        self.job, self.has_others = job, len(job.hosts) > 1
-        self._private, self._gate = private, gate
-        self._stdin = find_stdin()
-        self._attempt, self._port = 0, job.master_port
-        self._again: commands.Again | None = None
-        self._reported: Event | None = None
+    _again: commands.Again | None = None
+    _reported: Event | None = None
 
     def attach(self, agent: Agent) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(agent)
-        job, watch = self.job, agent.watch
-        self.shape = Shape(
-            0,
-            len(job.hosts),
-            job.world_size,
-            job.hosts[0],
-            (),
-            job.hosts,
-            job.timeout_s,
-            grace_s=watch.grace_s,
-        )
-        self.nodes = Nodes(
-            self.shape, self._gate, agent.loop, agent.group.helpers, agent.say, job.variables, self.brief,
-            self.on_message, self._act, watch.restarts if watch.restarts.most else None, agent.run_id,
-        )  # fmt: skip
-        self.ending = RanksTarget(self.nodes, job.world_size, watch.grace_s, agent.say, self._end_mpirun)
+        grace_s = agent.watch.grace_s
+        self.ending = RanksTarget(self.nodes, self.job.world_size, grace_s, agent.say, self._end_mpirun)
         return self.ending
-
-    def gather(self) -> None:
-        """Wait until every node is ready, or until we are told to end.
-
-        Raises:
-            LauncherError: See `Nodes.gather`.
-        """
-        agent = self.agent
-        agent.group.start_watchdog(None, agent.clean_up)
-        self.has_work = self.nodes.gather(lambda: agent.forwarder.told, agent.group.reap)
-
-    def brief(self, index: int) -> Briefing:
-        """Return the facts for a node about the attempt that comes next."""
-        return Briefing(
-            job=self.job.name,
-            node_rank=index,
-            node_count=len(self.job.hosts),
-            master_addr=self.job.master_addr,
-            master_port=self._port,
-            grace_s=self.agent.watch.grace_s,
-            colours=os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
-            cwd=self.job.cwd,
-            stdin=self._stdin,
-            attempt=self._attempt,
-        )
 
     def route(self, child: Child, streams: Streams) -> Streams:
         """Give mpirun an empty standard input if rank 0 reads ours itself."""
-        if self._stdin is None:
+        if self.job.briefing.stdin is None:
             return streams
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return Streams(null, streams.stdout, streams.stderr)
@@ -183,7 +83,7 @@ class Head(Coordination):
         """Forget the attempt before, and start the timers of the end and of the counting."""
         self._again = None
         self.ending.begin_attempt()
-        self.nodes.begin()
+        super().begin()
         self.reports = Reports(self.nodes.all, self.job.per_node, self.ending, self._fail, self._note_signal)
         self.agent.loop.timers += [self.ending, self.reports.counting]
 
@@ -191,10 +91,10 @@ class Head(Coordination):
 
     def on_message(self, node: Node, message: object) -> None:
         """Handle a message from a node."""
-        if not isinstance(message, NodeTold):
+        if isinstance(message, NodeTold):
+            super().on_message(node, message)
+        else:
             self.reports.take(node, message)
-        elif message.number in ENDING:
-            self.nodes.feed(events.Received(node.index, message.number, name_signal(message.number)))
 
     def on_told(self, number: int) -> None:
         """Report that this launcher was told to stop."""
@@ -206,7 +106,7 @@ class Head(Coordination):
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
         """Report that this node is preempted."""
-        if kind == DUE:
+        if kind == DUE and (ends or self.agent.watch.restarts.most):
             self._fail_here(PREEMPTED, EXIT_NOT_READY, what, int(left_s * 1000))
 
     def _fail_here(self, kind: str, status: int, what: str, left_ms: int | None = None) -> None:
@@ -233,7 +133,7 @@ class Head(Coordination):
 
     # --- from the controller
 
-    def _act(self, command: commands.Command) -> None:
+    def act(self, command: commands.Command) -> None:
         """Do what the controller decides."""
         agent = self.agent
         match command:
@@ -243,9 +143,11 @@ class Head(Coordination):
             case commands.Stop():
                 self._stop_ranks(command.why)
             case commands.Again():
-                self._again, self._attempt = command, command.attempt
-                if self.job.moves_port:  # what is left of the last attempt cannot connect to the next one
-                    self._port = find_free_port(self._port) or self._port
+                self._again, briefing = command, self.nodes.briefing
+                port = briefing.master_port
+                if self.job.moves_port and port:  # what is left of an attempt cannot connect to the next one
+                    port = find_free_port(port) or port
+                self.nodes.briefing = replace(briefing, attempt=command.attempt, master_port=port)
                 self._note(command.over, command.decision)
             case commands.Over(decision=Decision() as decision) if self._again is not None:
                 agent.loop.guard(lambda: agent.restarter.recovery.give_up(decision.why))
@@ -289,28 +191,25 @@ class Head(Coordination):
             self.agent.loop.guard(self.agent.group.collect)
         if self.nodes.state.phase is Phase.OVER:
             return False
-        self.agent.begin_again(self._attempt)
+        self.agent.begin_again(self.nodes.attempt)
         return True
 
     def _await_reports(self) -> None:
         """Wait until all ranks have ended and what ended the attempt is known, once mpirun has ended."""
         mpirun, ending, grace_s = self.agent.group.processes[0], self.ending, self.agent.watch.grace_s
-        self._wait_for(lambda: ending.has_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
+        wait_for = self.agent.loop.turn_until
+        wait_for(lambda: ending.has_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
         if ending.count and not ending.begun:
             self.agent.say(f"mpirun has ended; stopping {ending.describe()}", "stopping")
             ending.stop(signal.SIGTERM)
-        self._wait_for(lambda: ending.has_ended, grace_s + 2 * KILL_WAIT_S)
+        wait_for(lambda: ending.has_ended, grace_s + 2 * KILL_WAIT_S)
         if mpirun.status and not self.nodes.failures:
-            self._wait_for(lambda: bool(self.nodes.failures), EXPLAIN_S)
+            wait_for(lambda: bool(self.nodes.failures), EXPLAIN_S)
         first = find_first_event(self.nodes.failures, {})
         if first is not None and first.kind in FOLLOW_LOSS:
-            self._wait_for(lambda: find_first_event(self.nodes.failures, {}) is not first, SETTLE_S / 2)
+            wait_for(lambda: find_first_event(self.nodes.failures, {}) is not first, SETTLE_S / 2)
         if self.agent.forwarder.told is None:
             self.reports.counting.check_all(succeeded=not self.nodes.failures and not mpirun.status)
-
-    def _wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
-        """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it."""
-        self.agent.loop.turn_until(is_known, wait_s)
 
     def _end_attempt(self) -> None:
         """Report that the ranks of all nodes have ended."""
@@ -353,7 +252,7 @@ class Head(Coordination):
         agent.loop.guard(
             lambda: found.append(
                 judge(
-                    over, self.reports.ends, self.shape, attempt=self.nodes.attempt, told=told,
+                    over, self.reports.ends, self.job.shape, attempt=self.nodes.attempt, told=told,
                     started_ns=agent.started_ns, started_mono_ns=agent.started_mono_ns,
                 )
             )
@@ -378,19 +277,6 @@ class Head(Coordination):
         if over.decision is not None:
             self.agent.say(over.decision.describe(), "no-restart")
         return over.status
-
-    def on_refused(self, error: LauncherError) -> None:
-        """Take the status of the error: the job cannot be started."""
-        self.nodes.status = error.exit_status
-
-    def clean_up(self) -> None:
-        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
-        remove_tree(self._private)
-        end_job(self.job.name, self.agent.watch.grace_s)
-
-    def close(self) -> None:
-        """Leave the nodes."""
-        self.nodes.close()
 
 
 def find_stdin() -> str | None:

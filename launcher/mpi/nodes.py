@@ -13,6 +13,7 @@ from collections import deque
 
 from launcher.core.budget import Quota
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, NotReady, Problem
+from launcher.core.frozen import frozen, replace
 from launcher.core.model import Restarts
 from launcher.core.redact import quote
 from launcher.core.version import __version__
@@ -47,6 +48,33 @@ WAIT_LONGER = (
 )
 END_S = 30.0
 """Seconds beside the grace in which mpirun has ended after its ranks."""
+
+
+@frozen
+class ServedJob:
+    """A job that node 0 leads.
+
+    Attributes:
+        shape: The nodes and ranks.
+        briefing: Facts for each node about the first attempt; without its rank.
+        variables: Variables of our environment for the ranks; None for one that they must not have.
+        moves_port: Whether each attempt may have another port.
+    """
+
+    shape: Shape
+    briefing: Briefing
+    variables: Mapping[str, str | None] = {}
+    moves_port: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that were requested."""
+        return self.shape.world_size or 0
+
+    @property
+    def per_node(self) -> int:
+        """Number of ranks that were requested on each node."""
+        return self.world_size // self.shape.node_count
 
 
 class Node:
@@ -98,53 +126,44 @@ class Nodes:
         state: The job, as the controller knows it.
         status: The job's status, which the nodes are told at the end.
         say: Prints a line that others cause, up to a limit.
+        briefing: Facts for each node about the attempt that comes next; without its rank.
     """
 
     def __init__(
         self,
-        shape: Shape,
+        served: ServedJob,
         gate: Gate,
         loop: Loop,
         helpers: Helpers,
         say: Say,
-        variables: Mapping[str, str | None],
-        brief: Callable[[int], Briefing],
         on_message: Callable[[Node, object], None],
         act: Callable[[commands.Command], None],
         restarts: Restarts | None = None,
-        run: str = "",
     ) -> None:
         """Let the nodes join.
 
         Args:
-            shape: The job.
+            served: The job.
             gate: Where the other nodes come, and the hosts.
             loop: Waits for them.
             helpers: Probe the hosts of missing nodes.
             say: Prints a message in the log.
-            variables: Variables of the head for the ranks.
-            brief: Returns the facts for a node about the attempt that comes next.
             on_message: Handles a message from a node.
             act: Does what the controller decides about attempts and the job.
             restarts: What the user allows after a failure; None for no restarts.
-            run: Name of this run.
         """
         self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
         self.status = EXIT_NOT_READY
+        self.briefing, shape = served.briefing, served.shape
         # The loss of a connection is that of mpirun's daemon on that node: there is no waiting for it
         job = Job(
-            shape.node_count,
-            grace_s=shape.grace_s,
-            lost_after_s=0.0,
-            roll_call_s=shape.timeout_s,
-            restarts=restarts or Restarts(),
-            seed=run,
-            end_s=END_S,
-        )
+            shape.node_count, grace_s=shape.grace_s, lost_after_s=0.0, roll_call_s=shape.timeout_s,
+            restarts=restarts or Restarts(), seed=self.briefing.job, end_s=END_S,
+        )  # fmt: skip
         self.state: State = controller.begin(job, self.all[0].session, time.monotonic(), gate.hosts[0])
         self.say = Quota(say, len(self.all))
         self._shape, self._gate, self._loop, self._helpers = shape, gate, loop, helpers
-        self._variables, self._brief, self._on_message, self._act = variables, brief, on_message, act
+        self._variables, self._on_message, self._act = served.variables, on_message, act
         self._queue: deque[events.JobEvent] = deque()
         self._is_busy = self._is_closing = False
         self._missing: Missing | None = None
@@ -263,7 +282,7 @@ class Nodes:
         node.reason = LEFT
         for name, value in self._variables.items():
             self._send(node, Variable(name, value))
-        self._send(node, self._brief(node.index))
+        self._send(node, replace(self.briefing, node_rank=node.index))
 
     # --- from the nodes
 
@@ -298,7 +317,7 @@ class Nodes:
                 if self.state.nodes[index] is None:
                     self.feed(events.Joined(index, node.session, host=node.host))
                 else:
-                    self.feed(events.Ready(index, self._brief(index).attempt))
+                    self.feed(events.Ready(index, self.briefing.attempt))
             case _ if node.is_ready or isinstance(message, NodeTold):
                 self._on_message(node, message)
 

@@ -29,8 +29,9 @@ from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK
 from launcher.job.events import Joined, Received, Silent
 from launcher.job.state import Phase
-from launcher.mpi.head import Head, MpiJob
-from launcher.mpi.messages import NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.head import Head
+from launcher.mpi.messages import Briefing, NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.nodes import ServedJob
 from launcher.mpi.reports import RANKS_MAX
 from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
@@ -378,7 +379,8 @@ def test_the_messages_of_a_serving_node_fill_no_log() -> None:
 def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
-    job = MpiJob("job", ("node0", "node1"), 1, ADDRESS, 1, {}, 9.0)
+    hosts = ("node0", "node1")
+    job = ServedJob(Shape(0, 2, 2, "node0", (), hosts), Briefing("job"))
     told: list[int] = []
     agent = SimpleNamespace(
         say=keep(said),
@@ -389,7 +391,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
         run_id="job",
     )
-    head = Head(job, str(tmp_path), Gate(job.hosts, job.hosts, (), str(tmp_path / "rsh"), b""))
+    head = Head(job, str(tmp_path), Gate(hosts, hosts, (), str(tmp_path / "rsh"), b""))
     head.attach(agent)  # type: ignore[arg-type]
     head.nodes.feed(Joined(1, "1", host="node1"))
     head.begin()
