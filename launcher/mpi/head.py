@@ -13,13 +13,11 @@ import time
 
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
-from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
 from launcher.job import commands, events
 from launcher.job.state import Phase
-from launcher.machine.ports import find_free_port
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import explains
 from launcher.mpi.lead import Lead
@@ -143,11 +141,7 @@ class Head(Lead):
             case commands.Stop():
                 self._stop_ranks(command.why)
             case commands.Again():
-                self._again, briefing = command, self.nodes.briefing
-                port = briefing.master_port
-                if self.job.moves_port and port:  # what is left of an attempt cannot connect to the next one
-                    port = find_free_port(port) or port
-                self.nodes.briefing = replace(briefing, attempt=command.attempt, master_port=port)
+                self._again = command
                 self._note(command.over, command.decision)
             case commands.Over(decision=Decision() as decision) if self._again is not None:
                 agent.loop.guard(lambda: agent.restarter.recovery.give_up(decision.why))

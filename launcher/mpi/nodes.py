@@ -21,6 +21,7 @@ from launcher.job import between, commands, controller, events
 from launcher.job.refusals import other_versions
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.state import Job, Phase
+from launcher.machine.ports import find_free_port
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.messages import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
 from launcher.remote.hub import NOT_YET, Hub
@@ -29,7 +30,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.cluster.roll import Missing
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
     from launcher.failure.arbiter import Event
@@ -126,7 +126,6 @@ class Nodes:
         state: The job, as the controller knows it.
         status: The job's status, which the nodes are told at the end.
         say: Prints a line that others cause, up to a limit.
-        briefing: Facts for each node about the attempt that comes next; without its rank.
     """
 
     def __init__(
@@ -154,19 +153,19 @@ class Nodes:
         """
         self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
         self.status = EXIT_NOT_READY
-        self.briefing, shape = served.briefing, served.shape
+        self._briefing, shape = served.briefing, served.shape
         # The loss of a connection is that of mpirun's daemon on that node: there is no waiting for it
         job = Job(
             shape.node_count, grace_s=shape.grace_s, lost_after_s=0.0, roll_call_s=shape.timeout_s,
-            restarts=restarts or Restarts(), seed=self.briefing.job, end_s=END_S,
+            restarts=restarts or Restarts(), seed=self._briefing.job, end_s=END_S,
         )  # fmt: skip
         self.state: State = controller.begin(job, self.all[0].session, time.monotonic(), gate.hosts[0])
         self.say = Quota(say, len(self.all))
         self._shape, self._gate, self._loop, self._helpers = shape, gate, loop, helpers
-        self._variables, self._on_message, self._act = served.variables, on_message, act
+        self._variables, self._moves_port = served.variables, served.moves_port
+        self._on_message, self._act = on_message, act
         self._queue: deque[events.JobEvent] = deque()
         self._is_busy = self._is_closing = False
-        self._missing: Missing | None = None
         self._say_at = time.monotonic() + SAY_EVERY_S
         self._ranks = LocalRanks(loop, lambda message: self._hear(0, message))
         self._hub = Hub(gate, loop, say, self._join, self._lose, self._hear, FROM_NODE)
@@ -229,7 +228,7 @@ class Nodes:
                 self._look(lambda found: self.feed(events.Probed(found, or_else=WAIT_LONGER)))
             case commands.Again():
                 self._act(command)
-                self._renew()
+                self._renew(command.attempt)
             case _:
                 self._act(command)
 
@@ -268,8 +267,12 @@ class Nodes:
         """Prepare for an attempt."""
         self._loop.timers += self.timers
 
-    def _renew(self) -> None:
+    def _renew(self, attempt: int) -> None:
         """Have all nodes clear away the last attempt, and prepare for another one."""
+        port = self._briefing.master_port
+        if self._moves_port and port:  # what is left of an attempt cannot connect to the next one
+            port = find_free_port(port) or port
+        self._briefing = replace(self._briefing, attempt=attempt, master_port=port)
         self._say_at = time.monotonic() + SAY_EVERY_S
         for node in self.all:
             node.forget_ranks()
@@ -282,7 +285,7 @@ class Nodes:
         node.reason = LEFT
         for name, value in self._variables.items():
             self._send(node, Variable(name, value))
-        self._send(node, replace(self.briefing, node_rank=node.index))
+        self._send(node, replace(self._briefing, node_rank=node.index))
 
     # --- from the nodes
 
@@ -317,7 +320,7 @@ class Nodes:
                 if self.state.nodes[index] is None:
                     self.feed(events.Joined(index, node.session, host=node.host))
                 else:
-                    self.feed(events.Ready(index, self.briefing.attempt))
+                    self.feed(events.Ready(index, self._briefing.attempt))
             case _ if node.is_ready or isinstance(message, NodeTold):
                 self._on_message(node, message)
 
@@ -352,28 +355,18 @@ class Nodes:
     def _look(self, then: Callable[[str], None]) -> None:
         """Find why nodes are missing, and pass on their description."""
         from launcher.cluster.roll import Missing
-
-        if self._missing is None:
-            names = dict(zip(self._gate.addresses, self._gate.hosts, strict=True))
-            self._missing = Missing(
-                self._shape,
-                self._probe,
-                lambda: {names.get(one, one): why for one, why in self._hub.turned_away.items()},
-                lambda: self._hub.has_heard,
-            )
-        self._missing.look(
-            lambda: [index for index, node in enumerate(self.state.nodes) if node is None],
-            lambda: self.state.left,
-            then,
-        )
-
-    def _probe(self, ranks: list[int], take: Callable[[Mapping[int, str]], None]) -> None:
-        """Probe the hosts of nodes that are not here; the others have said why they are not ready."""
         from launcher.cluster.start import look_for
 
-        known = {rank: self.all[rank].reason for rank in ranks if self.all[rank].is_here}
-        absent = [rank for rank in ranks if rank not in known]
-        look_for(absent, lambda found: take({**found, **known}), self._shape, self._gate.port, self._helpers)
+        shape, port, helpers, hub = self._shape, self._gate.port, self._helpers, self._hub
+        names = dict(zip(self._gate.addresses, self._gate.hosts, strict=True))
+        absent = [index for index, node in enumerate(self.state.nodes) if node is None]
+        here = {index: self.all[index].reason for index in absent if self.all[index].is_here}
+        Missing(
+            shape,
+            lambda ranks, take: look_for(ranks, take, shape, port, helpers),
+            lambda: {names.get(address, address): why for address, why in hub.turned_away.items()},
+            lambda: hub.has_heard,
+        ).look(lambda: absent, lambda: {**self.state.left, **here}, then)
 
     def _say_missing(self, described: str) -> None:
         if self.state.phase is Phase.GATHERING:
