@@ -116,9 +116,7 @@ class Head(Lead):
         self.nodes.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
 
     def _fail(self, event: Event) -> None:
-        """Report what ends the attempt. Of ranks that were asked to end only the first of a node counts."""
-        if event.asked and any(one.node == event.node for one in self.nodes.failures):
-            return
+        """Report what ends the attempt; a rank that was asked to end stops the others, too."""
         self.nodes.feed(events.Failed(event.node, event, self.nodes.attempt))
         if event.asked:
             self._stop_ranks(event.what)

@@ -6,6 +6,7 @@ import time
 
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
+from launcher.failure.arbiter import RANK
 from launcher.mpi.counting import Counting
 from launcher.mpi.events import make_orphaned, make_rank_event
 from launcher.mpi.messages import Abandoned, Gone, Orphaned, RankEnded, Started
@@ -51,6 +52,8 @@ class Reports:
         self.ends: dict[int, tuple[RankEnded, int]] = {}
         self.counting = Counting(nodes, per_node, lambda: ending.begun, fail)
         self._ending, self._fail, self._on_signalled = ending, fail, on_signalled
+        self._least: dict[int, tuple[bool, bool]] = {}
+        """Whether the failures of a node were all asked for, and all only follow from others; by node."""
         self._most = per_node * len(nodes) + RANKS_MAX
 
     def take(self, node: Node, message: object) -> None:
@@ -87,8 +90,17 @@ class Reports:
         if end.asked in self._ending.passed_on and end.status == 128 + (end.asked or 0):
             self._on_signalled(end.asked or 0)
         if end.status:
-            self._fail(make_rank_event(node, end))
+            self._note_failure(make_rank_event(node, end))
         self._ending.check()
+
+    def _note_failure(self, event: Event) -> None:
+        """Pass on the failure of a rank, unless an earlier one of its node comes before it in any case."""
+        order = event.asked, event.follows
+        if event.kind != RANK:
+            self._fail(event)
+        elif order < self._least.get(event.node, (True, True, True)):
+            self._least[event.node] = order
+            self._fail(event)
 
     def find_verdict(self, first: Event | None) -> Verdict | None:
         """Return the verdict of the rank whose failure this is; None if there is none."""

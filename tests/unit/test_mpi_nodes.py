@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,9 @@ from launcher.core.model import Restarts
 from launcher.core.version import __version__
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
 from launcher.job import commands, events
-from launcher.mpi.messages import Briefing, CannotServe, Cleared, JobOver
-from launcher.mpi.nodes import Nodes, ServedJob
+from launcher.mpi.messages import Briefing, CannotServe, Cleared, JobOver, RankEnded
+from launcher.mpi.nodes import Node, Nodes, ServedJob
+from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
 from launcher.remote.hub import Gate
 from launcher.remote.messages import NodeHere
@@ -41,6 +43,20 @@ def test_what_explains_what(kinds: tuple[str, ...], first: str) -> None:
     """A lost node explains killed ranks, misplaced ranks all else, and mpirun's own end even that."""
     found = find_first_event(told(*kinds), {})
     assert found is not None and found.kind == first
+
+
+def test_failed_ranks_of_a_node_are_events_as_far_as_they_can_come_first() -> None:
+    """Asked for, then of its own accord, then a thousand more: two events, and the second one is first."""
+    found: list[Event] = []
+    ending = SimpleNamespace(begun=True, released=False, passed_on=(), check=lambda: None)
+    node = Node(1, "b")
+    reports = Reports([node], 2000, ending, found.append, lambda number: None)  # type: ignore[arg-type]
+    reports.take(node, RankEnded(0, 0, 143, -15, asked=15, pid=1))
+    for number in range(1, 1000):
+        reports.take(node, RankEnded(number, 0, 7, 7, pid=number + 1))
+    assert [(one.asked, one.status) for one in found] == [(True, 143), (False, 7)]
+    first = find_first_event(found, {})
+    assert first is not None and first.facts is not None and first.facts["rank"] == 1
 
 
 class Played:
