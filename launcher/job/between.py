@@ -215,7 +215,7 @@ def lose(turn: Turn, index: int, since: float) -> None:
         return
     how, number = describe_silence(node), turn.pause.again.attempt
     other = suspect_own(turn, node)
-    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", NODE_LOST))
+    turn.send(Print(f"{turn.name(index)} is lost before attempt {number}: {how}{other}", "node-lost"))
     turn.send(Blame(index, turn.rank_of(index), NODE_LOST, how))
     drop(turn, index)
     fill(turn)
