@@ -341,6 +341,22 @@ def test_sigterm_to_any_node_ends_the_job_everywhere(fleet: MakeFleet, tmp_path:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("told", "status"), [(0, 143), (1, 75)])
+def test_sigterm_while_a_node_is_missing(told: int, status: int, fleet: MakeFleet, tmp_path: Path) -> None:
+    """The head has the signal's status; if a node that serves was told, the roll call has ended by that."""
+    two = fleet("openmpi5", 2)
+    errors = [tmp_path / "head", tmp_path / "other"]
+    for node, path in zip(two.cluster.nodes, errors, strict=True):
+        two.start(node, "--", "true", environ={"LAUNCHER_HOSTS": "node0,node1,10.77.0.99"}, errors=path)
+    time.sleep(3)  # there is nothing that a node says once it has joined
+    two.cluster.kill(two.launchers[told].pid, signal.SIGTERM)
+    head, other = two.wait(30)
+    assert (head.status, other.status) == (status, status), head.err + other.err
+    assert ("[roll-call-ended] node 1 (node1) received SIGTERM" in head.err) == bool(told), head.err
+    two.await_empty()
+
+
+@pytest.mark.thorough
 def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
     """An option that it does not know: its own words and status, nothing is left on any node."""
     two = fleet("openmpi5", 2)
