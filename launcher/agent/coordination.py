@@ -66,6 +66,7 @@ class Coordination:
         lends_terminal: Whether one of the processes may read from the terminal.
         has_work: Whether processes are to be started here; known after `gather`.
         has_others: Whether processes of the job run elsewhere too.
+        decides_alone: Whether this launcher decides by itself about restarts, see `Restarter.restart_alone`.
         speaks: Whether the agent reports the signals that it forwards and the place of its logs.
         guards: Whether a watchdog ends the processes if the agent is killed.
         awaits_deadline: Whether processes get the path of the deadline file even if this node has no
@@ -80,6 +81,7 @@ class Coordination:
     lends_terminal = True
     has_work = True
     has_others = False
+    decides_alone = True
     speaks = True
     guards = True
     awaits_deadline = False

@@ -91,7 +91,7 @@ class Restarter:
         agent = self._agent
         if not agent.watch.restarts.most:
             return
-        if not agent.coordination.has_others:
+        if agent.coordination.decides_alone:
             self._begin_life()  # now, while the processes begin: a restart need not load it
         if self._gpus is not None:
             return
@@ -237,15 +237,6 @@ class Restarter:
         forwarder, observers = self._agent.forwarder, self._agent.observers
         return forwarder.told is not None or forwarder.was_interrupted or observers.is_taken_back
 
-    def decide(self, outcome: Outcome) -> Decision | None:
-        """Return what follows from a failed attempt; None if nothing has failed, or without restarts."""
-        agent = self._agent
-        has_ended_as_told = self.is_told and agent.told_before is not None
-        if not agent.watch.restarts.most or has_ended_as_told or not outcome.status:
-            return None
-        agent.loop.guard(lambda: self._conclude(outcome))
-        return self._decision
-
     def _begin_life(self) -> Life:
         """Return the life of the job, which begins with its first attempt."""
         if self._life is None:
@@ -312,8 +303,10 @@ class Restarter:
         if not agent.watch.restarts.most or not self.has_failed:
             return False
         outcome = self.find_outcome()
-        decision = self.decide(outcome)
-        life = self._life
+        has_ended_as_told = self.is_told and agent.told_before is not None
+        if outcome.status and not has_ended_as_told:
+            agent.loop.guard(lambda: self._conclude(outcome))
+        life, decision = self._life, self._decision
         if life is None or decision is None or not decision.restarts:
             return False  # the end of the job reports it
         self.report(outcome)
@@ -355,10 +348,10 @@ class Restarter:
         from launcher.recovery.nodes import read_machine
         from launcher.recovery.policy import describe_attempt
 
-        agent = self._agent
+        agent, own = self._agent, self._agent.place.node_rank or 0
         return describe_attempt(
             outcome.verdict, agent.attempt, outcome.status, agent.started_ns, time.time_ns(),
-            self._progressed, lambda node: read_machine(agent.environ),
+            self._progressed, lambda node: read_machine(agent.environ) if node in (None, own) else "",
         )  # fmt: skip
 
     def _note_gpu_faults(self) -> Recovery | None:

@@ -80,6 +80,7 @@ class ClusterNode(Coordination):
 
     shares_terminal = False
     has_others = True
+    decides_alone = False
     awaits_deadline = True
     channel: Channel
     state: node.State

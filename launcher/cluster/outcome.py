@@ -16,6 +16,8 @@ from launcher.failure.arbiter import (
     GAVE_UP,
     LEFT,
     LOST,
+    MISPLACED,
+    ORPHANED,
     PREEMPTED,
     RANK,
     REFUSED,
@@ -55,6 +57,8 @@ WORDS = {
     UNPROVEN: "was ended because NCCL uses another fabric",
     UNMET: "was ended because its processes did not meet",
     LEFT: "was ended because its command had ended",
+    ORPHANED: "cannot go on",
+    MISPLACED: "did not start the requested ranks",
 }
 
 

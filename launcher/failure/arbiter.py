@@ -15,7 +15,7 @@ from launcher.failure.model import Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Protocol, TypeVar
 
     from launcher.core.messages import Line, NodeRank, Status
@@ -36,6 +36,13 @@ STALLED, UNPROVEN, UNMET, LEFT = "stalled", "unproven", "unmet", "left-running"
 """Kinds of events: a process has failed; a node is lost; a node could not start its command; a node is
 preempted; a node gave up the coordinator; the coordinator hears no other node; the job hangs; its NCCL
 uses another fabric than the required one; its processes have not met; its command has ended before them."""
+KILLED, ORPHANED, MISPLACED, STARTER = "rank-killed", "daemon-lost", "rank-count", "starter"
+"""Kinds of events where mpirun starts the ranks: a rank was killed together with its launcher; MPI's daemon
+of a node has ended before its ranks; ranks are in the wrong place; mpirun's own end explains the rest."""
+FOLLOW_LOSS = (KILLED, ORPHANED)
+"""What the loss of a node brings about: mpirun loses its daemon there, and kills the others and the ranks."""
+DECISIVE = (STARTER, MISPLACED)
+"""What explains all other events of an attempt, the first of these that is among them."""
 NODE_LOST = "node-lost"
 CUT_OFF_FIX = (
     "check the network of this node, and whether its container or machine was paused or ran out of CPU"
@@ -123,8 +130,10 @@ def find_first_event(events: Sequence[Event], records: Mapping[int, Verdict]) ->
         records: The verdicts of nodes on their processes.
     """
 
+    kinds = {event.kind for event in events}
+
     def follows(event: Event) -> bool:
-        return only_follows(event, records)
+        return only_follows(event, records, kinds)
 
     first = find_first(events, follows)
     if first is None or first.kind != LOST or not first.within_ns:
@@ -138,16 +147,25 @@ def find_also(
     first: Event, events: Sequence[Event], records: Mapping[int, Verdict]
 ) -> list[tuple[Event, bool]]:
     """Return what else failed of its own accord, and whether it may be simultaneous with the first."""
-    found = []
+    found, kinds = [], {event.kind for event in events}
     for event in sorted(events, key=lambda event: event.at_ns):
-        if event is not first and not event.asked and not only_follows(event, records):
+        if event is not first and not event.asked and not only_follows(event, records, kinds):
             apart_ns = abs(event.at_ns - first.at_ns)
             found.append((event, apart_ns <= event.within_ns + first.within_ns))
     return found
 
 
-def only_follows(event: Event, records: Mapping[int, Verdict]) -> bool:
-    """Whether a failure only reports another: by its error output, or by its node's verdict."""
+def only_follows(event: Event, records: Mapping[int, Verdict], kinds: Collection[str]) -> bool:
+    """Whether a failure only follows from another: by its error output, its node's verdict, or the others.
+
+    Args:
+        event: The failure.
+        records: The verdicts of nodes on their processes.
+        kinds: The kinds of all events.
+    """
+    decisive = next((kind for kind in DECISIVE if kind in kinds), event.kind)
+    if event.kind != decisive or (event.kind in FOLLOW_LOSS and LOST in kinds):
+        return True
     if event.kind != RANK:
         return False
     record = records.get(event.node)

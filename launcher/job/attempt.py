@@ -13,6 +13,7 @@ from launcher.failure.arbiter import (
     RANK,
     REFUSED,
     SILENT_NS,
+    STARTER,
     Event,
     find_also,
     find_first_event,
@@ -22,7 +23,7 @@ from launcher.failure.arbiter import (
 from launcher.job import between
 from launcher.job.commands import Blame, News, Over, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
-from launcher.job.settings import ALSO_MAX, SETTLE_S, SLACK_S
+from launcher.job.settings import ALSO_MAX, SETTLE_S
 from launcher.job.state import Link, Phase
 from launcher.recovery.policy import Decision, FailedAttempt, decide, describe_attempt
 
@@ -74,7 +75,7 @@ def begin_stop(turn: Turn, why: str, by: int, number: int | None = None, left_ms
         turn.send(News(why, turn.rank_of(by)))
     elif attempt.stop is None:
         stop = Stop(attempt.number, why, turn.rank_of(by), number, left_ms)
-        decide_by = turn.now + job.grace_s + job.lost_after_s + SLACK_S
+        decide_by = turn.now + job.grace_s + job.lost_after_s + job.end_s
         turn.change_attempt(held=None, stop=stop, decide_by=decide_by)
         turn.change(phase=Phase.STOPPING)
         turn.send(stop)
@@ -128,11 +129,11 @@ def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> 
     turn.put(index, replace(node, is_lost=True))
     turn.change_attempt(open=turn.attempt.open - 1)
     within_ns = 0 if node.link is Link.CLOSED else SILENT_NS
-    after = f"no contact for {job.lost_after_s:g} s"
+    after = f", no contact for {job.lost_after_s:g} s" if job.lost_after_s else ""
     if is_replaced:
-        after = f"and a new launcher has called as {job.member} {node.rank}"
+        after = f", and a new launcher has called as {job.member} {node.rank}"
     how, other = between.describe_silence(node), between.suspect_own(turn, node)
-    what = f"{turn.name(index)} is lost: {how}, {after}{other}"
+    what = f"{turn.name(index)} is lost: {how}{after}{other}"
     take(turn, between.make_lost(index, what, since, within_ns))
 
 
@@ -227,7 +228,7 @@ def judge(turn: Turn) -> Over:
         is_open = any(node.ended is None for node in nodes.values())
         return Over(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
     also = [describe_other(event, first, same) for event, same in find_also(first, attempt.events, records)]
-    record = records.get(first.node) if first.kind == RANK else None
+    record = records.get(first.node) if first.kind in (RANK, STARTER) else None
     if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
         record = None
     if first.kind in (CUT_OFF, GAVE_UP):

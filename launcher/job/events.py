@@ -143,10 +143,12 @@ class Probed:
     Attributes:
         described: The missing nodes, with what is known about each.
         lines: How the nodes that are here differ.
+        or_else: What else to try; empty for what helps most jobs.
     """
 
     described: str
     lines: tuple[str, ...] = ()
+    or_else: str = ""
 
 
 @frozen

@@ -178,7 +178,13 @@ def refuse_late(turn: Turn, event: Probed) -> None:
     if state.is_probing and state.missing:
         job = state.job
         problem = refusals.nodes_missing(
-            job.member, state.missing, job.node_count, job.roll_call_s, event.described, len(state.left)
+            job.member,
+            state.missing,
+            job.node_count,
+            job.roll_call_s,
+            event.described,
+            len(state.left),
+            event.or_else,
         )
         refuse(turn, Refusal(EXIT_NOT_READY, problem, event.lines), LATE_COMERS_S)
 
@@ -213,8 +219,9 @@ def advance(turn: Turn) -> None:
     if not state.missing:
         nodes = [node for _, node in turn.held()] if job.restarts.health_argv else []
         if all(node.health is not None for node in nodes) and not state.unhealthy:
-            here = f"all {job.node_count} {job.member}s{turn.count_spares()} are here"
-            turn.send(Print(f"{here}, after {turn.now - state.began:.1f} s", "roll-call"))
+            if len(state.nodes) > 1:
+                here = f"all {job.node_count} {job.member}s{turn.count_spares()} are here"
+                turn.send(Print(f"{here}, after {turn.now - state.began:.1f} s", "roll-call"))
             turn.start(0)
     elif turn.now >= state.began + job.roll_call_s and not state.is_probing:
         turn.change(is_probing=True)

@@ -71,15 +71,23 @@ def no_such_node(kind: str, names: str, count: int) -> Problem:
 
 
 def nodes_missing(
-    kind: str, missing: int, count: int, waited_s: float, described: str, lost: int = 0
+    kind: str, missing: int, count: int, waited_s: float, described: str, lost: int = 0, or_else: str = ""
 ) -> Problem:
-    """Return the problem that nodes did not join in time; ``lost``: how many of them had joined before."""
+    """Return the problem that nodes did not join in time.
+
+    Args:
+        kind, missing, count, described: The nodes, how many are missing, and which.
+        waited_s: How long they were waited for.
+        lost: How many of the missing ones had joined before.
+        or_else: What else to try; empty for what helps most jobs.
+    """
     what = "did not join" if not lost else "were lost" if lost == missing else "did not join, or were lost,"
+    first = f"{_key_fix(described)}start the same command on them, correct the list of nodes, "
     return Problem(
         "nodes-missing",
         f"{missing} of {count} {kind}s {what} within {waited_s:g} s: {described}",
         ROLL_CALL,
-        f"{_key_fix(described)}start the same command on them, correct the list of nodes, {OR_ELSE}",
+        first + (or_else or OR_ELSE),
     )
 
 

@@ -24,7 +24,8 @@ UNREAD_S = 5.0
 SETTLE_S = 0.3
 """Seconds after the first report for reports of earlier events, while a node may still have some to send."""
 SLACK_S = 5.0
-"""Seconds beside the grace and the loss of a node, after which it is decided how an attempt has ended."""
+"""Seconds beside the grace and the loss of a node, after which it is decided how an attempt has ended, for a
+launcher that stops its processes itself."""
 SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 ALSO_MAX = 4

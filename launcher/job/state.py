@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.model import GRACE_S, NODE, Restarts
-from launcher.job.settings import find_given_up_s, find_lease_s
+from launcher.job.settings import SLACK_S, find_given_up_s, find_lease_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Job:
         keep_going: Whether the other nodes go on after a failure or a lost node.
         restarts: What the user allows after a failure.
         seed: Seed for the random part of waits.
+        end_s: Seconds beside the grace and the loss of a node, after which it is decided how an attempt has
+            ended.
     """
 
     node_count: int
@@ -65,6 +67,7 @@ class Job:
     keep_going: bool = False
     restarts: Restarts = Restarts()
     seed: str = ""
+    end_s: float = SLACK_S
 
     @property
     def given_up_s(self) -> float:

@@ -2,8 +2,9 @@
 
 ::
 
-    head     launcher run: waits for the nodes, runs mpirun, gives the verdict (start, head, nodes, ending,
-             counting, events, judge), and starts mpirun again (regroup)
+    head     launcher run: runs mpirun for each attempt (start, head). The nodes and the ranks' reports become
+             events of `launcher.job.controller` (lead, nodes, reports, counting, events), which starts and
+             stops attempts (ending); the verdict on them: judge
     serve    the launcher of another node, until the head reports how the job ended (serve)
     local    the ranks of a node, in the launcher of the head and of each serving node (local, folder,
              daemons, leftovers)

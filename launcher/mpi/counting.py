@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
-from launcher.core.errors import EXIT_UNTRUSTED
-from launcher.failure.model import Cause
-from launcher.mpi.events import MISCOUNTED, MpiEvent
+from launcher.mpi.events import make_misplaced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from launcher.failure.arbiter import Event
     from launcher.mpi.messages import Started
     from launcher.mpi.nodes import Node
 
@@ -35,7 +34,7 @@ class Counting:
         nodes: Sequence[Node],
         per_node: int,
         is_ending: Callable[[], bool],
-        fail: Callable[[MpiEvent, str], None],
+        fail: Callable[[Event], None],
     ) -> None:
         """Begin with an attempt.
 
@@ -43,7 +42,7 @@ class Counting:
             nodes: The nodes of the job.
             per_node: Number of ranks that were requested on each.
             is_ending: Whether the job ends anyway.
-            fail: Takes the failure, and the same in words.
+            fail: Takes the failure.
         """
         self.due: float | None = None
         self._nodes, self._per_node, self._is_ending, self._fail = nodes, per_node, is_ending, fail
@@ -92,11 +91,7 @@ class Counting:
             f"{describe_places(self._nodes)}{late}"
         )
         self._has_said = True
-        fix = "check mpirun's host options (launcher plan) and its configuration files"
-        event = MpiEvent(
-            None, time.time_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
-        )
-        self._fail(event, what)
+        self._fail(make_misplaced(what))
 
 
 def describe_places(nodes: Sequence[Node]) -> str:

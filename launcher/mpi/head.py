@@ -1,4 +1,4 @@
-"""The head of a job that mpirun starts: waits for the nodes, runs mpirun, gives the verdict.
+"""The head of a job that mpirun starts: runs mpirun for each attempt that the controller starts.
 
 mpirun only places and starts the processes. All else bypasses it and goes through the launchers of the
 nodes. An mpirun that gets SIGTERM, or that sees a rank fail, gives its ranks only 0.5 to 2 s. One whose
@@ -11,154 +11,59 @@ import os
 import stat
 import time
 
-from launcher.agent.coordination import Coordination, Outcome
-from launcher.core.budget import Quota
-from launcher.core.files import remove_tree
-from launcher.core.frozen import frozen
+from launcher.agent.coordination import Outcome
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
-from launcher.failure.arbiter import NODE_LOST, make_node_lost
-from launcher.failure.model import Cause, Verdict
-from launcher.failure.verdict import describe_end
-from launcher.job.between import TOLD
-from launcher.mpi.counting import Counting
+from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
+from launcher.job import commands, events
+from launcher.job.state import Phase
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import DAEMON_LOST, MpiEvent, explains, find_first
-from launcher.mpi.judge import judge
-from launcher.mpi.leftovers import end_job
-from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
-from launcher.mpi.nodes import LOST, Nodes
-from launcher.mpi.regroup import Regroup
+from launcher.mpi.events import explains
+from launcher.mpi.lead import Lead
+from launcher.mpi.messages import NodeTold
+from launcher.mpi.reports import Reports
+from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
-from launcher.process.spawn import Child, Streams
+from launcher.process.spawn import Streams
+from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from launcher.agent.agent import Agent
-    from launcher.core.errors import LauncherError
+    from launcher.failure.model import Verdict
+    from launcher.failure.reason import Reason
     from launcher.mpi.nodes import Node
-    from launcher.remote.hub import Gate
+    from launcher.process.spawn import Child
 
 MPI_GRACE_S = 4.0
 """Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 EXPLAIN_S = 2.0
 """Seconds to wait for reports after mpirun's end: a node may still tell the cause."""
-EVENTS_MAX = 1024
-"""Ranks of a node, and events of an attempt, that are kept beyond those that the job can have."""
 
 
-@frozen
-class MpiJob:
-    """Facts that the head knows about the job before it starts.
-
-    Attributes:
-        name: Its name, by which ranks find the launcher of their node and leftovers are recognized.
-        hosts: The nodes, by node rank; ours is the first.
-        per_node: Number of ranks on each node.
-        master_addr: Address at which rank 0 listens.
-        master_port: Its port.
-        variables: Variables of our environment for the ranks; None for one that they must not have.
-        timeout_s: Seconds that nodes may take to answer.
-        cwd: Working directory of the ranks; empty if mpirun was told one.
-        moves_port: Whether each attempt may have another port.
-    """
-
-    name: str
-    hosts: tuple[str, ...]
-    per_node: int
-    master_addr: str
-    master_port: int
-    variables: Mapping[str, str | None]
-    timeout_s: float
-    cwd: str = ""
-    moves_port: bool = True
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks in the job."""
-        return len(self.hosts) * self.per_node
-
-
-class Head(Coordination):
+class Head(Lead):
     """Coordination of mpirun with the nodes.
 
     Attributes:
-        job: The job.
-        nodes: The nodes.
-        events: What ends the attempt, in the order in which it was reported.
-        outcome: How the last attempt, or the job, has ended.
-        stdin: Path at which rank 0 reads our standard input; see `find_stdin`.
         ending: The ranks as the target of signals.
-        counting: Checks the ranks that start.
-        regroup: Brings the nodes together for another attempt.
+        reports: What the nodes report of the ranks in this attempt.
     """
 
-    shares_terminal = lends_terminal = False
-    outcome: Outcome
-
-    def __init__(self, job: MpiJob, private: str, gate: Gate) -> None:
-        """Create the coordination.
-
-        Args:
-            job: The job.
-            private: The job's private folder, which `clean_up` removes.
-            gate: Where the other nodes come.
-        """
-        self.job = job
-        self._private, self._gate = private, gate
-        self.events: list[MpiEvent] = []
-        self.ends: dict[int, tuple[MpiEvent, int]] = {}
-        """How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank."""
-        self.stdin = find_stdin()
+    _again: commands.Again | None = None
+    _reported: Event | None = None
 
     def attach(self, agent: Agent) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(agent)
-        job = self.job
-        self.take_quota(agent)
-        self.nodes = Nodes(
-            self._gate, agent.loop, agent.say, job.variables, self.brief, self.on_message, self.on_lost
-        )
-        self.ending = RanksTarget(self.nodes, job.world_size, agent.watch.grace_s, agent.say, self.end_mpirun)
-        port = job.master_port
-        self.regroup = Regroup(self.nodes, agent.watch, port, moves_port=job.moves_port)
+        grace_s = agent.watch.grace_s
+        self.ending = RanksTarget(self.nodes, self.job.world_size, grace_s, agent.say, self._end_mpirun)
         return self.ending
-
-    def gather(self) -> None:
-        """Wait until every node is ready, or until we are told to end.
-
-        Raises:
-            LauncherError: See `Nodes.gather`.
-        """
-        agent = self.agent
-        agent.group.start_watchdog(None, agent.clean_up)
-        self.nodes.gather(lambda: agent.forwarder.told, self.job.timeout_s)
-        self.has_work = agent.forwarder.told is None
-
-    def take_quota(self, agent: Agent) -> None:
-        """Limit the lines that the nodes can cause."""
-        self._quota = Quota(agent.say, len(self.job.hosts))
-
-    def brief(self, index: int) -> Briefing:
-        """Return the facts for a node about the attempt that comes next."""
-        return Briefing(
-            job=self.job.name,
-            node_rank=index,
-            node_count=len(self.job.hosts),
-            master_addr=self.job.master_addr,
-            master_port=self.regroup.port,
-            grace_s=self.agent.watch.grace_s,
-            colours=os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
-            cwd=self.job.cwd,
-            stdin=self.stdin,
-            attempt=self.regroup.attempt,
-        )
 
     def route(self, child: Child, streams: Streams) -> Streams:
         """Give mpirun an empty standard input if rank 0 reads ours itself."""
-        if self.stdin is None:
+        if self.job.briefing.stdin is None:
             return streams
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return Streams(null, streams.stdout, streams.stderr)
@@ -174,213 +79,196 @@ class Head(Coordination):
 
     def begin(self) -> None:
         """Forget the attempt before, and start the timers of the end and of the counting."""
-        self.nodes.begin()
-        self.events, self.ends = [], {}
+        self._again = None
         self.ending.begin_attempt()
-        nodes, per_node = self.nodes.all, self.job.per_node
-        self.counting = Counting(nodes, per_node, lambda: self.ending.begun, self.begin_end)
-        self.agent.loop.timers += [self.ending, self.counting]
+        super().begin()
+        self.reports = Reports(self.nodes.all, self.job.per_node, self.ending, self._fail, self._note_signal)
+        self.agent.loop.timers += [self.ending, self.reports.counting]
 
-    # --- messages from the nodes
+    # --- to the controller
 
     def on_message(self, node: Node, message: object) -> None:
         """Handle a message from a node."""
-        match message:
-            case Started() | RankEnded() if not self.has_room(node, message.pid):
-                pass  # it names ranks that it cannot have
-            case Started() if message.pid not in node.started:
-                node.started[message.pid] = message.rank
-                self.counting.note(message)
-            case RankEnded() if message.pid not in node.ended:
-                self.note_end(node, message)
-            case Gone() if node.runs(message.pid):
-                # After the release mpirun kills the remaining ranks if one has failed
-                asked = int(signal.SIGKILL) if self.ending.released else None
-                self.note_end(node, self.killed(node, message.pid, asked))
-            case Abandoned() if node.runs(message.pid):
-                self.on_abandoned(node, message.pid)
-            case Orphaned():
-                self.on_orphaned(node, message.daemon)
-            case NodeTold() if self._quota.allows():
-                name = name_signal(message.number)
-                self.agent.say(f"{node.name_in_full} received {name}: passing it on to all ranks", "signal")
-                self.agent.on_signal(message.number, from_terminal=False)
+        if isinstance(message, NodeTold):
+            super().on_message(node, message)
+        else:
+            self.reports.take(node, message)
 
-    def has_room(self, node: Node, pid: int) -> bool:
-        """Whether a rank of a node is counted: a faulty mpirun may start all of them on one node."""
-        return pid in node.started or len(node.started) < self.job.world_size + EVENTS_MAX
+    def on_told(self, number: int) -> None:
+        """Report that this launcher was told to stop."""
+        self.nodes.feed(events.Received(0, number, name_signal(number)))
 
-    def note_end(self, node: Node, end: RankEnded) -> None:
-        """Record the end of a rank; a failure begins the end of the job."""
-        node.started.setdefault(end.pid, end.rank)
-        node.ended.add(end.pid)
-        event = MpiEvent(node, time.time_ns(), end.status, end)
-        self.ends[end.rank] = (event, end.code)
-        if end.status == 128 + (end.asked or 0) and end.asked in self.ending.passed_on:
-            self.agent.forwarder.told = self.agent.forwarder.told or end.asked  # see `Agent._note_told`
-        if end.status:
-            how = describe_end(end.code, None, None, heard=False)
-            self.begin_end(event, f"rank {end.rank} on {node.host} {how}")
-        self.ending.check()
+    def on_reason(self, reason: Reason) -> None:
+        """Report that this launcher ends the job for a reason of its own."""
+        self._fail_here(reason.kind, reason.status, reason.what)
 
-    def killed(self, node: Node, pid: int, asked: int | None = None) -> RankEnded:
-        """Return the end of a rank that has not reported one: its wrapper was killed."""
-        return RankEnded(node.started[pid], -1, status=137, code=-signal.SIGKILL, asked=asked, pid=pid)
+    def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
+        """Report that this node is preempted."""
+        if kind == DUE and (ends or self.agent.watch.restarts.most):
+            self._fail_here(PREEMPTED, EXIT_NOT_READY, what, int(left_s * 1000))
 
-    def on_abandoned(self, node: Node, pid: int) -> None:
-        """End the job because mpirun has ended the placeholder of a rank; all ranks have their grace."""
-        if not self.ending.released:
-            event = MpiEvent(node, time.time_ns(), 137, self.killed(node, pid))
-            what = f"mpirun ended rank {node.started[pid]} on {node.host}"
-            self.begin_end(event, what)
+    def _fail_here(self, kind: str, status: int, what: str, left_ms: int | None = None) -> None:
+        """Report an event of this node that is not the end of a rank."""
+        from launcher.cluster.outcome import read_failure
 
-    def on_orphaned(self, node: Node, daemon: int) -> None:
-        """End the job because mpirun's daemon on a node has ended before the ranks there."""
-        what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
-        fix = "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes"
-        cause = Cause(DAEMON_LOST, what, fix, retryable=True)
-        self.begin_end(MpiEvent(node, time.time_ns(), LOST, cause=cause), what)
+        event = Event(0, kind, time.monotonic_ns(), status, what=printable(redact(what)))
+        failed = events.Failed(0, event, self.nodes.attempt, left_ms)
+        self.nodes.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
 
-    def on_lost(self, node: Node) -> None:
-        """End the job because a node is lost; the ranks there count as ended."""
-        node.ended.update(node.started)
-        event = make_loss(node, what := f"{node.name_in_full} is lost: {node.reason}")
-        self.begin_end(event, what)
-        self.ending.check()
+    def _fail(self, event: Event) -> None:
+        """Report what ends the attempt; a rank that was asked to end stops the others, too."""
+        self.nodes.feed(events.Failed(event.node, event, self.nodes.attempt))
+        if event.asked:
+            self._stop_ranks(event.what)
 
-    def begin_end(self, event: MpiEvent, what: str) -> None:
-        """Record a failure, and stop the ranks, which would otherwise wait for the failed one forever.
+    def _note_signal(self, number: int) -> None:
+        """Note that the job is told to end: a rank has died of a signal that was only forwarded."""
+        if self.agent.forwarder.told is None:
+            self.agent.forwarder.told = number
+            self.on_told(number)
 
-        Args:
-            event: The failure.
-            what: The failure in words.
-        """
-        if len(self.events) < 4 * self.job.world_size + EVENTS_MAX:
-            self.events.append(event)
-        if not self.ending.begun:
+    # --- from the controller
+
+    def act(self, command: commands.Command) -> None:
+        """Do what the controller decides."""
+        agent = self.agent
+        match command:
+            case commands.Stop(number=int(number)) if command.by:
+                agent.say(f"{command.why}: passing it on to all ranks", "signal")
+                agent.on_signal(number, from_terminal=False)
+            case commands.Stop():
+                self._stop_ranks(command.why)
+            case commands.Again():
+                self._again = command
+                self._note(command.over, command.decision)
+            case commands.Over(decision=Decision() as decision) if self._again is not None:
+                agent.loop.guard(lambda: agent.restarter.recovery.give_up(decision.why))
+            case commands.Over(decision=Decision() as decision):
+                self._note(command, decision)
+            case commands.Blame():
+                host = self.nodes.all[command.node].host
+                agent.restarter.recovery.note_node(command.cause, command.what, command.rank, host, "")
+
+    def _stop_ranks(self, why: str) -> None:
+        """Stop the ranks, which would otherwise wait for what has ended forever."""
+        if not self.ending.begun and self.agent.group.running:
             others = self.ending.count
-            self.agent.say(f"{what}; stopping the other {others}" if others else what, "stopping")
+            self.agent.say(f"{why}; stopping the other {others}" if others else why, "stopping")
             self.ending.stop(signal.SIGTERM)
 
-    def end_mpirun(self) -> None:
+    def _note(self, over: commands.Over, decision: Decision) -> None:
+        """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
+        restarter, outcome = self.agent.restarter, Outcome(over.status, self._judge(over))
+        self.agent.loop.guard(lambda: restarter.recovery.note(restarter.describe(outcome), decision))
+
+    def _end_mpirun(self) -> None:
         """Stop mpirun if it has not noticed that no rank is left."""
         if self.agent.group.running:
             self.agent.group.stopper.grace_s = MPI_GRACE_S
             self.agent.group.stopper.begin(signal.SIGTERM)
 
-    # --- the end
+    # --- the end of an attempt
 
     def restarts(self) -> bool:
         """Whether mpirun starts again; returns when all nodes are ready for that, and it is time."""
-        restarter = self.agent.restarter
-        self.outcome = self.find_outcome()
-        decision = restarter.decide(self.outcome)
-        if decision is None or not decision.restarts:
+        self._await_reports()
+        self._end_attempt()
+        again = self._again
+        if again is None:
             return False
-        restarter.report(self.outcome)
-        missing = self.regroup.wait(decision.wait_s, lambda: restarter.is_told)
-        if missing or restarter.is_told:
-            restarter.give_up(self.end_without(missing) if missing else TOLD)
+        self._report(again.over)
+        self.agent.say(again.decision.describe(), "restart")
+        while self.nodes.state.phase is Phase.BETWEEN:
+            self.agent.loop.turn()
+            self.agent.loop.guard(self.agent.group.collect)
+        if self.nodes.state.phase is Phase.OVER:
             return False
-        self.agent.begin_again(self.regroup.attempt)
+        self.agent.begin_again(self.nodes.attempt)
         return True
 
-    def end_without(self, missing: Sequence[Node]) -> str:
-        """End the job because nodes have not come back, unless the last attempt has failed for that, too.
-
-        Returns:
-            Why no attempt follows.
-        """
-        what, why = self.regroup.describe(missing)
-        first = find_first(self.events)
-        if first is None or first.code != NODE_LOST:
-            self.ends = {}
-            self.outcome = self.judge(make_loss(missing[0], what))
-            if self.outcome.verdict is not None:
-                self.publish(self.outcome.verdict, shown=True)
-        return why
-
-    def on_refused(self, error: LauncherError) -> None:
-        """Take the status of the error: the job cannot be started."""
-        self.nodes.status = error.exit_status
-
-    def clean_up(self) -> None:
-        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
-        remove_tree(self._private)
-        end_job(self.job.name, self.agent.watch.grace_s)
-
-    def close(self) -> None:
-        """Leave the nodes."""
-        self.nodes.close()
-
-    def finish(self) -> int:
-        """Report how the job ended, and return its status."""
-        self.nodes.status = self.agent.restarter.exit_status(self.outcome.status, self.outcome.verdict)
-        self._quota.say_dropped()
-        if self.nodes.status:
-            self.nodes.close()
-        return self.agent.restarter.report(self.outcome)
-
-    def find_outcome(self) -> Outcome:
-        """Return how an attempt ended, once mpirun and all ranks have: which event came first."""
-        mpirun = self.agent.group.processes[0]
-        self.wait_for(lambda: self.ending.has_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
-        self.end_ranks()
-        if mpirun.status and not self.events:
-            self.wait_for(lambda: bool(self.events), EXPLAIN_S)
-        first = find_first(self.events)
-        if first is not None and first.may_follow:
-            self.wait_for(lambda: find_first(self.events) is not first, SETTLE_S / 2)
+    def _await_reports(self) -> None:
+        """Wait until all ranks have ended and what ended the attempt is known, once mpirun has ended."""
+        mpirun, ending, grace_s = self.agent.group.processes[0], self.ending, self.agent.watch.grace_s
+        wait_for = self.agent.loop.turn_until
+        wait_for(lambda: ending.has_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
+        if ending.count and not ending.begun:
+            self.agent.say(f"mpirun has ended; stopping {ending.describe()}", "stopping")
+            ending.stop(signal.SIGTERM)
+        wait_for(lambda: ending.has_ended, grace_s + 2 * KILL_WAIT_S)
+        if mpirun.status and not self.nodes.failures:
+            wait_for(lambda: bool(self.nodes.failures), EXPLAIN_S)
+        first = find_first_event(self.nodes.failures, {})
+        if first is not None and first.kind in FOLLOW_LOSS:
+            wait_for(lambda: find_first_event(self.nodes.failures, {}) is not first, SETTLE_S / 2)
         if self.agent.forwarder.told is None:
-            self.counting.check_all(succeeded=not self.events and not mpirun.status)
-        event, told = find_first(self.events), self.agent.forwarder.told
-        if event is None and told is not None:
-            return Outcome(0 if len(self.ends) >= self.job.world_size else 128 + told)
-        if event is None or self.mpirun_knows(event):
-            return self.agent.restarter.find_outcome()  # mpirun itself: its own messages say why
-        return self.judge(event)
+            self.reports.counting.check_all(succeeded=not self.nodes.failures and not mpirun.status)
 
-    def end_ranks(self) -> None:
-        """Stop the ranks if mpirun has ended before them, and wait for their end, with their grace."""
-        if self.ending.count and not self.ending.begun:
-            self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}", "stopping")
-            self.ending.stop(signal.SIGTERM)
-        limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
-        self.wait_for(lambda: self.ending.has_ended, limit_s)
+    def _end_attempt(self) -> None:
+        """Report that the ranks of all nodes have ended."""
+        agent, told = self.agent, self.agent.forwarder.told
+        mpirun, progress = agent.group.processes[0], agent.restarter.progress
+        first = find_first_event(self.nodes.failures, {})
+        status, record = 0, self.reports.find_verdict(first)
+        if first is None and told is not None:
+            status = 0 if len(self.reports.ends) >= self.job.world_size else 128 + told
+        elif first is None or self._mpirun_explains(first):  # its own messages say why
+            outcome = agent.restarter.find_outcome()
+            status, record = outcome.status, outcome.verdict
+            if outcome.line:
+                agent.say(outcome.line, "survivors")
+            if mpirun.status:
+                event = Event(0, STARTER, mpirun.ended_ns, mpirun.status, what=f"{mpirun.name} {mpirun.end}")
+                self._fail(first := event)
+        status = status if first is None else first.status
+        progressed = None if progress is None else progress.has_progressed()
+        for node in self.nodes.all:
+            verdict = record if first is not None and node.index == first.node else None
+            ended = events.Exited(node.index, status, self.nodes.attempt, verdict, progressed)
+            self.nodes.feed(ended)
 
-    def judge(self, event: MpiEvent) -> Outcome:
-        """Return the outcome for the whole job, in which this event came first."""
-        agent, found = self.agent, list[Verdict]()
+    def _mpirun_explains(self, event: Event) -> bool:
+        """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
+        mpirun = self.agent.group.processes[0]
+        asked = mpirun.passed_on is not None
+        return not asked and explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
+
+    # --- the end of the job
+
+    def _judge(self, over: commands.Over) -> Verdict | None:
+        """Return the verdict on the whole job."""
+        agent = self.agent
+        found: list[Verdict | None] = []
+        from launcher.mpi.judge import judge
+
         told = name_signal(agent.forwarder.told) if agent.forwarder.told is not None else None
         agent.loop.guard(
             lambda: found.append(
                 judge(
-                    event,
-                    self.ends,
-                    world_size=self.job.world_size,
-                    attempt=agent.attempt,
-                    started_ns=agent.started_ns,
-                    told=told,
+                    over, self.reports.ends, self.job.shape, attempt=self.nodes.attempt, told=told,
+                    started_ns=agent.started_ns, started_mono_ns=agent.started_mono_ns,
                 )
             )
-        )
-        return Outcome(event.status, found[0] if found else None)
+        )  # fmt: skip
+        return found[0] if found else None
 
-    def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
-        """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it."""
-        self.agent.loop.turn_until(is_known, wait_s)
+    def _report(self, over: commands.Over) -> None:
+        """Report once what failed first."""
+        verdict = None if over.first == self._reported else self._judge(over)
+        self._reported = over.first
+        if verdict is not None:
+            self.publish(verdict, shown=True)
 
-    def mpirun_knows(self, event: MpiEvent) -> bool:
-        """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
-        mpirun = self.agent.group.processes[0]
-        if mpirun.passed_on is not None:
-            return False
-        return explains(mpirun.code or 0, mpirun.status, self.agent.at_ns(mpirun.ended_ns), event)
-
-
-def make_loss(node: Node, what: str) -> MpiEvent:
-    """Return the event that a node is lost."""
-    return MpiEvent(node, time.time_ns(), LOST, cause=make_node_lost(what))
+    def finish(self) -> int:
+        """Report how the job ended, and return its status."""
+        over = self.nodes.state.over
+        assert over is not None  # noqa: S101 - no other attempt follows
+        self.nodes.status = self.agent.restarter.exit_status(over.status, self._judge(over))
+        if self.nodes.status:
+            self.nodes.close()
+        self._report(over)
+        if over.decision is not None:
+            self.agent.say(over.decision.describe(), "no-restart")
+        return over.status
 
 
 def find_stdin() -> str | None:

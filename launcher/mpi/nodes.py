@@ -1,19 +1,27 @@
-"""The nodes of a job that node 0 leads: waits for them, and exchanges messages with them.
+"""The nodes of a job that node 0 leads: they join, get ready for each attempt, are lost, and come back.
 
-The launchers of the other nodes join over `launcher.remote`; the ranks of our own node are `LocalRanks`. A
-node is first missing, then here, then ready: ranks can start there. When its connection ends, it is lost.
+The launchers of the other nodes join over `launcher.remote`; the ranks of our own node are `LocalRanks`.
+`launcher.job.controller` decides: a node has joined when ranks can start there, and it is ready for another
+attempt when nothing of the last one is left there. When its connection ends, it is lost.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 
 from launcher.core.budget import Quota
-from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, NotReady, Problem
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import Restarts
 from launcher.core.redact import quote
 from launcher.core.version import __version__
-from launcher.job.refusals import SAME_IMAGE
+from launcher.job import between, commands, controller, events
+from launcher.job.refusals import other_versions
+from launcher.job.settings import SAY_EVERY_S
+from launcher.job.state import Job, Phase
+from launcher.machine.ports import find_free_port
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.messages import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
 from launcher.remote.hub import NOT_YET, Hub
@@ -21,24 +29,56 @@ from launcher.remote.messages import BEAT_S, LOST_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from launcher.cluster.settings import Shape
     from launcher.core.log import Say
+    from launcher.failure.arbiter import Event
+    from launcher.job.state import State
     from launcher.mpi.messages import Briefing
+    from launcher.process.helper import Helpers
     from launcher.process.loop import Loop
     from launcher.remote.hub import Gate
     from launcher.remote.messages import NodeHere
 
-LOST = 75
-"""Exit status of a job that has lost a node: a retry can succeed."""
 CLOSE_S = 8.0
-SAY_EVERY_S = 15.0
 LEFT = "the last attempt has not ended there"
 ELSEWHERE = "ranks of the launcher that it replaces may still run"
 KILL_S = 3.0
 """Seconds that ranks may take to end after their grace."""
-NAMED_MAX = 20
-"""Maximum number of nodes that a message names for one reason."""
+WAIT_LONGER = (
+    "let them reach the control port of node 0 (--control-port N, where only some ports are open), or wait "
+    "longer: --roll-call-timeout S"
+)
+END_S = 30.0
+"""Seconds beside the grace in which mpirun has ended after its ranks."""
+
+
+@frozen
+class ServedJob:
+    """A job that node 0 leads.
+
+    Attributes:
+        shape: The nodes and ranks.
+        briefing: Facts for each node about the first attempt; without its rank.
+        variables: Variables of our environment for the ranks; None for one that they must not have.
+        moves_port: Whether each attempt may have another port.
+    """
+
+    shape: Shape
+    briefing: Briefing
+    variables: Mapping[str, str | None] = {}
+    moves_port: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that were requested."""
+        return self.shape.world_size or 0
+
+    @property
+    def per_node(self) -> int:
+        """Number of ranks that were requested on each node."""
+        return self.world_size // self.shape.node_count
 
 
 class Node:
@@ -47,24 +87,24 @@ class Node:
     Attributes:
         index: Its node rank.
         host: Its name or address in the host list.
-        is_here: Whether its launcher has joined, and is connected.
+        is_here: Whether its launcher is connected.
         is_ready: Whether ranks of the attempt can start there.
-        is_gone: Whether it was lost, and has not come back.
         is_cleared: Whether its launcher has ended what the last attempt has left there.
-        session: Name of its launcher, the latest one.
+        reason: Why it is not ready, as far as known.
+        name: Its own host name.
+        session: Name of its connection.
+        launcher: Name of its launcher, the latest one.
         lost: How the latest one was lost: whether its connection has ended, and when its ranks have ended at
             the latest (monotonic seconds), which is 0 if it never had any.
         free_at: Before this no other launcher's ranks start in its place.
-        reason: Why it is not ready, as far as known.
-        name: Its own host name.
         started: Ranks that have reported their start, by the PID of their wrapper.
         ended: PIDs of those that have ended.
     """
 
     def __init__(self, index: int, host: str) -> None:
         self.index, self.host = index, host
-        self.is_here = self.is_ready = self.is_gone = self.is_cleared = False
-        self.reason, self.name, self.session = NOT_YET, "", ""
+        self.is_here = self.is_ready = self.is_cleared = False
+        self.reason, self.name, self.session, self.launcher = NOT_YET, "", "", ""
         self.lost, self.free_at = (True, 0.0), 0.0
         self.forget_ranks()
 
@@ -89,45 +129,54 @@ class Node:
 
 
 class Nodes:
-    """All nodes of a job.
+    """All nodes of a job, and the controller.
 
     Attributes:
         all: The nodes, by node rank.
+        state: The job, as the controller knows it.
         status: The job's status, which the nodes are told at the end.
-        due: When `fire` has something to do.
-        refused: Error if the job cannot be started with these nodes.
-        has_begun: Whether an attempt runs, so that a node whose connection ends is lost for it.
+        say: Prints a line that others cause, up to a limit.
     """
 
     def __init__(
         self,
+        served: ServedJob,
         gate: Gate,
         loop: Loop,
+        helpers: Helpers,
         say: Say,
-        variables: Mapping[str, str | None],
-        brief: Callable[[int], Briefing],
         on_message: Callable[[Node, object], None],
-        on_lost: Callable[[Node], None],
+        act: Callable[[commands.Command], None],
+        restarts: Restarts | None = None,
     ) -> None:
         """Let the nodes join.
 
         Args:
+            served: The job.
             gate: Where the other nodes come, and the hosts.
             loop: Waits for them.
+            helpers: Probe the hosts of missing nodes.
             say: Prints a message in the log.
-            variables: Variables of the head for the ranks.
-            brief: Returns the facts for a node about the attempt that comes next.
             on_message: Handles a message from a node.
-            on_lost: Handles the loss of a node while an attempt runs.
+            act: Does what the controller decides about attempts and the job.
+            restarts: What the user allows after a failure; None for no restarts.
         """
         self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
-        self.status = LOST
-        self.refused: LauncherError | None = None
-        self.has_begun = self._has_run = self._is_closing = False
-        self._gate, self._loop, self._variables = gate, loop, variables
-        self._say = Quota(say, len(self.all))
-        self._brief, self._on_message, self._on_lost = brief, on_message, on_lost
-        self._said_at = time.monotonic()
+        self.status = EXIT_NOT_READY
+        self._briefing, shape = served.briefing, served.shape
+        # The loss of a connection is that of mpirun's daemon on that node: there is no waiting for it
+        job = Job(
+            shape.node_count, grace_s=shape.grace_s, lost_after_s=0.0, roll_call_s=shape.timeout_s,
+            restarts=restarts or Restarts(), seed=self._briefing.job, end_s=END_S,
+        )  # fmt: skip
+        self.state: State = controller.begin(job, self.all[0].session, time.monotonic(), gate.hosts[0])
+        self.say = Quota(say, len(self.all))
+        self._shape, self._gate, self._loop, self._helpers = shape, gate, loop, helpers
+        self._variables, self._moves_port = served.variables, served.moves_port
+        self._on_message, self._act = on_message, act
+        self._queue: deque[events.JobEvent] = deque()
+        self._is_busy = self._is_closing = False
+        self._say_at = time.monotonic() + SAY_EVERY_S
         self._ranks = LocalRanks(loop, lambda message: self._hear(0, message))
         self._hub = Hub(gate, loop, say, self._join, self._lose, self._hear, FROM_NODE)
 
@@ -136,9 +185,15 @@ class Nodes:
         """What the loop calls when it is due."""
         return self._hub, self._ranks, self
 
-    def missing(self) -> list[Node]:
-        """Return the nodes that are not ready for an attempt."""
-        return [node for node in self.all if not node.is_ready]
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that runs, or ran last."""
+        return 0 if self.state.attempt is None else self.state.attempt.number
+
+    @property
+    def failures(self) -> tuple[Event, ...]:
+        """What has failed in that attempt."""
+        return () if self.state.attempt is None else self.state.attempt.events
 
     def count_started(self) -> int:
         """Return the number of ranks that have reported their start."""
@@ -155,52 +210,80 @@ class Nodes:
         else:
             self._ranks.obey(message)
 
-    # --- between attempts
+    # --- the controller
 
-    def wait(self, is_true: Callable[[], bool], wait_s: float) -> None:
-        """Turn the loop until a condition holds, for at most so long.
+    def feed(self, event: events.JobEvent) -> None:
+        """Let the controller handle an event, and do what it decides."""
+        self._queue.append(event)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._queue:
+                self.state, found = controller.step(self.state, self._queue.popleft(), time.monotonic())
+                for command in found:
+                    self._do(command)
+        finally:
+            self._is_busy = False
 
-        Raises:
-            EnvironmentUntrusted: Two hosts are the same node, or a node has another version of the launcher.
-        """
-        self._loop.turn_until(lambda: is_true() or self.refused is not None, wait_s)
-        if self.refused is not None:
-            self.status = self.refused.exit_status
-            raise self.refused
+    def _do(self, command: commands.Command) -> None:
+        match command:
+            case commands.Print():
+                self.say(command.text, command.event)
+            case commands.To(what=commands.Over(leaves=True, status=status)):
+                for node in self.all:
+                    if node.session == command.session:
+                        self._send(node, JobOver(status))
+            case commands.Probe():
+                self._look(lambda found: self.feed(events.Probed(found, or_else=WAIT_LONGER)))
+            case commands.Again():
+                self._act(command)
+                self._renew(command.attempt)
+            case _:
+                self._act(command)
 
-    def gather(self, told: Callable[[], int | None], timeout_s: float) -> None:
-        """Wait until every node is ready, or we are told to end.
+    def gather(self, told: Callable[[], int | None], reap: Callable[[], object]) -> bool:
+        """Wait until every node has joined, or we are told to end; return whether the job starts.
 
         Args:
             told: The signal that told us to end; None if there was none.
-            timeout_s: Seconds that the nodes may take.
+            reap: Reaps children of ours that have ended.
 
         Raises:
-            LauncherError: As `wait`; or some nodes have not joined in time.
+            LauncherError: Nodes have not joined in time, or cannot take part.
         """
-        self._loop.timers[:] = self.timers
-        self._join_own()
-        self.wait(lambda: told() is not None or not self.missing(), timeout_s)
-        number = told()
-        if number is not None:
-            self.status = 128 + number
-        elif self.missing():
-            self._explain_missing()
-            raise not_ready(self.missing(), timeout_s)
-
-    def begin(self) -> None:
-        """Note that an attempt begins: from now on a node whose connection ends is lost for it."""
-        self.has_begun = self._has_run = True
-        self._loop.timers += self.timers
-
-    def _join_own(self) -> None:
         own = self.all[0]
+        self._loop.timers[:] = self.timers
         own.is_here, own.name = True, os.uname().nodename
         self._prepare(own)
+        if not own.is_ready:
+            raise NotReady(_no_folder(own.reason))
+        self.feed(events.Tick())
+        while told() is None and self.state.phase is Phase.GATHERING:
+            self._loop.turn()
+            reap()
+        number, over = told(), self.state.over
+        if number is not None:
+            self.status = 128 + number
+        elif over is not None:
+            from launcher.cluster.outcome import make_refusal, read_refusal
 
-    def renew(self) -> None:
+            self.status = over.status
+            assert over.refusal is not None  # noqa: S101 - before the start
+            raise read_refusal(make_refusal(over.refusal))
+        return number is None
+
+    def begin(self) -> None:
+        """Prepare for an attempt."""
+        self._loop.timers += self.timers
+
+    def _renew(self, attempt: int) -> None:
         """Have all nodes clear away the last attempt, and prepare for another one."""
-        self.has_begun, self._said_at = False, time.monotonic()
+        port = self._briefing.master_port
+        if self._moves_port and port:  # what is left of an attempt cannot connect to the next one
+            port = find_free_port(port) or port
+        self._briefing = replace(self._briefing, attempt=attempt, master_port=port)
+        self._say_at = time.monotonic() + SAY_EVERY_S
         for node in self.all:
             node.forget_ranks()
             node.is_ready = node.is_cleared = False
@@ -212,78 +295,37 @@ class Nodes:
         node.reason = LEFT
         for name, value in self._variables.items():
             self._send(node, Variable(name, value))
-        self._send(node, self._brief(node.index))
-
-    def _explain_missing(self) -> None:
-        """Note why nodes have not joined: what was turned away from there, or what a probe finds."""
-        from launcher.cluster.reach import find_reasons
-
-        gate, away = self._gate, self._hub.turned_away
-        absent = [node for node in self.all if not node.is_here]
-        for node in absent:
-            node.reason = away.get(gate.addresses[node.index], "")
-        unknown = {node.index: node.host for node in absent if not node.reason}
-        for line in find_reasons(unknown, gate.port):
-            rank, _, why = line.partition(" ")
-            self.all[int(rank)].reason = why
-
-    @property
-    def due(self) -> float | None:
-        """When to call `fire`."""
-        if self.has_begun or self._is_closing or not self.missing():
-            return None
-        dues = [node.free_at for node in self.all if node.is_cleared and not node.is_ready]
-        return min([self._said_at + SAY_EVERY_S, *dues])
-
-    @property
-    def free_at(self) -> float:
-        """When the last node that only waits for its time is ready (monotonic seconds); 0 if none does."""
-        return max((node.free_at for node in self.all if node.is_cleared and not node.is_ready), default=0.0)
-
-    def fire(self, now: float) -> None:
-        """Note the nodes whose time has come, and print which nodes are missing."""
-        for node in self.all:
-            if node.is_cleared and now >= node.free_at:
-                node.is_ready, node.reason = True, ""
-        missing = self.missing()
-        if not missing or now < self._said_at + SAY_EVERY_S:
-            return
-        self._said_at = now
-        self._say(
-            f"waiting for {len(missing)} of {len(self.all)} nodes: {describe_nodes(missing)}", "waiting"
-        )
+        self._send(node, replace(self._briefing, node_rank=node.index))
 
     # --- from the nodes
 
     def _join(self, index: int, here: NodeHere) -> None:
         node = self.all[index]
-        if here.launcher != __version__:
-            self.refused = self.refused or EnvironmentUntrusted(other_version(node, here.launcher))
-            return
-        if node.is_gone:
-            self._say(f"{node.name_in_full} is back", "node-back")
         # The same launcher knows what runs there, and so does another one of the same machine
         ended, until = node.lost
-        if here.session != node.session and not (ended and here.node == node.name):
+        if here.session != node.launcher and not (ended and here.node == node.name):
             node.free_at = max(node.free_at, until)
-        node.session = here.session
-        node.is_here, node.is_gone, node.reason, node.name = True, False, "", here.node
-        if not self.has_begun and not self._is_closing:
+        node.launcher = here.session
+        node.is_here, node.reason, node.name = True, "", here.node
+        node.session = f"{node.index}-{os.urandom(8).hex()}"
+        if here.launcher != __version__:
+            problem = other_versions(self.all[0].host, {node.host: quote(here.launcher, 40)})
+            self.feed(events.Joined(index, node.session, refusal=commands.Refusal(EXIT_UNTRUSTED, problem)))
+        elif self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
             self._prepare(node)
 
     def _lose(self, index: int, why: str, ended: bool) -> None:
         node = self.all[index]
         node.is_here = node.is_ready = node.is_cleared = False
-        node.is_gone, node.reason = True, why
-        if self._has_run:  # if it is cut off, it has heard us until now at the latest
+        node.reason = why
+        if self.state.attempt is not None:  # if it is cut off, it has heard us until now at the latest
             notice_s = 0.0 if ended else LOST_S + BEAT_S
-            node.lost = ended, time.monotonic() + notice_s + self._brief(index).grace_s + KILL_S
-        if self._is_closing:
-            return
-        if self.has_begun:
-            self._on_lost(node)
-        else:
-            self._say(f"{node.name_in_full} is lost: {why}", "node-lost")
+            node.lost = ended, time.monotonic() + notice_s + self._briefing.grace_s + KILL_S
+        node.ended.update(node.started)
+        if not self._is_closing:
+            self.feed(events.Lost(index, time.monotonic(), why=why))
+            # What still runs there ends by itself, and before that the node is not ready again
+            self.feed(events.Exited(index, EXIT_NOT_READY, self.attempt))
 
     def _hear(self, index: int, message: object) -> None:
         node = self.all[index]
@@ -291,18 +333,73 @@ class Nodes:
             case CannotServe():
                 node.reason = message.why
                 self._find_twin(node, message.taken)
-            case Cleared():
+            case Cleared() if self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
                 node.is_cleared, node.reason = True, ELSEWHERE
-                self.fire(time.monotonic())
+                self._let_in(time.monotonic())
             case _ if node.is_ready or isinstance(message, NodeTold):
                 self._on_message(node, message)
+
+    def _let_in(self, now: float) -> None:
+        """Note the nodes where ranks can start: nothing is left there, and no lost launcher's ranks run."""
+        for node in self.all:
+            if not node.is_cleared or node.is_ready or now < node.free_at:
+                continue
+            node.is_ready, node.reason = True, ""
+            if self.state.nodes[node.index] is None:
+                self.feed(events.Joined(node.index, node.session, host=node.host))
+            else:
+                self.feed(events.Ready(node.index, self._briefing.attempt))
 
     def _find_twin(self, node: Node, name: str) -> None:
         """Refuse the job if another node is on the same machine, whose name this is."""
         for twin in self.all:
             if twin is not node and twin.is_here and twin.name == name:
                 problem = same_node(twin.host, node.host, name)
-                self.refused = self.refused or EnvironmentUntrusted(problem)
+                self.feed(events.Refused(commands.Refusal(EXIT_UNTRUSTED, problem)))
+
+    # --- time
+
+    @property
+    def due(self) -> float | None:
+        """When to call `fire`."""
+        is_waiting = self.state.phase in (Phase.GATHERING, Phase.BETWEEN)
+        frees = (node.free_at for node in self.all if is_waiting and node.is_cleared and not node.is_ready)
+        times = (self.state.due, self._say_at if is_waiting else None, *frees)
+        return min((due for due in times if due is not None), default=None)
+
+    def fire(self, now: float) -> None:
+        """Let time pass for the controller, and print what the job waits for."""
+        if self.state.due is not None and now >= self.state.due:
+            self.feed(events.Tick())
+        if self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
+            self._let_in(now)
+        if now < self._say_at:
+            return
+        self._say_at = now + SAY_EVERY_S
+        if self.state.phase is Phase.GATHERING:
+            self._look(self._say_missing)
+        elif self.state.phase is Phase.BETWEEN and (waiting := between.describe_wait(self.state, now)):
+            self.say(waiting, "waiting")
+
+    def _look(self, then: Callable[[str], None]) -> None:
+        """Find why nodes are missing, and pass on their description."""
+        from launcher.cluster.roll import Missing
+        from launcher.cluster.start import look_for
+
+        shape, port, helpers, hub = self._shape, self._gate.port, self._helpers, self._hub
+        names = dict(zip(self._gate.addresses, self._gate.hosts, strict=True))
+        absent = [index for index, node in enumerate(self.state.nodes) if node is None]
+        here = {index: self.all[index].reason for index in absent if self.all[index].is_here}
+        Missing(
+            shape,
+            lambda ranks, take: look_for(ranks, take, shape, port, helpers),
+            lambda: {names.get(address, address): why for address, why in hub.turned_away.items()},
+            lambda: hub.has_heard,
+        ).look(lambda: absent, lambda: {**self.state.left, **here}, then)
+
+    def _say_missing(self, described: str) -> None:
+        if self.state.phase is Phase.GATHERING:
+            self.say(f"waiting for {self.state.missing} of {len(self.all)} nodes: {described}", "waiting")
 
     # --- the end
 
@@ -320,37 +417,12 @@ class Nodes:
         )
         self._ranks.close()
         self._hub.close()
+        self.say.say_dropped()
 
 
-def describe_nodes(nodes: Sequence[Node]) -> str:
-    """Return the nodes with the reason of each; nodes with the same reason are grouped."""
-    groups: dict[str, list[str]] = {}
-    for node in nodes:
-        groups.setdefault(node.reason, []).append(node.host)
-    parts = []
-    for reason, hosts in groups.items():
-        more = f" and {len(hosts) - NAMED_MAX} more" if len(hosts) > NAMED_MAX else ""
-        parts.append(f"{', '.join(hosts[:NAMED_MAX])}{more}: {reason}")
-    return "; ".join(parts)
-
-
-def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
-    """Return the error that names the nodes without an answer in time."""
-    return NotReady(
-        Problem(
-            "nodes-missing",
-            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} did not answer within {waited_s:g} s: "
-            f"{describe_nodes(nodes)}",
-            "the nodes of this job",
-            "start the same command on them with the same token, correct the host list, or wait longer: "
-            "--roll-call-timeout S",
-        )
-    )
-
-
-def other_version(node: Node, version: str) -> Problem:
-    what = f"{node.host} has launcher {quote(version, 40)}, this node {__version__}"
-    return Problem("other-version", what, "the nodes of this job", SAME_IMAGE)
+def _no_folder(why: str) -> Problem:
+    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
+    return Problem("no-folder", f"this node cannot have ranks: {why}", "this node", fix)
 
 
 def same_node(one: str, other: str, name: str) -> Problem:

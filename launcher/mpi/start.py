@@ -7,6 +7,7 @@ import os
 from launcher.agent.agent import Agent, NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
+from launcher.cluster.settings import Shape
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
 from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
@@ -23,8 +24,9 @@ from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.mpi.folder import FOLDERS
-from launcher.mpi.head import Head, MpiJob
-from launcher.mpi.nodes import same_node
+from launcher.mpi.head import Head, find_stdin
+from launcher.mpi.messages import Briefing
+from launcher.mpi.nodes import ServedJob, same_node
 from launcher.mpi.serve import serve
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings
@@ -78,7 +80,10 @@ def run_fleet(
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
-            return run_tuner(plan, agent, fleet, environ, folder, name, open_gate)
+            job = ServedJob(
+                make_shape(fleet, plan.supervision), Briefing(job=name, grace_s=plan.supervision.grace_s)
+            )
+            return run_tuner(plan, agent, fleet, environ, folder, job, open_gate)
         return _lead(plan, agent, fleet, environ, folder, name, checks)
     finally:
         remove_tree(folder)
@@ -181,6 +186,12 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
     )
 
 
+def make_shape(fleet: Fleet, watch: Supervision, world_size: int | None = None) -> Shape:
+    """Return the job as its launchers see it."""
+    hosts = fleet.hosts
+    return Shape(0, len(hosts), world_size, hosts[0], (), hosts, fleet.timeout_s, grace_s=watch.grace_s)
+
+
 def _serve(
     watch: Supervision,
     fleet: Fleet,
@@ -211,34 +222,26 @@ def _lead(
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
     environment = apply_settings(inherited, agent.unset, told)
     environment[MARK] = mark_of(name, environ)
-    job = MpiJob(
-        name=name,
-        hosts=fleet.hosts,
-        per_node=fleet.per_node,
-        master_addr=plan.topology.master_addr,
-        master_port=plan.topology.master_port,
-        variables={
-            **{key: inherited[key] for key in fleet.forward if key in inherited},
-            **{key: inherited.get(key) for key in fleet.restored},
-            **{item.name: item.value for item in plan.settings if item.name == UNBUFFERED},
-            MARK: environment[MARK],
-        },
-        timeout_s=fleet.timeout_s,
-        cwd="" if names_folder(agent.argv) else os.getcwd(),
-        moves_port=not _is_named(plan, Fact.MASTER_PORT),
-    )
+    watch, world_size = plan.supervision, len(fleet.hosts) * fleet.per_node
+    briefing = Briefing(
+        job=name, node_count=len(fleet.hosts), master_addr=plan.topology.master_addr,
+        master_port=plan.topology.master_port, grace_s=watch.grace_s,
+        colours=os.isatty(1) and not inherited.get("NO_COLOR"),
+        cwd="" if names_folder(agent.argv) else os.getcwd(), stdin=find_stdin(),
+    )  # fmt: skip
+    variables = {
+        **{key: inherited[key] for key in fleet.forward if key in inherited},
+        **{key: inherited.get(key) for key in fleet.restored},
+        **{item.name: item.value for item in plan.settings if item.name == UNBUFFERED},
+        MARK: environment[MARK],
+    }
+    shape = make_shape(fleet, watch, world_size)
+    job = ServedJob(shape, briefing, variables, moves_port=not _is_named(plan, Fact.MASTER_PORT))
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
-    place = NodePlace(0, job.world_size)
-    leading = Agent(
-        plan.supervision,
-        place,
-        inherited,
-        Head(job, folder, open_gate(fleet, environ, folder)),
-        run_id=name,
-        checks=checks,
-    )
+    head = Head(job, folder, open_gate(fleet, environ, folder))
+    leading = Agent(watch, NodePlace(0, world_size), inherited, head, run_id=name, checks=checks)
     leading.take([child], [path])
     return leading.run()
 

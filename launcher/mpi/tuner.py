@@ -11,18 +11,15 @@ import shlex
 import shutil
 
 from launcher.agent.agent import Agent, NodePlace
-from launcher.agent.coordination import Coordination
 from launcher.channel.keys import TOKEN_VARIABLE
-from launcher.core.errors import NotReady, Problem, Unavailable
+from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.signal import signal
 from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
-from launcher.mpi.leftovers import end_job
-from launcher.mpi.messages import Briefing, NodeTold
-from launcher.mpi.nodes import LOST, Nodes
+from launcher.job.commands import Stop
+from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
-from launcher.process.signals import name_signal
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
 
@@ -30,10 +27,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.core.errors import LauncherError
     from launcher.core.model import Fleet, Plan
     from launcher.core.model import NodeCommand as Starter
-    from launcher.mpi.nodes import Node
+    from launcher.job.commands import Command
+    from launcher.mpi.nodes import ServedJob
     from launcher.remote.hub import Gate
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
@@ -41,89 +38,43 @@ COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a fold
 PDSH, MODULE = "pdsh", "deepspeed.launcher.runner"
 
 
-class Tuner(Coordination):
+class Tuner(Lead):
     """Coordination of the autotuner with the nodes.
 
     Attributes:
         lost: Whether a node is lost.
     """
 
-    shares_terminal = lends_terminal = False
-
-    def __init__(self, name: str, timeout_s: float, private: str, gate: Gate) -> None:
-        """Create the coordination.
-
-        Args:
-            name: Name of the job.
-            timeout_s: Seconds that nodes may take to join.
-            private: The job's private folder, which `clean_up` removes.
-            gate: Where the other nodes come.
-        """
-        self.lost = False
-        self._name, self._timeout_s, self._private, self._gate = name, timeout_s, private, gate
-
-    def attach(self, agent: Agent) -> None:
-        """Let the nodes join; signals go to the command."""
-        super().attach(agent)
-        self.nodes = Nodes(self._gate, agent.loop, agent.say, {}, self.brief, self.on_message, self.on_lost)
-
-    def brief(self, index: int) -> Briefing:
-        """Return the facts for a node: its rank, and the grace of what runs there."""
-        return Briefing(job=self._name, node_rank=index, grace_s=self.agent.watch.grace_s)
-
-    def gather(self) -> None:
-        """Wait until every node is ready, or until we are told to end.
-
-        Raises:
-            LauncherError: See `Nodes.gather`.
-        """
-        agent = self.agent
-        agent.group.start_watchdog(None, agent.clean_up)
-        self.nodes.gather(lambda: agent.forwarder.told, self._timeout_s)
-        self.has_work = agent.forwarder.told is None
+    lost = _has_begun = False
 
     def begin(self) -> None:
         """Note that the command begins: from now on a node whose connection ends is lost."""
-        self.nodes.begin()
-
-    def on_refused(self, error: LauncherError) -> None:
-        """Take the status of the error: the command cannot be started."""
-        self.nodes.status = error.exit_status
+        self._has_begun = True
+        super().begin()
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
         forwarder = self.agent.forwarder
-        if not self.nodes.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if not self._has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             forwarder.told = forwarder.told or number
-        return not self.nodes.has_begun
+        return not self._has_begun
 
-    def on_message(self, node: Node, message: object) -> None:
-        """Pass on a signal that a serving node has received: it is for the whole job."""
-        if isinstance(message, NodeTold):
-            name = name_signal(message.number)
-            self.agent.say(f"{node.name_in_full} received {name}: ending the whole job", "signal")
-            self.agent.on_signal(message.number, from_terminal=False)
-
-    def on_lost(self, node: Node) -> None:
-        """End the job, because experiments on a lost node would not end."""
-        self.lost = True
-        self.agent.say(f"{node.name_in_full} is lost: {node.reason}; ending the job", "node-lost")
-        self.agent.target.stop(signal.SIGTERM)
+    def act(self, command: Command) -> None:
+        """End the job, because experiments on a lost node would not end, or a node has received a signal."""
+        if not isinstance(command, Stop):
+            return
+        self.lost = command.number is None
+        self.agent.say(f"{command.why}; ending the job", "node-lost" if self.lost else "signal")
+        if command.number is not None:
+            self.agent.on_signal(command.number, from_terminal=False)
+        else:
+            self.agent.target.stop(signal.SIGTERM)
 
     def finish(self) -> int:
-        """Report how the job ended, and return its status; `LOST` if a node is lost."""
+        """Report how the job ended, and return its status; 75 if a node is lost."""
         status = super().finish()
-        self.nodes.status = LOST if self.lost and self.agent.forwarder.told is None else status
+        self.nodes.status = EXIT_NOT_READY if self.lost and self.agent.forwarder.told is None else status
         return self.nodes.status
-
-    def clean_up(self) -> None:
-        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
-        remove_tree(self._private)
-        end_job(self._name, self.agent.watch.grace_s)
-
-    def close(self) -> None:
-        """Leave the nodes."""
-        self.nodes.close()
 
 
 def run_tuner(
@@ -132,7 +83,7 @@ def run_tuner(
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
-    name: str,
+    job: ServedJob,
     open_gate: Callable[[Fleet, Mapping[str, str], str, str], Gate],
 ) -> int:
     """Run the autotuner on this node until it ends; return its status.
@@ -143,7 +94,7 @@ def run_tuner(
         fleet: The nodes.
         environ: The environment of the launcher.
         folder: A private folder that already contains the agent's files.
-        name: Name of the job.
+        job: The job.
         open_gate: Listens for the other nodes, see `launcher.mpi.start.open_gate`.
 
     Raises:
@@ -162,10 +113,10 @@ def run_tuner(
         write_own(commands, (path, *told[1:]), fleet)
         environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
         child = Child(0, 0, told, environment, called=agent.engine)
-        mark = shlex.quote(mark_of(name, environ))
+        mark = shlex.quote(mark_of(job.briefing.job, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
-        tuner = Tuner(name, fleet.timeout_s, folder, gate)
-        tuning = Agent(plan.supervision, NodePlace(0), inherited, tuner, run_id=name)
+        tuner = Tuner(job, folder, gate)
+        tuning = Agent(plan.supervision, NodePlace(0), inherited, tuner, run_id=job.briefing.job)
         tuning.take([child], [path])
         return tuning.run()
     finally:

@@ -1,16 +1,15 @@
-"""Recovery of one job: after each failed attempt it decides, waits and records.
+"""The record of one job's failed attempts, of what followed from them, and of bad nodes.
 
 It belongs to the launcher that decides for the job: the only one, or that of node 0.
 """
 
 from __future__ import annotations
 
-import random
 import time
 
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.recovery.history import History
-from launcher.recovery.policy import Decision, FailedAttempt, decide
+from launcher.recovery.policy import Decision, FailedAttempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recovery:
-    """Decides about restarts, and remembers the attempts.
+    """Remembers the failed attempts and the decisions about restarts.
 
     Attributes:
         history: The failed attempts.
@@ -29,20 +28,6 @@ class Recovery:
     def __init__(self, rule: Restarts, say: Say, run: str = "") -> None:
         self.history = History(rule.attempts_file, say, run)
         self.decision: Decision | None = None
-        self._rule = rule
-
-    def decide(self, attempt: FailedAttempt, veto: str = "") -> Decision:
-        """Return what follows from a failed attempt.
-
-        Args:
-            attempt: The attempt.
-            veto: Why no restart is possible here, whatever the policy says; empty for no reason.
-        """
-        found = decide(self._rule, [*self.history.failed, attempt], random.random())  # noqa: S311 - only for jitter
-        if veto and found.restarts:
-            found = Decision(False, veto)
-        self.note(attempt, found)
-        return found
 
     def note(self, attempt: FailedAttempt, found: Decision) -> None:
         """Remember a failed attempt, and what was decided to follow from it."""

@@ -151,6 +151,11 @@ class Hub:
         """Why connections were turned away, by address."""
         return self._acceptor.turned_away.reasons() if self._acceptor is not None else {}
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether anything has connected, of the job or not."""
+        return self._acceptor is not None and self._acceptor.has_heard
+
     # --- nodes
 
     def _admit(self, connection: Connection, address: str, packed: Mapping[str, object]) -> None:
@@ -208,7 +213,7 @@ class Hub:
             client.finish()
         node.clients.clear()
         if is_known:
-            self._on_lost(node.index, f"the connection to {node.name} is lost: {why}", why in ENDED)
+            self._on_lost(node.index, why, why in ENDED)
 
     def _hear(self, node: Node, packed: Mapping[str, object]) -> None:
         """Handle a message from a node.

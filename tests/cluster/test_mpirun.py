@@ -165,10 +165,10 @@ def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet) ->
     started = time.monotonic()
     head, good, wrong = four.wait(40)
     assert time.monotonic() - started < 25
-    assert head.status == 75 and "[nodes-missing] 4 nodes did not answer within 10 s" in head.err
-    assert "no-such-node: its name does not resolve" in head.err
-    assert "10.77.0.99: " in head.err and "node3: " in head.err
-    assert "node2: " in head.err and "another token" in head.err and "another token" in wrong.err
+    assert head.status == 75 and "[nodes-missing] 4 of 6 nodes did not join within 10 s" in head.err
+    assert "node 5 (no-such-node): its name does not resolve" in head.err
+    assert "node 4 (10.77.0.99): " in head.err and "node 3 (node3): " in head.err
+    assert "node 2 (node2): " in head.err and "another token" in head.err and "another token" in wrong.err
     assert good.status == 75, good.err
     assert wrong.status == 75 and "[no-head]" in wrong.err
     four.await_empty()
@@ -338,6 +338,22 @@ def test_sigterm_to_any_node_ends_the_job_everywhere(fleet: MakeFleet, tmp_path:
     head, other = two.wait(30)
     assert (head.status, other.status) == (0, 0), head.err[-2000:]
     assert "node 1 (node1) received SIGTERM" in head.err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("told", "status"), [(0, 143), (1, 75)])
+def test_sigterm_while_a_node_is_missing(told: int, status: int, fleet: MakeFleet, tmp_path: Path) -> None:
+    """The head has the signal's status; if a node that serves was told, the roll call has ended by that."""
+    two = fleet("openmpi5", 2)
+    errors = [tmp_path / "head", tmp_path / "other"]
+    for node, path in zip(two.cluster.nodes, errors, strict=True):
+        two.start(node, "--", "true", environ={"LAUNCHER_HOSTS": "node0,node1,10.77.0.99"}, errors=path)
+    time.sleep(3)  # there is nothing that a node says once it has joined
+    two.cluster.kill(two.launchers[told].pid, signal.SIGTERM)
+    head, other = two.wait(30)
+    assert (head.status, other.status) == (status, status), head.err + other.err
+    assert ("[roll-call-ended] node 1 (node1) received SIGTERM" in head.err) == bool(told), head.err
+    two.await_empty()
 
 
 @pytest.mark.thorough

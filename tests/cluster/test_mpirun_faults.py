@@ -106,7 +106,7 @@ def test_a_launcher_that_is_killed_leaves_no_files(index: int, fleet: MakeFleet,
     done = end(two)
     assert done[1 - index].status == 75
     if index == 1:
-        assert "node 1 (node1) is lost: the connection to node1 is lost" in done[0].err, done[0].err[-2000:]
+        assert "node 1 (node1) is lost: its connection has ended" in done[0].err, done[0].err[-2000:]
 
 
 @pytest.mark.thorough

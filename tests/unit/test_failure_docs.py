@@ -11,12 +11,12 @@ import pytest
 
 from launcher import checks
 from launcher.core.model import Fact
+from launcher.failure import arbiter
 from launcher.failure.causes import find_causes
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.failure.symptoms import read_signals, read_symptoms
 from launcher.machine.xids import XIDS
-from launcher.mpi import events
 from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, death
 from tests.unit.test_causes import codes as codes_of
 from tests.unit.test_docs import CODE, read, sections
@@ -35,12 +35,12 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def causes_in_code() -> Iterator[tuple[str, str]]:
-    """Yield (code, retry) of every cause of the code, in quotes or by a name of `launcher.mpi.events`."""
+    """Yield (code, retry) of every cause of the code, in quotes or by a name of the arbiter."""
     for path in sorted(CODE.rglob("*.py")):
         for node in find_nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
                 first = next(iter(node.args), None)
-                code = getattr(events, first.id, None) if isinstance(first, ast.Name) else None
+                code = getattr(arbiter, first.id, None) if isinstance(first, ast.Name) else None
                 code = first.value if isinstance(first, ast.Constant) else code
                 if isinstance(code, str):
                     yield code, _retry(node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,22 +13,18 @@ import pytest
 
 from launcher.channel import lines as wire
 from launcher.channel.listener import read_peer
+from launcher.core.frozen import replace
 from launcher.core.messages import Garbled, pack, render, unpack
 from launcher.core.messages import parse as parse_message
-from launcher.core.version import __version__
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.mpi import folder as job_folder
-from launcher.mpi import nodes as mpi_nodes
 from launcher.mpi.counting import describe_places
-from launcher.mpi.events import MpiEvent, explains
+from launcher.mpi.events import explains, make_rank_event
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
-from launcher.mpi.messages import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, Cleared, RankEnded, Started
-from launcher.mpi.nodes import KILL_S, NAMED_MAX, Node, describe_nodes, not_ready
-from launcher.process.loop import Loop
-from launcher.remote.hub import Gate
-from launcher.remote.messages import BEAT_S, LOST_S, NodeHere
+from launcher.mpi.messages import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
+from launcher.mpi.nodes import Node
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -326,90 +321,6 @@ def nodes(*states: tuple[str, str, int]) -> list[Node]:
     return found
 
 
-def test_the_same_reason_is_said_once() -> None:
-    """Nodes in their order, reasons in that of their first node."""
-    listed = nodes(("a", "no route", 0), ("b", "no answer yet", 0), ("c", "no route", 0))
-    assert describe_nodes(listed) == "a, c: no route; b: no answer yet"
-    assert describe_nodes([]) == ""
-
-
-def test_a_thousand_nodes_are_one_line() -> None:
-    """The first twenty by name, of each reason, and how many more there are."""
-    listed = nodes(*((f"node{index}", "no answer yet", 0) for index in range(1000)))
-    said = describe_nodes(listed)
-    assert said.endswith(f"node{NAMED_MAX - 1} and {1000 - NAMED_MAX} more: no answer yet")
-    assert len(said) < 400
-
-
-def test_who_did_not_answer_is_an_error_that_can_be_retried() -> None:
-    """Code, status, number and names."""
-    error = not_ready(nodes(("a", "no route", 0)), 900)
-    (problem,) = error.problems
-    assert (problem.code, error.exit_status) == ("nodes-missing", 75)
-    assert problem.what == "1 node did not answer within 900 s: a: no route"
-    (several,) = not_ready(nodes(("a", "x", 0), ("b", "y", 0)), 0.5).problems
-    assert several.what == "2 nodes did not answer within 0.5 s: a: x; b: y"
-
-
-class Unconnected:
-    """Stands for the sockets of a head: it sends nothing."""
-
-    due = None
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def send(self, index: int, message: object) -> None:
-        """Send nothing."""
-
-    def obey(self, message: object) -> None:
-        """Do nothing."""
-
-
-FIRST = NodeHere("gpu-1", __version__, 1, session="a")
-LATER = NodeHere("gpu-1", __version__, 1, session="b")
-MOVED = NodeHere("gpu-7", __version__, 1, session="b")
-
-
-@pytest.mark.parametrize(
-    ("ended", "here", "wait_s"),
-    [
-        (False, FIRST, 0.0),
-        (False, LATER, LOST_S + BEAT_S + 7.0 + KILL_S),  # a machine of this name, perhaps another one
-        (False, MOVED, LOST_S + BEAT_S + 7.0 + KILL_S),
-        (True, LATER, 0.0),  # it finds what runs there
-        (True, MOVED, 7.0 + KILL_S),
-    ],
-)
-def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
-    ended: bool, here: NodeHere, wait_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that is cut off notices that the head is gone, and then its ranks have their grace."""
-    for name in ("Hub", "LocalRanks"):
-        monkeypatch.setattr(mpi_nodes, name, Unconnected)
-    gate = Gate(("gpu-0", "gpu-1"), ("10.0.0.4", "10.0.0.5"), (), "", b"")
-    no_one = mpi_nodes.Nodes(
-        gate, Loop(print), print, {}, lambda index: Briefing(grace_s=7.0), lambda *_: None, lambda *_: None
-    )
-    no_one._join(1, FIRST)
-    no_one._hear(1, Cleared())
-    assert no_one.all[1].is_ready  # nothing has run
-    no_one.begin()
-    lost_at = time.monotonic()
-    no_one._lose(1, "gone", ended)
-    no_one.renew()
-    no_one._join(1, here)
-    assert not no_one.all[1].is_ready
-    no_one._hear(1, Cleared())
-    assert no_one.all[1].is_ready == (not wait_s)
-    if wait_s:
-        assert no_one.free_at == pytest.approx(lost_at + wait_s, abs=1.0)
-        assert no_one.due is not None and no_one.due <= no_one.free_at
-        assert "may still run" in no_one.all[1].reason
-        no_one.fire(no_one.free_at)
-        assert no_one.all[1].is_ready and no_one.free_at == 0.0
-
-
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
@@ -455,5 +366,5 @@ def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
 ) -> None:
     """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
     ended_ns = 1_700_000_000_000_000_000
-    event = MpiEvent(None, ended_ns + int(after_s * 1e9), 137, end)
+    event = replace(make_rank_event(Node(1, "b"), end), at_ns=ended_ns + int(after_s * 1e9))
     assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained

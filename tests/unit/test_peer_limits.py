@@ -27,12 +27,12 @@ from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, f
 from launcher.core.messages import pack, parse
 from launcher.core.model import Restarts
 from launcher.failure.arbiter import RANK
-from launcher.job.events import Received, Silent
+from launcher.job.events import Joined, Received, Silent
 from launcher.job.state import Phase
-from launcher.mpi.counting import Counting
-from launcher.mpi.head import EVENTS_MAX, Head, MpiJob
-from launcher.mpi.messages import NodeTold, Orphaned, RankEnded, Started
-from launcher.mpi.nodes import Node
+from launcher.mpi.head import Head
+from launcher.mpi.messages import Briefing, NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.nodes import ServedJob
+from launcher.mpi.reports import RANKS_MAX
 from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
@@ -379,26 +379,29 @@ def test_the_messages_of_a_serving_node_fill_no_log() -> None:
 def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
-    job = MpiJob("job", ("node0", "node1"), 1, ADDRESS, 1, {}, 9.0)
-    head = Head(job, str(tmp_path), Gate((), (), (), "", b""))
-    nodes = [Node(index, host) for index, host in enumerate(job.hosts)]
-    node = nodes[1]
+    hosts = ("node0", "node1")
+    job = ServedJob(Shape(0, 2, 2, "node0", (), hosts), Briefing("job"))
     told: list[int] = []
-    head.agent = SimpleNamespace(  # type: ignore[assignment]
+    agent = SimpleNamespace(
         say=keep(said),
         on_signal=lambda number, from_terminal: told.append(number),
         forwarder=SimpleNamespace(told=None),
+        loop=Loop(keep(said)),
+        group=SimpleNamespace(helpers=None, running=()),
+        watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
+        run_id="job",
     )
-    head.ending = SimpleNamespace(  # type: ignore[assignment]
-        released=False, begun=True, passed_on=(), check=lambda: None
-    )
-    head.take_quota(head.agent)
-    head.counting = Counting(nodes, 1, lambda: True, head.begin_end)
+    head = Head(job, str(tmp_path), Gate(hosts, hosts, (), str(tmp_path / "rsh"), b""))
+    head.attach(agent)  # type: ignore[arg-type]
+    head.nodes.feed(Joined(1, "1", host="node1"))
+    head.begin()
+    node = head.nodes.all[1]
     for number in range(FLOOD // 4):
         head.on_message(node, Started(number, number, 0, number))
         head.on_message(node, RankEnded(number, 0, 1, 1, pid=number))
         head.on_message(node, Orphaned(number))
-        head.on_message(node, NodeTold(signal.SIGWINCH))
-    sizes = (node.started, node.ended, head.ends, head.events, head.counting._sizes)
-    assert all(len(found) <= 2 * EVENTS_MAX for found in sizes)
+        head.on_message(node, NodeTold(signal.SIGTERM))
+    sizes = (node.started, node.ended, head.reports.ends, head.nodes.failures, head.reports.counting._sizes)
+    assert all(len(found) <= 2 * RANKS_MAX for found in sizes)
     assert len(said) < FEW_LINES and len(told) < FEW_LINES
+    head.nodes.close()

@@ -13,7 +13,6 @@ from launcher.core.model import Restarts
 from launcher.recovery.history import SHOWN_MAX, History
 from launcher.recovery.nodes import find_bad, render_bad
 from launcher.recovery.policy import Decision, FailedAttempt, decide
-from launcher.recovery.recovery import Recovery
 from tests.saying import keep
 
 S = 10**9
@@ -67,11 +66,9 @@ def test_a_stop_for_want_of_progress_names_the_flag(flag: str) -> None:
 
 
 def test_restarts_that_are_given_back_are_said() -> None:
-    recovery = Recovery(Restarts(most=1, reset_after_s=5), keep([]))
-    said = []
-    for number in range(2):
-        recovery.decide(failed(number, lasted_s=70, start_s=100 * number))
-        said.append(recovery.describe())
+    rule = Restarts(most=1, reset_after_s=5)
+    attempts = [failed(number, lasted_s=70, start_s=100 * number) for number in range(2)]
+    said = [decide(rule, attempts[: count + 1]).describe() for count in range(2)]
     assert said[0] == "restart 1 of 1"
     assert said[1] == (
         "restart 1 of 1; the last attempt ran for 70 s, "
