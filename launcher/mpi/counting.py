@@ -94,7 +94,7 @@ class Counting:
         self._has_said = True
         fix = "check mpirun's host options (launcher plan) and its configuration files"
         event = MpiEvent(
-            None, time.time_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
+            None, time.monotonic_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
         )
         self._fail(event, what)
 

@@ -32,7 +32,7 @@ class MpiEvent:
 
     Attributes:
         node: The node; None if it concerns mpirun itself.
-        at_ns: When the head received it, nanoseconds since 1970, so that one clock serves all nodes.
+        at_ns: When the head received it, by its monotonic clock: one for all nodes, which nobody sets.
         status: The job's status if this event came first.
         end: The reported end of the rank; None if the event is not the end of a rank.
         cause: The cause, if the event is not the end of a rank.
@@ -97,7 +97,7 @@ def explains(code: int, status: int, ended_ns: int, event: MpiEvent) -> bool:
     Args:
         code: mpirun's exit code: 0 to 255, or -n for signal n; we have not asked it to end.
         status: The same as a shell reports it.
-        ended_ns: When it ended, nanoseconds since 1970.
+        ended_ns: When it ended, by the same clock as the event.
         event: The event of a rank or a node.
     """
     if code < 0:

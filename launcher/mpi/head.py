@@ -214,7 +214,7 @@ class Head(Coordination):
         """Record the end of a rank; a failure begins the end of the job."""
         node.started.setdefault(end.pid, end.rank)
         node.ended.add(end.pid)
-        event = MpiEvent(node, time.time_ns(), end.status, end)
+        event = MpiEvent(node, time.monotonic_ns(), end.status, end)
         self.ends[end.rank] = (event, end.code)
         if end.status == 128 + (end.asked or 0) and end.asked in self.ending.passed_on:
             self.agent.forwarder.told = self.agent.forwarder.told or end.asked  # see `Agent._note_told`
@@ -230,7 +230,7 @@ class Head(Coordination):
     def on_abandoned(self, node: Node, pid: int) -> None:
         """End the job because mpirun has ended the placeholder of a rank; all ranks have their grace."""
         if not self.ending.released:
-            event = MpiEvent(node, time.time_ns(), 137, self.killed(node, pid))
+            event = MpiEvent(node, time.monotonic_ns(), 137, self.killed(node, pid))
             what = f"mpirun ended rank {node.started[pid]} on {node.host}"
             self.begin_end(event, what)
 
@@ -239,7 +239,7 @@ class Head(Coordination):
         what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
         fix = "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
-        self.begin_end(MpiEvent(node, time.time_ns(), LOST, cause=cause), what)
+        self.begin_end(MpiEvent(node, time.monotonic_ns(), LOST, cause=cause), what)
 
     def on_lost(self, node: Node) -> None:
         """End the job because a node is lost; the ranks there count as ended."""
@@ -359,6 +359,7 @@ class Head(Coordination):
                     self.ends,
                     world_size=self.job.world_size,
                     attempt=agent.attempt,
+                    ended_ns=agent.at_ns(event.at_ns),
                     started_ns=agent.started_ns,
                     told=told,
                 )
@@ -375,12 +376,12 @@ class Head(Coordination):
         mpirun = self.agent.group.processes[0]
         if mpirun.passed_on is not None:
             return False
-        return explains(mpirun.code or 0, mpirun.status, self.agent.at_ns(mpirun.ended_ns), event)
+        return explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
 
 
 def make_loss(node: Node, what: str) -> MpiEvent:
     """Return the event that a node is lost."""
-    return MpiEvent(node, time.time_ns(), LOST, cause=make_node_lost(what))
+    return MpiEvent(node, time.monotonic_ns(), LOST, cause=make_node_lost(what))
 
 
 def find_stdin() -> str | None:

@@ -24,6 +24,7 @@ def judge(
     *,
     world_size: int,
     attempt: int,
+    ended_ns: int,
     started_ns: int,
     told: str | None,
 ) -> Verdict:
@@ -34,6 +35,7 @@ def judge(
         ends: How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank.
         world_size: Number of requested ranks.
         attempt: Number of the attempt, 0 for the first.
+        ended_ns: When the event came, nanoseconds since 1970.
         started_ns: When mpirun was started, nanoseconds since 1970.
         told: Name of the signal by which the head was told to end; None if it was not.
     """
@@ -42,19 +44,19 @@ def judge(
         for _, (other, code) in sorted(ends.items())
         if other is not event
     )
-    verdict = read_reported(event) or make_own(event, world_size, attempt, started_ns)
+    verdict = read_reported(event, ended_ns) or make_own(event, world_size, attempt, ended_ns, started_ns)
     return Verdict(**{**vars(verdict), "others": others, "started_ns": started_ns, "told": told})
 
 
-def read_reported(event: MpiEvent) -> Verdict | None:
+def read_reported(event: MpiEvent, ended_ns: int) -> Verdict | None:
     """Return the verdict that the rank's wrapper has reported, with the head's time; None without one."""
     verdict = None if event.end is None else event.end.verdict
     if event.node is None or verdict is None:
         return None
-    return replace(verdict, ended_ns=event.at_ns, node_rank=event.node.index)
+    return replace(verdict, ended_ns=ended_ns, node_rank=event.node.index)
 
 
-def make_own(event: MpiEvent, world_size: int, attempt: int, started_ns: int) -> Verdict:
+def make_own(event: MpiEvent, world_size: int, attempt: int, ended_ns: int, started_ns: int) -> Verdict:
     """Return the head's own verdict on an event for which no rank has reported one."""
     end, node = event.end, event.node
     called = "" if end is not None else (f"node {node.index}" if node else "mpirun")
@@ -63,7 +65,7 @@ def make_own(event: MpiEvent, world_size: int, attempt: int, started_ns: int) ->
         local_rank=0,
         pid=0 if end is None else end.pid,
         code=event.status if end is None else end.code,
-        ended_ns=event.at_ns,
+        ended_ns=ended_ns,
         called=called,
     )
     verdict = make_verdict(
