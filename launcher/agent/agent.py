@@ -312,6 +312,8 @@ class Agent:
             self.observers.answer()
             self.template.wait(lambda: self.group.stopper.number is not None)
             moments.imported = time.monotonic()
+        if self.coordination.guards:  # before the first process: we may be killed while we start them
+            self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
         self.started_mono_ns = time.monotonic_ns()
         self.output.first_s = None
         self.group.start()
@@ -323,8 +325,6 @@ class Agent:
                 self.template.close()
         self._is_restarting = False
         self.coordination.began()
-        if self.group.refused is None and self.coordination.guards:
-            self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
         gc.enable()
         self.observers.begin_attempt()
         self.loop.guard(self.restarter.note_start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import time
 
 from launcher.channel.lines import encode
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 16
 UNSENT_LIMIT_BYTES = 1 << 22
 """Four frames of maximum size: a peer that leaves more unread is gone or malicious."""
+AT_ONCE = struct.pack("ii", 1, 0)
+"""For SO_LINGER: close(2) drops what was not sent, and resets the connection; see socket(7)."""
 CLOSED, NO_MESSAGE = "closed by the other side", "sent an invalid message"
 KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -47,12 +50,14 @@ class Connection:
 
     Attributes:
         is_open: Whether messages can still be sent.
+        resets: Whether the end on our side resets the connection. Without that it looks to the peer like the
+            end of this process, whose sockets the kernel closes.
         took_at: When the peer last took data, or nothing was left to take; monotonic seconds.
     """
 
     __slots__ = (
         "_fd", "_finishes", "_framing", "_hear", "_is_closed", "_limit", "_loop", "_lose", "_unsent",
-        "_waits", "_why", "is_open", "took_at",
+        "_waits", "_why", "is_open", "resets", "took_at",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +89,7 @@ class Connection:
         self._unsent = bytearray()
         self._waits = self._finishes = self._is_closed = False
         self._why = ""
-        self.is_open = True
+        self.is_open, self.resets = True, False
         self.took_at = 0.0
         loop.add(self._fd, self._on_ready)
 
@@ -152,7 +157,11 @@ class Connection:
         if not self._is_closed:
             self.is_open, self._is_closed = False, True
             self._loop.remove(self._fd)
-            os.close(self._fd)
+            if self.resets:
+                with contextlib.suppress(OSError), socket.socket(fileno=self._fd) as connected:
+                    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+            else:
+                os.close(self._fd)
 
     @property
     def unsent_bytes(self) -> int:

@@ -235,6 +235,7 @@ class CoordinatorClient:
         self._connection = connection = Connection(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
+        connection.resets = True  # what runs here may run on: only the end of this launcher is its end
         self._until = time.monotonic() + self._answer_s
         times = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # for compare_clocks
         join = replace(self._join, begun=self.has_started, attempt=self._attempt_last, **times)
@@ -454,6 +455,7 @@ class CoordinatorClient:
         self._resolving = self._looking = None
         self._drop_attempts()
         if self._connection is not None:
+            self._connection.resets = False
             self._connection.close()
         self._connection = None
         self.is_connected = False

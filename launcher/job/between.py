@@ -3,7 +3,7 @@
 No two attempts run at once. A node that fell silent may still run its processes, but it has stopped them when
 its lease ends, which began with the last heartbeat of it that node 0 has heard. The next attempt does not
 start before. A connection that the other side has closed shows that the launcher has ended, and its watchdog
-kills the processes at once.
+kills the processes at once. A launcher that goes on resets a connection that it gives up.
 """
 
 from __future__ import annotations

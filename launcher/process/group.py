@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from errno import EAGAIN
 
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.process.descendants import describe, find_children, find_descendants
@@ -194,7 +195,7 @@ class ProcessGroup:
                 change_environ(changes)
                 pid = forked.get(index)
                 if pid is None:
-                    pid = start(index, child, self._paths[index], streams, self._signals, errors)
+                    pid = self._start_one(index, child, streams, errors)
                 started.append((child, pid, streams.has_terminal))
         finally:
             change_environ(back)
@@ -203,6 +204,22 @@ class ProcessGroup:
                 self._watch(Process(child, pid, has_terminal=has_terminal))
             if self.template is not None:
                 self.template.release(len(forked))
+
+    def _start_one(self, index: int, child: Child, streams: Streams, errors: ExecErrors) -> int:
+        """Start a process; if there are no more, it takes the place of the watchdog."""
+        path, watchdog = self._paths[index], self.watchdog
+        try:
+            return start(index, child, path, streams, self._signals, errors)
+        except OSError as error:
+            if error.errno != EAGAIN or watchdog is None or watchdog.pid is None:
+                raise
+            self.watchdog = self._make_watchdog = None
+            watchdog.dismiss()
+            self._say_unguarded(error)
+        return start(index, child, path, streams, self._signals, errors)
+
+    def _say_unguarded(self, error: OSError) -> None:
+        self._say(f"no watchdog ({error.strerror}): {UNGUARDED}", "no-watchdog")
 
     def _fork(self, ready: Sequence[tuple[int, Child, Streams]]) -> dict[int, int]:
         """Return the pid of each process that the template has forked, by its index."""
@@ -222,6 +239,8 @@ class ProcessGroup:
             self.stopper.agents.add(pid)
         if not process.has_terminal:
             self.stopper.groups.add(pid)
+        if self.watchdog is not None:
+            self.watchdog.tell(pid)
         try:
             process.pidfd = os.pidfd_open(pid)
             self._loop.add(process.pidfd, lambda: self.on_end(process))
@@ -243,10 +262,8 @@ class ProcessGroup:
             self.watchdog = self.watchdog or self._make_watchdog()
             if lease_until is not None:
                 self.watchdog.renew(lease_until)
-            for process in self.processes:
-                self.watchdog.tell(process.pid)
         except OSError as error:
-            self._say(f"no watchdog ({error.strerror}): {UNGUARDED}", "no-watchdog")
+            self._say_unguarded(error)
 
     def _replace_watchdog(self) -> None:
         """Start another watchdog in place of one that was killed, once in an attempt; its lease follows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 from launcher.rehearse.cluster import Node
 from tests.cluster.conftest import MakeFleet
 from tests.cluster.fleets import FIND, Done, Fleet, assert_nothing_left, run_on, signal_on
-from tests.mpis import FAMILIES
+from tests.mpis import FAMILIES, find_mpi
+from tests.process.starting import launch
+from tests.process.test_restarts import SETS_CLOCK
 
 pytestmark = [pytest.mark.root]
 
@@ -471,3 +474,27 @@ def test_a_rank_that_aborts_leaves_the_others_their_grace(fleet: MakeFleet, tmp_
     assert (head.status, other.status) == (7, 7), head.err[-2000:]
     # Told to end before its own abort has ended it, rank 2 saves, too
     assert {*find_saved(tmp_path)} - {"2"} == {"0", "1", "3"}
+
+
+FAILS_BEFORE_THE_CLOCK_IS_SET = """
+test $RANK = 1 || { sleep 1; exit 3; }
+trap "touch $0; sleep 0.2; exit 0" TERM
+while :; do sleep 0.05; done
+"""
+
+
+def test_a_clock_that_is_set_while_ranks_end_moves_no_event(tmp_path: Path) -> None:
+    """By 400 days: which rank failed first, and when, is said by a clock that nobody sets."""
+    (tmp_path / "clock.py").write_text(SETS_CLOCK)
+    mark = str(tmp_path / "set")
+    words = ("run", "--engine", "mpirun", "--nproc-per-node", "2", "--", "sh", "-c")
+    done = launch(
+        *words,
+        FAILS_BEFORE_THE_CLOCK_IS_SET,
+        mark,
+        environ=find_mpi("mpich").environ,
+        interpreter=(sys.executable, str(tmp_path / "clock.py"), mark),
+    )
+    assert done.returncode == 3 and "rank 0 of 2 failed first" in done.stderr, done.stderr
+    found = re.search(r"(-?[0-9.,]+) s after the start", done.stderr)
+    assert found and 0 < float(found[1].replace(",", "")) < 60, done.stderr

@@ -569,6 +569,21 @@ def test_a_node_that_is_deaf_has_its_grace_period_before_the_next_attempt(world:
 
 
 @pytest.mark.thorough
+def test_a_node_whose_calls_arrive_in_part_has_its_grace_period_before_the_next_attempt(world: World) -> None:
+    """Node 0 answers a new call, so the old connection is closed; then no long packet arrives any more."""
+    world.grace_s = 12
+    (world.folder / "stubborn-2").touch()
+    world.start()
+    (world.folder / "stubborn-2").unlink()
+    to_0 = ("OUTPUT", "-d", world.cluster.nodes[0].address)
+    world.run_on(2, "iptables", "-A", *to_0, "-m", "length", "--length", "400:65535", "-j", "DROP")
+    world.run_on(2, "iptables", "-A", *to_0, "-j", "DROP")
+    world.turn(3.6)  # a node calls again after 3 s
+    world.run_on(2, "iptables", "-D", *to_0, "-j", "DROP")
+    assert_restarted_apart(world)
+
+
+@pytest.mark.thorough
 def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> None:
     """Its watchdog kills them when the lease ends, before a spare node takes the place."""
     world.start()

@@ -107,6 +107,17 @@ class Job:
         wait_for(lambda: len(self._ranks()) == count, f"{count} processes are started")
         return self._ranks()
 
+    def watched_ranks(self, count: int) -> dict[int, int]:
+        """Wait until the launcher watches for the end of so many processes; return their pids by rank."""
+        ranks = self.ranks(count)
+        wait_for(lambda: self._watched() >= {*ranks.values()}, f"{count} processes are watched")
+        return ranks
+
+    def _watched(self) -> set[int]:
+        # A pidfd tells its process, see proc(5)
+        infos = b"".join(map(read, map(str, Path(f"/proc/{self.launcher.pid}/fdinfo").glob("*"))))
+        return {int(pid) for pid in re.findall(rb"^Pid:\t(\d+)$", infos, flags=re.MULTILINE)}
+
     def _ranks(self) -> dict[int, int]:
         # Before it has called exec, a process has the launcher's environment, without a rank.
         found = {pid: re.search(rb"\0RANK=(\d+)\0", read(f"/proc/{pid}/environ")) for pid in self.children()}

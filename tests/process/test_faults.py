@@ -108,7 +108,7 @@ def test_two_fail_at_once(first: int, tmp_path: Path, hold: Hold) -> None:
     """The kernel's order counts, also where the launcher stands still while both end."""
     for _ in range(10):
         job = Job(tmp_path, "--nproc-per-node", "4", "--", "sleep", "600")
-        ranks, _ = job.ranks(4), job.watchdog()  # which is forked when all of them are watched
+        ranks = job.watched_ranks(4)
         os.kill(job.launcher.pid, signal.SIGSTOP)
         wait_until_stopped(job.launcher.pid)
         for rank in (first, 4 - first):

@@ -258,6 +258,25 @@ def test_nobody_survives_a_sigkill_of_the_launcher(tmp_path: Path, count: int) -
     wait_for(lambda: not list(temporary.iterdir()), "its temporary folder is gone")
 
 
+KILLS_ITS_LAUNCHER = """
+sleep 600 & echo $! > $0/$RANK.new; mv $0/$RANK.new $0/pid-$RANK
+test $RANK != 0 || kill -9 $PPID
+wait
+"""
+
+
+def test_nobody_survives_a_launcher_that_is_killed_while_it_starts_processes(tmp_path: Path) -> None:
+    """The first rank does that; it and others have started processes of their own."""
+    words = ("--nproc-per-node", "32", "--", "sh", "-c", KILLS_ITS_LAUNCHER, str(tmp_path))
+    with open_launcher("run", *words) as process:
+        process.wait(timeout=10)
+        _, err = process.communicate(timeout=10)
+    pids = [read_pid(path) for path in tmp_path.glob("pid-*")]
+    assert pids and "the launcher was killed" in err
+    for pid in pids:
+        wait_for(lambda pid=pid: is_gone(pid), "what a rank has started is gone")  # type: ignore[misc]
+
+
 WRAPPED = """
 import os, signal, sys, time
 def save(*_):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from launcher.channel.connection import Connection
 from launcher.cluster import client as calling
 from launcher.cluster import connect as connecting
 from launcher.cluster import reach
@@ -24,6 +25,7 @@ from launcher.core.model import Restarts
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, Caller, live_hub, make_join
+from tests.process.looking import wait_for
 from tests.saying import keep
 
 
@@ -133,6 +135,30 @@ def start_link(loop: Loop, ports: tuple[int, ...]) -> CoordinatorClient:
     loop.timers.append(link)
     loop.turn_until(lambda: link.has_started, WAIT_S)
     return link
+
+
+@pytest.mark.parametrize("how", ["another call is answered", "node 0 is silent", "it leaves"])
+def test_a_launcher_that_goes_on_does_not_end_a_connection_like_one_that_has_ended(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 0 takes that for the end of its processes, and they may run on: what it sends next may be lost."""
+    loop = Loop(keep([]))
+    with live_hub(2, Restarts(most=1)) as hub:
+        link = start_link(loop, (hub.port,))
+        first = link._connection
+        monkeypatch.setattr(Connection, "send", lambda *_: None)
+        if how == "it leaves":
+            link.close()
+        else:
+            silence_s = 4.0 if how == "another call is answered" else 1000.0
+            link._heard -= silence_s
+            link.fire(time.monotonic())
+            loop.turn_until(lambda: link._connection is not first, WAIT_S)
+        wait_for(lambda: hub.is_away(1), "node 0 has noticed")
+        node = hub.node(1)
+        assert node is not None and node.has_exited is (how == "it leaves"), node
+        link.close()
+    loop.close()
 
 
 @pytest.mark.parametrize("says", [b"", b"x"])
