@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.peers_load import Node, Nodes, allow_files, make_join, start_hub
 from launcher.cluster.messages import Again, Start, Stop
-from launcher.core.messages import name_of, pack, parse
+from launcher.core.wire import name_of, pack, parse
 from launcher.failure.arbiter import RANK, Event
 from launcher.job.events import Exited, Failed, Ready
 

@@ -9,7 +9,7 @@ import struct
 import time
 
 from launcher.channel.lines import encode
-from launcher.core.messages import Garbled
+from launcher.core.wire import Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import os
 import struct
 
 from launcher.channel.lines import encode, parse
-from launcher.core.messages import OTHER_KEY, Garbled
+from launcher.core.wire import OTHER_KEY, Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

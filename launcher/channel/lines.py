@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.messages import DEPTH_MAX, Garbled, is_shallow
 from launcher.core.redact import quote
+from launcher.core.wire import DEPTH_MAX, Garbled, is_shallow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

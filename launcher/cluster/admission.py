@@ -8,7 +8,7 @@ from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.members import Member
 from launcher.cluster.messages import Busy
 from launcher.cluster.roll import Caller, find_disagreement, find_refusal, is_odd
-from launcher.core.messages import Garbled, pack, parse
+from launcher.core.wire import Garbled, pack, parse
 from launcher.job.events import Joined
 from launcher.job.state import Link, Phase
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.environ import each_once
 from launcher.core.errors import NotReady, Problem
-from launcher.core.messages import Garbled
+from launcher.core.wire import Garbled
 from launcher.identity.seats import find_rank
 from launcher.machine.host import Host
 from launcher.machine.ports import find_free_port

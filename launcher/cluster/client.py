@@ -28,7 +28,7 @@ from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
-from launcher.core.messages import pack, unpack
+from launcher.core.wire import pack, unpack
 from launcher.job.events import Exited, Failed, Left, Ready, Received
 from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from launcher.cluster.consistency import CLOCK_S
-from launcher.core.messages import Garbled, message, name_of, parse
+from launcher.core.wire import Garbled, message, name_of, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.messages import Fact, Facts, NodeRank, Word
+    from launcher.core.wire import Fact, Facts, NodeRank, Word
 
 
 @message

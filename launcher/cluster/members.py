@@ -10,9 +10,9 @@ from collections import deque
 from launcher.channel.lines import encode
 from launcher.cluster.messages import Ask, Beat, Hung, Look, News, NodeNotice, Passed, Reply, Seen
 from launcher.core.budget import Bucket
-from launcher.core.messages import pack
 from launcher.core.model import NODE
 from launcher.core.redact import quote
+from launcher.core.wire import pack
 from launcher.job.events import Exited, Left
 from launcher.job.state import Link
 

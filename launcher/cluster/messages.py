@@ -1,12 +1,12 @@
 """Messages between the nodes and the coordinator: one frozen type for each.
 
 On the channel a message is a JSON object with its name under ``"is"``. A message that arrives is checked by
-the types of its fields (`launcher.core.messages`); an invalid one ends its connection.
+the types of its fields (`launcher.core.wire`); an invalid one ends its connection.
 """
 
 from __future__ import annotations
 
-from launcher.core.messages import message
+from launcher.core.wire import message
 from launcher.failure.arbiter import Event
 from launcher.failure.model import RankGroup, Verdict
 from launcher.job.events import Exited, Failed, Left, Ready, Received
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.messages import Line, NodeRank, Rank, Raw, Seconds, Signal, Status
+    from launcher.core.wire import Line, NodeRank, Rank, Raw, Seconds, Signal, Status
 
 
 # --- from a node to the coordinator

@@ -22,11 +22,11 @@ from launcher.cluster.questions import Questions
 from launcher.cluster.readiness import Readiness
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
-from launcher.core.messages import SECONDS_MAX
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
 from launcher.core.shorten import fit, fit_all
 from launcher.core.signal import signal
+from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
 from launcher.job import commands, events, node
 from launcher.job.refusals import node_0_missing

@@ -7,10 +7,10 @@ import time
 from launcher.cluster.messages import First, Over, Refuse
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.core.frozen import replace
-from launcher.core.messages import Garbled
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
 from launcher.core.shorten import fit
+from launcher.core.wire import Garbled
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,

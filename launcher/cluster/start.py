@@ -18,9 +18,9 @@ from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
-from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
+from launcher.core.wire import parse
 from launcher.machine.host import Host
 from launcher.machine.own_names import address_of
 from launcher.process.limits import raise_limit

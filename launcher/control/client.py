@@ -21,8 +21,8 @@ from launcher.control import NAME
 from launcher.control.table import number
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.files import look_at
-from launcher.core.messages import Garbled
 from launcher.core.redact import printable
+from launcher.core.wire import Garbled
 from launcher.machine.process import list_pids, read_command, read_stat, read_users
 
 TYPE_CHECKING = False

@@ -19,7 +19,7 @@ from launcher.channel.listener import Listener, read_peer
 from launcher.cluster.questions import EXEC, concerns
 from launcher.control import QUESTION_LIMIT_BYTES
 from launcher.control.node import OUTPUT_LIMIT_BYTES, identify, pack_run, pack_stacks, read_node
-from launcher.core.messages import Garbled, message, parse
+from launcher.core.wire import Garbled, message, parse
 from launcher.evidence.collector import list_running
 from launcher.process.program import end_family
 from launcher.process.watchdog import MARK, mark_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from launcher.agent.agent import Agent
-    from launcher.core.messages import Line, NodeRank, Raw, Seconds
+    from launcher.core.wire import Line, NodeRank, Raw, Seconds
 
     Message = dict[str, object]
     Take = Callable[[Message], None]

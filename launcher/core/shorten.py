@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.messages import parse, render
+from launcher.core.wire import parse, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
-from launcher.core.messages import LINE_LENGTH
 from launcher.core.redact import quote
+from launcher.core.wire import LINE_LENGTH
 from launcher.evidence.recorders import describe_records
 from launcher.failure.arbiter import STALLED
 from launcher.failure.reason import Reason

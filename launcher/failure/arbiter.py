@@ -10,7 +10,7 @@ happened in either order, both are named.
 
 from __future__ import annotations
 
-from launcher.core.messages import message
+from launcher.core.wire import message
 from launcher.failure.model import Cause
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Protocol, TypeVar
 
-    from launcher.core.messages import Line, NodeRank, Status
+    from launcher.core.wire import Line, NodeRank, Status
     from launcher.failure.model import Verdict
 
     class _Failed(Protocol):

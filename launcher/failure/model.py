@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.messages import message
+from launcher.core.wire import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.messages import Line
+    from launcher.core.wire import Line
 
 OWN_LIMIT = "the container's memory limit"
 """Beginning of the description of `out-of-memory` where the container's own limit was reached."""

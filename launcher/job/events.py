@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.messages import message
+from launcher.core.wire import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.messages import Line, NodeRank, Signal, Status
+    from launcher.core.wire import Line, NodeRank, Signal, Status
     from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
     from launcher.job.commands import Refusal

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from launcher.core.errors import Problem
-from launcher.core.messages import OTHER_KEY
 from launcher.core.model import NODE
 from launcher.core.version import __version__
+from launcher.core.wire import OTHER_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

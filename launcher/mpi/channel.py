@@ -10,12 +10,12 @@ import time
 
 from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem
-from launcher.core.messages import Garbled, pack, unpack
 from launcher.core.redact import quote
 from launcher.core.signal import signal
+from launcher.core.wire import Garbled, pack, unpack
 from launcher.mpi.folder import find_socket
-from launcher.mpi.messages import TO_RANK, Attached, Briefing, RankEnded, Release, Started
 from launcher.mpi.placeholder import ENDING
+from launcher.mpi.protocol import TO_RANK, Attached, Briefing, RankEnded, Release, Started
 from launcher.process.kernel import open_signal_file, read_signals
 
 TYPE_CHECKING = False

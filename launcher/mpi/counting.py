@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.failure.arbiter import Event
-    from launcher.mpi.messages import Started
     from launcher.mpi.nodes import Node
+    from launcher.mpi.protocol import Started
 
 COUNT_S = 60.0
 """Seconds that all ranks may take to start, counted from the first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.core.signal import signal
-from launcher.mpi.messages import PassOn, Release
+from launcher.mpi.protocol import PassOn, Release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from launcher.failure.verdict import describe_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.mpi.messages import RankEnded
     from launcher.mpi.nodes import Node
+    from launcher.mpi.protocol import RankEnded
 
 UNKNOWING = (0, 9, 137, 205, 255)
 """Exit statuses of an mpirun that only knows that a rank was killed or a node was lost."""

@@ -7,8 +7,8 @@ import os
 import socket
 
 from launcher.core import files
-from launcher.core.messages import Garbled
 from launcher.core.redact import quote
+from launcher.core.wire import Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

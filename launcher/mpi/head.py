@@ -21,7 +21,7 @@ from launcher.job.state import Phase
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import explains
 from launcher.mpi.lead import Lead
-from launcher.mpi.messages import NodeTold
+from launcher.mpi.protocol import NodeTold
 from launcher.mpi.reports import Reports
 from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
     from launcher.job.commands import Over
-    from launcher.mpi.messages import RankEnded
+    from launcher.mpi.protocol import RankEnded
 
 
 def judge(

@@ -6,8 +6,8 @@ from launcher.agent.coordination import Coordination
 from launcher.core.files import remove_tree
 from launcher.job import events
 from launcher.mpi.leftovers import end_job
-from launcher.mpi.messages import NodeTold
 from launcher.mpi.nodes import Nodes
+from launcher.mpi.protocol import NodeTold
 from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False

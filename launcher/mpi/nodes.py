@@ -23,9 +23,9 @@ from launcher.job.settings import SAY_EVERY_S
 from launcher.job.state import Job, Phase
 from launcher.machine.ports import find_free_port
 from launcher.mpi.local import LocalRanks
-from launcher.mpi.messages import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
+from launcher.mpi.protocol import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
 from launcher.remote.hub import NOT_YET, Hub
-from launcher.remote.messages import BEAT_S, LOST_S
+from launcher.remote.protocol import BEAT_S, LOST_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from launcher.core.log import Say
     from launcher.failure.arbiter import Event
     from launcher.job.state import State
-    from launcher.mpi.messages import Briefing
+    from launcher.mpi.protocol import Briefing
     from launcher.process.helper import Helpers
     from launcher.process.loop import Loop
     from launcher.remote.hub import Gate
-    from launcher.remote.messages import NodeHere
+    from launcher.remote.protocol import NodeHere
 
 CLOSE_S = 8.0
 LEFT = "the last attempt has not ended there"
@@ -302,10 +302,10 @@ class Nodes:
     def _join(self, index: int, here: NodeHere) -> None:
         node = self.all[index]
         # The same launcher knows what runs there, and so does another one of the same machine
-        ended, until = node.lost
-        if here.session != node.launcher and not (ended and here.node == node.name):
+        (ended, until), launcher = node.lost, here.session or ""
+        if launcher != node.launcher and not (ended and here.node == node.name):
             node.free_at = max(node.free_at, until)
-        node.launcher = here.session
+        node.launcher = launcher
         node.is_here, node.reason, node.name = True, "", here.node
         node.session = f"{node.index}-{os.urandom(8).hex()}"
         if here.launcher != __version__:

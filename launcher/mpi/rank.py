@@ -28,11 +28,11 @@ from launcher.agent.coordination import Coordination
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.log import say
-from launcher.core.messages import RANKS_MAX
 from launcher.core.mpi import HYDRA, OPEN_MPI
+from launcher.core.wire import RANKS_MAX
 from launcher.mpi.channel import Channel
-from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
+from launcher.mpi.protocol import Abandoned, Briefing, RankEnded, Started
 from launcher.process.kernel import FULL
 from launcher.process.loop import Later
 from launcher.process.refused import explain

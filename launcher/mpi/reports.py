@@ -9,7 +9,7 @@ from launcher.core.signal import signal
 from launcher.failure.arbiter import RANK
 from launcher.mpi.counting import Counting
 from launcher.mpi.events import make_orphaned, make_rank_event
-from launcher.mpi.messages import Abandoned, Gone, Orphaned, RankEnded, Started
+from launcher.mpi.protocol import Abandoned, Gone, Orphaned, RankEnded, Started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

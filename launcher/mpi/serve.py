@@ -8,12 +8,12 @@ from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.core.budget import Quota
 from launcher.core.errors import NotReady, Problem
-from launcher.core.messages import LINE_LENGTH
 from launcher.core.redact import quote
 from launcher.core.signal import signal
+from launcher.core.wire import LINE_LENGTH
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
-from launcher.mpi.messages import FROM_HEAD, Briefing, JobOver, NodeTold
+from launcher.mpi.protocol import FROM_HEAD, Briefing, JobOver, NodeTold
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
 from launcher.remote.programs import Member, Membership

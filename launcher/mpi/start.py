@@ -25,8 +25,8 @@ from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.mpi.folder import FOLDERS
 from launcher.mpi.head import Head, find_stdin
-from launcher.mpi.messages import Briefing
 from launcher.mpi.nodes import ServedJob, same_node
+from launcher.mpi.protocol import Briefing
 from launcher.mpi.serve import serve
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings

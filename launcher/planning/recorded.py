@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 
 from launcher.core.errors import Problem, UsageError
-from launcher.core.messages import DEPTH_MAX, is_shallow
 from launcher.core.model import DEFAULT_PORT
+from launcher.core.wire import DEPTH_MAX, is_shallow
 from launcher.machine.host import Host
 from launcher.machine.whole import PIPE_S, read_whole
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.core.messages import message
+from launcher.core.wire import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.messages import Fact, Line, Rank, Seconds
+    from launcher.core.wire import Fact, Line, Rank, Seconds
 
 
 @message

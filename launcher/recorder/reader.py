@@ -62,7 +62,7 @@ def answer(
         used_bytes: Bytes of the copies so far.
     """
     from launcher.core.files import PRIVATE_FOLDER, make_folder, replace_file
-    from launcher.core.messages import render
+    from launcher.core.wire import render
     from launcher.recorder.dump import Refused, read_rank
     from launcher.recorder.facts import RankRecord
 

@@ -16,8 +16,8 @@ import stat
 
 from launcher.core.files import open_own
 from launcher.core.frozen import frozen
-from launcher.core.messages import Garbled, parse
 from launcher.core.redact import quote
+from launcher.core.wire import Garbled, parse
 from launcher.machine.pythons import own_program
 from launcher.process.tool import Tool
 from launcher.recorder.facts import RankRecord

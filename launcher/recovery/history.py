@@ -10,7 +10,7 @@ from itertools import groupby
 
 from launcher.core.budget import Latest
 from launcher.core.files import open_own, replace_file
-from launcher.core.messages import render
+from launcher.core.wire import render
 from launcher.recovery.nodes import find_bad, render_bad
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ SHOWN_MAX = 8
 KEPT_MAX = 1000
 """Number of attempts that are remembered, and of lines that the record keeps."""
 LINE_MAX_BYTES = 1 << 16
-"""A line of a record is shorter: its texts have limits (`launcher.core.messages`)."""
+"""A line of a record is shorter: its texts have limits (`launcher.core.wire`)."""
 READ_MAX_BYTES = 1 << 22
 """Bytes of a record that are read, from its end."""
 OURS = frozenset(("schema", "number", "status"))

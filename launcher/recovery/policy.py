@@ -6,15 +6,15 @@ docs/restarts.md has the same rules as a table. The first rule that applies deci
 from __future__ import annotations
 
 from launcher.core.frozen import frozen, replace
-from launcher.core.messages import message
+from launcher.core.wire import message
 from launcher.failure.model import OWN_LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.core.messages import Line, NodeRank, Status
     from launcher.core.model import Restarts
+    from launcher.core.wire import Line, NodeRank, Status
     from launcher.failure.model import Verdict
 
 IDLE_MAX = 3

@@ -19,8 +19,8 @@ from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
-from launcher.core.messages import Garbled, pack, parse, unpack
-from launcher.remote.messages import (
+from launcher.core.wire import Garbled, pack, parse, unpack
+from launcher.remote.protocol import (
     BEAT_S,
     CHUNK_BYTES,
     FROM_CLIENT,
@@ -175,9 +175,9 @@ class Hub:
             connection.send(pack(NotAdmitted(f"node {index} is {before.name} already, not {here.node}")))
             raise Garbled("has the rank of another node")
         if before is not None:
-            is_same = before.session == here.session
+            is_same = before.session == (here.session or "")
             self._lose(before, "it has joined again" if is_same else IN_ITS_PLACE)
-        node = self._nodes[index] = Node(index, here.node, here.session)
+        node = self._nodes[index] = Node(index, here.node, here.session or "")
         node.connection = connection
         connection.redirect(
             lambda message: self._hear(node, message), lambda why: self._lose(node, why), UNSENT_LIMIT_BYTES

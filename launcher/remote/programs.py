@@ -18,11 +18,12 @@ from launcher.channel.frames import OTHER_LAUNCHER
 from launcher.cluster.connect import ConnectAttempt
 from launcher.cluster.reach import read_address, resolve
 from launcher.core.frozen import frozen
-from launcher.core.messages import pack, unpack
 from launcher.core.version import __version__
+from launcher.core.wire import pack, unpack
 from launcher.process.loop import Every
 from launcher.process.watchdog import MARK
-from launcher.remote.messages import (
+from launcher.remote.pipes import Pipes
+from launcher.remote.protocol import (
     BEAT_S,
     CHUNK_BYTES,
     LOST_S,
@@ -40,7 +41,6 @@ from launcher.remote.messages import (
     decode_data,
     encode_data,
 )
-from launcher.remote.pipes import Pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

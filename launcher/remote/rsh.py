@@ -21,9 +21,9 @@ from contextlib import suppress
 
 from launcher.channel.lines import Lines
 from launcher.channel.lines import pack as pack_line
-from launcher.core.messages import Garbled, pack, unpack
 from launcher.core.redact import quote
-from launcher.remote.messages import (
+from launcher.core.wire import Garbled, pack, unpack
+from launcher.remote.protocol import (
     CHUNK_BYTES,
     NOT_REACHED,
     TO_CLIENT,

@@ -20,8 +20,8 @@ from launcher.cluster.agreed import read_seats
 from launcher.cluster.messages import Beat, MachineNotice, News
 from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
-from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
+from launcher.core.wire import Garbled, pack
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit
 from launcher.failure.verdict import make_verdict

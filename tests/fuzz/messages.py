@@ -16,9 +16,9 @@ import launcher
 from launcher.channel import lines
 from launcher.cluster.consistency import compare
 from launcher.cluster.join import Join
-from launcher.core import messages
-from launcher.core.messages import Garbled, name_of, pack, render, unpack
+from launcher.core import wire
 from launcher.core.shorten import ROOM_BYTES, fit
+from launcher.core.wire import Garbled, name_of, pack, render, unpack
 from launcher.failure.model import Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
@@ -36,7 +36,7 @@ def _find_kinds() -> tuple[type, ...]:
     for path in sorted(PACKAGE.rglob("*.py")):
         if "\n@message\n" in path.read_text():
             importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
-    return tuple(messages._TYPES.values())
+    return tuple(wire._TYPES.values())
 
 
 KINDS = _find_kinds()
@@ -75,7 +75,7 @@ BOUNDS: dict[str, tuple[object, Callable[[Any], bool]]] = {
     "Rank": (3, _is_whole(-1, 1 << 24)),
     "object": ({"status": [{"pid": 7}]}, lambda value: True),
 }
-"""A value of each kind of field, and what `launcher.core.messages` says of it."""
+"""A value of each kind of field, and what `launcher.core.wire` says of it."""
 
 
 def make(annotation: str) -> Any:

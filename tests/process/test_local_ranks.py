@@ -15,12 +15,12 @@ import pytest
 
 from launcher.channel import lines as wire
 from launcher.core.frozen import replace
-from launcher.core.messages import pack, unpack
+from launcher.core.wire import pack, unpack
 from launcher.mpi import rank
 from launcher.mpi.folder import find_socket
 from launcher.mpi.leftovers import end_job, find_wrappers
 from launcher.mpi.local import TAKEN, LocalRanks
-from launcher.mpi.messages import (
+from launcher.mpi.protocol import (
     Briefing,
     CannotServe,
     Cleared,
@@ -242,7 +242,7 @@ def test_ranks_of_a_lost_head_have_their_grace(local: Local, tmp_path: Path) -> 
 LAUNCHER = """
 import sys
 from launcher.mpi.local import TAKEN, LocalRanks
-from launcher.mpi.messages import Briefing, Variable
+from launcher.mpi.protocol import Briefing, Variable
 from launcher.process.loop import Loop
 loop = Loop(lambda *_, **__: None)
 ranks = LocalRanks(loop, lambda message: None)

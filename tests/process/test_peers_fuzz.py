@@ -23,8 +23,8 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.connect import REFUSED, ConnectAttempt
-from launcher.core.messages import LINE_LENGTH
-from launcher.core.messages import render as render_message
+from launcher.core.wire import LINE_LENGTH
+from launcher.core.wire import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from launcher.process.loop import Loop
 from tests.fuzz.frames import seal

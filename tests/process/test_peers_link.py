@@ -20,8 +20,8 @@ from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
-from launcher.core.messages import parse
 from launcher.core.model import Restarts
+from launcher.core.wire import parse
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, Caller, live_hub, make_join

@@ -24,12 +24,12 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
 from launcher.channel.keys import at_port
 from launcher.channel.lines import encode
 from launcher.channel.listener import listen
-from launcher.core.messages import pack
+from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
 from launcher.process.loop import Loop
 from launcher.remote import rsh
 from launcher.remote.hub import Gate, Hub
-from launcher.remote.messages import (
+from launcher.remote.protocol import (
     WINDOW_BYTES,
     AskProgram,
     RunProgram,

@@ -24,7 +24,7 @@ from launcher.control import NAME as SOCKET_NAME
 from launcher.control import QUESTION_LIMIT_BYTES, client
 from launcher.control.responder import CLIENTS_MAX, PROGRAMS_MAX
 from launcher.core.errors import Unavailable
-from launcher.core.messages import Garbled
+from launcher.core.wire import Garbled
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher

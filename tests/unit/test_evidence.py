@@ -11,8 +11,8 @@ import pytest
 
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.messages import Look, Looked, Quiet, Seen
-from launcher.core.messages import render
 from launcher.core.shorten import ROOM_BYTES, fit
+from launcher.core.wire import render
 from launcher.evidence.groups import make_groups
 from launcher.evidence.hang import LINES_MAX, describe_hang
 from launcher.failure.model import Cause, RankGroup, Verdict

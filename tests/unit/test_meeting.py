@@ -24,9 +24,9 @@ from launcher.cluster.agreed import HOSTS, pack_hosts, read_hosts
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Start
 from launcher.core.errors import LauncherError
-from launcher.core.messages import pack
 from launcher.core.model import Meeting
 from launcher.core.version import __version__
+from launcher.core.wire import pack
 from launcher.machine.host import Host
 
 WAIT_S = 3.0

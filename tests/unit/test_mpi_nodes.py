@@ -15,12 +15,12 @@ from launcher.core.model import Restarts
 from launcher.core.version import __version__
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
 from launcher.job import commands, events
-from launcher.mpi.messages import Briefing, CannotServe, Cleared, JobOver, RankEnded
 from launcher.mpi.nodes import KILL_S, Node, Nodes, ServedJob
+from launcher.mpi.protocol import Briefing, CannotServe, Cleared, JobOver, RankEnded
 from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
 from launcher.remote.hub import Gate
-from launcher.remote.messages import BEAT_S, LOST_S, NodeHere
+from launcher.remote.protocol import BEAT_S, LOST_S, NodeHere
 
 HOSTS = ("a", "b")
 

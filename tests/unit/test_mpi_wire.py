@@ -14,8 +14,8 @@ import pytest
 from launcher.channel import lines as wire
 from launcher.channel.listener import read_peer
 from launcher.core.frozen import replace
-from launcher.core.messages import Garbled, pack, render, unpack
-from launcher.core.messages import parse as parse_message
+from launcher.core.wire import Garbled, pack, render, unpack
+from launcher.core.wire import parse as parse_message
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
@@ -23,8 +23,8 @@ from launcher.mpi import folder as job_folder
 from launcher.mpi.counting import describe_places
 from launcher.mpi.events import explains, make_rank_event
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
-from launcher.mpi.messages import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
 from launcher.mpi.nodes import Node
+from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines

@@ -24,14 +24,14 @@ from launcher.cluster.members import LEAVING_MAX, MESSAGES_MAX
 from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, News, Quiet, Waiting
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
-from launcher.core.messages import pack, parse
 from launcher.core.model import Restarts
+from launcher.core.wire import pack, parse
 from launcher.failure.arbiter import RANK
 from launcher.job.events import Joined, Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.head import Head
-from launcher.mpi.messages import Briefing, NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.nodes import ServedJob
+from launcher.mpi.protocol import Briefing, NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
 from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop

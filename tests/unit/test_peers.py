@@ -35,11 +35,11 @@ from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.outcome import make_over
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
-from launcher.core import messages as core_messages
+from launcher.core import wire
 from launcher.core.errors import NotReady, Problem, UsageError
-from launcher.core.messages import FACTS_KEPT, Garbled, parse, render
 from launcher.core.model import Allocation, Scope
 from launcher.core.shorten import ROOM_BYTES, fit, fit_all
+from launcher.core.wire import FACTS_KEPT, Garbled, parse, render
 from launcher.failure.arbiter import (
     EVENTS_OF_NODE,
     LOST,
@@ -209,11 +209,11 @@ def test_a_hello_is_kept_in_bounds_and_without_secrets() -> None:
     """However often a node comes; it is shown on all nodes."""
     # However often a node comes with new ones, and however many it has.
     for index in range(FACTS_KEPT + 10):
-        core_messages.fact(f"text {index}")
-    assert len(core_messages._facts) <= FACTS_KEPT
+        wire.fact(f"text {index}")
+    assert len(wire._facts) <= FACTS_KEPT
     settings = {f"NAME{index}": "x" for index in range(999)}
     many = parse(Join, {"rank": 1, "session": "a", "settings": settings})
-    assert len(many.settings) == core_messages.FACTS_MAX
+    assert len(many.settings) == wire.FACTS_MAX
     # It is shown on all nodes.
     hello = {"rank": 1, "session": "ab", "host": "\x1b[31mevil", "command": "x --password hunter2hunter2"}
     kept = parse(Join, hello)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from launcher.cluster.messages import NodeNotice
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
-from launcher.core.messages import Garbled, parse
 from launcher.core.model import Preemption, Supervision
+from launcher.core.wire import Garbled, parse
 from launcher.machine.azure_vm import CONTEXT
 from launcher.options.reading import read_options
 from launcher.output.folder import RunFolder

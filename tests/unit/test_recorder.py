@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher.core.messages import parse, render
 from launcher.core.ranks import render_ranges
+from launcher.core.wire import parse, render
 from launcher.recorder.conclude import conclude, describe_missing, find_stragglers, size
 from launcher.recorder.dump import Refused, read_rank
 from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges

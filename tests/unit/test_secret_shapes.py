@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from launcher.channel import lines
 from launcher.cluster.facts import describe_command
-from launcher.core import environ, messages
+from launcher.core import environ, wire
 from launcher.core.errors import UsageError
 from launcher.core.model import Setting
 from launcher.core.redact import MARKER, quote, redact, redact_argv, shorten
@@ -260,9 +260,9 @@ def test_a_value_in_a_message_is_cut_after_its_secrets_are_taken_out(place: int)
     """Messages are searched when they are shown: by then half of an address's password could be left."""
     text = "a," * (place // 2) + f"https://user:{PLAIN}@host/" + "b" * 99
     assert PLAIN[:4] not in redact(environ.shorten(text))
-    assert PLAIN[:4] not in messages.short_text(text)
-    assert PLAIN[:4] not in messages.fact(text)
-    with pytest.raises(messages.Garbled) as caught:
+    assert PLAIN[:4] not in wire.short_text(text)
+    assert PLAIN[:4] not in wire.fact(text)
+    with pytest.raises(wire.Garbled) as caught:
         lines.parse(text.encode())
     assert PLAIN[:4] not in redact(str(caught.value))
 
@@ -278,7 +278,7 @@ def test_what_comes_from_outside_is_cut_after_its_secrets_are_taken_out(place: i
         dump.read_rank(0, pickle.dumps({"version": "2.10", "entries": [entry]})),
     ]
     for call in (lambda: nodelist.parse_nodelist(text), lambda: folder_name(text)):
-        with pytest.raises((ValueError, messages.Garbled)) as refused:
+        with pytest.raises((ValueError, wire.Garbled)) as refused:
             call()
         shown.append(str(refused.value))
     assert [one for one in shown if PLAIN[:4] in redact(str(one))] == []

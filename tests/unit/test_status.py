@@ -31,7 +31,7 @@ from launcher.control.table import (
     with_cpu,
 )
 from launcher.control.watch import Screen, press, split_keys
-from launcher.core.messages import pack as pack_message
+from launcher.core.wire import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.output.tables import Paper, measure

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 
-from launcher.core.messages import Garbled, message
+from launcher.core.wire import Garbled, message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.messages import Line, NodeRank, Raw, Status, Word
+    from launcher.core.wire import Line, NodeRank, Raw, Status, Word
 
 BEAT_S, LOST_S = 5.0, 20.0
 """Seconds between signs of life, and without any until the connection counts as lost; as with ssh before."""
@@ -52,14 +52,14 @@ class NodeHere:
         launcher: Version of its launcher.
         index: Its node rank; None if it does not know it.
         address: Its own address in the cluster, if it knows no rank.
-        session: Random name that tells its launcher from a later one.
+        session: Random name that tells its launcher from a later one; None of an older version.
     """
 
     node: Line
     launcher: Line
     index: NodeRank | None = None
     address: Line = ""
-    session: Word = ""
+    session: Word | None = None
 
 
 # --- from node 0 to another node

@@ -1,18 +1,18 @@
 """Messages between the head, the other nodes and the ranks of an mpirun job, one frozen type each.
 
-Received messages are checked by the types of their fields (`launcher.core.messages`). An invalid message ends
+Received messages are checked by the types of their fields (`launcher.core.wire`). An invalid message ends
 its connection, and nothing else.
 """
 
 from __future__ import annotations
 
-from launcher.core.messages import message
 from launcher.core.model import GRACE_S
+from launcher.core.wire import message
 from launcher.failure.model import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.messages import ExitCode, Line, Rank, Raw, Seconds, Signal, Status, Variables
+    from launcher.core.wire import ExitCode, Line, Rank, Raw, Seconds, Signal, Status, Variables
 
 # --- from a rank to the launcher of its node, which passes it on to the head with the rank's pid
 
