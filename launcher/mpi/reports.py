@@ -79,9 +79,6 @@ class Reports:
             case Orphaned():
                 self._fail(make_orphaned(node, message.daemon))
 
-    def _has_room(self, node: Node, pid: int) -> bool:
-        return pid in node.started or len(node.started) < self._most
-
     def _note_end(self, node: Node, end: RankEnded) -> None:
         """Note the end of a rank; a failure ends the attempt."""
         node.started.setdefault(end.pid, end.rank)
@@ -95,10 +92,10 @@ class Reports:
 
     def _note_failure(self, event: Event) -> None:
         """Pass on the failure of a rank, unless an earlier one of its node comes before it in any case."""
-        order = event.asked, event.follows
+        order, least = (event.asked, event.follows), self._least.get(event.node)
         if event.kind != RANK:
             self._fail(event)
-        elif order < self._least.get(event.node, (True, True, True)):
+        elif least is None or order < least:
             self._least[event.node] = order
             self._fail(event)
 
