@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -847,9 +848,9 @@ def test_clients_that_ask_badly_disturb_no_other(job: Asked) -> None:
             assert read_all(connected) == b""
         except (BrokenPipeError, ConnectionResetError):
             pass
-    # Two hundred clients, one after the other, ask and leave without reading the answer.
+    # Two hundred clients ask and leave without reading the answer; too many at once are hung up on.
     for _ in range(200):
-        with job.connect() as connected:
+        with job.connect() as connected, contextlib.suppress(BrokenPipeError):
             connected.sendall(STATUS)
     assert job.status()["nodes"][0]["state"] == "running"
     _, err = job.end()
