@@ -116,9 +116,11 @@ def refuse_unknown(argv: Sequence[str]) -> None:
         return
     names = list_names()
     for place in range(1, len(argv) - 1):
-        before, words = argv[place - 1], argv[place:]
+        before, word = argv[place - 1], argv[place]
         is_value = before.startswith("-") and "=" not in before
-        own = find_launcher(words) if name_program(words[0]) in names and not is_value else None
+        may_call = not is_value and (is_python(word) or name_program(word) in names)
+        words = argv[place:] if may_call else ()
+        own = find_launcher(words)
         if own is None or own.inner >= len(words):
             continue
         script = words[own.inner]
@@ -177,7 +179,7 @@ def _read_own(launcher: Block, words: Sequence[str]) -> tuple[list[tuple[str, st
         name = _full_name(launcher, flag)
         if name in switches:
             own.append((name, "1"))
-        elif attaches and flag[1] != "-" and len(flag) > 2:
+        elif attaches and len(flag) > 2 and flag[1] != "-":
             own.append((flag[1], word[2:]))
         elif equals:
             own.append((name, value))

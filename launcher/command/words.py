@@ -110,7 +110,7 @@ def match_call(argv: Sequence[str], call: Sequence[str]) -> int:
             A Python may also run the program's file.
     """
     place = find_script(argv) if is_python(argv[0]) else 0
-    if place is None:
+    if place is None or (call[0] == "-m" and not place):
         return 0
     words = argv[place : place + len(call)]
     return place + len(call) if (name_program(words[0]), *words[1:]) == tuple(call) else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from launcher.command.fronts import find_front, look_behind, read_fronts
@@ -98,6 +100,8 @@ def test_a_front_that_runs_the_script_itself_is_its_python(front: str) -> None:
         ("env A=1 train.py x", "env A=1 /py train.py x"),
         ("nice -m pkg", "nice -m pkg"),
         ("timeout 5 -m pkg", "timeout 5 -m pkg"),
+        ("-m cProfile train.py", "/py -m cProfile train.py"),
+        ("-m coverage run -m pkg", "/py -m coverage run -m pkg"),
         ("uv run train.py", "uv run train.py"),
         ("uv run pytest train.py", "uv run pytest train.py"),
     ],
@@ -115,7 +119,11 @@ def test_a_front_without_a_command_is_the_command(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [f"myprof {RUN}", "myprof -x=1 /bin/mpirun -n 2 a", f"nice myprof --a b {RUN}"]
+    "line",
+    [
+        *(f"myprof {RUN}", "myprof -x=1 /bin/mpirun -n 2 a", f"nice myprof --a b {RUN}"),
+        *("myprof python -m torch.distributed.run x.py", "myprof python3 -u /bin/torchrun x.py"),
+    ],
 )
 def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
     """With both ways out."""
@@ -131,6 +139,19 @@ def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
 )
 def test_a_launchers_name_as_an_argument_is_none(line: str) -> None:
     assert read_request(tuple(line.split()), Options(), ENVIRON).own is None
+
+
+def test_a_long_command_line_takes_linear_time() -> None:
+    """An unknown program with 200,000 words: in a quarter of a second, where copies of them took minutes."""
+    begun = time.process_time()
+    assert read_request(("./train", *["word"] * 200_000), Options(), ENVIRON).own is None
+    assert time.process_time() - begun < 2.0
+
+
+@pytest.mark.parametrize("line", ["torchrun -=x train.py", "accelerate launch -= train.py", "mpirun -=1 a"])
+def test_a_flag_without_a_name_is_left_to_the_launcher(line: str) -> None:
+    own = read_request(tuple(line.split()), Options(), ENVIRON).own
+    assert own is not None and line.endswith(line.split()[own.inner])
 
 
 def test_each_row_of_the_table_is_one() -> None:
