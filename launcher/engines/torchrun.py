@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.arguments import names_local_rank
 from launcher.core.blocks import PACKAGE
 from launcher.core.environ import C10D, bracket, is_loopback
 from launcher.core.model import NodeCommand, Policy, Setting
@@ -103,7 +102,12 @@ def _escape(word: str) -> str:
 
 def _escape_all_but_macro(word: str) -> str:
     """Return a word escaped, unless it contains torchrun's macro, which torchrun then replaces."""
-    return word if names_local_rank(word) else _escape(word)
+    if "local_rank" in word:
+        from launcher.command.arguments import names_local_rank
+
+        if names_local_rank(word):
+            return word
+    return _escape(word)
 
 
 def plan_settings(job: Case) -> list[Setting]:
@@ -133,8 +137,9 @@ def plan_flags(job: Case) -> dict[str, str]:
     if restarts:
         flags["max_restarts"] = str(int(restarts))
     for dest in PASSED_TO_TORCHRUN:
-        if options.origins(dest) and dest not in flags:
-            flags[dest] = options.given_text(dest) or "1"
+        given = options.get(dest)
+        if given is not None and given.value and dest not in flags:
+            flags[dest] = "1" if given.value is True else given.text
     if "monitor_interval" in flags:  # torchrun knows no units
         flags["monitor_interval"] = f"{options.number('monitor_interval', 0):g}"
     return flags

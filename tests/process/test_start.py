@@ -74,6 +74,14 @@ def test_a_job_of_several_nodes_loads_what_reads_the_network(environ: dict[str, 
     assert sorted({*foreign} - ALLOWED - OF_THE_NETWORK) == []
 
 
+def test_a_launcher_that_is_the_command_needs_no_regular_expressions() -> None:
+    """Nor does torchrun as an engine: only a command with torchrun's macro, ``$local_rank``, does."""
+    wrapped = 'import os, sys, launcher.engines.wrapped\nos.write(1, " ".join(sys.modules).encode())'
+    loaded = load({}, wrapped)
+    assert "launcher.engines.torchrun" in loaded
+    assert [name for name in ("re", "enum", "argparse", "json") if name in loaded] == []
+
+
 def test_a_good_end_loads_nothing_that_tells_failures_apart() -> None:
     """It would take longer than all the rest: 20 ms between the last process and our own end."""
     loaded = load({}, END)

@@ -446,6 +446,10 @@ def test_with_virtual_local_ranks_torchrun_starts_the_command_itself() -> None:
     assert "--virtual_local_rank" in job.agent.argv[:at]
     assert job.agent.argv[at + 1 :] == (*TRAIN, "${local_rank}", "$$$$")
     assert {setting.name for setting in job.agent.settings} >= {"NODE_RANK", "PYTHONUNBUFFERED"}
+    on = {"LAUNCHER_VIRTUAL_LOCAL_RANK": "true"}
+    wrapped = plan("torchrun", "train.py", environ=on, machine=TORCH).agent
+    assert wrapped is not None  # PET_* of a switch is a number for torchrun
+    assert {s.value for s in wrapped.settings if s.name == "PET_VIRTUAL_LOCAL_RANK"} == {"1"}
     status, code, text = refuse(*TRAIN, machine=TORCH, virtual_local_rank=True, expand_args=True)
     assert (status, code) == (64, "arguments-per-process") and "--virtual-local-rank: torchrun" in text
 
