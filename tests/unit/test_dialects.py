@@ -186,6 +186,7 @@ def test_a_variable_that_the_user_sets_for_ranks_leaves_the_list() -> None:
         (OPEN_MPI_4, "OMPI_MCA_btl_tcp_if_include", "btl_tcp_if_include"),
         (OPEN_MPI_5, "OMPI_MCA_btl_tcp_if_exclude", "btl_tcp_if_include"),
         (OPEN_MPI_5, "PRTE_MCA_prte_if_exclude", "prte_if_include"),
+        (OPEN_MPI_5, "PRTE_MCA_oob_tcp_if_exclude", "prte_if_include"),  # its old name, which it reads, too
         (OPEN_MPI_4, "OMPI_MCA_hwloc_base_binding_policy", "--bind-to"),
         (OPEN_MPI_4, "OMPI_MCA_pml", "ucx"),
         (OPEN_MPI_4, "OMPI_MCA_btl", "^openib"),
