@@ -256,9 +256,11 @@ def _visit(body: list[Any], is_certain: bool) -> Iterator[tuple[str, bool]]:
         elif kind == "ImportFrom":
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             yield from ((name, is_certain) for name in names if not node.level)
-        elif kind != "If" or _name(node.test) != "TYPE_CHECKING":
-            is_reached = is_certain and _is_straight(node, kind)
-            yield from (pair for part in INNER for pair in _visit(getattr(node, part, []), is_reached))
+        else:
+            for_types = kind == "If" and _name(node.test) == "TYPE_CHECKING"
+            is_reached = is_certain and (for_types or _is_straight(node, kind))
+            parts = ("orelse",) if for_types else INNER
+            yield from (pair for part in parts for pair in _visit(getattr(node, part, []), is_reached))
 
 
 def _is_straight(node: Any, kind: str) -> bool:

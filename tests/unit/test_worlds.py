@@ -100,6 +100,7 @@ def write(folder: Path, text: str, name: str = "train.py") -> str:
         ("for x in y:\n    import mpi4py", False),
         ("match x:\n    case 1:\n        import mpi4py", False),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mpi4py", None),
+        ("import typing\nif typing.TYPE_CHECKING:\n    pass\nelse:\n    import mpi4py", True),
         ("import importlib\nimportlib.import_module('mpi4py')", None),
         ("'''\nimport mpi4py\n'''", None),
         ("# import mpi4py", None),
