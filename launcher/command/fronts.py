@@ -9,7 +9,7 @@ apptainer 1.4, and Python 3.13.
 
 from __future__ import annotations
 
-from launcher.command.words import is_python, match_call, name_program, part_module
+from launcher.command.words import find_script, is_python, match_call, name_program, part_module
 from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import own_python
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
 ASSIGNS = "NAME=VALUE"
+OF_SCRIPT = {SCRIPT: ("-m", "-c"), PROJECT: ("-m",)}
+"""Flags of fronts that begin the command, as Python's do."""
 _fronts: dict[str, list[Front]] = {}
 
 
@@ -61,7 +63,8 @@ class Fronted:
     @property
     def runs_next(self) -> bool:
         """Whether the last front itself runs the command as a script, by a Python of its own."""
-        return self.kind == SCRIPT or (self.kind == PROJECT and self.argv[self.count].endswith(".py"))
+        word = self.argv[self.count]
+        return self.kind == SCRIPT or (self.kind == PROJECT and (word == "-m" or word.endswith(".py")))
 
 
 def look_behind(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -86,13 +89,21 @@ def find_front(argv: Sequence[str]) -> Fronted:
     """Return a command line with the number of words in front of its command."""
     found = Fronted(part_module(tuple(argv)) if argv else ())
     while found.argv and found.kind != SCRIPT:
-        word = found.argv[found.count]
-        rows = read_fronts().get("-m" if is_python(word) else name_program(word), ())
+        rows = _list_rows(found.argv[found.count :])
         further = next(filter(None, (_pass(found, row) for row in rows)), None)
         if further is None:
             break
         found = further
     return found
+
+
+def _list_rows(argv: Sequence[str]) -> list[Front]:
+    """Return the rows of the front that a command line may begin with: for a Python those that it runs."""
+    if not is_python(argv[0]):
+        return read_fronts().get(name_program(argv[0]), [])
+    place = find_script(argv)
+    rows = [] if place is None else read_fronts().get(name_program(argv[place]), [])
+    return [row for row in rows if row.kind == SCRIPT]
 
 
 def _pass(found: Fronted, front: Front) -> Fronted | None:
@@ -119,8 +130,8 @@ def _skip(argv: Sequence[str], place: int, front: Front) -> int:
             place += 1
             if not left:
                 break
-        elif word in ("-m", "-c") and front.kind == SCRIPT and word not in front.valued:
-            break  # of the script behind it
+        elif word in OF_SCRIPT.get(front.kind, ()) and word not in front.valued:
+            break
         elif word.startswith("-") and word != "-":
             place += 2 if word in front.valued else 1
         elif left:

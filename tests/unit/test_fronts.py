@@ -80,12 +80,13 @@ def test_what_is_behind_a_front_is_found(front: str) -> None:
         *("pyinstrument -o out.html -r html", "python -m pyinstrument", "python -m ipdb -c continue"),
         *("memray run -o out.bin", "viztracer -o out.json", "python -m viztracer --", "scalene --cpu"),
         *("nice python -m cProfile", "uv run coverage run", "env A=1 uv run python -m cProfile"),
+        *("python /env/bin/coverage run -p", "python -u coverage run", "nice python3 bin/kernprof -l"),
     ],
 )
 def test_a_front_that_runs_the_script_itself_is_its_python(front: str) -> None:
     """The script is read as one of the front's Python; the line stays as it is."""
     words = tuple(f"{front} train.py --x 1".split())
-    assert behind(f"{front} train.py --x 1").endswith("train.py --x 1")
+    assert behind(f"{front} train.py --x 1") == SCRIPT
     assert "python" in look_behind(words, ENVIRON)[0]
     assert behind(f"{front} -m pkg.train").endswith(" -m pkg.train")
     planned = plan_argv(words, Options(), ENVIRON)
@@ -109,6 +110,19 @@ def test_a_front_that_runs_the_script_itself_is_its_python(front: str) -> None:
 def test_a_script_behind_a_program_gets_its_python(line: str, expected: str) -> None:
     words = plan_argv(tuple(line.split()), Options(), ENVIRON)
     assert ["/py" if "python" in word else word for word in words] == expected.split()
+
+
+@pytest.mark.parametrize("line", ["python env train.py", "python ./time train.py"])
+def test_a_script_is_no_front_by_its_name(line: str) -> None:
+    assert find_front(tuple(line.split())).count == 0
+
+
+def test_a_module_that_uv_runs_is_found() -> None:
+    words = tuple("uv run --frozen -m torch.distributed.run --nnodes 1 train.py".split())
+    assert plan_argv(words, Options(), ENVIRON) == words
+    own = read_request(words, Options(), ENVIRON).own
+    assert own is not None and own.name == "torchrun"
+    assert (words[own.head - 1], words[own.inner]) == ("torch.distributed.run", "train.py")
 
 
 @pytest.mark.parametrize(
