@@ -118,7 +118,7 @@ def test_a_script_is_no_front_by_its_name(line: str) -> None:
 
 
 def test_a_module_that_uv_runs_is_found() -> None:
-    words = tuple("uv run --frozen -m torch.distributed.run --nnodes 1 train.py".split())
+    words = ("uv", "run", "--frozen", "-m", "torch.distributed.run", "--nnodes", "1", "train.py")
     assert plan_argv(words, Options(), ENVIRON) == words
     own = read_request(words, Options(), ENVIRON).own
     assert own is not None and own.name == "torchrun"
