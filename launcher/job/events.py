@@ -27,6 +27,7 @@ class Joined:
         refusal: Why it cannot take part: another version, command or number of nodes; None if it can.
         host: Name of its host.
         described: Its host and addresses.
+        free_at: Until when processes of a launcher that it replaces may run (monotonic seconds); 0 for none.
     """
 
     node: int
@@ -36,6 +37,7 @@ class Joined:
     refusal: Refusal | None = None
     host: str = ""
     described: str = ""
+    free_at: float = 0.0
 
 
 @frozen

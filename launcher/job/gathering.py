@@ -127,6 +127,8 @@ def let_in(turn: Turn, event: Joined) -> None:
     elif attempt is not None:
         turn.send(Print(f"{name} is back", "node-back"))
     catch_up(turn, node)
+    if is_between:
+        turn.change_pause(not_before=max(turn.pause.not_before, event.free_at))
     if is_between and node.rank is not None and not has_part and not state.job.restarts.health_argv:
         between.set_ready(turn, index)  # it has nothing left of the last attempt
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 CLOSE_S = 8.0
 LEFT = "the last attempt has not ended there"
-ELSEWHERE = "ranks of the launcher that it replaces may still run"
 KILL_S = 3.0
 """Seconds that ranks may take to end after their grace."""
 WAIT_LONGER = (
@@ -89,7 +88,6 @@ class Node:
         host: Its name or address in the host list.
         is_here: Whether its launcher is connected.
         is_ready: Whether ranks of the attempt can start there.
-        is_cleared: Whether its launcher has ended what the last attempt has left there.
         reason: Why it is not ready, as far as known.
         name: Its own host name.
         session: Name of its connection.
@@ -103,7 +101,7 @@ class Node:
 
     def __init__(self, index: int, host: str) -> None:
         self.index, self.host = index, host
-        self.is_here = self.is_ready = self.is_cleared = False
+        self.is_here = self.is_ready = False
         self.reason, self.name, self.session, self.launcher = NOT_YET, "", "", ""
         self.lost, self.free_at = (True, 0.0), 0.0
         self.forget_ranks()
@@ -286,7 +284,7 @@ class Nodes:
         self._say_at = time.monotonic() + SAY_EVERY_S
         for node in self.all:
             node.forget_ranks()
-            node.is_ready = node.is_cleared = False
+            node.is_ready = False
             if node.is_here:
                 self._prepare(node)
 
@@ -316,7 +314,7 @@ class Nodes:
 
     def _lose(self, index: int, why: str, ended: bool) -> None:
         node = self.all[index]
-        node.is_here = node.is_ready = node.is_cleared = False
+        node.is_here = node.is_ready = False
         node.reason = why
         if self.state.attempt is not None:  # if it is cut off, it has heard us until now at the latest
             notice_s = 0.0 if ended else LOST_S + BEAT_S
@@ -334,21 +332,13 @@ class Nodes:
                 node.reason = message.why
                 self._find_twin(node, message.taken)
             case Cleared() if self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
-                node.is_cleared, node.reason = True, ELSEWHERE
-                self._let_in(time.monotonic())
+                node.is_ready, node.reason = True, ""
+                if self.state.nodes[index] is None:
+                    self.feed(events.Joined(index, node.session, host=node.host, free_at=node.free_at))
+                else:
+                    self.feed(events.Ready(index, self._briefing.attempt))
             case _ if node.is_ready or isinstance(message, NodeTold):
                 self._on_message(node, message)
-
-    def _let_in(self, now: float) -> None:
-        """Note the nodes where ranks can start: nothing is left there, and no lost launcher's ranks run."""
-        for node in self.all:
-            if not node.is_cleared or node.is_ready or now < node.free_at:
-                continue
-            node.is_ready, node.reason = True, ""
-            if self.state.nodes[node.index] is None:
-                self.feed(events.Joined(node.index, node.session, host=node.host))
-            else:
-                self.feed(events.Ready(node.index, self._briefing.attempt))
 
     def _find_twin(self, node: Node, name: str) -> None:
         """Refuse the job if another node is on the same machine, whose name this is."""
@@ -363,16 +353,13 @@ class Nodes:
     def due(self) -> float | None:
         """When to call `fire`."""
         is_waiting = self.state.phase in (Phase.GATHERING, Phase.BETWEEN)
-        frees = (node.free_at for node in self.all if is_waiting and node.is_cleared and not node.is_ready)
-        times = (self.state.due, self._say_at if is_waiting else None, *frees)
+        times = (self.state.due, self._say_at if is_waiting else None)
         return min((due for due in times if due is not None), default=None)
 
     def fire(self, now: float) -> None:
         """Let time pass for the controller, and print what the job waits for."""
         if self.state.due is not None and now >= self.state.due:
             self.feed(events.Tick())
-        if self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
-            self._let_in(now)
         if now < self._say_at:
             return
         self._say_at = now + SAY_EVERY_S
