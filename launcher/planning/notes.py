@@ -139,12 +139,12 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     A file that is started once per node and mentions nodes may be right, but tasks of srun inherit our RANK.
     """
     each = case.topology.local_size or 1
-    if case.is_wrapped or not may_be_shell(case.argv):
+    if case.is_wrapped or not may_be_shell(case.command):
         return ()
-    path, text = _read_shell(case, host)
-    name = name_launcher(case.argv, text)
+    path, text = _read_shell(case.command, host)
+    name = name_launcher(case.command, text)
     may_be_right = case.topology.world_size == 1 or (
-        each == 1 and _spans_nodes("\n".join((*case.argv, text)))
+        each == 1 and _spans_nodes("\n".join((*case.command, text)))
     )
     if not name or (may_be_right and name != SRUN):
         return ()
@@ -164,20 +164,28 @@ def _spans_nodes(text: str) -> bool:
     return bool(lines) and not any(here in line for line in lines for here in ("localhost", "127.0.0.1"))
 
 
-def _read_shell(case: Case, host: Host) -> tuple[str, str]:
+def _read_shell(command: Sequence[str], host: Host) -> tuple[str, str]:
     """Return the name and the text of what a shell runs: its file, or the words behind ``-c``."""
-    if "-c" in case.argv[1:2]:
-        return f"{case.argv[0]} -c", "".join(case.argv[2:3])
-    path = next((word for word in case.argv[is_shell(case.argv[0]) :] if word[:1] not in "-+"), "")
+    words = iter(command[is_shell(command[0]) :])
+    has_text, path = False, ""
+    for word in words:
+        if word[:1] not in ("-", "+"):
+            path = word
+            break
+        has_text = has_text or (word[:1] == "-" != word[1:2] and "c" in word)
+        if word.endswith("o") and word[:2] != "--":
+            next(words, "")  # the name of an option
+    if has_text:
+        return f"{command[0]} -c", path
     return path, host.read_text(os.path.abspath(path)) or ""
 
 
 def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
     """Return a note if a shell's status is that of ``tee``, and not that of the training before it."""
-    if not may_be_shell(case.argv):
+    if not may_be_shell(case.command):
         return ()
-    path, text = _read_shell(case, host)
-    for line in () if "pipefail" in f"{case.argv}{text}" else text.splitlines():
+    path, text = _read_shell(case.command, host)
+    for line in () if "pipefail" in f"{case.command}{text}" else text.splitlines():
         head, bar, tail = line.partition("#")[0].partition("|")
         names = [name_program(word) for word in head.split()]
         if bar and tail[:1] != "|" and any(is_python(name) or name in list_names() for name in names):

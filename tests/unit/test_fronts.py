@@ -179,6 +179,7 @@ def test_a_script_that_only_the_front_can_see_is_not_missing(line: str) -> None:
             for line in ("python", "python -", "python -u -", "python /dev/stdin", "sh", "bash -s a b")
         ],
         *[(line, True) for line in ("bash -e", "bash -", "sh -x -s", "bash -o pipefail", "bash /dev/stdin")],
+        *[(line, True) for line in ("python /dev/fd/0", "python -u /proc/self/fd/0", "sh /dev/fd/0")],
         *[
             (line, False)
             for line in ("python a.py", "python -c pass", "python -m a", "python -V", "python --help")
