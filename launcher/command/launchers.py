@@ -181,6 +181,8 @@ def _read_own(launcher: Block, words: Sequence[str]) -> tuple[list[tuple[str, st
             own.append((flag[1], word[2:]))
         elif equals:
             own.append((name, value))
+        elif "scattered" in kinds and words[place : place + 1] and words[place].startswith("--"):
+            own.append((name, ""))  # a switch of what it starts
         elif place < len(words):
             own.append((name, words[place]))
             place += 2 if name in pairs else 1
