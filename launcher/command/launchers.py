@@ -117,22 +117,25 @@ def refuse_unknown(argv: Sequence[str]) -> None:
     names = list_names()
     for place in range(1, len(argv) - 1):
         before, words = argv[place - 1], argv[place:]
-        is_value = before.startswith("-") and "=" not in before
+        is_value = before.startswith("-") and "=" not in before and len(before) > 2  # not sudo's -E
         own = find_launcher(words) if name_program(words[0]) in names and not is_value else None
         if own is None or own.inner >= len(words):
             continue
         script = words[own.inner]
         if script.endswith(".py") or is_python(script) or own.names_module or (own.starts_job and own.own):
-            raise UsageError(_unknown(argv[0], own.name))
+            raise UsageError(_unknown(argv, place, own.name))
 
 
-def _unknown(front: str, name: str) -> Problem:
+def _unknown(argv: Sequence[str], place: int, name: str) -> Problem:
+    import shlex
+
+    front, before, behind = argv[0], shlex.join(argv[:place]), shlex.join(argv[place:])
     return Problem(
         "unknown-front",
         f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job",
         "command line",
-        f"let {name} start it: launcher run -- {name} ... {front} ...; or run the line as it is, once per "
-        f"process: launcher run --engine process -- {front} ...",
+        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
+        f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}",
     )
 
 

@@ -115,7 +115,14 @@ def test_a_front_without_a_command_is_the_command(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [f"myprof {RUN}", "myprof -x=1 /bin/mpirun -n 2 a", f"nice myprof --a b {RUN}"]
+    "line",
+    [
+        f"myprof {RUN}",
+        "myprof -x=1 /bin/mpirun -n 2 a",
+        f"nice myprof --a b {RUN}",
+        f"myprof -E {RUN}",
+        f"myprof -- {RUN}",
+    ],
 )
 def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
     """With both ways out."""
@@ -126,8 +133,17 @@ def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
     assert "launcher run -- " in problem.fix and "--engine process -- " in problem.fix
 
 
+def test_both_ways_out_can_be_typed() -> None:
+    """No dots in them; a program such as sudo or docker runs in front of the launcher."""
+    with pytest.raises(UsageError) as found:
+        read_request(("sudo", "-E", "torchrun", "my train.py"), Options(), ENVIRON)
+    behind, _, as_it_is = found.value.problems[0].fix.partition("; or run ")
+    assert behind == "put the launcher behind it: sudo -E launcher run -- torchrun 'my train.py'"
+    assert as_it_is.endswith(": launcher run --engine process -- sudo -E torchrun 'my train.py'")
+
+
 @pytest.mark.parametrize(
-    "line", ["python train.py torchrun x", "bash run.sh torchrun x", "./train --by torchrun x"]
+    "line", ["python train.py torchrun x", "bash run.sh torchrun x", "./train --by torchrun x.py"]
 )
 def test_a_launchers_name_as_an_argument_is_none(line: str) -> None:
     assert read_request(tuple(line.split()), Options(), ENVIRON).own is None
