@@ -107,11 +107,16 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
 def _note_behind(case: Case) -> tuple[str, ...]:
     """Return a warning if flags about the shape of the job come after a script and may be meant for us.
 
-    Ignores flags that are also given to us, and flags that occur in the script's text: the script has them.
+    Or for torchrun, which has the same. Ignores flags that are also given to us, and flags that occur in the
+    script's text: the script has them.
     """
-    if not case.forks or case.is_wrapped or not case.argv or not is_python(case.command[0]):
+    own = case.request.own
+    if own is not None and own.name == TORCHRUN:
+        starter, words = TORCHRUN, case.argv[own.inner + 1 :]
+    elif case.forks and own is None and case.argv and is_python(case.command[0]):
+        starter, words = "launcher run", case.command[read_flags(case.command)[2] :]
+    else:
         return ()
-    words = case.command[read_flags(case.command)[2] :]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     behind = [
         name
@@ -124,7 +129,7 @@ def _note_behind(case: Case) -> tuple[str, ...]:
         return ()
     come, them = ("comes", "it") if len(behind) == 1 else ("come", "them")
     said = f"{', '.join(behind)} {come} after the script, so the script receives {them}"
-    return (f"{said}. Move {them} before the script: launcher run {behind[0]} ...",)
+    return (f"{said}. Move {them} before the script: {starter} {behind[0]} ...",)
 
 
 def _about_the_job(word: str) -> str:
