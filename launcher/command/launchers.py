@@ -117,7 +117,7 @@ def refuse_unknown(argv: Sequence[str]) -> None:
     names = list_names()
     for place in range(1, len(argv) - 1):
         before, word = argv[place - 1], argv[place]
-        is_value = before.startswith("-") and "=" not in before
+        is_value = before.startswith("-") and "=" not in before and len(before) > 2  # not sudo's -E
         may_call = not is_value and (is_python(word) or name_program(word) in names)
         words = argv[place:] if may_call else ()
         own = find_launcher(words)
@@ -125,16 +125,19 @@ def refuse_unknown(argv: Sequence[str]) -> None:
             continue
         script = words[own.inner]
         if script.endswith(".py") or is_python(script) or own.names_module or (own.starts_job and own.own):
-            raise UsageError(_unknown(argv[0], own.name))
+            raise UsageError(_unknown(argv, place, own.name))
 
 
-def _unknown(front: str, name: str) -> Problem:
+def _unknown(argv: Sequence[str], place: int, name: str) -> Problem:
+    import shlex
+
+    front, before, behind = argv[0], shlex.join(argv[:place]), shlex.join(argv[place:])
     return Problem(
         "unknown-front",
         f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job",
         "command line",
-        f"let {name} start it: launcher run -- {name} ... {front} ...; or run the line as it is, once per "
-        f"process: launcher run --engine process -- {front} ...",
+        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
+        f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}",
     )
 
 
@@ -183,6 +186,8 @@ def _read_own(launcher: Block, words: Sequence[str]) -> tuple[list[tuple[str, st
             own.append((flag[1], word[2:]))
         elif equals:
             own.append((name, value))
+        elif "scattered" in kinds and words[place : place + 1] and words[place].startswith("--"):
+            own.append((name, ""))  # a switch of what it starts
         elif place < len(words):
             own.append((name, words[place]))
             place += 2 if name in pairs else 1

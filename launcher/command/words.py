@@ -12,7 +12,7 @@ SHELLS = ("sh", "bash", "dash", "ash")
 """Shells, whose ``-c STRING`` may be a single command."""
 FIRST_LINE_BYTES = 256
 """Linux reads this much of a file's first line."""
-STDIN = ("-", "/dev/stdin")
+STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 ASK = ("-V", "--version", "-h", "--help", "-VV")
 """Python's flags that print something about it, and run nothing."""
 VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"

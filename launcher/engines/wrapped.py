@@ -213,6 +213,7 @@ def count_own(command: Command, node_count: int | None) -> int | None:
 
 MORE = {
     "accelerate": _tell_accelerate,
+    "trl": _tell_accelerate,
     "deepspeed": _tell_deepspeed,
     "composer": _tell_composer,
     "horovodrun": _tell_mpirun,

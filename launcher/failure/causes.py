@@ -33,7 +33,7 @@ from launcher.failure.text import quote, say_apart
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
-from launcher.process.missing import find_program, fix_missing, fix_module
+from launcher.process.missing import WINDOWS_FIX, find_program, fix_missing, fix_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -230,7 +230,9 @@ def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, netwo
         or Cause(
             symptom.code,
             f"{symptom.meaning}{say_shm(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
-            (symptom.code == "import-error" and fix_module(line)) or symptom.fix,
+            (symptom.code == "import-error" and fix_module(line))
+            or (symptom.code == "file-missing" and "\\r'" in line and WINDOWS_FIX)
+            or symptom.fix,
             symptom.retryable,
             symptom.consequence,
         )

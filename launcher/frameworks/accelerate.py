@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 NAME = "accelerate"
 USE_CPU = "ACCELERATE_USE_CPU"
 PACKAGES = (NAME, "transformers")
+LAUNCHERS = (NAME, "trl")
+"""Commands that start Accelerate's processes, whatever can be read of their script."""
 
 
 def plan_common(case: Case) -> list[Setting]:
     """Return the setting for CPUs, for a job of theirs with several processes and without any accelerator."""
     asked = case.options.framework
-    is_theirs = asked == NAME or (not asked and any(map(case.script.imports, PACKAGES)))
+    own = case.request.own
+    is_shown = (own is not None and own.name in LAUNCHERS) or any(map(case.script.imports, PACKAGES))
+    is_theirs = asked == NAME or (not asked and is_shown)
     if (
         not is_theirs
         or case.topology.world_size == 1

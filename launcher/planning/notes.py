@@ -107,11 +107,16 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
 def _note_behind(case: Case) -> tuple[str, ...]:
     """Return a warning if flags about the shape of the job come after a script and may be meant for us.
 
-    Ignores flags that are also given to us, and flags that occur in the script's text: the script has them.
+    Or for torchrun, which has the same. Ignores flags that are also given to us, and flags that occur in the
+    script's text: the script has them.
     """
-    if not case.forks or case.is_wrapped or not case.argv or not is_python(case.command[0]):
+    own = case.request.own
+    if own is not None and own.name == TORCHRUN:
+        starter, words = TORCHRUN, case.argv[own.inner + 1 :]
+    elif case.forks and own is None and case.argv and is_python(case.command[0]):
+        starter, words = "launcher run", case.command[read_flags(case.command)[2] :]
+    else:
         return ()
-    words = case.command[read_flags(case.command)[2] :]
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     behind = [
         name
@@ -124,7 +129,7 @@ def _note_behind(case: Case) -> tuple[str, ...]:
         return ()
     come, them = ("comes", "it") if len(behind) == 1 else ("come", "them")
     said = f"{', '.join(behind)} {come} after the script, so the script receives {them}"
-    return (f"{said}. Move {them} before the script: launcher run {behind[0]} ...",)
+    return (f"{said}. Move {them} before the script: {starter} {behind[0]} ...",)
 
 
 def _about_the_job(word: str) -> str:
@@ -139,12 +144,12 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     A file that is started once per node and mentions nodes may be right, but tasks of srun inherit our RANK.
     """
     each = case.topology.local_size or 1
-    if case.is_wrapped or not may_be_shell(case.argv):
+    if case.is_wrapped or not may_be_shell(case.command):
         return ()
-    path, text = _read_shell(case, host)
-    name = name_launcher(case.argv, text)
+    path, text = _read_shell(case.command, host)
+    name = name_launcher(case.command, text)
     may_be_right = case.topology.world_size == 1 or (
-        each == 1 and _spans_nodes("\n".join((*case.argv, text)))
+        each == 1 and _spans_nodes("\n".join((*case.command, text)))
     )
     if not name or (may_be_right and name != SRUN):
         return ()
@@ -164,20 +169,28 @@ def _spans_nodes(text: str) -> bool:
     return bool(lines) and not any(here in line for line in lines for here in ("localhost", "127.0.0.1"))
 
 
-def _read_shell(case: Case, host: Host) -> tuple[str, str]:
+def _read_shell(command: Sequence[str], host: Host) -> tuple[str, str]:
     """Return the name and the text of what a shell runs: its file, or the words behind ``-c``."""
-    if "-c" in case.argv[1:2]:
-        return f"{case.argv[0]} -c", "".join(case.argv[2:3])
-    path = next((word for word in case.argv[is_shell(case.argv[0]) :] if word[:1] not in "-+"), "")
+    words = iter(command[is_shell(command[0]) :])
+    has_text, path = False, ""
+    for word in words:
+        if word[:1] not in ("-", "+"):
+            path = word
+            break
+        has_text = has_text or (word[:1] == "-" != word[1:2] and "c" in word)
+        if word.endswith("o") and word[:2] != "--":
+            next(words, "")  # the name of an option
+    if has_text:
+        return f"{command[0]} -c", path
     return path, host.read_text(os.path.abspath(path)) or ""
 
 
 def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
     """Return a note if a shell's status is that of ``tee``, and not that of the training before it."""
-    if not may_be_shell(case.argv):
+    if not may_be_shell(case.command):
         return ()
-    path, text = _read_shell(case, host)
-    for line in () if "pipefail" in f"{case.argv}{text}" else text.splitlines():
+    path, text = _read_shell(case.command, host)
+    for line in () if "pipefail" in f"{case.command}{text}" else text.splitlines():
         head, bar, tail = line.partition("#")[0].partition("|")
         names = [name_program(word) for word in head.split()]
         if bar and tail[:1] != "|" and any(is_python(name) or name in list_names() for name in names):

@@ -52,11 +52,15 @@ def _read_lines(lines: Sequence[str]) -> Iterator[str]:
             yield found[1].removesuffix(":")
 
 
+WINDOWS_FIX = "the script has Windows line ends: sed -i 's/\\r$//' SCRIPT"
+"""Fix for a name that ends with a carriage return."""
+
+
 def fix_missing(name: str) -> str:
     """Return how to provide a program that was not found; empty if unknown."""
     base = name.rpartition("/")[2]
     if base.endswith(("\r", "\\r")):
-        return "the script has Windows line ends: sed -i 's/\\r$//' SCRIPT"
+        return WINDOWS_FIX
     if base.endswith((".sh", ".py")):
         return "check the name and the working directory, and that the node has the code"
     known = _read_table()

@@ -64,7 +64,7 @@ def run_rehearsal(
     """
     platform, chosen = find_platform(like, processes, scope)
     base = base_environ(os.environ)
-    if chosen == "process" and not bare:
+    if not bare:
         base.setdefault("LAUNCHER_STAY", "1")  # for one report of the whole job
     mpirun = find_mpirun(base) if platform.uses == "mpirun" else None
     argv = tuple(command if bare else with_launcher(command))

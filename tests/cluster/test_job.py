@@ -106,6 +106,15 @@ def test_nodes_that_share_a_screen_give_one_verdict(
     assert capfd.readouterr().err.count("rank 3 of 4 failed first: it exited with status 4") == 1
 
 
+def test_a_rehearsal_of_nodes_with_one_process_has_a_report(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure ML names the rank of a node's only process, so its launcher would become the command."""
+    monkeypatch.chdir(tmp_path)
+    assert run_rehearsal("azureml-pytorch", 2, 1, ["sh", "-c", "exit $((RANK * 4))"], loopback=True) == 4
+    assert capfd.readouterr().err.count("rank 1 of 2 failed first: it exited with status 4") == 1
+
+
 @KINDS
 def test_missing_command_is_127(loopback: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a shell."""

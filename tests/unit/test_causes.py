@@ -118,6 +118,19 @@ def test_a_variable_that_no_shell_has_replaced_is_named(message: str) -> None:
     assert "--expand-args" in cause.fix and cause.retryable is False
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"python: can't open file '/job/train.py\r': [Errno 2] No such file or directory",
+        r"run.sh: line 2: cd: $'/data\r': No such file or directory",
+        r"FileNotFoundError: [Errno 2] No such file or directory: 'data.txt\r'",
+    ],
+)
+def test_a_name_with_a_carriage_return_comes_from_a_script_with_windows_line_ends(line: str) -> None:
+    (cause, *_) = find_causes(death(1, f"{line}\n"), UNKNOWN, EMPTY_HOST)
+    assert "Windows line ends: sed -i 's/\\r$//' SCRIPT" in cause.fix and cause.retryable is False
+
+
 def test_a_program_that_a_python_was_to_start_is_one_and_a_file_is_none() -> None:
     """The same exception, from subprocess and from open()."""
     done = subprocess.run(

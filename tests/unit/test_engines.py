@@ -586,9 +586,27 @@ def test_programs_with_a_torchrun_inside_are_told_of_the_job(
     assert job.engine == {"lmf": "llamafactory", "llamafactory-cli": "llamafactory"}.get(words[0], words[0])
 
 
+@pytest.mark.parametrize("rest", ["--model_name_or_path a", "--accelerate_config zero3 --bf16"])
+def test_trl_hands_accelerates_flags_on(rest: str) -> None:
+    """Its command line takes them; without them it starts ``accelerate launch`` in each process."""
+    argv, _ = told(plan("trl", "sft", *rest.split(), machine={"gpus": 4}, **NODES))
+    nodes = ["--num_machines=2", "--machine_rank=1", "--main_process_ip=10.0.0.4"]
+    assert argv[:5] == ("trl", "sft", *nodes) and "--num_processes=8" in argv
+    assert argv[-len(rest.split()) :] == tuple(rest.split())
+
+
+@pytest.mark.parametrize("line", ["accelerate launch unread.py", "trl sft --config a.yaml"])
+def test_accelerate_is_told_to_use_cpus_whatever_its_script_shows(line: str) -> None:
+    """Without an accelerator its processes join a group that they do not use: each trains alone."""
+    job = plan(*line.split(), machine={"gpus": 0}, nproc_per_node="2")
+    assert told(job)[1]["ACCELERATE_USE_CPU"] == "true"
+    assert "ACCELERATE_USE_CPU" not in told(plan(*line.split(), machine={"gpus": 2}))[1]
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        "trl chat --model a",
         "axolotl preprocess a.yml",
         "axolotl train a.yml --launcher python",
         "llamafactory-cli export a.yaml",

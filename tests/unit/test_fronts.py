@@ -137,6 +137,7 @@ def test_a_front_without_a_command_is_the_command(line: str) -> None:
     [
         *(f"myprof {RUN}", "myprof -x=1 /bin/mpirun -n 2 a", f"nice myprof --a b {RUN}"),
         *("myprof python -m torch.distributed.run x.py", "myprof python3 -u /bin/torchrun x.py"),
+        *(f"myprof -E {RUN}", f"myprof -- {RUN}"),
     ],
 )
 def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
@@ -148,8 +149,17 @@ def test_a_launcher_behind_an_unknown_program_is_refused(line: str) -> None:
     assert "launcher run -- " in problem.fix and "--engine process -- " in problem.fix
 
 
+def test_both_ways_out_can_be_typed() -> None:
+    """No dots in them; a program such as sudo or docker runs in front of the launcher."""
+    with pytest.raises(UsageError) as found:
+        read_request(("sudo", "-E", "torchrun", "my train.py"), Options(), ENVIRON)
+    behind, _, as_it_is = found.value.problems[0].fix.partition("; or run ")
+    assert behind == "put the launcher behind it: sudo -E launcher run -- torchrun 'my train.py'"
+    assert as_it_is.endswith(": launcher run --engine process -- sudo -E torchrun 'my train.py'")
+
+
 @pytest.mark.parametrize(
-    "line", ["python train.py torchrun x", "bash run.sh torchrun x", "./train --by torchrun x"]
+    "line", ["python train.py torchrun x", "bash run.sh torchrun x", "./train --by torchrun x.py"]
 )
 def test_a_launchers_name_as_an_argument_is_none(line: str) -> None:
     assert read_request(tuple(line.split()), Options(), ENVIRON).own is None
@@ -214,6 +224,7 @@ def test_a_script_that_only_the_front_can_see_is_not_missing(line: str) -> None:
             for line in ("python", "python -", "python -u -", "python /dev/stdin", "sh", "bash -s a b")
         ],
         *[(line, True) for line in ("bash -e", "bash -", "sh -x -s", "bash -o pipefail", "bash /dev/stdin")],
+        *[(line, True) for line in ("python /dev/fd/0", "python -u /proc/self/fd/0", "sh /dev/fd/0")],
         *[
             (line, False)
             for line in ("python a.py", "python -c pass", "python -m a", "python -V", "python --help")

@@ -460,6 +460,14 @@ def test_every_beginning_that_torchrun_takes_means_the_same_flag_here() -> None:
         (("python", "SCRIPT", "nnodes", "-nnodes"), {}, ""),
         (("./train", "--nnodes", "2"), {}, ""),
         (("python", "-m", "torch.distributed.run", "--nnodes", "1", "SCRIPT", "--nnodes", "2"), {}, ""),
+        (
+            ("nice", "torchrun", "SCRIPT", "--nproc_per_node=8"),
+            {},
+            "--nproc_per_node comes after the script, so the script receives it. Move it before the script: "
+            "torchrun --nproc_per_node ...",
+        ),
+        (("torchrun", "TAKES", "--nnodes", "2"), {}, ""),
+        (("accelerate", "launch", "SCRIPT", "--nnodes", "2"), {}, ""),  # it has no such flag
     ],
 )
 def test_a_flag_behind_the_command_gets_a_hint(

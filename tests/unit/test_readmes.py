@@ -50,6 +50,11 @@ LINES: dict[str, tuple[str, str, str]] = {
     "accelerate launch --config_file multi_gpu.yaml sft.py": (
         *("accelerate 2", "accelerate 4", "accelerate 2"),
     ),
+    "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name stanfordnlp/imdb": (
+        *("trl 2", "trl 4", "trl 2"),
+    ),
+    "trl dpo --bf16 --num_processes 8 --config dpo.yaml": ("trl 8", "trl 8", "trl 8"),
+    "trl env": ("process 2", "process 4", "process 2"),
     "bash run_ds.sh": (f"process 2 {AGAIN}", f"process 4 {AGAIN}", f"process 2 {EACH}"),
     "fabric run --accelerator=cpu --devices 2 fit.py": ("fabric 2", "fabric 4", "fabric 4"),
     "bash gpt3.sh a b c d e": (f"process 2 {AGAIN}", f"process 4 {AGAIN}", f"process 2 {EACH}"),

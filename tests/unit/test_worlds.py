@@ -375,7 +375,16 @@ def test_a_shell_that_names_a_launcher_is_warned_about(tmp_path: Path) -> None:
         tmp_path, "#!/bin/bash\n# torchrun\nexport A=1\ntorchrun --nproc-per-node 2 x.py\n", "run.sh"
     )
     Path(path).chmod(0o755)
-    for command in ((path,), ("bash", "-e", path), ("bash", "-c", "A=1 /opt/bin/deepspeed x.py")):
+    text = "A=1 /opt/bin/deepspeed x.py"
+    for command in (
+        (path,),
+        ("bash", "-e", "-o", "pipefail", path),
+        ("bash", "-c", text),
+        ("bash", "-lc", text),
+        ("env", "NGPU=2", path),
+        ("timeout", "1h", "nice", "bash", path),
+        ("nice", "bash", "-o", "pipefail", "-c", text),
+    ):
         (warning,) = plan(*command).warnings
         assert "which may start all processes of a node, and is started 2 times on this node" in warning
         assert not plan(*command, nproc_per_node="1").warnings
@@ -386,6 +395,7 @@ def test_a_shell_that_names_a_launcher_is_warned_about(tmp_path: Path) -> None:
         "nproc_per_node": "1",
     }
     assert "is started once on each node" in plan(path, **nodes).warnings[0]
+    assert plan("nice", "bash", "-lc", text).warnings[0].startswith("bash -c names deepspeed, ")
     write(tmp_path, "torchrun --master-addr $MASTER_ADDR x.py\n", "run.sh")
     assert not plan("bash", path, **nodes).warnings
     assert not plan("bash", "-c", "echo torchruns && python x.py").warnings
@@ -427,6 +437,7 @@ def test_a_shell_that_only_starts_python_is_left_out(
 )
 def test_a_pipeline_that_loses_a_status_is_noted(tmp_path: Path, text: str, is_noted: bool) -> None:
     """Its status is that of ``tee``."""
-    for command in (("bash", "-c", text), ("bash", write(tmp_path, text, "run.sh"))):
+    path = write(tmp_path, text, "run.sh")
+    for command in (("bash", "-c", text), ("bash", path), ("bash", "-lc", text), ("nice", "sh", "-e", path)):
         notes = plan(*command, nproc_per_node="1").notes
         assert any("`set -o pipefail` before it" in note for note in notes) is is_noted
