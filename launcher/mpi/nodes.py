@@ -333,6 +333,10 @@ class Nodes:
                 self._find_twin(node, message.taken)
             case Cleared() if self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
                 node.is_ready, node.reason = True, ""
+                left_s = node.free_at - time.monotonic()
+                if left_s > 0:
+                    what = "ranks of the launcher that it replaces may still run"
+                    self.say(f"{node.name_in_full}: {what}, {left_s:.0f} s at most", "waiting")
                 if self.state.nodes[index] is None:
                     self.feed(events.Joined(index, node.session, host=node.host, free_at=node.free_at))
                 else:
