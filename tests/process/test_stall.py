@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -76,7 +77,8 @@ class Job:
         """End all processes."""
         pids = [process.pid for process in self.processes]
         for pid in [*pids, *find_descendants(pids)]:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a child that has just ended
+                os.kill(pid, signal.SIGKILL)
         for process in self.processes:
             process.wait()
             assert process.stdout is not None
