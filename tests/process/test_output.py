@@ -151,7 +151,7 @@ def test_a_gibibyte_of_output_needs_little_memory() -> None:
             if total % 7 == 0:
                 peak = max(peak, resident_kib(process.pid))
     assert process.returncode == 0
-    # On a busy machine half a line that waits too long for its end is shown, and continued on a line of its own
+    # On a busy machine half a line that waits too long for its end is shown, and goes on in a line of its own
     parted, rest = divmod(total - 2 * (count // 2) * 4096 * (80 + len("[rank 0] ")), len("\n[rank 0] "))
     assert 0 <= parted < 100 and not rest
     assert 0 < peak < 25 * 1024
