@@ -9,6 +9,8 @@ from launcher.cluster.outcome import read_verdict
 from launcher.core.budget import LINES_MAX, LINES_OF_NODE
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
+from launcher.job import events
+from launcher.job.state import Phase
 from launcher.recovery.policy import describe_attempt
 
 TYPE_CHECKING = False
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from launcher.cluster.messages import Over
     from launcher.cluster.settings import Shape
     from launcher.core.budget import Quota
+    from launcher.job.state import State
     from launcher.recovery.policy import Decision
     from launcher.recovery.recovery import Recovery
 
@@ -123,6 +126,12 @@ class Attempts:
     def holds(self) -> bool:
         """Whether lines are held back."""
         return self._held is not None
+
+
+def rescue(state: State, event: events.JobEvent, error: Exception) -> events.Unable | None:
+    """Return the event that the next attempt cannot be prepared: the nodes would wait for it for ever."""
+    is_between = state.phase is Phase.BETWEEN and not isinstance(event, events.Unable)
+    return events.Unable(0, describe_error(error)) if is_between else None
 
 
 def describe_error(error: Exception) -> str:

@@ -8,7 +8,6 @@ silence of nodes are its events, and its commands become messages.
 from __future__ import annotations
 
 import time
-from collections import deque
 
 from launcher.channel.acceptor import Acceptor
 from launcher.channel.connection import CLOSED
@@ -16,7 +15,7 @@ from launcher.channel.keys import at_port
 from launcher.cluster import messages
 from launcher.cluster.admission import Admission
 from launcher.cluster.agreed import pack_hosts
-from launcher.cluster.attempts import Attempts, describe_error
+from launcher.cluster.attempts import Attempts, describe_error, rescue
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import Member, Members
@@ -31,6 +30,7 @@ from launcher.core.wire import pack, unpack
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
 from launcher.job import between, commands, controller, events
+from launcher.job.feed import Feed
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
 from launcher.job.state import Job, Phase
@@ -145,8 +145,7 @@ class Coordinator:
         self._attempts = Attempts(shape, recovery, quota)
         self._admission = Admission(members, self.feed, acceptor.turned_away, self._attempts.say)
         self.may_leave = False
-        self._queue: deque[events.JobEvent] = deque()
-        self._is_busy = False
+        self._feed = Feed(self._take, lambda event, error: rescue(self.state, event, error))
         self._silence = Silence()
         self._sent: dict[type, tuple[object, object]] = {}
         """The latest command of each type that went to all nodes, and its message."""
@@ -179,22 +178,7 @@ class Coordinator:
 
     def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event, and do what it decides."""
-        self._queue.append(event)
-        if self._is_busy:
-            return
-        self._is_busy, failed = True, None
-        while self._queue:
-            one = self._queue.popleft()
-            try:
-                self._take(one)
-            except Exception as error:
-                failed = failed or error
-                if self.state.phase is Phase.BETWEEN and not isinstance(one, events.Unable):
-                    # the nodes would wait for the next attempt for ever
-                    self._queue.append(events.Unable(0, describe_error(error)))
-        self._is_busy = False
-        if failed is not None:
-            raise failed
+        self._feed(event)
 
     def _take(self, event: events.JobEvent) -> None:
         self.members.state, found = controller.step(self.state, event, time.monotonic())
@@ -209,10 +193,10 @@ class Coordinator:
             agreed = {**self._agree(number), **self._describe_nodes(command.order)}
         except (OSError, LauncherError) as error:
             why = f"node 0 finds no port for attempt {number}: {printable(str(error))}"
-            self._queue.append(events.Unable(0, why))
+            self.feed(events.Unable(0, why))
             return
         except Exception as error:
-            self._queue.append(events.Unable(0, describe_error(error)))
+            self.feed(events.Unable(0, describe_error(error)))
             raise
         self._begin_evidence(number)
         self._send_all(command, messages.Start(agreed, number))
@@ -322,7 +306,7 @@ class Coordinator:
             connection.send_encoded(encoded)
         if not connection.is_open:  # it has left already, and will call again
             member.connection = None
-            self._queue.append(events.Lost(index, now, why="broken"))
+            self.feed(events.Lost(index, now, why="broken"))
 
     def _send_away(self, command: commands.Busy) -> None:
         self._admission.send_away(command.session)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 from launcher.agent.agent import NodePlace, find_programs
@@ -29,6 +28,7 @@ from launcher.core.signal import signal
 from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
 from launcher.job import commands, events, node
+from launcher.job.feed import Feed
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
 from launcher.job.state import Job
@@ -107,8 +107,7 @@ class ClusterNode(Coordination):
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
-        self._queue: deque[object] = deque()
-        self._is_busy = False
+        self._feed = Feed(self._take)
         self._clear()
         self._told: Mapping[str, object] = {}
         self._again: messages.Again | None = None
@@ -145,18 +144,13 @@ class ClusterNode(Coordination):
 
     def feed(self, event: object) -> None:
         """Handle an event of this node, and do what follows."""
-        self._queue.append(event)
-        if self._is_busy:
-            return
-        self._is_busy = True
-        try:
-            while self._queue:
-                self.state, found = node.step(self.state, self._queue.popleft(), time.monotonic())
-                for command in found:
-                    self._do(command)
-        finally:
-            self._is_busy = False
-        self._note_loss()
+        if self._feed(event):
+            self._note_loss()
+
+    def _take(self, event: object) -> None:
+        self.state, found = node.step(self.state, event, time.monotonic())
+        for command in found:
+            self._do(command)
 
     @property
     def due(self) -> float | None:

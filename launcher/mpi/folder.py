@@ -7,6 +7,7 @@ import os
 import socket
 
 from launcher.core import files
+from launcher.core.errors import Problem
 from launcher.core.redact import quote
 from launcher.core.wire import Garbled
 
@@ -105,3 +106,9 @@ def is_dead(path: str) -> bool:
 def remove_folder(path: str) -> None:
     """Remove the folder of a socket, with the socket and what killed ranks have left there."""
     files.remove_tree(os.path.dirname(path))
+
+
+def no_folder(what: str) -> Problem:
+    """Return the problem that the files of a job have no place; ``what`` it means."""
+    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
+    return Problem("no-folder", what, "this node", fix)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 
+from launcher.cluster.attempts import rescue
 from launcher.core.budget import Quota
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, NotReady, Problem
 from launcher.core.frozen import frozen, replace
@@ -18,10 +18,12 @@ from launcher.core.model import Restarts
 from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.job import between, commands, controller, events
+from launcher.job.feed import Feed
 from launcher.job.refusals import other_versions
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.state import Job, Phase
 from launcher.machine.ports import find_free_port
+from launcher.mpi.folder import no_folder
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
 from launcher.remote.hub import NOT_YET, Hub
@@ -172,8 +174,8 @@ class Nodes:
         self._shape, self._gate, self._loop, self._helpers = shape, gate, loop, helpers
         self._variables, self._moves_port = served.variables, served.moves_port
         self._on_message, self._act = on_message, act
-        self._queue: deque[events.JobEvent] = deque()
-        self._is_busy = self._is_closing = False
+        self._feed = Feed(self._take, lambda event, error: rescue(self.state, event, error))
+        self._is_closing = False
         self._say_at = time.monotonic() + SAY_EVERY_S
         self._ranks = LocalRanks(loop, lambda message: self._hear(0, message))
         self._hub = Hub(gate, loop, say, self._join, self._lose, self._hear, FROM_NODE)
@@ -212,17 +214,12 @@ class Nodes:
 
     def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event, and do what it decides."""
-        self._queue.append(event)
-        if self._is_busy:
-            return
-        self._is_busy = True
-        try:
-            while self._queue:
-                self.state, found = controller.step(self.state, self._queue.popleft(), time.monotonic())
-                for command in found:
-                    self._do(command)
-        finally:
-            self._is_busy = False
+        self._feed(event)
+
+    def _take(self, event: events.JobEvent) -> None:
+        self.state, found = controller.step(self.state, event, time.monotonic())
+        for command in found:
+            self._do(command)
 
     def _do(self, command: commands.Command) -> None:
         match command:
@@ -255,7 +252,7 @@ class Nodes:
         own.is_here, own.name = True, os.uname().nodename
         self._prepare(own)
         if not own.is_ready:
-            raise NotReady(_no_folder(own.reason))
+            raise NotReady(no_folder(f"this node cannot have ranks: {own.reason}"))
         self.feed(events.Tick())
         while told() is None and self.state.phase is Phase.GATHERING:
             self._loop.turn()
@@ -409,11 +406,6 @@ class Nodes:
         self._ranks.close()
         self._hub.close()
         self.say.say_dropped()
-
-
-def _no_folder(why: str) -> Problem:
-    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
-    return Problem("no-folder", f"this node cannot have ranks: {why}", "this node", fix)
 
 
 def same_node(one: str, other: str, name: str) -> Problem:

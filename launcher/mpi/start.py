@@ -23,7 +23,7 @@ from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
-from launcher.mpi.folder import FOLDERS
+from launcher.mpi.folder import FOLDERS, no_folder
 from launcher.mpi.head import Head, find_stdin
 from launcher.mpi.nodes import ServedJob, same_node
 from launcher.mpi.protocol import Briefing
@@ -135,13 +135,7 @@ def make_folder() -> str:
     try:
         return make_private_folder(FOLDERS)
     except OSError as error:
-        raise NotReady(_no_folder(error)) from error
-
-
-def _no_folder(error: OSError) -> Problem:
-    what = f"no folder for the files of the job: {error.strerror}"
-    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
-    return Problem("no-folder", what, "this node", fix)
+        raise NotReady(no_folder(f"no folder for the files of the job: {error.strerror}")) from error
 
 
 def read_key(fleet: Fleet, environ: Mapping[str, str]) -> bytes:
@@ -261,4 +255,4 @@ def write_files(agent: Starter, folder: str) -> None:
         for word, text in agent.files:
             create_file(text, word.replace(FOLDER, folder), 0o600)
     except OSError as error:  # a full disk
-        raise NotReady(_no_folder(error)) from error
+        raise NotReady(no_folder(f"no folder for the files of the job: {error.strerror}")) from error

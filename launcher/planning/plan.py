@@ -14,6 +14,7 @@ from launcher.core.environ import leave_out_services, shorten
 from launcher.core.errors import LauncherError, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
+    TORCHRUN,
     Allocation,
     Fact,
     Mode,
@@ -27,7 +28,6 @@ from launcher.core.model import (
     Topology,
 )
 from launcher.core.mpi import STARTED_BY_MPI
-from launcher.engines import WITH_WORKERS
 from launcher.frameworks import table, torch
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 _OF_RANK = {"contradiction", "launcher-per-process"}
 """Codes of problems that flags of another job have inside of a rank."""
+
+WITH_WORKERS = (TORCHRUN, "accelerate", "axolotl", "deepspeed", "llamafactory", "swift", "trl")
+"""Engines whose processes we can identify: each has its own RANK in its environment."""
 
 
 def plan_job(

@@ -148,6 +148,24 @@ def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played
     assert "node 1 (b) is back" in played.said
 
 
+def test_a_fault_of_ours_between_two_attempts_ends_the_job(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes would wait for the next attempt for ever."""
+
+    def fail(attempt: int) -> None:
+        raise ValueError("a fault")
+
+    played.start()
+    monkeypatch.setattr(played.nodes, "_renew", fail)
+    played.nodes._lose(1, "closed", True)
+    with pytest.raises(ValueError, match="a fault"):
+        played.end_attempt()
+    assert played.phase == "over"
+    over = played.nodes.state.over
+    assert over is not None and over.decision is not None and "a fault" in over.decision.why
+
+
 LATER = NodeHere("b", __version__, session="later")
 MOVED = NodeHere("c", __version__, session="later")
 CUT_OFF_S = LOST_S + BEAT_S
