@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.conftest import MakeFleet, StartSshd
 from tests.cluster.fleets import ALLREDUCE
 from tests.mpis import FAMILIES
+from tests.process.looking import wait_for
 
 pytestmark = [pytest.mark.root]
 
@@ -348,7 +349,8 @@ def test_sigterm_while_a_node_is_missing(told: int, status: int, fleet: MakeFlee
     errors = [tmp_path / "head", tmp_path / "other"]
     for node, path in zip(two.cluster.nodes, errors, strict=True):
         two.start(node, "--", "true", environ={"LAUNCHER_HOSTS": "node0,node1,10.77.0.99"}, errors=path)
-    time.sleep(3)  # there is nothing that a node says once it has joined
+    has_joined = lambda: "waiting for 1 of 3 nodes" in errors[0].read_text()  # noqa: E731
+    wait_for(has_joined, "the second node has joined, says the head", 40)
     two.cluster.kill(two.launchers[told].pid, signal.SIGTERM)
     head, other = two.wait(30)
     assert (head.status, other.status) == (status, status), head.err + other.err
