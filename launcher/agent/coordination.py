@@ -1,7 +1,7 @@
-"""Coordination of an agent with the rest of its job; the base class is that of a single node.
+"""Coordination of an agent with the rest of its job: what the agent asks and reports, and to no effect here.
 
-Subclasses exist for the launchers of several nodes (`launcher.cluster.node`), and for the head, the ranks
-and the serving nodes of a job that mpirun starts (`launcher.mpi`).
+Each kind of job has its own: one node (`launcher.agent.lone`), several nodes (`launcher.cluster.node`), and
+the head, the ranks and the serving nodes of a job that mpirun starts (`launcher.mpi`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
-    from launcher.agent.agent import Agent
     from launcher.agent.forwarder import Target
+    from launcher.agent.runtime import Runtime
     from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
@@ -58,15 +58,14 @@ class Outcome:
 
 
 class Coordination:
-    """Coordination of one node, or of a launcher that knows no other launcher.
+    """Coordination with a job of which nothing is known.
 
     Attributes:
-        agent: The agent; set by `attach`.
+        runtime: Values and tools of the launcher; set by `attach`.
         shares_terminal: Whether a single process may have the terminal for itself.
         lends_terminal: Whether one of the processes may read from the terminal.
         has_work: Whether processes are to be started here; known after `gather`.
         has_others: Whether processes of the job run elsewhere too.
-        decides_alone: Whether this launcher decides by itself about restarts, see `Restarter.restart_alone`.
         speaks: Whether the agent reports the signals that it forwards and the place of its logs.
         guards: Whether a watchdog ends the processes if the agent is killed.
         awaits_deadline: Whether processes get the path of the deadline file even if this node has no
@@ -76,27 +75,26 @@ class Coordination:
             another node may take over; None if no other node may.
     """
 
-    agent: Agent
+    runtime: Runtime
     shares_terminal = True
     lends_terminal = True
     has_work = True
     has_others = False
-    decides_alone = True
     speaks = True
     guards = True
     awaits_deadline = False
     questions: Questions | None = None
     lease_until: float | None = None
 
-    def attach(self, agent: Agent) -> Target | None:
-        """Attach to an agent; return the target of signals, None for the processes of this node."""
-        self.agent = agent
+    def attach(self, runtime: Runtime) -> Target | None:
+        """Take the values and tools; return the target of signals, None for the processes of this node."""
+        self.runtime = runtime
         return None
 
     @property
     def run(self) -> str:
         """Name of this run, the same on all nodes; empty until node 0 has told it."""
-        return self.agent.run_id
+        return self.runtime.run_id
 
     @property
     def node_mark(self) -> str:
@@ -109,7 +107,7 @@ class Coordination:
         Raises:
             LauncherError: The nodes do not come together.
         """
-        self.has_work = self.agent.forwarder.told is None
+        self.has_work = self.runtime.forwarder.told is None
 
     def begin(self) -> None:
         """Prepare for the start of an attempt's processes."""
@@ -148,9 +146,9 @@ class Coordination:
         """
         return False
 
-    def take_evidence(self, answers: Sequence[StackAnswer]) -> None:
-        """Take what the processes of this node did before they are stopped."""
-        self.agent.evidence.join(answers)
+    def takes_evidence(self, answers: Sequence[StackAnswer]) -> bool:
+        """Take what the processes of this node did before they are stopped; return whether it was taken."""
+        return False
 
     def on_refused(self, error: LauncherError) -> None:
         """Note that the processes of this node cannot be started."""
@@ -172,16 +170,18 @@ class Coordination:
 
     def restarts(self) -> bool:
         """Whether another attempt follows the one that has ended; returns when it is time to start it."""
-        return self.agent.restarter.restart_alone()
+        return False
 
-    def finish(self) -> int:
-        """Report how the job ended, when all processes of this node have; return its status."""
-        restarter = self.agent.restarter
-        return restarter.report(restarter.find_outcome())
+    def finish(self, report: Callable[[], int]) -> int:
+        """Report how the job ended, when all processes of this node have; return its status.
 
-    def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Show the verdict, and write the failure record."""
-        self.agent.restarter.publish(verdict, shown=shown)
+        ``report``: reports how the last attempt of this node ended, and returns its status.
+        """
+        return report()
+
+    def takes_verdict(self, verdict: Verdict) -> bool:
+        """Take the verdict on an attempt of this node; return whether it is not to be published here."""
+        return False
 
     def clean_up(self) -> None:
         """Remove the private files; the watchdog calls this too if the launcher was killed."""

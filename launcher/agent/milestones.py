@@ -1,6 +1,6 @@
 """Milestones of a job on one node: events that print no line, beside the launcher's own lines.
 
-An observer: it reads the state of the agent, and changes nothing. The loop asks it at each turn whether
+An observer: it reads what has happened, and changes nothing. The loop asks it at each turn whether
 something has happened, which costs a few comparisons; without ``--events`` and OpenTelemetry it is not
 loaded.
 """
@@ -20,9 +20,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.coordination import Coordination
+    from launcher.agent.runtime import Runtime
     from launcher.events.traces import Traces
     from launcher.process.spawn import Child, Process
+    from launcher.recovery.progress import ProgressGate
 
 TRACE_AFTER_S = 0.2
 """Seconds until the process of the traces starts: until then the processes of the job need the CPU."""
@@ -34,46 +36,61 @@ BY = ("output", "connection", "progress")
 
 
 class Milestones:
-    """The events of one agent, and where they go."""
+    """The events of one node, and where they go."""
 
-    def __init__(self, agent: Agent) -> None:
-        """Open the destinations, and tell that the launcher has started."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        coordination: Coordination,
+        find_connected: Callable[[], float | None],
+        progress: ProgressGate | None,
+    ) -> None:
+        """Open the destinations, and record that the launcher has started.
+
+        Args:
+            runtime: Values and tools of the launcher.
+            coordination: The rest of the job.
+            find_connected: Returns when all processes were seen connected, monotonic seconds.
+            progress: Watches for progress; None if it is not watched.
+        """
         from launcher.core.environ import find_job_id
         from launcher.machine.host import Host
 
-        self._agent, self._job = agent, find_job_id(agent.environ)
+        self._runtime, self._coordination = runtime, coordination
+        self._find_connected, self._progress = find_connected, progress
+        self._job = find_job_id(runtime.environ)
         self._file: Feed | None = None
         self._traces: Traces | None = None
-        self._has_traces = agent.watch.traces and agent.coordination.speaks
+        self._has_traces = runtime.watch.traces and coordination.speaks
         self._runs = False
         self._told: tuple[float | None, ...] = (None,) * len(BY)
         self._has_told_stop = self._is_innocent = False
         self._run = ""
         self._path = ""
-        if agent.watch.events is not None:
-            self._path = name_file(agent.watch.events, agent.place.node_rank)
+        if runtime.watch.events is not None:
+            self._path = name_file(runtime.watch.events, runtime.place.node_rank)
             self._open_file(self._path)
         if self._has_traces:
             from launcher.events.traces import Traces
 
             self._traces = Traces(
-                agent.environ, agent.run_id, agent.loop, agent.group.helpers, self._complain
+                runtime.environ, runtime.run_id, runtime.loop, runtime.group.helpers, self._complain
             )
-        agent.output.listener = self.take
+        runtime.output.listener = self.take
         self._note_moment(
-            "the launcher has started", "start", agent.began_s, seconds=agent.began_s - LOADED_S,
-            host=Host().hostname(), pid=_pid(), version=__version__, world_size=agent.place.world_size,
+            "the launcher has started", "start", runtime.began_s, seconds=runtime.began_s - LOADED_S,
+            host=Host().hostname(), pid=_pid(), version=__version__, world_size=runtime.place.world_size,
         )  # fmt: skip
 
     def _open_file(self, path: str) -> None:
         """Start the process that writes the file."""
-        agent, gone = self._agent, f"{path}: no more events: what writes them was killed; the job goes on"
+        runtime, gone = self._runtime, f"{path}: no more events: what writes them was killed; the job goes on"
         try:
             self._file = Feed(
                 lambda fd: append_events(fd, path),
                 path,
-                agent.loop,
-                agent.group.helpers,
+                runtime.loop,
+                runtime.group.helpers,
                 self._complain,
                 gone,
                 name=WRITER_NAME,
@@ -85,7 +102,7 @@ class Milestones:
 
     def take(self, event: str, text: str, fields: Mapping[str, object]) -> None:
         """Take an event of now: a line of the launcher's own, or one that prints none."""
-        output = self._agent.output
+        output = self._runtime.output
         listener, output.listener = output.listener, None  # a fault is printed, and must not come back here
         if self._guard(lambda: self._write(event, text, fields, time.time())):
             output.listener = listener
@@ -98,13 +115,13 @@ class Milestones:
         self._write(event, text, fields, time.time() - (time.monotonic() - moment_s))
 
     def _write(self, event: str, text: str, fields: Mapping[str, object], now_s: float) -> None:
-        agent = self._agent
-        self._run = self._run or agent.coordination.run
+        runtime = self._runtime
+        self._run = self._run or self._coordination.run
         place = {
             "job": self._job or self._run or None,
             "run": self._run or None,
-            "node": agent.place.node_rank,
-            "attempt": agent.attempt,
+            "node": runtime.place.node_rank,
+            "attempt": runtime.attempt,
         }
         line = render_event(event, text, place, fields, now_s)
         if self._file is not None:
@@ -114,18 +131,18 @@ class Milestones:
 
     def _complain(self, text: str) -> None:
         """Say that a destination of events fails; the other one, if any, gets this as an event."""
-        self._agent.output.say(text, "no-events" if text.startswith(NO_EVENTS) else "events-lost")
+        self._runtime.output.say(text, "no-events" if text.startswith(NO_EVENTS) else "events-lost")
 
     # --- what happens
 
     def note_together(self) -> None:
         """Note that the nodes have come together."""
-        agent = self._agent
-        nodes = agent.coordination.describe_nodes() or {}
+        runtime = self._runtime
+        nodes = self._coordination.describe_nodes() or {}
         now = time.monotonic()
         self._note_moment(
-            "all nodes are here", "gathered", now, seconds=now - agent.began_s,
-            nodes=nodes.get("count"), world_size=agent.place.world_size,
+            "all nodes are here", "gathered", now, seconds=now - runtime.began_s,
+            nodes=nodes.get("count"), world_size=runtime.place.world_size,
         )  # fmt: skip
 
     def plan(self, child: Child) -> dict[str, str]:
@@ -134,17 +151,17 @@ class Milestones:
             return {}
         from launcher.events.ids import TRACEPARENT, find_ids, plan_parent
 
-        agent = self._agent
-        run = agent.coordination.run or agent.run_id
-        ids = find_ids(agent.environ, self._job or run, run, agent.run_id)
-        parent = plan_parent(agent.environ, ids, agent.attempt)
+        runtime = self._runtime
+        run = self._coordination.run or runtime.run_id
+        ids = find_ids(runtime.environ, self._job or run, run, runtime.run_id)
+        parent = plan_parent(runtime.environ, ids, runtime.attempt)
         return {} if parent is None else {TRACEPARENT: parent}
 
     def begin_attempt(self) -> None:
         """Tell that the processes of an attempt have been started, and watch them."""
-        agent = self._agent
-        moments = agent.timings.attempts[-1]
-        children = [one.child for one in agent.group.processes if not one.child.companion]
+        runtime = self._runtime
+        moments = runtime.timings.attempts[-1]
+        children = [one.child for one in runtime.group.processes if not one.child.companion]
         starter = next((child.called for child in children if child.called), "")
         ranks = None if starter else [child.rank for child in children]
         what = f"{starter} has" if starter else f"{len(children)} processes have"
@@ -152,12 +169,12 @@ class Milestones:
         self._is_innocent = False
         started = moments.started or time.monotonic()
         self._note_moment(
-            f"attempt {agent.attempt}: {what} started", "attempt-started", started,
-            seconds=started - moments.began, ranks=ranks, world_size=agent.place.world_size,
+            f"attempt {runtime.attempt}: {what} started", "attempt-started", started,
+            seconds=started - moments.began, ranks=ranks, world_size=runtime.place.world_size,
         )  # fmt: skip
-        agent.loop.timers.append(self)
+        runtime.loop.timers.append(self)
         if self._traces is not None:
-            agent.loop.timers.append(Later(time.monotonic() + TRACE_AFTER_S, self._traces.open))
+            runtime.loop.timers.append(Later(time.monotonic() + TRACE_AFTER_S, self._traces.open))
 
     @property
     def due(self) -> float | None:
@@ -165,26 +182,24 @@ class Milestones:
         return 0.0 if self._runs and self._has_news() else None
 
     def _has_news(self) -> bool:
-        return self._look() != self._told or (self._agent.is_ending and not self._has_told_stop)
+        return self._look() != self._told or (self._runtime.is_ending and not self._has_told_stop)
 
     def _look(self) -> tuple[float | None, ...]:
         """Return when each sign of work was seen first; one that was seen stays."""
-        agent = self._agent
-        progress = agent.restarter.progress
-        progressed = None if progress is None else progress.first_s
-        seen = (agent.output.first_s, agent.observers.connected_s, progressed)
+        progressed = None if self._progress is None else self._progress.first_s
+        seen = (self._runtime.output.first_s, self._find_connected(), progressed)
         return tuple(told or now for told, now in zip(self._told, seen, strict=True))
 
     def fire(self, now: float) -> None:
         """Tell what has happened."""
-        agent, before, self._told = self._agent, self._told, self._look()
+        runtime, before, self._told = self._runtime, self._told, self._look()
         for by, told, moment in zip(BY, before, self._told, strict=True):
             if told is None and moment is not None:
                 self._note_moment(f"the work has begun: the first {by}", "training", moment, by=by)
-        if agent.is_ending and not self._has_told_stop:
-            self._has_told_stop, self._is_innocent = True, agent.first is None
-            number = agent.group.stopper.number
-            reason = agent.reason.cause.code if agent.reason is not None else None
+        if runtime.is_ending and not self._has_told_stop:
+            self._has_told_stop, self._is_innocent = True, runtime.first is None
+            number = runtime.group.stopper.number
+            reason = runtime.reason.cause.code if runtime.reason is not None else None
             self._note_moment(
                 "the processes are being stopped", "stop", now,
                 signal=None if number is None else name_signal(number), cause=reason,
@@ -192,13 +207,13 @@ class Milestones:
 
     def end_attempt(self) -> None:
         """Tell how the processes of an attempt have ended here; the cause is found after that."""
-        agent = self._agent
+        runtime = self._runtime
         if not self._runs:
             return
         if self._has_news():
             self.fire(time.monotonic())
         # Of processes that were stopped for a failure elsewhere, none has failed.
-        moments, first = agent.timings.attempts[-1], None if self._is_innocent else agent.first
+        moments, first = runtime.timings.attempts[-1], None if self._is_innocent else runtime.first
         self._runs = False
         ended = moments.ended or time.monotonic()
         how = "the processes were stopped" if self._is_innocent else "all processes have succeeded"
@@ -206,26 +221,30 @@ class Milestones:
             how = f"{first.name} {first.end}"
         code = 0 if first is None else first.code or 0
         self._note_moment(
-            f"attempt {agent.attempt}: {how}", "attempt-ended", ended, seconds=ended - moments.began,
-            status=_status_of(agent.first),
+            f"attempt {runtime.attempt}: {how}", "attempt-ended", ended, seconds=ended - moments.began,
+            status=_status_of(runtime.first),
             failed_rank=None if first is None or first.child.called else first.child.rank,
             signal=name_signal(-code) if code < 0 else None,
         )  # fmt: skip
 
     # --- the end
 
-    def close(self) -> None:
-        """Tell the status of the job here, and close the destinations; wait for them for a limited time."""
-        agent = self._agent
-        status, told = agent.restarter.status, agent.forwarder.told
+    def close(self, status: int | None, cause: str | None, error: str, figures: Mapping[str, object]) -> None:
+        """Record the status of the job here, and close the destinations; wait for them for a limited time.
+
+        Args:
+            status: Status of the job; None if it is not known.
+            cause: Code of what ended the last attempt that failed; None if unknown.
+            error: The error of ours that ended the job; empty for none.
+            figures: Where the time has gone, see `Timings.to_record`.
+        """
+        told = self._runtime.forwarder.told
         if status is None and told is not None:
             status = 128 + told
-        figures = agent.read_timings() or {}
-        error = agent.restarter.error
         now = time.monotonic()
         self._note_moment(
             error or f"the job has ended with status {status} here", "end", now, seconds=now - LOADED_S,
-            status=status, cause=agent.restarter.cause if status else None, attempts=figures.get("attempts"),
+            status=status, cause=cause if status else None, attempts=figures.get("attempts"),
             work_s=figures.get("work_s"), lost_s=figures.get("lost_s"), goodput=figures.get("goodput"),
         )  # fmt: skip
         self._guard(self._finish_traces)
@@ -233,11 +252,11 @@ class Milestones:
             self._guard(self._close_file)
 
     def _guard(self, action: Callable[[], None]) -> bool:
-        return self._agent.loop.guard(action)
+        return self._runtime.loop.guard(action)
 
     def _finish_traces(self) -> None:
         if self._traces is not None:
-            self._traces.finish(self._agent.signals.fd)
+            self._traces.finish(self._runtime.signals.fd)
 
     def _close_file(self) -> None:
         file, self._file = self._file, None

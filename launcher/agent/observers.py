@@ -11,13 +11,17 @@ from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
-    from launcher.agent.agent import Agent, Checks, Serve, Server
+    from launcher.agent.coordination import Coordination
     from launcher.agent.milestones import Milestones
+    from launcher.agent.runtime import Runtime
+    from launcher.evidence.collector import Collector
     from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Cause, Verdict
+    from launcher.failure.reason import Reason
     from launcher.machine.host import Host
     from launcher.machine.xids import Xid
     from launcher.observers.gpu_errors import GpuErrors
@@ -29,7 +33,33 @@ if TYPE_CHECKING:
     from launcher.process.helper import Helper
     from launcher.process.loop import Timer
     from launcher.process.spawn import Child
-    from launcher.recorder.watch import Recorder
+    from launcher.recovery.progress import ProgressGate
+
+    class Server(Protocol):
+        """Answers questions about the job: `launcher.control.server`."""
+
+        @property
+        def due(self) -> float | None:
+            """When to call `fire`."""
+
+        def fire(self, now: float) -> None:
+            """Do the work that is due."""
+
+        def open(self) -> None:
+            """Start to answer questions."""
+
+        def helpers(self) -> tuple[int, ...]:
+            """Return the PIDs of the launcher's children that work for the server."""
+
+        def answer(
+            self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
+        ) -> None:
+            """Answer a question about this node by calling ``take``, now or later."""
+
+        def close(self) -> None:
+            """Stop answering."""
+
+    Checks = Callable[[], Sequence[str]]
 
 CHECK_S = 30.0
 """Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
@@ -52,97 +82,130 @@ class Observers:
         counters_after: The counters right after the first failure, before the memory in use is freed.
         unmet: Message that the attempt's processes have not met, if it was reported while they ran.
         server: Answers questions; None before it exists, and if there is none.
-        recorder: The processes' flight recorders; None before the first process.
+        progress: Watches for progress; None if the user named no file and no pattern, or nothing asks for it.
+        doubts: Why a job that ended with 0 may have failed.
         milestones: Writes the events of this node; None if nothing takes them.
     """
 
-    def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        coordination: Coordination,
+        evidence: Collector,
+        end_for: Callable[[Reason], None],
+        checks: Checks | None,
+        make_server: Callable[[], Server] | None,
+    ) -> None:
+        """Open what takes events, and watch for nothing yet.
+
+        Args:
+            runtime: Values and tools of the launcher.
+            coordination: The rest of the job.
+            evidence: Asks the processes what they do.
+            end_for: Ends the job for a reason of the launcher's own.
+            checks: Checks this node while the processes run; None for no checks.
+            make_server: Makes the server that answers questions about the job; None for no server.
+        """
         self.counters_before: Counters | None = None
         self.counters_after: Counters | None = None
         self.unmet: str | None = None
         self.server: Server | None = None
-        self.recorder: Recorder | None = None
-        self._agent, self._checks, self._serve = agent, checks, serve
+        self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
+        self._end_for, self._checks, self._make_server = end_for, checks, make_server
         self._nccl_path: str | None = None
-        self._progress: Progress | None = None
+        self._status: Progress | None = None
         self._hangs: HangHandler | None = None
         self._nccl: NcclLogWatcher | None = None
         self._meeting: MeetingWatch | None = None
-        self._doubts: list[Cause] = []
+        self.doubts: list[Cause] = []
         self._checking: Helper | None = None
         self._preemption: Watch | None = None
         self._response: Response | None = None
         self._answering: Timer | None = None
         self._gpus: GpuErrors | None = None
+        self.progress = self._watch_progress()
+        runtime.output.progress = self.progress
         self.milestones: Milestones | None = None
-        if agent.watch.events is not None or (agent.watch.traces and agent.coordination.speaks):
-            agent.loop.guard(self._open_milestones)
+        if runtime.watch.events is not None or (runtime.watch.traces and coordination.speaks):
+            runtime.loop.guard(self._open_milestones)
 
     def _open_milestones(self) -> None:
         from launcher.agent.milestones import Milestones
 
-        self.milestones = Milestones(self._agent)
+        self.milestones = Milestones(
+            self._runtime, self._coordination, lambda: self.connected_s, self.progress
+        )
+
+    def _watch_progress(self) -> ProgressGate | None:
+        runtime, rule = self._runtime, self._runtime.watch.restarts
+        asked = rule.most or runtime.watch.timings
+        if not asked or not (rule.progress_file or rule.progress_pattern):
+            return None
+        from launcher.recovery.progress import ProgressGate
+
+        search = None
+        if rule.progress_pattern:
+            from launcher.recovery.search import Search
+
+            search = Search(rule.progress_pattern, runtime.group.helpers, runtime.loop, runtime.say)
+        return ProgressGate(rule, search, runtime.say)
+
+    @property
+    def progressed(self) -> bool | None:
+        """Whether this attempt has made progress; None if that is not watched."""
+        return None if self.progress is None else self.progress.has_progressed()
 
     # --- one attempt
+
+    def begin(self) -> None:
+        """Forget the attempt before."""
+        if self.progress is not None:
+            self.progress.begin()
 
     def plan(self, child: Child) -> dict[str, str]:
         """Return the variables for a process by which it can be observed."""
         traced = {} if self.milestones is None else self.milestones.plan(child)
-        return {**self._plan_recorder(child), **self._plan_nccl_log(child), **traced}
-
-    def _plan_recorder(self, child: Child) -> dict[str, str]:
-        """Return the variables that switch on PyTorch's flight recorder, unless the user has decided."""
-        if child.companion:
-            return {}
-        if self.recorder is None:
-            from launcher.recorder.watch import Recorder
-
-            folders = self._agent.folder.private_folders
-            self.recorder = Recorder(lambda: next(folders(), None))
-        return self.recorder.plan(child.argv, child.environ, self._agent.attempt)
+        return {**self._plan_nccl_log(child), **traced}
 
     def _plan_nccl_log(self, child: Child) -> dict[str, str]:
         """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
-        agent = self._agent
-        proof = agent.watch.proof
+        runtime = self._runtime
+        proof = runtime.watch.proof
         if proof is None or child.rank:
             return {}
-        self._nccl_path = agent.folder.make_file(agent.attempt, child.folder, "nccl.log")
+        self._nccl_path = runtime.folder.make_file(runtime.attempt, child.folder, "nccl.log")
         if self._nccl_path is None:
-            agent.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
+            runtime.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
             return {}
         return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
 
     def begin_attempt(self) -> None:
         """Start the observers, now that the processes are starting; all of them could wait until now."""
-        agent = self._agent
+        runtime = self._runtime
         self.counters_after, self.unmet = None, None
         self.answer()
         if self.milestones is not None:
-            agent.loop.guard(self.milestones.begin_attempt)
+            runtime.loop.guard(self.milestones.begin_attempt)
         begins = (self._read_counters, self._plan_progress, self.check, self._watch_preemption)
         for begin in (*begins, self._watch_gpus, self._listen_to_nccl, self._watch_meeting):
-            agent.loop.guard(begin)
+            runtime.loop.guard(begin)
 
     def end_attempt(self) -> None:
         """Close the observers of an attempt whose processes have ended."""
         if self.milestones is not None:  # while the parts still tell what they have seen
-            self._agent.loop.guard(self.milestones.end_attempt)
-        self._agent.loop.guard(self._end_attempt)
+            self._runtime.loop.guard(self.milestones.end_attempt)
+        self._runtime.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
         if self._hangs is not None:
             self._hangs.close()
-        if self._progress is not None:
-            self._progress.close()
+        if self._status is not None:
+            self._status.close()
         if self._nccl is not None:
             self._nccl.close()
-        if self.recorder is not None:
-            if self._agent.failed:
-                self._agent.loop.guard(self._agent.evidence.read_rest)
-            self.recorder.end_attempt()
+        self._evidence.end_attempt()
         meeting = self._meeting
-        self._progress = self._nccl = self._meeting = None
+        self._status = self._nccl = self._meeting = None
         if meeting is not None:
             self.unmet = meeting.unmet
             self._judge_meeting(meeting.end())
@@ -154,22 +217,22 @@ class Observers:
 
     def note_together(self) -> None:
         """Note that the nodes have come together."""
-        self._agent.timings.note_together()
+        self._runtime.timings.note_together()
         if self.milestones is not None:
-            self._agent.loop.guard(self.milestones.note_together)
+            self._runtime.loop.guard(self.milestones.note_together)
 
     def look(self) -> None:
         """Note the moments of this attempt that the parts have seen."""
-        agent = self._agent
-        moments, progress = agent.timings.attempts[-1], agent.restarter.progress
-        moments.wrote = agent.output.first_s
+        runtime = self._runtime
+        moments, progress = runtime.timings.attempts[-1], self.progress
+        moments.wrote = runtime.output.first_s
         moments.connected = self.connected_s or moments.connected
         if progress is not None:
             moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
 
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""
-        self._agent.loop.guard(self._read_counters_again)
+        self._runtime.loop.guard(self._read_counters_again)
 
     def note_end(self) -> None:
         """Note that a process has exited."""
@@ -178,40 +241,34 @@ class Observers:
 
     def end(self) -> None:
         """Finish the checks of this node, and read the evidence and the last output, after all attempts."""
+        runtime = self._runtime
         if self._checking is not None:
-            self._agent.loop.guard(self._checking.finish)
-        self._agent.loop.guard(self._look_at_hidden)
-        self._agent.loop.guard(self._look_at_loss)
+            runtime.loop.guard(self._checking.finish)
+        runtime.loop.guard(self._look_at_hidden)
+        runtime.loop.guard(self._look_at_loss)
 
     def _look_at_hidden(self) -> None:
         """Say which process ended with 0 although its last output is an exception: its status was lost."""
-        agent = self._agent
+        runtime = self._runtime
         tails = [
-            tail for place in range(len(agent.group.processes)) for tail in agent.output.read_tails(place)
+            tail for place in range(len(runtime.group.processes)) for tail in runtime.output.read_tails(place)
         ]
-        if agent.forwarder.told is None and any(b"Traceback (most" in tail for tail in tails):
-            from launcher.agent.report import find_hidden
+        if runtime.forwarder.told is None and any(b"Traceback (most" in tail for tail in tails):
+            from launcher.agent.ends import find_hidden
 
-            for cause in find_hidden(agent):
-                self._doubts.append(cause)
-                agent.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
-
-    def record_doubts(self) -> None:
-        """Write a record of a job that ended with 0 although a warning says that it may have failed."""
-        if self._doubts:
-            from launcher.agent.report import record_doubts
-
-            record_doubts(self._agent, self._doubts)
+            for cause in find_hidden(runtime):
+                self.doubts.append(cause)
+                runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
 
     def _look_at_loss(self) -> None:
         """Say if the loss was NaN to the end of a job that has not failed: its status does not tell."""
-        agent = self._agent
-        if agent.first is not None or agent.reason is not None or agent.forwarder.told is not None:
+        runtime = self._runtime
+        if runtime.first is not None or runtime.reason is not None or runtime.forwarder.told is not None:
             return
         tails = [
             (one.child.name, tail)
-            for index, one in enumerate(agent.group.processes)
-            for tail in agent.output.read_tails(index)
+            for index, one in enumerate(runtime.group.processes)
+            for tail in runtime.output.read_tails(index)
             if b"nan" in tail or b"NaN" in tail
         ]
         if tails:
@@ -219,7 +276,7 @@ class Observers:
 
             note = describe_loss(tails)
             if note is not None:
-                agent.say(note, "loss-nan")
+                runtime.say(note, "loss-nan")
 
     # --- our children
 
@@ -227,14 +284,31 @@ class Observers:
         """Return the PIDs of our children that help the observers and are not processes of the job."""
         return () if self.server is None else self.server.helpers()
 
-    def close(self) -> None:
-        """Stop observing and answering."""
+    def read_timings(self) -> Mapping[str, object] | None:
+        """Return where the time has gone on this node so far, in seconds; None before the first attempt."""
+        timings = self._runtime.timings
+        if not timings.attempts:
+            return None
+        if timings.attempts[-1].ended is None:
+            self.look()
+        return timings.to_record()
+
+    def close(self, status: int | None, cause: str | None, error: str) -> None:
+        """Stop observing and answering.
+
+        Args:
+            status: Status of the job; None if it is not known.
+            cause: Code of what ended the last attempt that failed; None if unknown.
+            error: The error of ours that ended the job; empty for none.
+        """
         if self._preemption is not None:
             self._preemption.close()
         if self.server is not None:
-            self._agent.loop.guard(self.server.close)
+            self._runtime.loop.guard(self.server.close)
         if self.milestones is not None:
-            self._agent.loop.guard(self.milestones.close)
+            milestones = self.milestones
+            figures = self.read_timings() or {}
+            self._runtime.loop.guard(lambda: milestones.close(status, cause, error, figures))
 
     # --- counters, progress, stalls
 
@@ -254,23 +328,23 @@ class Observers:
 
     def _watch_gpus(self) -> None:
         """Watch the GPUs for errors from a moment after the start on; one launcher of a node does."""
-        agent = self._agent
+        runtime = self._runtime
         if self._gpus is not None:
             self._gpus.begin_attempt()
             return
         from launcher.machine.host import Host
 
         host = Host()
-        if agent.group.refused is None and agent.coordination.speaks and count_gpus(host):
+        if runtime.group.refused is None and self._coordination.speaks and count_gpus(host):
             due = time.monotonic() + SERVE_AFTER_S
-            agent.loop.timers.append(Later(due, lambda: self._ask_gpus(host)))
+            runtime.loop.timers.append(Later(due, lambda: self._ask_gpus(host)))
 
     def _ask_gpus(self, host: Host) -> None:
         from launcher.observers.gpu_errors import GpuErrors
 
-        agent = self._agent
+        runtime = self._runtime
         if self._gpus is None:
-            self._gpus = GpuErrors(host, agent.group.helpers, agent.loop, agent.say)
+            self._gpus = GpuErrors(host, runtime.group.helpers, runtime.loop, runtime.say)
 
     def read_gpu_errors(self) -> tuple[Xid, ...]:
         """Return the errors of the GPUs that NVML has reported in this attempt."""
@@ -282,33 +356,33 @@ class Observers:
         return [] if self._gpus is None else self._gpus.faults
 
     def _plan_progress(self) -> None:
-        agent, now = self._agent, time.monotonic()
-        timers, watch, output = agent.loop.timers, agent.watch, agent.output
+        runtime, now = self._runtime, time.monotonic()
+        timers, watch, output = runtime.loop.timers, runtime.watch, runtime.output
         if watch.progress is not False and output.sees_all:
             wait_s = STATUS_AFTER_S if output.screen.console.is_terminal else SILENCE_AFTER_S
             timers.append(Later(now + wait_s, lambda: self._start_progress(now)))
         if watch.stall_timeout_s:
             wait_s = min(STATUS_AFTER_S, watch.stall_timeout_s / 10)
             timers.append(Later(now + wait_s, lambda: self.hangs.watch(now)))
-        elif watch.idle_timeout_s and not agent.shares_terminal:  # a user at a terminal sees it
+        elif watch.idle_timeout_s and not runtime.shares_terminal:  # a user at a terminal sees it
             timers.append(Later(now + watch.idle_timeout_s / 10, lambda: self.hangs.watch(now)))
 
     def _start_progress(self, started: float) -> None:
         from launcher.output.progress import Gpus, Progress
 
-        agent = self._agent
-        running, output = agent.group.running, agent.output
-        self._progress = Progress(
-            enabled=agent.watch.progress,
+        runtime = self._runtime
+        running, output = runtime.group.running, runtime.output
+        self._status = Progress(
+            enabled=runtime.watch.progress,
             is_terminal=output.screen.console.is_terminal,
             started=started,
             count_up=lambda: len(running),
             last_output=lambda: output.last_s,
             show=output.show,
             notice=output.say,
-            gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
+            gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
         )
-        agent.loop.timers.append(self._progress)
+        runtime.loop.timers.append(self._status)
 
     @property
     def hangs(self) -> HangHandler:
@@ -316,15 +390,15 @@ class Observers:
         if self._hangs is None:
             from launcher.evidence.hang import HangHandler
 
-            self._hangs = HangHandler(self._agent)
+            self._hangs = HangHandler(self._runtime, self._coordination, self._evidence, self._end_for)
         return self._hangs
 
     # --- NCCL's network, and whether the processes meet
 
     def _listen_to_nccl(self) -> None:
         """Read the network that NCCL uses, if it must be verified."""
-        agent = self._agent
-        if agent.watch.proof is None or self._nccl_path is None:
+        runtime = self._runtime
+        if runtime.watch.proof is None or self._nccl_path is None:
             return
         from launcher.observers.nccl_log import NcclLogWatcher
 
@@ -332,20 +406,25 @@ class Observers:
             from launcher.failure.arbiter import UNPROVEN
             from launcher.failure.reason import Reason
 
-            agent.say(
+            runtime.say(
                 f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}", "other-fabric"
             )
-            agent.end_for(Reason(UNPROVEN, what, fix))
+            self._end_for(Reason(UNPROVEN, what, fix))
 
         self._nccl = NcclLogWatcher(
-            agent.watch.proof, self._nccl_path, agent.loop, agent.output.say, end, keeps=agent.folder.keeps
+            runtime.watch.proof,
+            self._nccl_path,
+            runtime.loop,
+            runtime.output.say,
+            end,
+            keeps=runtime.folder.keeps,
         )
 
     def _watch_meeting(self) -> None:
         """Check whether the processes meet, if that is planned; begin before they can have met."""
-        agent = self._agent
-        planned = agent.watch.contact
-        if planned is None or agent.group.refused is not None:
+        runtime = self._runtime
+        planned = runtime.watch.contact
+        if planned is None or runtime.group.refused is not None:
             return
         started = time.monotonic()
 
@@ -354,15 +433,15 @@ class Observers:
 
             self._meeting = MeetingWatch(
                 planned,
-                agent.group.processes,
-                agent.output.say,
+                runtime.group.processes,
+                runtime.output.say,
                 self._end_unmet,
-                lambda: agent.is_ending,
+                lambda: runtime.is_ending,
                 started,
             )
-            agent.loop.timers.append(self._meeting)
+            runtime.loop.timers.append(self._meeting)
 
-        agent.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
+        runtime.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
 
     def _judge_meeting(self, never_met: str | None) -> None:
         """Report a job, or end it as failed, if its processes ended without meeting.
@@ -370,11 +449,13 @@ class Observers:
         Args:
             never_met: Message that they never met; None if they have, or may have.
         """
-        agent = self._agent
-        planned = agent.watch.contact
-        is_whole = agent.first is None and agent.forwarder.told is None and not agent.group.stopper.gave_up
+        runtime = self._runtime
+        planned = runtime.watch.contact
+        is_whole = (
+            runtime.first is None and runtime.forwarder.told is None and not runtime.group.stopper.gave_up
+        )
         unmet = never_met or self.unmet  # what was warned about may be unproven at the end: a doubt remains
-        if planned is None or unmet is None or not is_whole or agent.reason is not None:
+        if planned is None or unmet is None or not is_whole:
             return
         if planned.required and never_met is not None:
             self._end_unmet(never_met)
@@ -382,18 +463,18 @@ class Observers:
         from launcher.failure.model import Cause
         from launcher.failure.reason import NEVER_MET_FIX
 
-        self._doubts = [Cause("never-met", unmet, NEVER_MET_FIX, False)]
+        self.doubts = [Cause("never-met", unmet, NEVER_MET_FIX, False)]
         if never_met is not None:
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
-            agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
+            runtime.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
 
     def _end_unmet(self, what: str) -> None:
         """End the job, because its processes do not meet and must."""
         from launcher.failure.arbiter import UNMET
         from launcher.failure.reason import NEVER_MET_FIX, Reason
 
-        self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
-        self._agent.end_for(Reason(UNMET, what, NEVER_MET_FIX))
+        self._runtime.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
+        self._end_for(Reason(UNMET, what, NEVER_MET_FIX))
 
     # --- checks and preemption of this node
 
@@ -404,11 +485,11 @@ class Observers:
         the job at the lowest priority, and nothing depends on them: they only print a few lines, and a check
         that hangs, dies or is late prints none.
         """
-        agent = self._agent
-        if self._checks is None or agent.group.refused is not None or self._checking is not None:
+        runtime = self._runtime
+        if self._checks is None or runtime.group.refused is not None or self._checking is not None:
             return
         try:  # noqa: SIM105 - contextlib would be one more module
-            self._checking = agent.group.helpers.ask(
+            self._checking = runtime.group.helpers.ask(
                 self._checks, self._say_lines, CHECK_S, name="launcher-check", nice=NICE
             )
         except OSError:
@@ -416,25 +497,25 @@ class Observers:
 
     def _say_lines(self, lines: Sequence[str]) -> None:
         if lines:
-            self._agent.say("\n".join(lines), "node-check")
+            self._runtime.say("\n".join(lines), "node-check")
 
     def _watch_preemption(self) -> None:
         """Watch for preemption of this node, if that is planned."""
-        agent = self._agent
-        planned = agent.watch.preemption
-        if planned is None or agent.group.refused is not None:
+        runtime = self._runtime
+        planned = runtime.watch.preemption
+        if planned is None or runtime.group.refused is not None:
             return
         if self._preemption is None:
             from launcher.preemption.watch import Watch
 
-            grace_s = agent.watch.grace_s
-            self._preemption = Watch(planned, grace_s, agent.loop, agent.say, self._on_preemption)
-        agent.loop.timers.append(self._preemption)
+            grace_s = runtime.watch.grace_s
+            self._preemption = Watch(planned, grace_s, runtime.loop, runtime.say, self._on_preemption)
+        runtime.loop.timers.append(self._preemption)
 
     def _on_preemption(self, kind: str, what: str, left_s: float) -> bool:
         """Handle a preemption notice of this node, or its withdrawal; return whether the processes end."""
         ends = self.respond(kind, what, left_s)
-        self._agent.coordination.on_preemption(kind, what, left_s, ends=ends)
+        self._coordination.on_preemption(kind, what, left_s, ends=ends)
         return ends
 
     def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
@@ -442,7 +523,7 @@ class Observers:
         if self._response is None:
             from launcher.preemption.response import Response
 
-            self._response = Response(self._agent)
+            self._response = Response(self._runtime)
         return self._response.on_event(kind, what, left_s, node)
 
     @property
@@ -459,28 +540,28 @@ class Observers:
         """Return the verdict that a node was preempted; None if the job did not end for that."""
         if self._response is None or not self._response.has_begun:
             return None
-        from launcher.agent.report import describe_exit
+        from launcher.agent.ends import describe_exit
 
-        agent = self._agent
-        exits = [describe_exit(agent, one) for one in agent.group.ended]
-        return self._response.make_verdict(exits, agent.group.describe_survivors())
+        runtime = self._runtime
+        exits = [describe_exit(runtime, one) for one in runtime.group.ended]
+        return self._response.make_verdict(exits, runtime.group.describe_survivors())
 
     # --- questions
 
     def answer(self) -> None:
         """Answer questions in this attempt, from a moment after its start on."""
-        timers = self._agent.loop.timers
+        timers = self._runtime.loop.timers
         if self._answering not in timers:
             self._answering = self.server or Later(time.monotonic() + SERVE_AFTER_S, self.serve)
             timers.append(self._answering)
 
     def serve(self) -> None:
         """Start to answer our user's questions about the processes; costs nothing until one comes."""
-        agent = self._agent
-        if self._serve is None or agent.group.refused is not None:
+        runtime = self._runtime
+        if self._make_server is None or runtime.group.refused is not None:
             return
         if self.server is None:
-            self.server = self._serve(agent)
-            if agent.coordination.speaks:  # for all launchers of a node; the others answer through it
+            self.server = self._make_server()
+            if self._coordination.speaks:  # for all launchers of a node; the others answer through it
                 self.server.open()
-        agent.loop.timers.append(self.server)
+        runtime.loop.timers.append(self.server)

@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.agent.agent import Checks, Serve
+    from launcher.agent.agent import Serve
+    from launcher.agent.observers import Checks
 
 DEEPSPEED = "deepspeed"
 ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
@@ -33,7 +34,7 @@ def run_agent(
         plan: The plan with this agent.
         agent: The agent.
         environ: The environment that the launcher was started with.
-        checks: Checks to run beside the agent; see `launcher.agent.agent.NodeCommand`.
+        checks: Checks to run beside the agent; see `launcher.agent.agent.Agent`.
         serve: Makes the server that answers questions about the job.
 
     Raises:
@@ -42,7 +43,8 @@ def run_agent(
     argv, environment = prepare(agent, environ)
     (environment,) = name_files(plan, [environment], becomes=False)
     say_agent(plan, agent)
-    from launcher.agent.agent import NodePlace, run_processes
+    from launcher.agent.lone import run_processes
+    from launcher.agent.runtime import NodePlace
     from launcher.process.spawn import Child
 
     place = NodePlace(plan.topology.node_rank, plan.topology.world_size)

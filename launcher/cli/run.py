@@ -246,8 +246,9 @@ def _carry_out(
         cpus = one.cpus if isinstance(one, Process) else None
         (environment,) = name_files(plan, [render_environ(plan, one, environ)], becomes=True)
         execute(one.argv, environment, cpus)
-    from launcher.agent.agent import NodePlace, run_processes
     from launcher.agent.children import make_children
+    from launcher.agent.lone import run_processes
+    from launcher.agent.runtime import NodePlace
 
     children = make_children(plan, environ)
     place = NodePlace(plan.topology.node_rank, plan.topology.world_size)
@@ -262,4 +263,4 @@ def serve(agent: Agent) -> StatusServer:
     """Return the status server of a job."""
     from launcher.control.server import StatusServer
 
-    return StatusServer(agent)
+    return StatusServer(agent.runtime, agent.coordination, agent.describe)

@@ -10,8 +10,9 @@ import math
 import time
 from collections.abc import Callable
 
-from launcher.agent.agent import NodePlace, find_programs
+from launcher.agent.agent import find_programs
 from launcher.agent.coordination import Coordination
+from launcher.agent.runtime import NodePlace
 from launcher.cluster import messages
 from launcher.cluster.agreed import name_run, read_rank
 from launcher.cluster.client import CoordinatorClient
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from launcher.agent.agent import Agent
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
@@ -70,6 +72,7 @@ class ClusterNode(Coordination):
 
     Attributes:
         shape: The job, and this node's place in it.
+        agent: The agent of this node; set before it runs.
         state: What this node does.
         agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
         over: How the job has ended, once node 0 has decided, or is lost.
@@ -80,8 +83,8 @@ class ClusterNode(Coordination):
 
     shares_terminal = False
     has_others = True
-    decides_alone = False
     awaits_deadline = True
+    agent: Agent
     channel: Channel
     state: node.State
 
@@ -125,12 +128,12 @@ class ClusterNode(Coordination):
     def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
         if self.speaks:
-            self.agent.say(text, event, **fields)
+            self.runtime.say(text, event, **fields)
 
     @property
     def run(self) -> str:
         """Name of this run: node 0's own, which the start signal tells the others."""
-        return self.agent.run_id if self.shape.index == 0 else name_run(self.agreed or {})
+        return self.runtime.run_id if self.shape.index == 0 else name_run(self.agreed or {})
 
     @property
     def node_mark(self) -> str:
@@ -163,28 +166,28 @@ class ClusterNode(Coordination):
             self.feed(node.Tick())
 
     def _do(self, command: node.Command) -> None:
-        agent = self.agent
+        runtime = self.runtime
         match command:
             case node.Send():
                 self._send(command.event)
             case node.Run():
                 self._run(command.rank)
             case node.End() if self.state.has_told_end:
-                if agent.group.running and not agent.is_ending:
-                    agent.group.stopper.begin(signal.SIGTERM)  # companions
+                if runtime.group.running and not runtime.is_ending:
+                    runtime.group.stopper.begin(signal.SIGTERM)  # companions
             case node.End() if self.state.gave_up:
                 self._obey(messages.Stop(lose_coordinator(self.shape)[0], -1))
             case node.End():
                 pass  # the agent has stopped them itself, or a `Stop` of node 0 has
             case node.Kill():
-                if agent.group.running:
-                    agent.target.kill()
+                if runtime.group.running:
+                    runtime.target.kill()
             case node.Check():
                 self._to_check = command.attempt
-            case node.Lease() if agent.watch.restarts.most:
+            case node.Lease() if runtime.watch.restarts.most:
                 self.lease_until = command.until
-                if agent.group.watchdog is not None:
-                    agent.group.watchdog.renew(command.until)
+                if runtime.group.watchdog is not None:
+                    runtime.group.watchdog.renew(command.until)
 
     def _run(self, rank: int) -> None:
         """Take part in an attempt; `gather` or `restarts` has waited for this, and starts its processes."""
@@ -193,14 +196,14 @@ class ClusterNode(Coordination):
         self._again = None
         if self.shape.member == NODE:
             self.shape = replace(self.shape, node_rank=rank, is_spare=False)
-            self.agent.place = NodePlace(rank, self.shape.world_size)
-        self.agent.output.set_node(self.agent.place.node_rank)
+            self.runtime.place = NodePlace(rank, self.shape.world_size)
+        self.runtime.output.set_node(self.runtime.place.node_rank)
 
     def _turn_while(self, is_waiting: Callable[[], bool]) -> None:
         """Run the loop while something is awaited."""
         while is_waiting():
-            self.agent.loop.turn()
-            self.agent.loop.guard(self.agent.group.collect)
+            self.runtime.loop.turn()
+            self.runtime.loop.guard(self.runtime.group.collect)
 
     def _note_loss(self) -> None:
         """Note that node 0 is lost, so that no node is left to agree with."""
@@ -226,7 +229,12 @@ class ClusterNode(Coordination):
             LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
                 started.
         """
-        agent, shape, rule = self.agent, self.shape, self.agent.watch.restarts
+        runtime, observers, shape, rule = (
+            self.runtime,
+            self.agent.observers,
+            self.shape,
+            self.runtime.watch.restarts,
+        )
         self.channel = channel = self._make_channel(self)
         roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
         job = Job(
@@ -235,22 +243,22 @@ class ClusterNode(Coordination):
         )  # fmt: skip
         self.state = node.begin(job, shape.index, time.monotonic())
         self._readiness = Readiness(
-            agent.loop, agent.group, rule.health_argv, agent.restarter.wait_for_gpus, self.feed
+            runtime.loop, runtime.group, rule.health_argv, self.agent.outcomes.wait_for_gpus, self.feed
         )
-        self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: agent.observers.server)
+        self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: observers.server)
         self.subscribers |= self.questions.handlers
         twin = self._make_twin(self)
-        agent.loop.timers[:] = [] if twin is None else [twin]
+        runtime.loop.timers[:] = [] if twin is None else [twin]
         self._keep_time()
-        agent.loop.guard(agent.observers.serve)
-        agent.loop.guard(lambda: self._readiness.check(0))
+        runtime.loop.guard(observers.serve)
+        runtime.loop.guard(lambda: self._readiness.check(0))
         if isinstance(channel, Coordinator):
             start = channel
-            agent.loop.guard(lambda: start.feed(events.Tick()))
+            runtime.loop.guard(lambda: start.feed(events.Tick()))
         try:
-            while self._awaits_start() and agent.forwarder.told is None:
-                agent.loop.turn()
-                agent.group.reap()
+            while self._awaits_start() and runtime.forwarder.told is None:
+                runtime.loop.turn()
+                runtime.group.reap()
         finally:
             if twin is not None:
                 twin.close()
@@ -258,7 +266,7 @@ class ClusterNode(Coordination):
             self._leave_refused(self._refusal)
         elif self.agreed is not None:  # a signal that crosses the start stops what has been started
             self._take_children()
-        elif agent.forwarder.told is not None:
+        elif runtime.forwarder.told is not None:
             self._leave()
         elif self.over is None and isinstance(channel, CoordinatorClient):
             raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
@@ -278,7 +286,7 @@ class ClusterNode(Coordination):
         Raises:
             LauncherError: Why it does not start; not raised if we were told to stop.
         """
-        channel, forwarder = self.channel, self.agent.forwarder
+        channel, forwarder = self.channel, self.runtime.forwarder
         if forwarder.told is not None:
             self._leave()
             return
@@ -289,7 +297,7 @@ class ClusterNode(Coordination):
             for problem in error.problems:
                 self.say(f"the job does not start: [{problem.code}] {problem.what}", "not-started")
             self.say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes", "late-nodes")
-            self.agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
+            self.runtime.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
         else:
             self._leave()
         raise error
@@ -307,7 +315,7 @@ class ClusterNode(Coordination):
             self.on_refused(error)
             raise
         self._has_begun = True
-        self.agent.attempt = self.state.attempt
+        self.runtime.attempt = self.state.attempt
 
     def _wait_for_children(self) -> Sequence[Child]:
         """Return our processes; after a failure the kernel may need a moment to free their ports.
@@ -315,15 +323,15 @@ class ClusterNode(Coordination):
         Raises:
             LauncherError: They cannot be started.
         """
-        agent = self.agent
+        runtime = self.runtime
         deadline = time.monotonic() + (PORTS_S if self.state.attempt else 0.0)
         while True:
             try:
                 return self._make_children(self.agreed or {})
             except NotReady:
-                if time.monotonic() > deadline or agent.forwarder.told is not None:
+                if time.monotonic() > deadline or runtime.forwarder.told is not None:
                     raise
-            agent.loop.turn_until(lambda: agent.forwarder.told is not None, PORTS_EVERY_S)
+            runtime.loop.turn_until(lambda: runtime.forwarder.told is not None, PORTS_EVERY_S)
 
     def begin(self) -> None:
         """Prepare for the start of the processes."""
@@ -331,7 +339,7 @@ class ClusterNode(Coordination):
 
     def _keep_time(self) -> None:
         """Have the loop call the channel and this node when they are due; node 0 answers itself."""
-        timers = self.agent.loop.timers
+        timers = self.runtime.loop.timers
         timers += [self.channel, self]
         if isinstance(self.channel, Coordinator):
             self.on_answered(time.monotonic())
@@ -340,9 +348,9 @@ class ClusterNode(Coordination):
     def began(self) -> None:
         """Stop the started processes if the job has ended meanwhile, or if we stood still."""
         self.feed(node.Tick())
-        told = self.agent.forwarder.told  # on the way to node 0 this crossed the start
-        if (told is not None or self._stop is not None) and not self.agent.is_ending:
-            self.agent.target.stop(signal.SIGTERM)
+        told = self.runtime.forwarder.told  # on the way to node 0 this crossed the start
+        if (told is not None or self._stop is not None) and not self.runtime.is_ending:
+            self.runtime.target.stop(signal.SIGTERM)
 
     # --- from node 0
 
@@ -356,7 +364,7 @@ class ClusterNode(Coordination):
 
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
-        agent = self.agent
+        runtime, agent = self.runtime, self.agent
         match message:
             case messages.Start():
                 rank = read_rank(message.agreed, self.shape)
@@ -380,11 +388,11 @@ class ClusterNode(Coordination):
                     self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
             case messages.Look():
                 number, tell = message.number, self._tell_look
-                agent.loop.guard(
+                runtime.loop.guard(
                     lambda: agent.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
                 )
             case messages.Hung():
-                agent.loop.guard(lambda: agent.observers.hangs.show(message))
+                runtime.loop.guard(lambda: agent.observers.hangs.show(message))
             case messages.Seen():
                 if message.attempt == self.state.attempt:
                     agent.evidence.groups = message.groups
@@ -394,11 +402,11 @@ class ClusterNode(Coordination):
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
-                    agent.loop.guard(lambda: subscriber(message))
+                    runtime.loop.guard(lambda: subscriber(message))
 
     def _obey(self, stop: messages.Stop) -> None:
         """Stop our processes, because something on some node ends the job."""
-        agent, shape = self.agent, self.shape
+        runtime, agent, shape = self.runtime, self.agent, self.shape
         if self._stop is not None:
             return
         self._stop = stop
@@ -412,10 +420,10 @@ class ClusterNode(Coordination):
                 self._pass_on_for_job(stop.told)
         else:
             if not is_ours:
-                count = len(agent.group.running)
+                count = len(runtime.group.running)
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
                 self.say(f"{stop.what}{stopping}", "stopping")
-            if self._has_begun and not agent.is_ending:
+            if self._has_begun and not runtime.is_ending:
                 agent.stop_rest()
 
     def _pass_on_for_job(self, told: int) -> None:
@@ -424,7 +432,7 @@ class ClusterNode(Coordination):
         The platform sends such a signal to all nodes, so we have received it too or will; it is forwarded
         only once.
         """
-        forwarder = self.agent.forwarder
+        forwarder = self.runtime.forwarder
         if forwarder.told is not None:
             return
         self._still_to_come = told
@@ -441,7 +449,7 @@ class ClusterNode(Coordination):
             return  # it is our own notice
         what = f"{shape.member} {by}: {notice.what[:NOTICE_LENGTH]}"
         if shape.keep_going:
-            self.agent.say(
+            self.runtime.say(
                 f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)", "elsewhere"
             )
         elif notice.kind in (ANNOUNCED, WITHDRAWN) and self._has_begun:
@@ -496,14 +504,13 @@ class ClusterNode(Coordination):
 
     @property
     def _progressed(self) -> bool | None:
-        progress = self.agent.restarter.progress
-        return None if progress is None else progress.has_progressed()
+        return self.agent.observers.progressed
 
     # --- from the agent
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Handle a signal before the start, or one that we have already received through another node."""
-        forwarder = self.agent.forwarder
+        forwarder = self.runtime.forwarder
         if not self._has_begun:
             if number in ENDING_IDLE and forwarder.told is None:
                 forwarder.told = number
@@ -529,7 +536,7 @@ class ClusterNode(Coordination):
     def on_failure(self, process: Process, *, follows: bool) -> None:
         """Report the failure of a process of ours, with its time by node 0's clock."""
         child = process.child
-        if child.called and self.agent.told_before is not None:
+        if child.called and self.runtime.told_before is not None:
             return  # an agent that was told to stop, as we were: nothing has failed
         facts = {"rank": child.rank, "local_rank": child.local_rank, "pid": process.pid}
         self._tell_event(
@@ -547,19 +554,20 @@ class ClusterNode(Coordination):
         """Tell node 0 that nothing happens here, or that something does again: it asks all nodes."""
         if self.shape.keep_going:
             return False
-        ends = self.agent.watch.on_stall == "stop"
+        ends = self.runtime.watch.on_stall == "stop"
         self.tell(messages.Quiet(what or "", ends, self.state.attempt))
         return True
 
-    def take_evidence(self, answers: Sequence[Answer]) -> None:
+    def takes_evidence(self, answers: Sequence[Answer]) -> bool:
         """Report what the processes of this node did before they are stopped."""
         self._tell_look(0, answers)
+        return True
 
     def on_refused(self, error: LauncherError) -> None:
         """Leave the job, because our processes cannot be started: the other nodes would wait for them."""
-        self.agent.loop.guard(lambda: self._tell_event(REFUSED, error.exit_status, error.summary))
+        self.runtime.loop.guard(lambda: self._tell_event(REFUSED, error.exit_status, error.summary))
         self.feed(node.Done(error.exit_status))
-        self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + ARRIVE_S)
+        self.runtime.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + ARRIVE_S)
         self._leave()
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
@@ -567,19 +575,19 @@ class ClusterNode(Coordination):
         left_ms = int(left_s * 1000)
         if kind != DUE:
             self.tell(messages.MachineNotice(kind, what[:NOTICE_LENGTH], left_ms))
-        elif ends or self.agent.watch.restarts.most or self._has_ended_well:
+        elif ends or self.runtime.watch.restarts.most or self._has_ended_well:
             self._tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms)
 
     @property
     def _has_ended_well(self) -> bool:
         """Whether our processes have succeeded, and we wait for other nodes while nothing ends the job."""
-        agent = self.agent
-        is_ending = self._stop is not None or agent.forwarder.told is not None or self._has_failed
-        return not self._has_ranks and agent.first is None and not is_ending
+        runtime = self.runtime
+        is_ending = self._stop is not None or runtime.forwarder.told is not None or self._has_failed
+        return not self._has_ranks and runtime.first is None and not is_ending
 
     @property
     def _has_ranks(self) -> bool:
-        return any(not one.child.companion for one in self.agent.group.running.values())
+        return any(not one.child.companion for one in self.runtime.group.running.values())
 
     def describe_state(self) -> str | None:
         """Return what the node waits for; None while its ranks run."""
@@ -588,7 +596,7 @@ class ClusterNode(Coordination):
             return f"spare {member}, waits to take the place of a lost one"
         if self._again is not None or (self.state.attempt > 0 and not self._has_begun):
             number = self.state.attempt if self._again is None else self._again.attempt
-            return self.agent.restarter.describe_wait(number, self.channel.starts_at)
+            return self.agent.outcomes.describe_wait(number, self.channel.starts_at)
         if not self._has_begun:
             return f"waits for the other {member}s"
         return None if self._has_ranks else f"ended, waits for the other {member}s"
@@ -611,10 +619,10 @@ class ClusterNode(Coordination):
 
     def _end_attempt(self) -> None:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
-        outcome = self.agent.restarter.find_outcome()
+        outcome = self.agent.outcomes.find()
         if outcome.line:
             self.say(outcome.line, "survivors")
-        is_held = bool(self.agent.group.find_survivors())
+        is_held = bool(self.runtime.group.find_survivors())
         self.feed(node.Done(outcome.status, outcome.verdict, self._progressed, is_held))
         say_at = time.monotonic() + SAY_EVERY_S
 
@@ -640,34 +648,34 @@ class ClusterNode(Coordination):
         self._turn_while(self._awaits_start)
         if self.state.phase is node.Phase.OVER:
             return False
-        self.agent.begin_again(self.state.attempt)
+        self.runtime.attempt = self.state.attempt
         self._take_children()
         return True
 
     def _report(self, over: messages.Over) -> None:
         """Report once which process failed first, with the same words on every node."""
-        own = self.agent.restarter.find_outcome().verdict
-        self.agent.loop.guard(lambda: self._report_once(over, own))
+        own = self.agent.outcomes.find().verdict
+        self.runtime.loop.guard(lambda: self._report_once(over, own))
 
     def _report_once(self, over: messages.Over, own: Verdict | None) -> None:
         if over.first is not None and over.first == self._reported:
             return
         self._reported = over.first
-        agent, shape = self.agent, self.shape
-        verdict = read_verdict(over, own, shape, agent.started_ns, agent.attempt)
+        runtime, shape = self.runtime, self.shape
+        verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
         # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
-        stands_in = self.state.gave_up and agent.environ.get("LAUNCHER_REHEARSED") == "1"
+        stands_in = self.state.gave_up and runtime.environ.get("LAUNCHER_REHEARSED") == "1"
         if verdict is not None:
-            agent.restarter.publish(verdict, shown=shape.speaks or stands_in)
+            self.agent.outcomes.publish(verdict, shown=shape.speaks or stands_in)
 
-    def finish(self) -> int:
+    def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""
-        over, restarter = self.over, self.agent.restarter
-        outcome = restarter.find_outcome()
+        over, outcomes = self.over, self.agent.outcomes
+        outcome = outcomes.find()
         self._leave()
         if over is None or (self.shape.keep_going and self.state.gave_up):
             if outcome.verdict is not None:
-                restarter.publish(outcome.verdict, shown=self.shape.speaks)
+                outcomes.publish(outcome.verdict, shown=self.shape.speaks)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         if not over.leaves:
             self._report(over)
@@ -677,11 +685,11 @@ class ClusterNode(Coordination):
 
     def _leave(self) -> None:
         """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
-        channel, loop = self.channel, self.agent.loop
+        channel, loop = self.channel, self.runtime.loop
         if isinstance(channel, Coordinator):
-            before = self.agent.forwarder.told
+            before = self.runtime.forwarder.told
             patience_s = PATIENCE_S + self.shape.given_up_s
-            loop.turn_until(lambda: channel.may_leave or self.agent.forwarder.told != before, patience_s)
+            loop.turn_until(lambda: channel.may_leave or self.runtime.forwarder.told != before, patience_s)
             return
         if self.state.gave_up:  # otherwise the others would take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from launcher.agent.agent import Server
+    from launcher.agent.observers import Server
     from launcher.cluster.settings import Shape
 
     Message = dict[str, object]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.agent import Agent, NodePlace, find_programs, widen_cpus
+from launcher.agent.agent import Agent, find_programs, widen_cpus
+from launcher.agent.runtime import NodePlace
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import open_listener
@@ -29,7 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.agent.agent import Checks, Serve
+    from launcher.agent.agent import Serve
+    from launcher.agent.observers import Checks
     from launcher.core.log import Say
     from launcher.core.model import Peers, Plan
     from launcher.process.helper import Helpers
@@ -86,7 +88,7 @@ def run_together(
         on_connected: Callable[[], None] = lambda: None,
         on_answered: Callable[[float], None] = lambda sent: None,
     ) -> CoordinatorClient:
-        loop, ask = node.agent.loop, node.agent.group.helpers.ask
+        loop, ask = node.runtime.loop, node.runtime.group.helpers.ask
         return CoordinatorClient(key, shape, join, loop, ask, say, deliver, on_connected, on_answered)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
@@ -104,6 +106,7 @@ def run_together(
     place = NodePlace(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
+    node.agent = agent
     if plan.supervision.preload is not None:
         import contextlib
 
@@ -156,22 +159,22 @@ def make_coordinator(
     """
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape.ports)
-    is_safe = shape.has_token or is_loopback(address) or "LAUNCHER_REHEARSED" in node.agent.environ
-    node.agent.say(describe_place(shape, address, port, is_safe=is_safe), "control-channel")
+    is_safe = shape.has_token or is_loopback(address) or "LAUNCHER_REHEARSED" in node.runtime.environ
+    node.runtime.say(describe_place(shape, address, port, is_safe=is_safe), "control-channel")
     rule = plan.supervision.restarts
     return Coordinator(
         listener,
         key,
         shape,
         join,
-        node.agent.loop,
-        node.agent.say,
+        node.runtime.loop,
+        node.runtime.say,
         node.deliver,
-        lambda attempt: choose(plan, node.agent.run_id, node.agreed, replan, node.agent.say),
-        lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
-        lambda: node.agent.restarter.recovery,
+        lambda attempt: choose(plan, node.runtime.run_id, node.agreed, replan, node.runtime.say),
+        lambda ranks, take: look_for(ranks, take, shape, port, node.runtime.group.helpers),
+        lambda: node.agent.outcomes.recovery,
         rule if rule.most else None,
-        node.agent.run_id,
+        node.runtime.run_id,
     )
 
 

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.runtime import Runtime
     from launcher.core.model import Supervision
 
 PROCESS_NAME = "launcher-metric"
@@ -66,31 +66,31 @@ class Exporter:
             serve(self._listener, self._path)
 
 
-def start_exporter(agent: Agent, path: str) -> None:
+def start_exporter(runtime: Runtime, path: str) -> None:
     """Start the process that serves the metrics of this node's part of a job.
 
     Args:
-        agent: The agent of this node.
+        runtime: Values and tools of the launcher.
         path: Path of the launcher's socket.
     """
-    exporter = Exporter(agent.watch, path)
+    exporter = Exporter(runtime.watch, path)
     said: list[str] = []
 
     def hear(lines: Sequence[str]) -> None:
         said.extend(lines)
         for line in lines:
-            agent.say(line, "no-metrics" if line.startswith("no metrics") else "metrics")
+            runtime.say(line, "no-metrics" if line.startswith("no metrics") else "metrics")
 
     def note_end() -> None:
         if not any(line.startswith("no metrics") for line in said):
-            agent.say(ENDED, "no-metrics")
+            runtime.say(ENDED, "no-metrics")
 
     try:
-        agent.group.helpers.ask(
+        runtime.group.helpers.ask(
             exporter.open, hear, OPEN_S, name=PROCESS_NAME, nice=NICE, then=exporter.serve, on_end=note_end
         )
     except OSError as error:
-        agent.say(refuse(f"port {agent.watch.metrics_port}", error), "no-metrics")
+        runtime.say(refuse(f"port {runtime.watch.metrics_port}", error), "no-metrics")
 
 
 def refuse(place: str, error: OSError) -> str:

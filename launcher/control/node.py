@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.runtime import Runtime
     from launcher.process.spawn import Process
     from launcher.stacks.answer import Answer
 
@@ -50,38 +50,40 @@ class Gauges:
 _gauges: list[Gauges] = []
 
 
-def identify(agent: Agent) -> Message:
+def identify(runtime: Runtime) -> Message:
     """Return the facts that identify this launcher among several."""
-    argv = agent.command or (agent.group.children[0].argv if agent.group.children else ())
+    argv = runtime.command or (runtime.group.children[0].argv if runtime.group.children else ())
     return {
         "version": VERSION,
         "launcher": __version__,
-        "run": agent.run_id,
+        "run": runtime.run_id,
         "pid": os.getpid(),
         "host": Host().hostname(),
-        "node_rank": agent.place.node_rank,
-        "world_size": agent.place.world_size,
+        "node_rank": runtime.place.node_rank,
+        "world_size": runtime.place.world_size,
         "command": quote_command(argv, COMMAND_LENGTH),
-        "elapsed_s": round(time.monotonic() - agent.began_s, 1),
+        "elapsed_s": round(time.monotonic() - runtime.began_s, 1),
     }
 
 
-def read_node(agent: Agent) -> Message:
-    """Return the status of this node."""
+def read_node(runtime: Runtime, more: Message) -> Message:
+    """Return the status of this node; ``more``: its state, the nodes of the job and its timings."""
     now, table = time.monotonic(), read_table()
     if not _gauges:
-        _gauges.append(Gauges(agent.environ.get(VISIBLE)))
+        _gauges.append(Gauges(runtime.environ.get(VISIBLE)))
     gpus, memory = _gauges[0].gpus.read(now), _gauges[0].memory.read()
     ranks = [
-        rank for process in agent.group.processes for rank in _describe(agent, process, table, now, len(gpus))
+        rank
+        for process in runtime.group.processes
+        for rank in _describe(runtime, process, table, now, len(gpus))
     ]
     answer: Message = {
-        **identify(agent),
-        "state": agent.describe_state(),
+        **identify(runtime),
+        **more,
         "at_s": now,
-        "attempt": agent.attempt + agent.restarter.restarts_of_torchrun,
-        "restarts": agent.watch.restarts.most,
-        "silence_s": round(now - agent.output.last_s, 1) if agent.output.sees_all else None,
+        "attempt": runtime.attempt + runtime.restarts_of_torchrun,
+        "restarts": runtime.watch.restarts.most,
+        "silence_s": round(now - runtime.output.last_s, 1) if runtime.output.sees_all else None,
         "memory_bytes": None if memory is None else memory[0],
         "memory_limit_bytes": None if memory is None else memory[1],
         "gpus": [
@@ -89,12 +91,10 @@ def read_node(agent: Agent) -> Message:
              "total_bytes": use.total_bytes}
             for index, use in enumerate(gpus)
         ],
-        "nodes": agent.coordination.describe_nodes(),
-        "timings": agent.read_timings(),
         "ranks": ranks,
         "events": [
             {"ago_s": round(now - at, 1), "what": quote(what, EVENT_LENGTH)}
-            for at, what in agent.said
+            for at, what in runtime.said
         ],
     }  # fmt: skip
     return limit_ranks(answer)
@@ -109,20 +109,20 @@ def limit_ranks(answer: Message) -> Message:
     return {**answer, "ranks": ranks[:RANKS_MAX], "left_out": len(ranks) - RANKS_MAX}
 
 
-def name_others(agent: Agent) -> list[str]:
+def name_others(runtime: Runtime) -> list[str]:
     """Return a line for each process that can give no stack: it has ended, or has no workers now."""
-    said = [f"{one.name}: it {one.end}" for one in agent.group.processes if one.code is not None]
+    said = [f"{one.name}: it {one.end}" for one in runtime.group.processes if one.code is not None]
     table = read_table()
-    for one in agent.group.processes:
+    for one in runtime.group.processes:
         if one.code is None and one.child.called and not one.child.companion:
             said += [] if find_workers(one.pid, table) else [f"{one.name}: it has no workers now"]
     return said
 
 
-def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Message:
+def pack_stacks(runtime: Runtime, answers: Sequence[Answer], *, threads: bool) -> Message:
     """Return the stacks of this node, of all threads if ``threads``, else of the main threads only."""
-    others = [quote(line, TEXT_LENGTH) for line in name_others(agent)]
-    return {**identify(agent), "others": others[:256], **pack(answers, threads=threads)}
+    others = [quote(line, TEXT_LENGTH) for line in name_others(runtime)]
+    return {**identify(runtime), "others": others[:256], **pack(answers, threads=threads)}
 
 
 def pack_run(argv: Sequence[str], limit_s: float, environ: Mapping[str, str]) -> str:
@@ -146,7 +146,7 @@ def pack_run(argv: Sequence[str], limit_s: float, environ: Mapping[str, str]) ->
         kept = kept[: len(kept) * OUTPUT_LIMIT_BYTES // len(packed)]
 
 
-def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:
+def _describe(runtime: Runtime, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:
     """Return the status of a process that we have started, and of an agent's workers, which are the ranks."""
     child = process.child
     own: Message = {
@@ -157,11 +157,12 @@ def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_coun
         "state": "running" if process.code is None else process.end,
         "silence_s": None,
     }
-    wrote_s = agent.output.wrote_s(agent.group.processes.index(process))
+    wrote_s = runtime.output.wrote_s(runtime.group.processes.index(process))
     if wrote_s is not None:
         own["silence_s"] = round(now - wrote_s, 1)
     if process.code is not None:
         return [own]
+    ours = runtime.environ.get(VISIBLE)
     if child.called and not child.companion:
         workers = find_workers(process.pid, table)
         return [{**own, **_use(table.family(process.pid, but=[worker.pid for worker in workers]))}] + [
@@ -173,12 +174,14 @@ def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_coun
                 "state": "running",
                 "silence_s": None,
                 **_use(table.family(worker.pid)),
-                "gpus": _name_gpus(worker.visible, agent.environ.get(VISIBLE), worker.local_rank, gpu_count),
+                "gpus": _name_gpus(
+                    worker.visible, runtime.environ.get(VISIBLE), worker.local_rank, gpu_count
+                ),
             }
             for worker in workers
         ]
     names = child.environ.get(VISIBLE)
-    gpus = _name_gpus(names, agent.environ.get(VISIBLE), child.local_rank, gpu_count)
+    gpus = _name_gpus(names, ours, child.local_rank, gpu_count)
     return [{**own, **_use(table.family(process.pid)), "gpus": [] if child.companion else gpus}]
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Protocol
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.coordination import Coordination
+    from launcher.agent.runtime import Runtime
     from launcher.core.wire import Line, NodeRank, Raw, Seconds
 
     Message = dict[str, object]
@@ -144,8 +145,10 @@ class Responder:
         due: When `fire` has something to do (monotonic seconds).
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent, self._channel = agent, agent.coordination.questions
+    def __init__(self, runtime: Runtime, coordination: Coordination, describe: Callable[[], Message]) -> None:
+        """Begin without a client; see `launcher.control.server.StatusServer`."""
+        self._runtime, self._coordination, self._describe = runtime, coordination, describe
+        self._channel = coordination.questions
         self._clients: list[Client] = []
         self._listener: Listener | None = None
         self._inquiry: Inquiry | None = None
@@ -159,7 +162,7 @@ class Responder:
 
     def listen(self, number: int) -> None:
         """Take over the listening socket."""
-        self._listener = Listener(socket.socket(fileno=number), self._agent.loop, self._take)
+        self._listener = Listener(socket.socket(fileno=number), self._runtime.loop, self._take)
 
     def _take(self, connected: socket.socket, _: str) -> None:
         uid = read_peer(connected)[1]
@@ -170,7 +173,7 @@ class Responder:
         client.connection = Connection(
             connected,
             Asking(),
-            self._agent.loop,
+            self._runtime.loop,
             lambda packed: self._hear(client, packed),
             lambda why: self._drop(client),
             UNSENT_LIMIT_BYTES,
@@ -195,10 +198,10 @@ class Responder:
     def ask(self, what: str, more: Mapping[str, object], client: Client) -> None:
         """Answer a question: from this node alone, or from all nodes of the job."""
         if what == "who":
-            self._give(client, identify(self._agent))
+            self._give(client, identify(self._runtime))
             self._give(client, {"over": True})
         elif what == "node" or self._channel is None:
-            rank = self._agent.place.node_rank or 0
+            rank = self._runtime.place.node_rank or 0
 
             def take(answer: Message) -> None:
                 self._give(client, {"node": rank, "answer": answer})
@@ -218,7 +221,7 @@ class Responder:
         now = time.monotonic()
         if what == "status":
             if self._facts is None or now > self._facts[0] + FRESH_S:
-                self._facts = now, read_node(self._agent)
+                self._facts = now, read_node(self._runtime, self._describe())
             take(self._facts[1])
         elif what == EXEC:
             self._run(more, take)
@@ -228,20 +231,20 @@ class Responder:
             self._waiting.append(take)
             self._wants_threads = self._wants_threads or more.get("threads") is True
             if self._inquiry is None:
-                template, running = self._agent.template, list_running(self._agent)
+                template, running = self._runtime.template, list_running(self._runtime)
                 if template is not None and template.importing is not None:
                     running.append(template.importing)
-                self._inquiry = Inquiry(running, self._agent.folder.path)
+                self._inquiry = Inquiry(running, self._runtime.folder.path)
             if more.get("native") is True:
                 self._inquiry.want_native()
 
     def _run(self, more: Mapping[str, object], take: Take) -> None:
         """Run a program of a person, outside the job but not longer, and give its output."""
-        agent, argv, limit_s = self._agent, more["argv"], more["limit_s"]
+        runtime, argv, limit_s = self._runtime, more["argv"], more["limit_s"]
         assert isinstance(argv, tuple) and isinstance(limit_s, float)  # noqa: S101 - see `Question`
         limit_s = min(limit_s, PROGRAM_LIMIT_S)
-        environ = {name: value for name, value in agent.environ.items() if name != TOKEN_VARIABLE}
-        environ[MARK] = mark_of(agent.run_id, agent.environ, agent.coordination.node_mark)
+        environ = {name: value for name, value in runtime.environ.items() if name != TOKEN_VARIABLE}
+        environ[MARK] = mark_of(runtime.run_id, runtime.environ, self._coordination.node_mark)
 
         def read(lines: Sequence[str]) -> None:
             take(json.loads(lines[0]) if lines else {"error": "its helper has failed"})
@@ -253,7 +256,7 @@ class Responder:
             take({"error": "too many programs at the same time"})
             return
         try:
-            agent.group.helpers.ask(
+            runtime.group.helpers.ask(
                 lambda: [pack_run(argv, limit_s, environ)], read, limit_s + MARGIN_S, name="launcher-exec",
                 then=end_family, on_end=end, limit_bytes=OUTPUT_LIMIT_BYTES + 1,
             )  # fmt: skip
@@ -268,7 +271,7 @@ class Responder:
         if self._inquiry.complete:
             answers, self._inquiry = self._inquiry.answers, None
             waiting, self._waiting = self._waiting, []
-            packed = pack_stacks(self._agent, answers, threads=self._wants_threads)
+            packed = pack_stacks(self._runtime, answers, threads=self._wants_threads)
             self._wants_threads = False
             for take in waiting:
                 take(packed)

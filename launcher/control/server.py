@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.coordination import Coordination
+    from launcher.agent.runtime import Runtime
     from launcher.control.responder import Responder
 
     Message = dict[str, object]
@@ -32,16 +33,22 @@ class StatusServer:
         path: Path of the socket; None without one.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        """Prepare the server; `open` makes the socket."""
+    def __init__(self, runtime: Runtime, coordination: Coordination, describe: Callable[[], Message]) -> None:
+        """Prepare the server; `open` makes the socket.
+
+        Args:
+            runtime: Values and tools of the launcher.
+            coordination: The rest of the job.
+            describe: Returns the state of this node, the nodes of the job, and the timings.
+        """
         self.path: str | None = None
-        self._agent = agent
+        self._runtime, self._coordination, self._describe = runtime, coordination, describe
         self._listener: _socket.socket | None = None
         self._responder: Responder | None = None
 
     def open(self) -> None:
         """Listen for our user and root, and serve metrics if requested; the job also runs without."""
-        for path in self._agent.folder.socket_paths(NAME):
+        for path in self._runtime.folder.socket_paths(NAME):
             try:
                 listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK)
             except OSError:  # no sockets at all, e.g. by a seccomp profile
@@ -54,27 +61,27 @@ class StatusServer:
                 listener.close()
                 continue
             self.path, self._listener = path, listener
-            self._agent.loop.add(listener.fileno(), self._on_call)
+            self._runtime.loop.add(listener.fileno(), self._on_call)
             break
         self._serve_metrics()
 
     def _serve_metrics(self) -> None:
         """Start the metrics process, which asks at this socket, if metrics are requested."""
-        if not self._agent.watch.metrics_port:
+        if not self._runtime.watch.metrics_port:
             return
         if self.path is None:
-            self._agent.say(
+            self._runtime.say(
                 "no metrics: there is no folder for the status socket that they need", "no-metrics"
             )
             return
         from launcher.control.metrics import start_exporter
 
-        start_exporter(self._agent, self.path)
+        start_exporter(self._runtime, self.path)
 
     def _on_call(self) -> None:
         """Hand the socket to the responder at the first connection."""
         if self._listener is not None:
-            self._agent.loop.remove(self._listener.fileno())
+            self._runtime.loop.remove(self._listener.fileno())
             self.responder().listen(self._listener.detach())
             self._listener = None
 
@@ -83,7 +90,7 @@ class StatusServer:
         if self._responder is None:
             from launcher.control.responder import Responder
 
-            self._responder = Responder(self._agent)
+            self._responder = Responder(self._runtime, self._coordination, self._describe)
         return self._responder
 
     def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:
@@ -93,18 +100,15 @@ class StatusServer:
     @property
     def due(self) -> float | None:
         """When `fire` has something to do (monotonic seconds)."""
-        questions = (
-            None if self._agent.coordination.questions is None else self._agent.coordination.questions.due
-        )
-        times = (questions, None if self._responder is None else self._responder.due)
+        times = [one.due for one in (self._coordination.questions, self._responder) if one is not None]
         return min((one for one in times if one is not None), default=None)
 
     def fire(self, now: float) -> None:
         """Continue the open questions."""
         if self._responder is not None:
             self._responder.fire(now)
-        if self._agent.coordination.questions is not None:
-            self._agent.coordination.questions.fire(now)
+        if self._coordination.questions is not None:
+            self._coordination.questions.fire(now)
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of our helper processes, which do not belong to the job."""
@@ -115,7 +119,7 @@ class StatusServer:
         if self._responder is not None:
             self._responder.close()
         if self._listener is not None:
-            self._agent.loop.remove(self._listener.fileno())
+            self._runtime.loop.remove(self._listener.fileno())
             self._listener.close()
             self._listener = None
         if self.path is not None:

@@ -9,10 +9,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.coordination import Coordination
+    from launcher.agent.runtime import Runtime
     from launcher.failure.model import RankGroup
+    from launcher.process.spawn import Child
     from launcher.recorder.facts import RankRecord
     from launcher.recorder.request import DumpRequest
+    from launcher.recorder.watch import Recorder
     from launcher.stacks.answer import Answer
     from launcher.stacks.inquiry import Inquiry
 
@@ -43,19 +46,18 @@ class Collector:
         records: The latest flight recorders of this node's ranks.
         dumps: Paths of copies of their dumps.
         notes: What was left out of these copies, in sentences.
-        stops: Whether the processes are asked now because they are about to be stopped.
         due: When to call `fire` (monotonic seconds); None if none is asked.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, runtime: Runtime, coordination: Coordination) -> None:
         self.groups: tuple[RankGroup, ...] = ()
         self.answers: Sequence[Answer] = ()
         self.records: tuple[RankRecord, ...] = ()
         self.dumps: list[str] = []
         self.notes: list[str] = []
-        self.stops = False
         self.due: float | None = None
-        self._agent = agent
+        self._runtime, self._coordination = runtime, coordination
+        self._recorder: Recorder | None = None
         self._inquiry: Inquiry | None = None
         self._request: DumpRequest | None = None
         self._until = self._asked_at = 0.0
@@ -64,62 +66,90 @@ class Collector:
     def begin(self) -> None:
         """Forget the attempt before."""
         self.close()
-        self.groups, self.answers, self.records, self.stops = (), (), (), False
+        self.groups, self.answers, self.records = (), (), ()
+
+    # --- flight recorders
+
+    def plan(self, child: Child) -> dict[str, str]:
+        """Return the variables that switch on PyTorch's flight recorder, unless the user has decided."""
+        if child.companion:
+            return {}
+        if self._recorder is None:
+            from launcher.recorder.watch import Recorder
+
+            folders = self._runtime.folder.private_folders
+            self._recorder = Recorder(lambda: next(folders(), None))
+        return self._recorder.plan(child.argv, child.environ, self._runtime.attempt)
+
+    def end_attempt(self) -> None:
+        """Read what the recorders of an attempt have left, whose processes have ended."""
+        if self._recorder is not None:
+            if self._runtime.failed:
+                self._runtime.loop.guard(self.read_rest)
+            self._recorder.end_attempt()
+
+    # --- questions
 
     def ask_before_stop(self, stop: Callable[[], None]) -> None:
         """Ask the processes, at most `LIMIT_S` and no longer than their grace; then stop them.
 
         Those of a job that hangs were asked a moment before.
         """
-        agent = self._agent
-        limit_s = min(LIMIT_S, agent.watch.grace_s)
+        runtime = self._runtime
+        limit_s = min(LIMIT_S, runtime.watch.grace_s)
         is_known = bool(self.answers) and time.monotonic() < self._asked_at + FRESH_S
-        if is_known or limit_s <= 0 or not agent.group.running:
+        if is_known or limit_s <= 0 or not runtime.group.running:
             stop()
             return
-        self.stops = True
+        runtime.asks = True
 
         def go_on(answers: Sequence[Answer]) -> None:
-            self.stops = False
-            agent.loop.guard(lambda: agent.coordination.take_evidence(answers))
-            if not agent.group.stopper.begun and agent.group.running:
+            runtime.asks = False
+            runtime.loop.guard(lambda: self._take(answers))
+            if not runtime.group.stopper.begun and runtime.group.running:
                 stop()
 
         self.ask(go_on, limit_s)
 
+    def _take(self, answers: Sequence[Answer]) -> None:
+        if not self._coordination.takes_evidence(answers):
+            self.join(answers)
+
     def ask(self, then: Then, limit_s: float = HANG_LIMIT_S) -> None:
         """Ask all processes, and call ``then`` with what they have answered by the limit."""
-        agent, now = self._agent, time.monotonic()
+        runtime, now = self._runtime, time.monotonic()
         self._then.append(then)
         self._until = min(self._until, now + limit_s) if self._inquiry is not None else now + limit_s
         if self._inquiry is None:
-            agent.loop.guard(self._begin)
+            runtime.loop.guard(self._begin)
         self.due = now
 
     def _begin(self) -> None:
         from launcher.stacks.inquiry import Inquiry
 
-        running = list_running(self._agent)
-        self._inquiry = Inquiry(running, self._agent.folder.path)
-        recorder = self._agent.observers.recorder
+        runtime = self._runtime
+        running = list_running(runtime)
+        self._inquiry = Inquiry(running, runtime.folder.path)
+        recorder = self._recorder
         if recorder is not None and recorder.is_on:
             from launcher.recorder.watch import has_torch
 
-            if not self.stops and recorder.is_ready:
+            if not runtime.asks and recorder.is_ready:
                 self._until += DUMP_LIMIT_S - HANG_LIMIT_S
             left_s = max(self._until - time.monotonic() - READ_S, 0.0)
-            folder = find_folder(self._agent, hangs=not self.stops)
+            folder = find_folder(runtime, hangs=not runtime.asks)
             ranks = [rank for rank, pid in running if has_torch(pid)]
-            self._request = recorder.request(ranks, folder, left_s, self._agent.folder.place)
+            self._request = recorder.request(ranks, folder, left_s, runtime.folder.place)
 
     def fire(self, now: float) -> None:
         """Go on with the questions; end them if all have answered, or if the time is up."""
+        runtime = self._runtime
         inquiry, request = self._inquiry, self._request
         if inquiry is not None:
-            self._agent.loop.guard(lambda: inquiry.go_on(now))
+            runtime.loop.guard(lambda: inquiry.go_on(now))
         if request is not None:
-            self._agent.loop.guard(lambda: request.go_on(now))
-        is_told = self.stops and self._agent.group.stopper.begun  # by a signal meanwhile
+            runtime.loop.guard(lambda: request.go_on(now))
+        is_told = runtime.asks and runtime.group.stopper.begun  # by a signal meanwhile
         is_complete = all(one is None or one.complete for one in (inquiry, request))
         if is_complete or now >= self._until or is_told:
             self._finish()
@@ -143,21 +173,22 @@ class Collector:
 
         NCCL's watchdog dumps and ends all ranks at about the same time: then none was left to be asked.
         """
-        recorder = self._agent.observers.recorder
+        runtime = self._runtime
+        recorder = self._recorder
         if recorder is None or self.dumps or not recorder.is_ready:
             return
-        folder = find_folder(self._agent, hangs=False)
-        self._request = request = recorder.request((), folder, 0.0, self._agent.folder.place)
+        folder = find_folder(runtime, hangs=False)
+        self._request = request = recorder.request((), folder, 0.0, runtime.folder.place)
         self.due = time.monotonic()
         self._until = self.due + REST_S
-        self._agent.loop.turn_until(lambda: self._request is None, REST_S + 1)
+        runtime.loop.turn_until(lambda: self._request is None, REST_S + 1)
         self.records = tuple(one for one in self.records if not one.missing)
-        if self.records and not self._agent.coordination.has_others:
+        if self.records and not self._coordination.has_others:
             from launcher.evidence.recorders import group_records
 
-            self.groups = (*group_records(self.records, self._agent.place.world_size), *self.groups)
+            self.groups = (*group_records(self.records, runtime.place.world_size), *self.groups)
         if request.paths:
-            self._agent.say(f"dumps of the flight recorders: {os.path.dirname(request.paths[-1])}", "dumps")
+            runtime.say(f"dumps of the flight recorders: {os.path.dirname(request.paths[-1])}", "dumps")
 
     def helpers(self) -> tuple[int, ...]:
         """Return the PIDs of our children that help here and are not processes of the job."""
@@ -182,18 +213,18 @@ class Collector:
         if self.records:
             from launcher.evidence.recorders import group_records
 
-            world_size = self._agent.place.world_size
+            world_size = self._runtime.place.world_size
             self.groups = (*group_records(self.records, world_size), *self.groups)
 
 
-def list_running(agent: Agent) -> list[tuple[int, int]]:
+def list_running(runtime: Runtime) -> list[tuple[int, int]]:
     """Return (rank, pid) of the running ranks of this node, including the workers of an engine's agent."""
     from launcher.process.families import list_ranks, read_table
 
-    return list_ranks(agent.group.processes, read_table())
+    return list_ranks(runtime.group.processes, read_table())
 
 
-def find_folder(agent: Agent, *, hangs: bool) -> str:
+def find_folder(runtime: Runtime, *, hangs: bool) -> str:
     """Return the folder of this node for copies of dumps; empty for none.
 
     The folder of the run is the last choice, and only if the job hangs: it is kept with them.
@@ -202,6 +233,6 @@ def find_folder(agent: Agent, *, hangs: bool) -> str:
     from launcher.machine.host import Host
     from launcher.recorder.watch import choose_folder
 
-    watch, node_rank = agent.watch, agent.place.node_rank
-    record = watch.failure_file or default_failure_file(agent.environ, Host(), node_rank)
-    return choose_folder(watch.evidence_dir, record, agent.folder.path if hangs else None, node_rank)
+    watch, node_rank = runtime.watch, runtime.place.node_rank
+    record = watch.failure_file or default_failure_file(runtime.environ, Host(), node_rank)
+    return choose_folder(watch.evidence_dir, record, runtime.folder.path if hangs else None, node_rank)

@@ -22,8 +22,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.coordination import Coordination
+    from launcher.agent.runtime import Runtime
     from launcher.cluster.messages import Hung
+    from launcher.evidence.collector import Collector
     from launcher.observers.movement import Movement
     from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
@@ -94,8 +96,15 @@ def _line(text: str) -> str:
 class HangHandler:
     """Watches the processes of one node for stalls, and handles them."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        runtime: Runtime,
+        coordination: Coordination,
+        evidence: Collector,
+        end_for: Callable[[Reason], None],
+    ) -> None:
+        self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
+        self._end_for = end_for
         self._detector: StallDetector | None = None
 
     def watch(self, started: float) -> None:
@@ -103,27 +112,27 @@ class HangHandler:
         from launcher.observers.stall import StallDetector
         from launcher.output.progress import Gpus
 
-        agent = self._agent
+        runtime = self._runtime
         self._detector = StallDetector(
-            agent.watch.stall_timeout_s or agent.watch.idle_timeout_s,
-            lambda: agent.output.last_s,
+            runtime.watch.stall_timeout_s or runtime.watch.idle_timeout_s,
+            lambda: runtime.output.last_s,
             self.on_stall,
             self.on_move,
             started=started,
-            gpus=Gpus(agent.environ.get("CUDA_VISIBLE_DEVICES")),
-            movement=None if agent.watch.stall_timeout_s else self._make_movement(),
-            sees_output=agent.output.sees_all,
+            gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
+            movement=None if runtime.watch.stall_timeout_s else self._make_movement(),
+            sees_output=runtime.output.sees_all,
         )
-        agent.loop.timers.append(self._detector)
+        runtime.loop.timers.append(self._detector)
 
     def _make_movement(self) -> Movement:
         """Return what reads CPU time and network, which count without ``--stall-timeout``."""
         from launcher.observers.movement import Movement
         from launcher.process.families import list_ranks
 
-        agent = self._agent
-        window_s = agent.watch.idle_timeout_s / IDLE_WINDOWS
-        return Movement(lambda table: list_ranks(agent.group.processes, table), window_s)
+        runtime = self._runtime
+        window_s = runtime.watch.idle_timeout_s / IDLE_WINDOWS
+        return Movement(lambda table: list_ranks(runtime.group.processes, table), window_s)
 
     def close(self) -> None:
         """Stop watching: the attempt has ended."""
@@ -133,67 +142,66 @@ class HangHandler:
 
     def on_stall(self, what: str) -> None:
         """Ask all ranks, and report; in a job of several nodes node 0 does."""
-        agent = self._agent
-        if agent.is_ending or agent.coordination.on_quiet(what) or not agent.group.running:
+        runtime = self._runtime
+        if runtime.is_ending or self._coordination.on_quiet(what) or not runtime.group.running:
             return
         self.ask(lambda answers, progress: self._report(what, answers, progress))
 
     def ask(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
         """Ask the processes of this node what they do and how far they are."""
-        agent = self._agent
-        agent.evidence.ask(lambda answers: self._ask_progress(lambda progress: then(answers, progress)))
+        self._evidence.ask(lambda answers: self._ask_progress(lambda progress: then(answers, progress)))
 
     def _ask_progress(self, take: Callable[[Numbers], None]) -> None:
         """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
-        agent = self._agent
-        pattern, ranks = agent.watch.restarts.progress_pattern, agent.group.processes
+        runtime = self._runtime
+        pattern, ranks = runtime.watch.restarts.progress_pattern, runtime.group.processes
         if not pattern:
             take(())
             return
         from launcher.observers.stragglers import ask_numbers
 
-        tails = {one.child.rank: b"\n".join(agent.output.read_tails(index)) for index, one in enumerate(ranks)
+        output = runtime.output
+        tails = {one.child.rank: b"\n".join(output.read_tails(index)) for index, one in enumerate(ranks)
                  if not (one.child.companion or one.child.called)}  # fmt: skip
         try:
-            ask_numbers(pattern, tails, agent.group.helpers, take)
+            ask_numbers(pattern, tails, runtime.group.helpers, take)
         except OSError:  # the kernel is short of something
             take(())
 
     def on_move(self) -> None:
         """Note that the processes of this node go on."""
-        self._agent.coordination.on_quiet(None)
+        self._coordination.on_quiet(None)
 
     def _report(self, what: str, answers: Sequence[Answer], progress: Numbers) -> None:
-        agent = self._agent
-        if agent.is_ending:
+        runtime = self._runtime
+        if runtime.is_ending:
             return
-        agent.evidence.join(answers)
-        size, records = agent.place.world_size, agent.evidence.records
+        self._evidence.join(answers)
+        size, records = runtime.place.world_size, self._evidence.records
         hang = describe_hang(what, answers, size, {}, (), progress, records)
         self.show(hang)
-        if agent.watch.on_stall == "stop":
-            agent.end_for(Reason(STALLED, hang.headline))
+        if runtime.watch.on_stall == "stop":
+            self._end_for(Reason(STALLED, hang.headline))
 
     def show(self, hang: Hang | Hung) -> None:
         """Print the report, and write all stacks of this node to a file."""
-        agent = self._agent
+        runtime = self._runtime
         lines = [*self._write(hang.headline), *self._name_dumps()]
-        agent.output.say("\n  ".join([hang.headline, *hang.lines, *lines]), "stall")
+        runtime.output.say("\n  ".join([hang.headline, *hang.lines, *lines]), "stall")
 
     def _name_dumps(self) -> list[str]:
         """Return lines with the folder of the copies of dumps, and with what was left out of it."""
-        agent = self._agent
-        dumps, notes = agent.evidence.dumps, agent.evidence.notes
+        own, dumps, notes = self._runtime.folder, self._evidence.dumps, self._evidence.notes
         if not dumps:
             return notes
         folder = os.path.dirname(dumps[-1])
-        is_ours = agent.folder.path is not None and folder.startswith(f"{agent.folder.path}/")
-        agent.folder.keeps = agent.folder.keeps or is_ours
+        is_ours = own.path is not None and folder.startswith(f"{own.path}/")
+        own.keeps = own.keeps or is_ours
         return [f"dumps of the flight recorders: {_line(folder)}", *notes]
 
     def _write(self, headline: str) -> list[str]:
         """Write all stacks to a file; return a line with its path, or with the error."""
-        folder, answers = self._agent.folder, self._agent.evidence.answers
+        folder, answers = self._runtime.folder, self._evidence.answers
         if folder.fd is None or not answers:
             return []
         try:

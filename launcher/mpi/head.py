@@ -31,7 +31,9 @@ from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.agent.agent import Agent
+    from collections.abc import Callable
+
+    from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.mpi.nodes import Node
@@ -54,11 +56,11 @@ class Head(Lead):
     _again: commands.Again | None = None
     _reported: Event | None = None
 
-    def attach(self, agent: Agent) -> RanksTarget:
+    def attach(self, runtime: Runtime) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
-        super().attach(agent)
-        grace_s = agent.watch.grace_s
-        self.ending = RanksTarget(self.nodes, self.job.world_size, grace_s, agent.say, self._end_mpirun)
+        super().attach(runtime)
+        grace_s = runtime.watch.grace_s
+        self.ending = RanksTarget(self.nodes, self.job.world_size, grace_s, runtime.say, self._end_mpirun)
         return self.ending
 
     def route(self, child: Child, streams: Streams) -> Streams:
@@ -75,7 +77,7 @@ class Head(Lead):
         the ranks have their grace, and the end of the job is the end of the rest.
         """
         left = find_children(os.getpid()) if self.nodes.all[0].running else ()
-        return tuple(pid for pid in left if pid not in self.agent.group.running)
+        return tuple(pid for pid in left if pid not in self.runtime.group.running)
 
     def begin(self) -> None:
         """Forget the attempt before, and start the timers of the end and of the counting."""
@@ -83,7 +85,7 @@ class Head(Lead):
         self.ending.begin_attempt()
         super().begin()
         self.reports = Reports(self.nodes.all, self.job.per_node, self.ending, self._fail, self._note_signal)
-        self.agent.loop.timers += [self.ending, self.reports.counting]
+        self.runtime.loop.timers += [self.ending, self.reports.counting]
 
     # --- to the controller
 
@@ -104,7 +106,7 @@ class Head(Lead):
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
         """Report that this node is preempted."""
-        if kind == DUE and (ends or self.agent.watch.restarts.most):
+        if kind == DUE and (ends or self.runtime.watch.restarts.most):
             self._fail_here(PREEMPTED, EXIT_NOT_READY, what, int(left_s * 1000))
 
     def _fail_here(self, kind: str, status: int, what: str, left_ms: int | None = None) -> None:
@@ -123,49 +125,49 @@ class Head(Lead):
 
     def _note_signal(self, number: int) -> None:
         """Note that the job is told to end: a rank has died of a signal that was only forwarded."""
-        if self.agent.forwarder.told is None:
-            self.agent.forwarder.told = number
+        if self.runtime.forwarder.told is None:
+            self.runtime.forwarder.told = number
             self.on_told(number)
 
     # --- from the controller
 
     def act(self, command: commands.Command) -> None:
         """Do what the controller decides."""
-        agent = self.agent
+        runtime = self.runtime
         match command:
             case commands.Stop(number=int(number)) if command.by:
-                agent.say(f"{command.why}: passing it on to all ranks", "signal")
-                agent.on_signal(number, from_terminal=False)
+                runtime.say(f"{command.why}: passing it on to all ranks", "signal")
+                self.agent.on_signal(number, from_terminal=False)
             case commands.Stop():
                 self._stop_ranks(command.why)
             case commands.Again():
                 self._again = command
                 self._note(command.over, command.decision)
             case commands.Over(decision=Decision() as decision) if self._again is not None:
-                agent.loop.guard(lambda: agent.restarter.recovery.give_up(decision.why))
+                runtime.loop.guard(lambda: self.agent.outcomes.recovery.give_up(decision.why))
             case commands.Over(decision=Decision() as decision):
                 self._note(command, decision)
             case commands.Blame():
                 host = self.nodes.all[command.node].host
-                agent.restarter.recovery.note_node(command.cause, command.what, command.rank, host, "")
+                self.agent.outcomes.recovery.note_node(command.cause, command.what, command.rank, host, "")
 
     def _stop_ranks(self, why: str) -> None:
         """Stop the ranks, which would otherwise wait for what has ended forever."""
-        if not self.ending.begun and self.agent.group.running:
+        if not self.ending.begun and self.runtime.group.running:
             others = self.ending.count
-            self.agent.say(f"{why}; stopping the other {others}" if others else why, "stopping")
+            self.runtime.say(f"{why}; stopping the other {others}" if others else why, "stopping")
             self.ending.stop(signal.SIGTERM)
 
     def _note(self, over: commands.Over, decision: Decision) -> None:
         """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
-        restarter, outcome = self.agent.restarter, Outcome(over.status, self._judge(over))
-        self.agent.loop.guard(lambda: restarter.recovery.note(restarter.describe(outcome), decision))
+        outcomes, outcome = self.agent.outcomes, Outcome(over.status, self._judge(over))
+        self.runtime.loop.guard(lambda: outcomes.recovery.note(outcomes.describe(outcome), decision))
 
     def _end_mpirun(self) -> None:
         """Stop mpirun if it has not noticed that no rank is left."""
-        if self.agent.group.running:
-            self.agent.group.stopper.grace_s = MPI_GRACE_S
-            self.agent.group.stopper.begin(signal.SIGTERM)
+        if self.runtime.group.running:
+            self.runtime.group.stopper.grace_s = MPI_GRACE_S
+            self.runtime.group.stopper.begin(signal.SIGTERM)
 
     # --- the end of an attempt
 
@@ -177,22 +179,22 @@ class Head(Lead):
         if again is None:
             return False
         self._report(again.over)
-        self.agent.say(again.decision.describe(), "restart")
+        self.runtime.say(again.decision.describe(), "restart")
         while self.nodes.state.phase is Phase.BETWEEN:
-            self.agent.loop.turn()
-            self.agent.loop.guard(self.agent.group.collect)
+            self.runtime.loop.turn()
+            self.runtime.loop.guard(self.runtime.group.collect)
         if self.nodes.state.phase is Phase.OVER:
             return False
-        self.agent.begin_again(self.nodes.attempt)
+        self.runtime.attempt = self.nodes.attempt
         return True
 
     def _await_reports(self) -> None:
         """Wait until all ranks have ended and what ended the attempt is known, once mpirun has ended."""
-        mpirun, ending, grace_s = self.agent.group.processes[0], self.ending, self.agent.watch.grace_s
-        wait_for = self.agent.loop.turn_until
+        mpirun, ending, grace_s = self.runtime.group.processes[0], self.ending, self.runtime.watch.grace_s
+        wait_for = self.runtime.loop.turn_until
         wait_for(lambda: ending.has_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
         if ending.count and not ending.begun:
-            self.agent.say(f"mpirun has ended; stopping {ending.describe()}", "stopping")
+            self.runtime.say(f"mpirun has ended; stopping {ending.describe()}", "stopping")
             ending.stop(signal.SIGTERM)
         wait_for(lambda: ending.has_ended, grace_s + 2 * KILL_WAIT_S)
         if mpirun.status and not self.nodes.failures:
@@ -200,27 +202,27 @@ class Head(Lead):
         first = find_first_event(self.nodes.failures, {})
         if first is not None and first.kind in FOLLOW_LOSS:
             wait_for(lambda: find_first_event(self.nodes.failures, {}) is not first, SETTLE_S / 2)
-        if self.agent.forwarder.told is None:
+        if self.runtime.forwarder.told is None:
             self.reports.counting.check_all(succeeded=not self.nodes.failures and not mpirun.status)
 
     def _end_attempt(self) -> None:
         """Report that the ranks of all nodes have ended."""
-        agent, told = self.agent, self.agent.forwarder.told
-        mpirun, progress = agent.group.processes[0], agent.restarter.progress
+        runtime, told = self.runtime, self.runtime.forwarder.told
+        mpirun = runtime.group.processes[0]
         first = find_first_event(self.nodes.failures, {})
         status, record = 0, self.reports.find_verdict(first)
         if first is None and told is not None:
             status = 0 if len(self.reports.ends) >= self.job.world_size else 128 + told
         elif first is None or self._mpirun_explains(first):  # its own messages say why
-            outcome = agent.restarter.find_outcome()
+            outcome = self.agent.outcomes.find()
             status, record = outcome.status, outcome.verdict
             if outcome.line:
-                agent.say(outcome.line, "survivors")
+                runtime.say(outcome.line, "survivors")
             if mpirun.status:
                 event = Event(0, STARTER, mpirun.ended_ns, mpirun.status, what=f"{mpirun.name} {mpirun.end}")
                 self._fail(first := event)
         status = status if first is None else first.status
-        progressed = None if progress is None else progress.has_progressed()
+        progressed = self.agent.observers.progressed
         for node in self.nodes.all:
             verdict = record if first is not None and node.index == first.node else None
             ended = events.Exited(node.index, status, self.nodes.attempt, verdict, progressed)
@@ -228,7 +230,7 @@ class Head(Lead):
 
     def _mpirun_explains(self, event: Event) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
-        mpirun = self.agent.group.processes[0]
+        mpirun = self.runtime.group.processes[0]
         asked = mpirun.passed_on is not None
         return not asked and explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
 
@@ -236,16 +238,16 @@ class Head(Lead):
 
     def _judge(self, over: commands.Over) -> Verdict | None:
         """Return the verdict on the whole job."""
-        agent = self.agent
+        runtime = self.runtime
         found: list[Verdict | None] = []
         from launcher.mpi.judge import judge
 
-        told = name_signal(agent.forwarder.told) if agent.forwarder.told is not None else None
-        agent.loop.guard(
+        told = name_signal(runtime.forwarder.told) if runtime.forwarder.told is not None else None
+        runtime.loop.guard(
             lambda: found.append(
                 judge(
                     over, self.reports.ends, self.job.shape, attempt=self.nodes.attempt, told=told,
-                    started_ns=agent.started_ns, started_mono_ns=agent.started_mono_ns,
+                    started_ns=runtime.started_ns, started_mono_ns=runtime.started_mono_ns,
                 )
             )
         )  # fmt: skip
@@ -256,18 +258,18 @@ class Head(Lead):
         verdict = None if over.first == self._reported else self._judge(over)
         self._reported = over.first
         if verdict is not None:
-            self.publish(verdict, shown=True)
+            self.agent.outcomes.publish(verdict, shown=True)
 
-    def finish(self) -> int:
+    def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""
         over = self.nodes.state.over
         assert over is not None  # noqa: S101 - no other attempt follows
-        self.nodes.status = self.agent.restarter.exit_status(over.status, self._judge(over))
+        self.nodes.status = self.agent.outcomes.exit_status(over.status, self._judge(over))
         if self.nodes.status:
             self.nodes.close()
         self._report(over)
         if over.decision is not None:
-            self.agent.say(over.decision.describe(), "no-restart")
+            self.runtime.say(over.decision.describe(), "no-restart")
         return over.status
 
 

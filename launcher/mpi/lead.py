@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.agent.forwarder import Target
+    from launcher.agent.runtime import Runtime
     from launcher.core.errors import LauncherError
     from launcher.job.commands import Command
     from launcher.mpi.nodes import Node, ServedJob
@@ -26,9 +27,12 @@ class Lead(Coordination):
     Attributes:
         job: The job.
         nodes: The nodes, and the controller.
+        agent: The agent of this node; set before it runs.
     """
 
-    shares_terminal = lends_terminal = decides_alone = False
+    shares_terminal = lends_terminal = False
+
+    agent: Agent
 
     def __init__(self, job: ServedJob, private: str, gate: Gate) -> None:
         """Create the coordination.
@@ -41,12 +45,13 @@ class Lead(Coordination):
         self.job, self.has_others = job, len(job.shape.hosts) > 1
         self._private, self._gate = private, gate
 
-    def attach(self, agent: Agent) -> Target | None:
+    def attach(self, runtime: Runtime) -> Target | None:
         """Let the nodes join."""
-        super().attach(agent)
-        rule = agent.watch.restarts if agent.watch.restarts.most else None
+        super().attach(runtime)
+        rule = runtime.watch.restarts if runtime.watch.restarts.most else None
         self.nodes = Nodes(
-            self.job, self._gate, agent.loop, agent.group.helpers, agent.say, self.on_message, self.act, rule,
+            self.job, self._gate, runtime.loop, runtime.group.helpers, runtime.say, self.on_message,
+            self.act, rule,
         )  # fmt: skip
         return None
 
@@ -56,9 +61,9 @@ class Lead(Coordination):
         Raises:
             LauncherError: See `Nodes.gather`.
         """
-        agent = self.agent
-        agent.group.start_watchdog(None, agent.clean_up)
-        self.has_work = self.nodes.gather(lambda: agent.forwarder.told, agent.group.reap)
+        runtime = self.runtime
+        runtime.group.start_watchdog(None, self.agent.clean_up)
+        self.has_work = self.nodes.gather(lambda: runtime.forwarder.told, runtime.group.reap)
 
     def begin(self) -> None:
         """Prepare for an attempt."""
@@ -79,7 +84,7 @@ class Lead(Coordination):
     def clean_up(self) -> None:
         """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
         remove_tree(self._private)
-        end_job(self.job.briefing.job, self.agent.watch.grace_s)
+        end_job(self.job.briefing.job, self.runtime.watch.grace_s)
 
     def close(self) -> None:
         """Leave the nodes."""

@@ -23,8 +23,9 @@ if __name__ == "__main__":
 import signal
 import time
 
-from launcher.agent.agent import Agent, NodePlace
+from launcher.agent.agent import Agent
 from launcher.agent.coordination import Coordination
+from launcher.agent.runtime import NodePlace
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.core.log import say
@@ -41,8 +42,9 @@ from launcher.process.spawn import cannot_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.agent.runtime import Runtime
     from launcher.core.model import Plan
     from launcher.failure.model import Verdict
 
@@ -73,6 +75,9 @@ class RankCoordination(Coordination):
     guards = False
     """If we are killed, the kernel kills our process, and the launcher kills what that has started."""
 
+    agent: Agent
+    """Set before it runs."""
+
     def __init__(self, channel: Channel, place: Started, grace_s: float) -> None:
         """Create the coordination.
 
@@ -85,11 +90,11 @@ class RankCoordination(Coordination):
         self._verdict: Verdict | None = None
         self._holds = False
 
-    def attach(self, agent: Agent) -> None:
+    def attach(self, runtime: Runtime) -> None:
         """Watch the launcher and the placeholder."""
-        super().attach(agent)
-        agent.loop.add(self._channel.socket.fileno(), self._on_channel)
-        agent.loop.add(self._channel.placeholder, self._on_abandoned)
+        super().attach(runtime)
+        runtime.loop.add(self._channel.socket.fileno(), self._on_channel)
+        runtime.loop.add(self._channel.placeholder, self._on_abandoned)
 
     @property
     def run(self) -> str:
@@ -98,48 +103,49 @@ class RankCoordination(Coordination):
 
     def begin(self) -> None:
         """Set our own, longer grace: the launcher ends the process first."""
-        self.agent.group.stopper.grace_s = self._grace_s + LATE_S
+        self.runtime.group.stopper.grace_s = self._grace_s + LATE_S
 
     def _on_abandoned(self) -> None:
         """Report that mpirun has ended our placeholder; the head then ends the job, with the grace.
 
         If our launcher is gone, the other ranks must not abort with the process that has started them.
         """
-        self.agent.loop.remove(self._channel.placeholder)
+        self.runtime.loop.remove(self._channel.placeholder)
         self._channel.send(Abandoned())
-        if self._channel.is_lost and self.agent.group.running:
+        if self._channel.is_lost and self.runtime.group.running:
             from launcher.mpi.daemons import stop_daemon
 
             stop_daemon(os.getpid())
-        self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
+        self.runtime.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
 
     def _on_unheard(self) -> None:
         """Act on SIGTERM ourselves if the launcher has not sent it: it may be stopped."""
-        if self.agent.forwarder.told is None and self.agent.group.running:
+        if self.runtime.forwarder.told is None and self.runtime.group.running:
             self.agent.on_signal(signal.SIGTERM, from_terminal=False)
 
     def _on_channel(self) -> None:
         """Read from the launcher; if it is gone, end the process, because the job has ended."""
-        channel, agent = self._channel, self.agent
+        channel, runtime = self._channel, self.runtime
         if not channel.hear():
-            agent.loop.remove(channel.socket.fileno())
-            if not channel.released and agent.group.running:
-                agent.target.stop(signal.SIGTERM)
+            runtime.loop.remove(channel.socket.fileno())
+            if not channel.released and runtime.group.running:
+                runtime.target.stop(signal.SIGTERM)
             channel.released = True
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether we only wait for other ranks, which the launcher did not know when it sent the signal."""
         return self._holds
 
-    def publish(self, verdict: Verdict, *, shown: bool) -> None:
+    def takes_verdict(self, verdict: Verdict) -> bool:
         """Keep the verdict for our report: the head publishes that of the whole job."""
         self._verdict = verdict
+        return True
 
-    def finish(self) -> int:
+    def finish(self, report: Callable[[], int]) -> int:
         """Report how the process ended; after a failure wait until we are released. Return its status."""
-        agent = self.agent
-        status = super().finish()
-        first = agent.first or next(iter(agent.group.ended), None)
+        runtime = self.runtime
+        status = super().finish(report)
+        first = runtime.first or next(iter(runtime.group.ended), None)
         code, asked = (status, None) if first is None else (first.code or 0, first.passed_on)
         verdict = None
         if self._verdict is not None:
@@ -150,7 +156,7 @@ class RankCoordination(Coordination):
         self._channel.send(RankEnded(place.rank, place.local_rank, status, code, asked, verdict=verdict))
         self._holds = True
         while status and not self._channel.released:
-            agent.loop.turn()
+            runtime.loop.turn()
         return status
 
 
@@ -264,8 +270,8 @@ def prepare(
     log = LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes)
     # The head maps the job's status: mpirun and the head need the ranks' own.
     watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None)
-    agent = Agent(watch, place, told, coordination, log_id=log_id)
-    agent.attempt = briefing.attempt
+    coordination.agent = agent = Agent(watch, place, told, coordination, log_id=log_id)
+    agent.runtime.attempt = briefing.attempt
     agent.take([child], [path])
     return agent
 

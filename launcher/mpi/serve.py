@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.agent import Agent, NodePlace
+from launcher.agent.agent import Agent
 from launcher.agent.coordination import Coordination
+from launcher.agent.runtime import NodePlace
 from launcher.core.budget import Quota
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import quote
@@ -22,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.agent.runtime import Runtime
     from launcher.core.model import Supervision
 
 GONE = 75
@@ -37,9 +39,12 @@ class Serving(Coordination):
 
     Attributes:
         status: How the job ended, for this node; None before.
+        agent: The agent of this node; set before it runs.
     """
 
     shares_terminal = lends_terminal = has_work = False
+
+    agent: Agent
 
     def __init__(self, place: Membership, timeout_s: float, rejoin_s: float) -> None:
         """Create the coordination.
@@ -58,33 +63,33 @@ class Serving(Coordination):
         self._briefing: Briefing | None = None
         self._is_late = self._is_losing = False
 
-    def attach(self, agent: Agent) -> None:
+    def attach(self, runtime: Runtime) -> None:
         """Prepare to join."""
-        super().attach(agent)
-        self._quota = Quota(agent.say)
-        self._ranks = LocalRanks(agent.loop, lambda message: self._member.send(message))
+        super().attach(runtime)
+        self._quota = Quota(runtime.say)
+        self._ranks = LocalRanks(runtime.loop, lambda message: self._member.send(message))
 
     def gather(self) -> None:
         """Serve until the job is over, and end what is left."""
-        agent = self.agent
-        agent.loop.timers[:] = [self._wake, self._ranks]
+        runtime, observers = self.runtime, self.agent.observers
+        runtime.loop.timers[:] = [self._wake, self._ranks]
         self._member = member = Member(
             self._place,
-            agent.loop,
-            agent.group.helpers.ask,
-            (agent.environ, agent.signals.reset),
+            runtime.loop,
+            runtime.group.helpers.ask,
+            (runtime.environ, runtime.signals.reset),
             self.complain,
             self._on_message,
             self._on_lost,
             FROM_HEAD,
         )
-        agent.loop.timers.append(member)
-        agent.loop.guard(agent.observers.check)
+        runtime.loop.timers.append(member)
+        runtime.loop.guard(observers.check)
         while self.status is None or not self._ranks.is_over:
-            agent.loop.turn()
-            agent.group.reap(member.programs.pids)
+            runtime.loop.turn()
+            runtime.group.reap(member.programs.pids)
             self._look()
-        agent.observers.end()
+        observers.end()
         self.close()
         self._end_programs()
 
@@ -99,7 +104,7 @@ class Serving(Coordination):
             self._wait_for_head()
 
     def _end_programs(self) -> None:
-        group, loop = self.agent.group, self.agent.loop
+        group, loop = self.runtime.group, self.runtime.loop
         group.stopper.grace_s = CLOSE_S
         group.stopper.begin(signal.SIGTERM)
         loop.timers[:] = [group.stopper]
@@ -130,11 +135,11 @@ class Serving(Coordination):
                 return True
             self._member.send(NodeTold(number))
             if is_first:
-                self.agent.say(
+                self.runtime.say(
                     f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes",
                     "signal",
                 )
-                self._wake.due = time.monotonic() + self.agent.watch.grace_s + PATIENCE_S
+                self._wake.due = time.monotonic() + self.runtime.watch.grace_s + PATIENCE_S
         return True
 
     # --- the head
@@ -158,7 +163,7 @@ class Serving(Coordination):
 
     def _watch(self, briefing: Briefing) -> None:
         """Have the watchdog end the job here if we are killed."""
-        group, before = self.agent.group, self._briefing
+        group, before = self.runtime.group, self._briefing
         self._briefing = briefing
         if before is None or before.job != briefing.job:
             group.dismiss_watchdog()
@@ -176,14 +181,14 @@ class Serving(Coordination):
         if self._rejoin_s and self._told is None and (self._member.is_connected or self._wake.due):
             return  # it is back, and says when another attempt follows; or we wait already
         if self._rejoin_s and self._told is None:
-            self.agent.say(
+            self.runtime.say(
                 f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
                 "(--rejoin-timeout)",
                 "head-lost",
             )
             self._wake.due = time.monotonic() + self._rejoin_s
         else:
-            self.agent.say("the head of the job is gone: ended what it left on this node", "head-lost")
+            self.runtime.say("the head of the job is gone: ended what it left on this node", "head-lost")
             self._end(GONE)
 
     # --- the end
@@ -191,13 +196,13 @@ class Serving(Coordination):
     def _on_late(self) -> None:
         """End this node's part: the head has not come, or was told to end the job and has not done so."""
         if self._told is not None:
-            self.agent.say("the head did not end the job in time: giving up", "gave-up")
+            self.runtime.say("the head did not end the job in time: giving up", "gave-up")
             self._end(128 + self._told)
             return
         if self._briefing is None:
             self._is_late = True
         else:
-            self.agent.say(
+            self.runtime.say(
                 f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
             )
         self._end(GONE)
@@ -212,7 +217,7 @@ class Serving(Coordination):
         self._member.close()
         self._ranks.close()
 
-    def finish(self) -> int:
+    def finish(self, report: Callable[[], int]) -> int:
         """Return the status of the job.
 
         Raises:
@@ -245,8 +250,9 @@ def serve(
     Raises:
         NotReady: The head has not come (75).
     """
-    agent = Agent(watch, NodePlace(), environ, Serving(place, timeout_s, rejoin_s), checks=checks)
-    agent.say(f"serving node 0 ({place.host}) until it reports that the job is over", "serving")
+    serving = Serving(place, timeout_s, rejoin_s)
+    serving.agent = agent = Agent(watch, NodePlace(), environ, serving, checks=checks)
+    agent.runtime.say(f"serving node 0 ({place.host}) until it reports that the job is over", "serving")
     return agent.run()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.agent import Agent, NodePlace
+from launcher.agent.agent import Agent
+from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.cluster.settings import Shape
@@ -235,7 +236,7 @@ def _lead(
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
     head = Head(job, folder, open_gate(fleet, environ, folder))
-    leading = Agent(watch, NodePlace(0, world_size), inherited, head, run_id=name, checks=checks)
+    head.agent = leading = Agent(watch, NodePlace(0, world_size), inherited, head, run_id=name, checks=checks)
     leading.take([child], [path])
     return leading.run()
 

@@ -10,7 +10,8 @@ import os
 import shlex
 import shutil
 
-from launcher.agent.agent import Agent, NodePlace
+from launcher.agent.agent import Agent
+from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
@@ -54,7 +55,7 @@ class Tuner(Lead):
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
-        forwarder = self.agent.forwarder
+        forwarder = self.runtime.forwarder
         if not self._has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             forwarder.told = forwarder.told or number
         return not self._has_begun
@@ -64,16 +65,16 @@ class Tuner(Lead):
         if not isinstance(command, Stop):
             return
         self.lost = command.number is None
-        self.agent.say(f"{command.why}; ending the job", "node-lost" if self.lost else "signal")
+        self.runtime.say(f"{command.why}; ending the job", "node-lost" if self.lost else "signal")
         if command.number is not None:
             self.agent.on_signal(command.number, from_terminal=False)
         else:
-            self.agent.target.stop(signal.SIGTERM)
+            self.runtime.target.stop(signal.SIGTERM)
 
-    def finish(self) -> int:
+    def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status; 75 if a node is lost."""
-        status = super().finish()
-        self.nodes.status = EXIT_NOT_READY if self.lost and self.agent.forwarder.told is None else status
+        status = super().finish(report)
+        self.nodes.status = EXIT_NOT_READY if self.lost and self.runtime.forwarder.told is None else status
         return self.nodes.status
 
 
@@ -116,7 +117,9 @@ def run_tuner(
         mark = shlex.quote(mark_of(job.briefing.job, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
         tuner = Tuner(job, folder, gate)
-        tuning = Agent(plan.supervision, NodePlace(0), inherited, tuner, run_id=job.briefing.job)
+        tuner.agent = tuning = Agent(
+            plan.supervision, NodePlace(0), inherited, tuner, run_id=job.briefing.job
+        )
         tuning.take([child], [path])
         return tuning.run()
     finally:

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.runtime import Runtime
 
 REASON = "preempted"
 LEAST_GRACE_S = 3.0
@@ -51,9 +51,9 @@ class Response:
         has_begun: Whether the processes were told to end because of it, before anything had failed.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.is_due = self.has_begun = False
-        self._agent = agent
+        self._runtime = runtime
         self._what = ""
         self._begun_ns = 0
         self._notices: dict[int | None, tuple[float, str]] = {}
@@ -78,7 +78,7 @@ class Response:
     def announce(self, what: str, left_s: float, node: int | None) -> None:
         """Note a preemption: from now on the processes can read its time."""
         self._note(what, left_s, node)
-        wait_s = max(0.0, left_s - self._agent.watch.grace_s - MARGIN_S)
+        wait_s = max(0.0, left_s - self._runtime.watch.grace_s - MARGIN_S)
         self._say(
             f"{what}; {_when(left_s)}: {self._signal_name} in {wait_s:.0f} s unless it is withdrawn",
             "preemption-announced",
@@ -89,9 +89,9 @@ class Response:
         self._notices.pop(node, None)
         if self._notices:
             self._write()
-        elif self._agent.deadline_file is not None:
+        elif self._runtime.deadline_file is not None:
             with contextlib.suppress(OSError):  # it could not be written
-                remove_file(DEADLINE_NAME, at=self._agent.folder.fd)
+                remove_file(DEADLINE_NAME, at=self._runtime.folder.fd)
         self._say(f"withdrawn: {what}; the job continues", "preemption-withdrawn")
 
     def begin(self, what: str, left_s: float, node: int | None) -> bool:
@@ -99,35 +99,35 @@ class Response:
 
         Their grace period is limited by the time that the machine lasts (`plan_grace`).
         """
-        agent, self.is_due = self._agent, True
-        running = len(agent.group.running)
-        if not running or agent.group.stopper.begun:
+        runtime, self.is_due = self._runtime, True
+        running = len(runtime.group.running)
+        if not running or runtime.group.stopper.begun:
             why = "the processes are ending already" if running else "nothing runs here any more"
             self._say(f"{what}; {_when(left_s)}: {why}", "preempted")
             return False
         self._note(what, left_s, node)
         self.has_begun, self._what, self._begun_ns = True, what, time.monotonic_ns()
-        grace_s = plan_grace(agent.watch.grace_s, left_s)
+        grace_s = plan_grace(runtime.watch.grace_s, left_s)
         to = f"{self._signal_name} to {running} process{'es' if running > 1 else ''}"
         self._say(f"{what}; {_when(left_s)}: {to}, SIGKILL after {grace_s:.0f} s", "preempted")
-        agent.group.stopper.grace_s = grace_s
-        agent.group.stopper.begin(self._number)
+        runtime.group.stopper.grace_s = grace_s
+        runtime.group.stopper.begin(self._number)
         return True
 
     def make_verdict(self, exits: Sequence[ProcessExit], survivors: Sequence[str]) -> Verdict:
         """Return the verdict: the preemption is the cause, however the processes reacted to the signal."""
-        agent = self._agent
-        node = agent.place.node_rank or 0
-        begun_ns = agent.at_ns(self._begun_ns)
+        runtime = self._runtime
+        node = runtime.place.node_rank or 0
+        begun_ns = runtime.at_ns(self._begun_ns)
         ours = ProcessExit(0, 0, os.getpid(), EXIT_NOT_READY, begun_ns, called=f"node {node}")
         verdict = make_verdict(
             ours,
             exits,
             host_name=Host().hostname(),
-            node_rank=agent.place.node_rank,
-            world_size=agent.place.world_size,
-            attempt=agent.attempt,
-            started_ns=agent.started_ns,
+            node_rank=runtime.place.node_rank,
+            world_size=runtime.place.world_size,
+            attempt=runtime.attempt,
+            started_ns=runtime.started_ns,
             told=None,
             causes=[Cause("preempted", self._what, FIX, True)],
             leftovers=survivors,
@@ -137,14 +137,14 @@ class Response:
     @property
     def _number(self) -> int:
         """The signal that ``--signal-map`` gives for SIGTERM."""
-        return dict(self._agent.watch.signal_map).get(signal.SIGTERM, signal.SIGTERM)
+        return dict(self._runtime.watch.signal_map).get(signal.SIGTERM, signal.SIGTERM)
 
     @property
     def _signal_name(self) -> str:
         return name_signal(self._number)
 
     def _say(self, text: str, event: str) -> None:
-        self._agent.say(f"preemption: {text}", event)
+        self._runtime.say(f"preemption: {text}", event)
 
     def _note(self, what: str, left_s: float, node: int | None) -> None:
         self._notices[node] = (time.time() + left_s, what)
@@ -152,11 +152,11 @@ class Response:
 
     def _write(self) -> None:
         """Write the earliest of all notices to the file of LAUNCHER_DEADLINE."""
-        if self._agent.deadline_file is None:
+        if self._runtime.deadline_file is None:
             return
         deadline, what = min(self._notices.values())
         try:
-            replace_file(render_deadline(what, deadline), DEADLINE_NAME, at=self._agent.folder.fd)
+            replace_file(render_deadline(what, deadline), DEADLINE_NAME, at=self._runtime.folder.fd)
         except OSError as error:
             self._say(
                 f"no file for LAUNCHER_DEADLINE ({error.strerror}): the processes get only the signal",

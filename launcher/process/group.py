@@ -45,27 +45,6 @@ if TYPE_CHECKING:
         def release(self, count: int) -> None:
             """Let the forks run."""
 
-    class Owner(Protocol):
-        """What a group requires of the agent that owns it."""
-
-        def prepare(self, index: int, child: Child) -> tuple[Child, Streams]:
-            """Return a process as it is to be started, and its standard streams."""
-
-        def note_started(self) -> None:
-            """Note that the processes prepared last were forked and have their streams."""
-
-        def on_exit(self, process: Process) -> None:
-            """Handle the exit of a process."""
-
-        def on_stopped(self, process: Process, number: int) -> None:
-            """Handle a process that the terminal has stopped, by SIGTTIN or SIGTTOU."""
-
-        def before_kill(self) -> None:
-            """Do what must be done before the processes get SIGKILL at the end of the grace."""
-
-        def helpers(self) -> Iterable[int]:
-            """Return the pids of our children that are not processes of the job."""
-
 
 REAPED_AT_ONCE = 100
 DESCRIBED_MAX = 20
@@ -92,21 +71,31 @@ class ProcessGroup:
 
     def __init__(
         self,
-        owner: Owner,
         loop: Loop,
         signals: SignalFile,
         say: Say,
         *,
+        prepare: Callable[[int, Child], tuple[Child, Streams]],
+        note_started: Callable[[], None],
+        on_exit: Callable[[Process], None],
+        on_stopped: Callable[[Process, int], None],
+        before_kill: Callable[[], None],
+        list_helpers: Callable[[], Iterable[int]],
         grace_s: float,
         to_group: bool,
     ) -> None:
         """Prepare; start nothing.
 
         Args:
-            owner: The agent.
             loop: Waits for the processes to end.
             signals: Holds the signal mask that processes get back.
             say: Prints one line.
+            prepare: Returns a process as it is to be started, and its standard streams, from its index.
+            note_started: Notes that the processes prepared last were forked and have their streams.
+            on_exit: Handles the exit of a process.
+            on_stopped: Handles a process that the terminal has stopped, by SIGTTIN or SIGTTOU.
+            before_kill: Does what must be done before the processes get SIGKILL at the end of the grace.
+            list_helpers: Returns the PIDs of our other children that are not processes of the job.
             grace_s: Seconds between the first signal and SIGKILL.
             to_group: Whether signals go to whole process groups.
         """
@@ -127,7 +116,9 @@ class ProcessGroup:
         self.template: Template | None = None
         self.has_more = False
         self._paths: Sequence[str] = ()
-        self._owner, self._loop, self._signals, self._say = owner, loop, signals, say
+        self._loop, self._signals, self._say = loop, signals, say
+        self._prepare, self._note_started, self._on_exit = prepare, note_started, on_exit
+        self._on_stopped, self._before_kill, self._list_helpers = on_stopped, before_kill, list_helpers
         self._grace_s, self._to_group = grace_s, to_group
         self._has_news = False
         self._has_ends = True  # an orphan may have ended before we watched for SIGCHLD
@@ -140,13 +131,13 @@ class ProcessGroup:
     def _make_stopper(self) -> Stopper:
         return Stopper(
             self._grace_s, self._loop, to_group=self._to_group, spare=self._spared,
-            before_kill=self._owner.before_kill, say=self._say,
+            before_kill=self._before_kill, say=self._say,
         )  # fmt: skip
 
     def _spared(self) -> tuple[int, ...]:
         """Return the pids of our own children that do not belong to the job."""
         watchdog = () if self.watchdog is None or self.watchdog.pid is None else (self.watchdog.pid,)
-        return (*watchdog, *self.inherited, *self.helpers.pids, *self._owner.helpers())
+        return (*watchdog, *self.inherited, *self.helpers.pids, *self._list_helpers())
 
     # --- start
 
@@ -185,7 +176,7 @@ class ProcessGroup:
         inherited = Inherited(os.environ)
         ready = []
         for index in indices:
-            child, streams = self._owner.prepare(index, self.children[index])
+            child, streams = self._prepare(index, self.children[index])
             ready.append((index, child, streams, inherited.plan(child.environ)))
         back = inherited.plan_own()
         forked = self._fork([(index, child, streams) for index, child, streams, _ in ready])
@@ -199,7 +190,7 @@ class ProcessGroup:
                 started.append((child, pid, streams.has_terminal))
         finally:
             change_environ(back)
-            self._owner.note_started()
+            self._note_started()
             for child, pid, has_terminal in started:
                 self._watch(Process(child, pid, has_terminal=has_terminal))
             if self.template is not None:
@@ -316,7 +307,7 @@ class ProcessGroup:
         process.code = code
         process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
         self._forget(process)
-        self._owner.on_exit(process)
+        self._on_exit(process)
         self._has_news = True
 
     def _forget(self, process: Process) -> None:
@@ -367,7 +358,7 @@ class ProcessGroup:
             while self.running and (found := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG)) is not None:
                 process = self.running.get(found.si_pid)
                 if process is not None and found.si_status in OF_TERMINAL:
-                    self._owner.on_stopped(process, found.si_status)
+                    self._on_stopped(process, found.si_status)
         except ChildProcessError:
             pass  # all have ended, and none can be stopped any more
 
@@ -385,7 +376,7 @@ class ProcessGroup:
             self._say(f"{process.name}: another program has collected its exit status", "status-lost")
             process.code, process.ended_ns = EXIT_BUG, time.monotonic_ns()
             self._forget(process)
-            self._owner.on_exit(process)
+            self._on_exit(process)
 
     # --- the end
 

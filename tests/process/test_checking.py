@@ -33,7 +33,8 @@ import os, sys, time
 from launcher.core.model import Restarts, Route, Supervision
 from launcher.agent import observers
 from launcher.process.spawn import Child
-from launcher.agent.agent import NodePlace, run_processes
+from launcher.agent.lone import run_processes
+from launcher.agent.runtime import NodePlace
 
 def tell():
     with open({told!r} + ".new", "w") as file:

@@ -17,7 +17,8 @@ SUPERVISE = """
     import json, os, sys
     from launcher.core.model import Route, Supervision
     from launcher.process.spawn import Child
-    from launcher.agent.agent import NodePlace, run_processes
+    from launcher.agent.lone import run_processes
+    from launcher.agent.runtime import NodePlace
 
     asked = json.loads(sys.argv[1])
     beside = []

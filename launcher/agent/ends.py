@@ -1,0 +1,61 @@
+"""How a process of this node has ended. Loaded only when one has failed, or seems to have."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.core.signal import signal
+from launcher.failure.model import Cause, ProcessExit
+from launcher.failure.stderr import add_fatal_stacks, read_uncaught, read_words_of
+from launcher.failure.symptoms import find_symptoms
+from launcher.failure.text import quote
+from launcher.output.folder import ERROR_FILE, STACKS_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.agent.runtime import Runtime
+    from launcher.process.spawn import Process
+
+HIDDEN_MAX = 4
+HIDDEN_FIX = "`set -o pipefail` before a pipeline, `set -e` in a script, `wait $!` after `&`"
+
+
+def describe_exit(runtime: Runtime, process: Process) -> ProcessExit:
+    """Return what is known about the exit of a process; one that still runs is about to be killed."""
+    child = process.child
+    stderr = runtime.output.read_errors(runtime.group.processes.index(process))
+    runs = process.code is None
+    code = -signal.SIGKILL if process.code is None else process.code
+    if code < 0:
+        stderr = add_fatal_stacks(stderr, child.environ.get(STACKS_FILE), code)
+    return ProcessExit(
+        rank=child.rank,
+        local_rank=child.local_rank,
+        pid=process.pid,
+        code=code,
+        ended_ns=runtime.at_ns(time.monotonic_ns() if runs else process.ended_ns),
+        stderr=stderr,
+        error_file=child.environ.get(ERROR_FILE),
+        asked=int(signal.SIGKILL) if runs else process.passed_on,
+        called=child.called,
+    )
+
+
+def only_follows(runtime: Runtime, process: Process) -> bool:
+    """Whether the last error output of a process reports only a failure elsewhere."""
+    if process.child.called or (process.code or 0) <= 0:
+        return False
+    symptoms = [symptom for symptom, _ in find_symptoms(read_words_of(describe_exit(runtime, process)))]
+    return bool(symptoms) and all(symptom.consequence for symptom in symptoms)
+
+
+def find_hidden(runtime: Runtime) -> list[Cause]:
+    """Return a cause for each process that ended with 0, and whose last output is an uncaught exception."""
+    found = []
+    for index, one in enumerate(runtime.group.processes):
+        tails = runtime.output.read_tails(index) if one.code == 0 and not one.child.companion else []
+        raised = next(filter(None, map(read_uncaught, tails)), "")
+        if raised:
+            what = f"{one.name} exited with status 0, but an uncaught exception ends its output"
+            found.append(Cause("hidden-failure", f"{what}: {quote(raised)}", HIDDEN_FIX, False))
+    return found[:HIDDEN_MAX]
