@@ -74,6 +74,8 @@ class PlainLines:
             prefix = f"{moment or self._clock.read()} ".encode() + prefix
         if not self._bars and b"\r" in text:
             text = _last_states(text)
+        elif prefix and text[:1] == b"\r" and text[1:2] != b"\n" and not screen.is_open_for(writer):
+            text = text.lstrip(b"\r")  # tqdm returns before each bar: at the start of a line, to where we are
         if text:
             screen.put(writer, prefix, _with_prefixes(text, prefix))
 
