@@ -104,12 +104,13 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     """``launcher plan``: every fact that the launcher knows, and what it would do."""
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
+    parser.add_argument("--all", action="store_true", help="every variable, and every source that agrees")
     add_replay(parser, environ)
     add_flags(parser)
     add_command(parser)
     words = parser.parse_args(argv)
     job, inherited = plan_here(vars(words), environ, strip_dashes(words.command))
-    return _print_plan(job, inherited, words.format)
+    return _print_plan(job, inherited, words.format, whole=words.all)
 
 
 def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -215,9 +216,9 @@ def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> t
     return recorded, recorded.environ
 
 
-def _print_plan(job: Plan, environ: Mapping[str, str], style: str) -> int:
+def _print_plan(job: Plan, environ: Mapping[str, str], style: str, *, whole: bool = False) -> int:
     from launcher.views.plan import render_text
     from launcher.views.plan_json import render_json
 
-    write(render_json(job, environ) if style == "json" else render_text(job, environ))
+    write(render_json(job, environ) if style == "json" else render_text(job, environ, whole=whole))
     return 0

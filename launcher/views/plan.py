@@ -35,20 +35,27 @@ LOG_WIDTH = 160
 """A log has no width; wrapped at 80 columns the origins would be hard to read."""
 
 
-def render_text(plan: Plan, environ: Mapping[str, str], fd: int = 1) -> str:
+SHOWN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
+         "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # fmt: skip
+SHOWN_PREFIXES = ("NCCL_", "GLOO_", "UCX_", "FI_")
+"""Variables that the short plan shows; the others follow from them."""
+
+
+def render_text(plan: Plan, environ: Mapping[str, str], fd: int = 1, *, whole: bool = False) -> str:
     """Return the plan as text: the facts and their sources, the variables, the commands.
 
     Args:
         plan: The plan.
         environ: The environment that it starts from.
         fd: Where the text goes: if that is a terminal, the tables have its width.
+        whole: Whether to show every variable and every source that agrees, which do not fit on a screen.
     """
     paper = find_paper(os.environ, fd)
     if not paper.width:
         paper = replace(paper, width=LOG_WIDTH)
     lines = [
-        *(_headline(plan), "", *_facts_table(plan, paper), "", ""),
-        *(*_settings_table(plan, environ, paper), ""),
+        *(_headline(plan), "", *_facts_table(plan, paper, whole=whole), ""),
+        *(*_settings_table(plan, environ, paper, whole=whole), ""),
     ]
     if plan.unset:
         lines.append(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
@@ -75,7 +82,7 @@ def _headline(plan: Plan) -> str:
     return f"{processes} on {nodes}; this is {place}; {started}"
 
 
-def _facts_table(plan: Plan, paper: Paper) -> list[str]:
+def _facts_table(plan: Plan, paper: Paper, *, whole: bool) -> list[str]:
     rows = []
     for finding in plan.findings:
         claim = finding.claim
@@ -83,46 +90,53 @@ def _facts_table(plan: Plan, paper: Paper) -> list[str]:
         if claim.fact is Fact.NODE_COUNT and plan.peers is not None and plan.peers.spare_count:
             value += f" ({plan.peers.spare_count} spare)"
         rows.append((claim.fact.value, value, f"{claim.origin}  ({claim.source})"))
-        for lost in finding.lost:
+        for lost in (one for one in finding.lost if whole or one.why != "agrees"):
             rows.append(("", f"not {_show_fact(lost.claim)}" if lost.why != "agrees" else "",
                          f"{lost.claim.origin}  ({lost.claim.source}): {lost.why}"))  # fmt: skip
     return _table(paper, ("fact", "value", "from"), rows)
 
 
-def _settings_table(plan: Plan, environ: Mapping[str, str], paper: Paper) -> list[str]:
-    rows = [_setting_row(setting, environ) for setting in plan.settings]
+def _settings_table(plan: Plan, environ: Mapping[str, str], paper: Paper, *, whole: bool) -> list[str]:
+    common = [_setting_row(setting, environ) for setting in plan.settings]
+    own = _fold_rows([(p.rank, [_setting_row(item, environ) for item in p.settings]) for p in plan.processes])
+    rows = [*common, *own]
+    left = [] if whole else [name for name, _, origin in rows if not _is_shown(name, origin)]
+    rows = [row for row in rows if row[0] not in left]
     if plan.agent is not None and plan.agent.settings:
-        own = [_setting_row(setting, environ) for setting in plan.agent.settings]
-        rows = [(f"-- {plan.engine} itself --", "", ""), *own, ("-- its processes --", "", ""), *rows]
+        of_agent = [_setting_row(setting, environ) for setting in plan.agent.settings]
+        rows = [(f"-- {plan.engine} itself --", "", ""), *of_agent, ("-- its processes --", "", ""), *rows]
     for companion in plan.companions:
         rows.append((f"-- {companion.name} --", "", ""))
         rows += [_setting_row(setting, environ) for setting in companion.settings]
-    several = len(plan.processes) + len(plan.companions) > 1
-    own_rows = [(p.rank, [_setting_row(item, environ) for item in p.settings]) for p in plan.processes]
-    for ranks, own in _fold_rows(own_rows):
-        rows += [(f"-- {name_ranks(ranks)} --", "", "")] if several else []
-        rows += own
-    return _table(paper, ("variable", "value", "from"), rows)
+    lines = _table(paper, ("variable", "value", "from"), rows)
+    if left:
+        lines.append(f" and {len(left)} more that follow from these, such as {left[0]}: launcher plan --all")
+    return lines
 
 
-def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[tuple[list[int], list[Row]]]:
-    """Return the rows of all ranks folded into one list, then those that cannot be folded, rank by rank."""
-    ranks = [rank for rank, _ in of_ranks]
-    kinds = {tuple((name, origin) for name, _, origin in rows) for _, rows in of_ranks}
-    if len(ranks) < 2 or len(kinds) > 1:
-        return [([rank], rows) for rank, rows in of_ranks]
-    folded = [fold([rows[place][1] for _, rows in of_ranks]) for place in range(len(of_ranks[0][1]))]
-    first = of_ranks[0][1]
-    common = [
-        (name, value, origin)
-        for (name, _, origin), value in zip(first, folded, strict=True)
-        if value is not None
-    ]
-    rest = [
-        ([rank], [row for row, value in zip(rows, folded, strict=True) if value is None])
-        for rank, rows in of_ranks
-    ]
-    return [(ranks, common), *[(rank, rows) for rank, rows in rest if rows]]
+def _is_shown(name: str, origin: str) -> bool:
+    """Whether the short plan shows a variable: what the user has set, what decides, and the fabric."""
+    return (
+        name in SHOWN or name.startswith(SHOWN_PREFIXES) or origin.startswith(("yours; ", "--", PREFIX, "/"))
+    )
+
+
+def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[Row]:
+    """Return one row for each variable of the ranks; several where the values do not fold into one."""
+    names = list(dict.fromkeys(name for _, rows in of_ranks for name, _, _ in rows))
+    found: list[Row] = []
+    for wanted in names:
+        having = [
+            (rank, value, origin) for rank, rows in of_ranks for name, value, origin in rows if name == wanted
+        ]
+        ranks, values, origins = zip(*having, strict=True)
+        value = fold(values) if len(set(origins)) == 1 else None
+        whose = "" if len(ranks) == len(of_ranks) else f"{name_ranks(ranks)}: "
+        if value is not None:
+            found.append((wanted, value, whose + origins[0]))
+        else:
+            found += [(wanted, text, f"rank {rank}: {origin}") for rank, text, origin in having]
+    return found
 
 
 def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str, str]:

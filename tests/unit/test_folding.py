@@ -26,13 +26,27 @@ def test_texts_that_differ_by_numbers_are_one(texts: list[str], folded: str | No
 
 
 def test_the_plan_of_eight_ranks_is_that_of_one() -> None:
-    """One block for all, and one line for their command."""
+    """One row for all, and one line for their command; what follows from these rows is only counted."""
     from launcher.views.plan import render_text
 
-    eight = render_text(plan("python", "train.py", nproc_per_node="8"), {})
-    one = render_text(plan("python", "train.py", nproc_per_node="1"), {})
-    assert "-- ranks 0-7 --" in eight and "start ranks 0-7: python train.py" in eight
-    assert eight.count("LOCAL_RANK ") == one.count("LOCAL_RANK ") == 1
+    made = plan("python", "train.py", nproc_per_node="8")
+    eight, whole = render_text(made, {}), render_text(made, {}, whole=True)
+    assert " LOCAL_RANK " in eight and "0 ... 7" in eight and "start ranks 0-7: python train.py" in eight
+    assert eight.count(" LOCAL_RANK ") == whole.count(" LOCAL_RANK ") == 1
+    assert "ROLE_RANK" not in eight and "ROLE_RANK" in whole
+    assert "more that follow from these" in eight and "more that follow" not in whole
+    assert len(eight.splitlines()) <= 30
+
+
+def test_a_row_of_some_ranks_names_them() -> None:
+    """Slurm's variables are right for rank 0, and corrected for the others."""
+    from launcher.views.plan import render_text
+
+    rank_0 = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1", "SLURM_NODEID": "0"}
+    environ = {**rank_0, "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NNODES": "1"}
+    text = render_text(plan("python", "train.py", environ=environ, nproc_per_node="4"), environ, whole=True)
+    (row,) = (line.split() for line in text.splitlines() if line.startswith(" SLURM_PROCID "))
+    assert row[1:6] == ["1", "...", "3", "ranks", "1-3:"]
 
 
 def test_what_cannot_be_one_is_said_of_each_rank() -> None:
