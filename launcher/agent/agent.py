@@ -14,12 +14,12 @@ import gc
 import os
 import time
 
+from launcher.agent.collector import Collector
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.outcomes import Outcomes
 from launcher.agent.runtime import Runtime
 from launcher.core.signal import signal
-from launcher.evidence.collector import Collector
 from launcher.job.exits import SETTLE_S, Action, Exit, State, counts, decide, may_follow
 from launcher.process.execute import CPU_LIMIT, find_program
 from launcher.process.group import ProcessGroup
@@ -228,9 +228,7 @@ class Agent:
         self.observers.end_attempt()
         runtime.output.end_attempt()
         if not runtime.shares_terminal or any((one.code or 0) < 0 for one in self.group.ended):
-            runtime.loop.guard(
-                runtime.output.stdin.restore
-            )  # a single process that exits may have set them: stty
+            runtime.loop.guard(runtime.output.stdin.restore)  # stty: a single process may have set them
         if self.observers.progress is not None:
             runtime.loop.guard(self.observers.progress.finish)
         self.observers.look()
@@ -242,11 +240,11 @@ class Agent:
 
     def _note_left(self) -> None:
         """Let the job fail if its shells have ended at once, and left what they started to be ended by us."""
-        runtime = self.runtime
         from launcher.command.words import may_be_shell
         from launcher.failure.arbiter import LEFT
         from launcher.failure.reason import LEFT_WITHIN_S, Reason
 
+        runtime = self.runtime
         ranks = [one for one in self.group.ended if not one.child.companion]
         is_quick = all(one.ended_ns - runtime.started_mono_ns < LEFT_WITHIN_S * 1e9 for one in ranks)
         is_own = runtime.first is None and runtime.reason is None and runtime.forwarder.told is None

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
+    from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
+    from launcher.agent.hangs import HangHandler
     from launcher.agent.milestones import Milestones
+    from launcher.agent.preempted import Response
     from launcher.agent.runtime import Runtime
-    from launcher.evidence.collector import Collector
-    from launcher.evidence.hang import HangHandler
     from launcher.failure.counters import Counters
     from launcher.failure.model import Cause, Verdict
     from launcher.failure.reason import Reason
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.output.progress import Progress
-    from launcher.preemption.response import Response
     from launcher.preemption.watch import Watch
     from launcher.process.helper import Helper
     from launcher.process.loop import Timer
@@ -388,7 +388,7 @@ class Observers:
     def hangs(self) -> HangHandler:
         """Watch for hangs, and what follows from one; loaded when it is needed."""
         if self._hangs is None:
-            from launcher.evidence.hang import HangHandler
+            from launcher.agent.hangs import HangHandler
 
             self._hangs = HangHandler(self._runtime, self._coordination, self._evidence, self._end_for)
         return self._hangs
@@ -521,7 +521,7 @@ class Observers:
     def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
         """Apply a preemption notice to the processes here; ``node``: its node, None for this one."""
         if self._response is None:
-            from launcher.preemption.response import Response
+            from launcher.agent.preempted import Response
 
             self._response = Response(self._runtime)
         return self._response.on_event(kind, what, left_s, node)

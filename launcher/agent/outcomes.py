@@ -13,10 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.agent.collector import Collector
     from launcher.agent.coordination import Coordination
     from launcher.agent.observers import Observers
     from launcher.agent.runtime import Runtime
-    from launcher.evidence.collector import Collector
     from launcher.failure.model import Verdict
     from launcher.recovery.gpus import GpuGate
     from launcher.recovery.policy import FailedAttempt

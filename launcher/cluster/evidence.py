@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 
+from launcher.agent.collector import DUMP_LIMIT_S
 from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.cluster.outcome import CAUSES
 from launcher.core.frozen import replace
-from launcher.evidence.collector import DUMP_LIMIT_S
 from launcher.failure.arbiter import STALLED
 
 TYPE_CHECKING = False

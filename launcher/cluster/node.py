@@ -392,7 +392,7 @@ class ClusterNode(Coordination):
                     lambda: agent.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
                 )
             case messages.Hung():
-                runtime.loop.guard(lambda: agent.observers.hangs.show(message))
+                runtime.loop.guard(lambda: agent.observers.hangs.show(message.headline, message.lines))
             case messages.Seen():
                 if message.attempt == self.state.attempt:
                     agent.evidence.groups = message.groups

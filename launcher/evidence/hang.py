@@ -1,39 +1,22 @@
-"""What follows from a stall: all ranks are asked what they do, and the report says for which the others wait.
-
-On one node the agent asks its own processes. In a job of several nodes each node tells node 0 that it is
-quiet; when all of them are, node 0 asks all (`launcher.cluster.evidence`).
-"""
+"""The report of a job that hangs, from what all ranks do: for which rank the others wait. Pure."""
 
 from __future__ import annotations
-
-import os
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.core.wire import LINE_LENGTH
 from launcher.evidence.recorders import describe_records
-from launcher.failure.arbiter import STALLED
-from launcher.failure.reason import Reason
 from launcher.observers.stragglers import describe_stragglers
-from launcher.stacks.inquiry import write_stacks
 from launcher.stacks.report import name_suspect, render_report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from launcher.agent.coordination import Coordination
-    from launcher.agent.runtime import Runtime
-    from launcher.cluster.messages import Hung
-    from launcher.evidence.collector import Collector
-    from launcher.observers.movement import Movement
-    from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
     from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer
 
-IDLE_WINDOWS = 10
-"""Number of windows without movement that make a stall, without ``--stall-timeout``."""
 LINES_MAX = 30
 """Maximum number of lines of a report; what is more is in the files with all stacks."""
 
@@ -91,122 +74,3 @@ def describe_hang(
 
 def _line(text: str) -> str:
     return quote(text, LINE_LENGTH)
-
-
-class HangHandler:
-    """Watches the processes of one node for stalls, and handles them."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        coordination: Coordination,
-        evidence: Collector,
-        end_for: Callable[[Reason], None],
-    ) -> None:
-        self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
-        self._end_for = end_for
-        self._detector: StallDetector | None = None
-
-    def watch(self, started: float) -> None:
-        """Watch an attempt that started at this monotonic time."""
-        from launcher.observers.stall import StallDetector
-        from launcher.output.progress import Gpus
-
-        runtime = self._runtime
-        self._detector = StallDetector(
-            runtime.watch.stall_timeout_s or runtime.watch.idle_timeout_s,
-            lambda: runtime.output.last_s,
-            self.on_stall,
-            self.on_move,
-            started=started,
-            gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
-            movement=None if runtime.watch.stall_timeout_s else self._make_movement(),
-            sees_output=runtime.output.sees_all,
-        )
-        runtime.loop.timers.append(self._detector)
-
-    def _make_movement(self) -> Movement:
-        """Return what reads CPU time and network, which count without ``--stall-timeout``."""
-        from launcher.observers.movement import Movement
-        from launcher.process.families import list_ranks
-
-        runtime = self._runtime
-        window_s = runtime.watch.idle_timeout_s / IDLE_WINDOWS
-        return Movement(lambda table: list_ranks(runtime.group.processes, table), window_s)
-
-    def close(self) -> None:
-        """Stop watching: the attempt has ended."""
-        if self._detector is not None:
-            self._detector.close()
-            self._detector = None
-
-    def on_stall(self, what: str) -> None:
-        """Ask all ranks, and report; in a job of several nodes node 0 does."""
-        runtime = self._runtime
-        if runtime.is_ending or self._coordination.on_quiet(what) or not runtime.group.running:
-            return
-        self.ask(lambda answers, progress: self._report(what, answers, progress))
-
-    def ask(self, then: Callable[[Sequence[Answer], Numbers], None]) -> None:
-        """Ask the processes of this node what they do and how far they are."""
-        self._evidence.ask(lambda answers: self._ask_progress(lambda progress: then(answers, progress)))
-
-    def _ask_progress(self, take: Callable[[Numbers], None]) -> None:
-        """Call ``take`` with the progress of each rank here by ``--progress-pattern``; none if not known."""
-        runtime = self._runtime
-        pattern, ranks = runtime.watch.restarts.progress_pattern, runtime.group.processes
-        if not pattern:
-            take(())
-            return
-        from launcher.observers.stragglers import ask_numbers
-
-        output = runtime.output
-        tails = {one.child.rank: b"\n".join(output.read_tails(index)) for index, one in enumerate(ranks)
-                 if not (one.child.companion or one.child.called)}  # fmt: skip
-        try:
-            ask_numbers(pattern, tails, runtime.group.helpers, take)
-        except OSError:  # the kernel is short of something
-            take(())
-
-    def on_move(self) -> None:
-        """Note that the processes of this node go on."""
-        self._coordination.on_quiet(None)
-
-    def _report(self, what: str, answers: Sequence[Answer], progress: Numbers) -> None:
-        runtime = self._runtime
-        if runtime.is_ending:
-            return
-        self._evidence.join(answers)
-        size, records = runtime.place.world_size, self._evidence.records
-        hang = describe_hang(what, answers, size, {}, (), progress, records)
-        self.show(hang)
-        if runtime.watch.on_stall == "stop":
-            self._end_for(Reason(STALLED, hang.headline))
-
-    def show(self, hang: Hang | Hung) -> None:
-        """Print the report, and write all stacks of this node to a file."""
-        runtime = self._runtime
-        lines = [*self._write(hang.headline), *self._name_dumps()]
-        runtime.output.say("\n  ".join([hang.headline, *hang.lines, *lines]), "stall")
-
-    def _name_dumps(self) -> list[str]:
-        """Return lines with the folder of the copies of dumps, and with what was left out of it."""
-        own, dumps, notes = self._runtime.folder, self._evidence.dumps, self._evidence.notes
-        if not dumps:
-            return notes
-        folder = os.path.dirname(dumps[-1])
-        is_ours = own.path is not None and folder.startswith(f"{own.path}/")
-        own.keeps = own.keeps or is_ours
-        return [f"dumps of the flight recorders: {_line(folder)}", *notes]
-
-    def _write(self, headline: str) -> list[str]:
-        """Write all stacks to a file; return a line with its path, or with the error."""
-        folder, answers = self._runtime.folder, self._evidence.answers
-        if folder.fd is None or not answers:
-            return []
-        try:
-            name = write_stacks(folder.fd, headline, answers)
-        except OSError as error:
-            return [f"all stacks: cannot be written to {folder.path}: {error.strerror}"]
-        folder.keeps = True
-        return [f"all stacks: {folder.path}/{name}"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.evidence.collector import LIMIT_S
+from launcher.agent.collector import LIMIT_S
 from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ, launch, open_launcher

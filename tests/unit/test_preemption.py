@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.agent.preempted import Response, plan_grace
 from launcher.cluster.messages import NodeNotice
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
@@ -24,7 +25,6 @@ from launcher.planning import parts
 from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
 from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
-from launcher.preemption.response import Response, plan_grace
 from launcher.preemption.services import Aws, Azure, Gcp, Notice, Service, make_service, parse_time
 from launcher.sources.launched import MARKER
 
