@@ -230,8 +230,8 @@ class Ledger:
             leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
             by_hand = f"unset {name_only(other.origin)}, or {leave}"
-            manual = f"{leave}, or pass --source manual to go by the flags alone"
-            return self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
+            manual = ", or pass --source manual to go by the flags alone" if is_typed(one) else ""
+            return self.contradiction(what, by_hand if other.source == DEFAULTS else f"{leave}{manual}")
         flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
         names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
         wrong = f"{'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}"
@@ -272,9 +272,10 @@ def is_typed(claim: Claim) -> bool:
 
 
 def name_only(origin: str) -> str:
-    """Return the flag or variable in an origin, which may begin with the command that the flag belongs to."""
+    """Return the flag or variable in an origin, which may begin with a command or a sentence."""
     words = origin.replace("=", " ", 1).split(" ")
-    return next((word for word in words[:3] if word.startswith("-")), words[0])
+    flag = next((word for word in words[:3] if word.startswith("-")), "")
+    return flag or next((word for word in words if word.isupper()), words[0])
 
 
 def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:

@@ -68,10 +68,10 @@ def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_po
 
 
 def _read_pods(reader: Reader) -> None:
-    if not reader.has(NODES) and reader.has(PROCESSES):
-        reader.sign(PROCESSES, f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
-        return
     if not reader.has(NODES):
+        for name in reader.matching("PET_", ""):
+            reader.sign(name, f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
+            return
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)  # the operator before PET_*: one process per pod
         return
     world = reader.integer(WORLD_SIZE, 1)

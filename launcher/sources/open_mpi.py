@@ -16,7 +16,7 @@ from itertools import pairwise
 from launcher.core.environ import Reader, is_host, is_loopback
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import OPEN_MPI
+from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE
 from launcher.identity.topology import is_by_domain
 
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
@@ -45,6 +45,10 @@ def read(reader: Reader) -> None:
             reader.sign(HOSTFILE, "start the launcher through mpirun: mpirun ... launcher run -- COMMAND")
         return
     reader.confirm(SAME_SIZE, size, OPEN_MPI.size)
+    among_all = reader.integer(RANK_ON_NODE)
+    if among_all is not None and among_all < local_rank:
+        what = f"{reader.origin(OPEN_MPI.local_rank)}: expected no higher number"
+        reader.contradict(RANK_ON_NODE, OPEN_MPI.local_rank, what)
     if not (local_rank < local_size <= size and rank < size):
         return  # an impossible place, which the checks report
     nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, trust=Trust.DERIVED)

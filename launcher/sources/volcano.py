@@ -38,10 +38,13 @@ def read(reader: Reader) -> None:
     named = [*reader.matching(PREFIX, COUNT), NODE_COUNT]
     reader.several += [reader.origin(name) for name in named if is_above(reader, name, 1)]
     reader.several += [reader.origin(name) for name in INDICES if is_above(reader, name, 0)]
+    if len(tasks.keys() - {WATCHING}) > 1:
+        reader.several += map(reader.origin, named[:1] or reader.matching(PREFIX, HOSTS)[:1])
+    reader.confirm(INDICES[1], reader.integer(INDICES[0]), INDICES[0])
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
     if reader.has(MPI_HOST):
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
-    elif counts_nodes(reader) == VOLCANO:
+    elif counts_nodes(reader) == VOLCANO and reader.has(RANK):
         _read_plugin(reader, tasks)
     elif not any(reader.has(name) for name in OTHERS) and (
         not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1"
@@ -66,9 +69,6 @@ def _name(task: str, end: str) -> str:
 
 def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     """Claim the pytorch plugin's RANK, and its WORLD_SIZE or the lists of the tasks with the usual names."""
-    if not reader.has(RANK):
-        reader.sign(WORLD_SIZE, f"a pod of another task than master and worker has no rank; {FLAGS}")
-        return
     reader.starts = Scope.NODE
     node = reader.claim_int(Fact.NODE_RANK, RANK)
     _check_index(reader, tasks, node)
@@ -94,11 +94,7 @@ def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
         return
     ahead = len(tasks.get(RANKED[0], ())) or 1
     if node not in (index, index + ahead if len(tasks) != 1 else index):
-        reader.problem(
-            "contradiction",
-            f"{reader.origin(RANK)} but {reader.origin(name)}: no pod of this job has both",
-            f"correct or unset {RANK}: Volcano's pytorch plugin sets it",
-        )
+        reader.contradict(RANK, name, f"{reader.origin(name)}: no pod of this job has both")
 
 
 def _read_names(reader: Reader, tasks: Tasks) -> None:
