@@ -44,7 +44,7 @@ def read(reader: Reader) -> None:
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
     if reader.has(MPI_HOST):
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
-    elif counts_nodes(reader) == VOLCANO and reader.has(RANK):
+    elif counts_nodes(reader) == VOLCANO and not (_are_listed(tasks) and not reader.has(RANK)):
         _read_plugin(reader, tasks)
     elif not any(reader.has(name) for name in OTHERS) and (
         not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1"
@@ -59,6 +59,10 @@ def _read_tasks(reader: Reader) -> Tasks:
     return listed | {task: () for task in counted if task not in listed}
 
 
+def _are_listed(tasks: Tasks) -> bool:
+    return all(tasks.get(task) for task in RANKED)
+
+
 def _task(name: str, end: str) -> str:
     return name[len(PREFIX) : -len(end)].lower()
 
@@ -69,6 +73,9 @@ def _name(task: str, end: str) -> str:
 
 def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     """Claim the pytorch plugin's RANK, and its WORLD_SIZE or the lists of the tasks with the usual names."""
+    if not reader.has(RANK):
+        reader.sign(WORLD_SIZE, f"a pod of another task than master and worker has no rank; {FLAGS}")
+        return
     reader.starts = Scope.NODE
     node = reader.claim_int(Fact.NODE_RANK, RANK)
     _check_index(reader, tasks, node)
@@ -76,7 +83,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     if tasks and all(tasks.values()) and is_above(reader, WORLD_SIZE, most):
         name = _name(next(iter(tasks)), HOSTS)
         reader.contradict(WORLD_SIZE, name, f"{reader.origin(name)}: expected {most} pods at most")
-    if all(tasks.get(task) for task in RANKED):
+    if _are_listed(tasks):
         hosts = _claim_hosts(reader, tasks, RANKED, here=node == 0)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
             reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
