@@ -261,6 +261,28 @@ def _leave_out_inherited(ledger: Ledger) -> Iterator[Out]:
         yield Out(gaps, f"it is inherited, and {' and '.join(ledger.speakers)} started this process")
 
 
+def list_several(item: Evidence, *, counted: bool = True) -> Iterator[str]:
+    """Yield the origins of an item's statements that there are several nodes.
+
+    ``counted``: whether any item counts the nodes. Else several processes may be on several nodes.
+    """
+    known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
+    of_nodes = ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0), (Fact.HOSTS, 1), (Fact.NODE_RANGE, 0))
+    yield from (known[fact].origin for fact, alone in of_nodes if _is_above(known.get(fact), alone))
+    yield from item.several
+    world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
+    is_here = counted or (world and size and world.value == size.value)
+    if world is not None and _is_above(world, 1) and not is_here:
+        yield world.origin
+
+
+def _is_above(claim: Claim | None, limit: int) -> bool:
+    """Whether a number, the length of a list or that of a text is above a limit."""
+    if claim is None:
+        return False
+    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
+
+
 def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> Claim:
     """Return a claim that follows from other facts."""
     return Claim(fact, value, origin, RULE, trust)

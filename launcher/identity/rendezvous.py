@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
-from launcher.identity.ledger import Out, derive, is_typed
+from launcher.identity.ledger import Out, derive, is_typed, list_several
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
         return  # torchrun or the launcher around this one has set it, whose processes have met there
     size = Fact.NODE_RANGE if ledger.about(Fact.NODE_RANGE) else Fact.NODE_COUNT
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK]))]
-    is_platforms = _knows_of_nodes(ledger)
+    is_platforms = any(item.source != MANUAL and [*list_several(item)] for item in ledger.evidence[1:])
     if not is_platforms and all(claim is not None and is_typed(claim) for claim in claims):
         yield f"{address.origin} is this machine: all nodes of this job run here"
         return
@@ -157,16 +157,6 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
     yield ledger.contradiction(
         f"{address.origin} is this node itself, but the job has several nodes",
         _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else ""),
-    )
-
-
-def _knows_of_nodes(ledger: Ledger) -> bool:
-    """Whether a platform states that there are several nodes, or states the node_rank."""
-    of_platforms = [claim for item in ledger.evidence[1:] for claim in item.claims if claim.source != MANUAL]
-    return any(
-        claim.fact in (Fact.NODE_RANK, Fact.HOSTS, Fact.NODE_RANGE)
-        or (claim.fact is Fact.NODE_COUNT and claim.value != 1)
-        for claim in of_platforms
     )
 
 
