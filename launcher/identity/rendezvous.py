@@ -98,6 +98,7 @@ def settle_master(ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, 
     if meets_elsewhere(ledger, at_start=at_start) or not ledger.about(Fact.MASTER_ADDR):
         return ledger
     return ledger.fold(
+        lambda it: () if single else _leave_out_loopback(it),
         lambda it: () if single else _judge_loopback(it, at_start=at_start),
         lambda it: _check_port(it, scope, chooses=chooses),
     )
@@ -137,16 +138,27 @@ def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Prob
         )
 
 
+def _leave_out_loopback(ledger: Ledger) -> Iterator[Out]:
+    """Leave out a variable with a loopback master if a platform names one: an image's, or node 0's own."""
+    claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
+    local = [claim for claim in claims if is_loopback(str(claim.value)) and not _is_sealed(ledger, claim)]
+    if len(local) < len(claims):
+        yield Out(local, "on each node it is the node's own name for itself")
+
+
+def _is_sealed(ledger: Ledger, claim: Claim) -> bool:
+    """Whether torchrun or the launcher around this one has set a master, whose processes have met there."""
+    return any(item.seals and item.source == claim.source for item in ledger.evidence)
+
+
 def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str]:
     """Report a loopback master of a job with several nodes, unless the user typed such a job on one machine.
 
     A variable may come from an image. On a platform's nodes, each node would become a separate job.
     """
     address = ledger.about(Fact.MASTER_ADDR)[0]
-    if not is_loopback(str(address.value)) or any(
-        item.seals and item.source == address.source for item in ledger.evidence
-    ):
-        return  # torchrun or the launcher around this one has set it, whose processes have met there
+    if not is_loopback(str(address.value)) or _is_sealed(ledger, address):
+        return
     size = Fact.NODE_RANGE if ledger.about(Fact.NODE_RANGE) else Fact.NODE_COUNT
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK]))]
     is_platforms = any(item.source != MANUAL and [*list_several(item)] for item in ledger.evidence[1:])

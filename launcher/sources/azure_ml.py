@@ -52,9 +52,7 @@ def read(reader: Reader) -> None:
 def read_batch_ai(reader: Reader) -> None:
     """Claim the master's address from either name, and the GPUs."""
     for name in MASTERS:
-        if is_loopback(reader.text(name) or ""):
-            reader.note(f"{reader.origin(name)} is this node's own name for itself: not used")
-        else:
+        if not is_loopback(reader.text(name) or ""):  # else it is this node's own name for itself
             reader.claim_host(Fact.MASTER_ADDR, name)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
 

@@ -11,12 +11,12 @@ Cloud "Preset environment variables of a training container".
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, is_loopback
+from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 from launcher.sources.signs import FLAGS, is_above
 from launcher.sources.table import MARKERS
-from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
+from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
 *INDICES, NODE_COUNT, _ = MARKERS["volcano"]
@@ -84,7 +84,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
         name = _name(next(iter(tasks)), HOSTS)
         reader.contradict(WORLD_SIZE, name, f"{reader.origin(name)}: expected {most} pods at most")
     if _are_listed(tasks):
-        hosts = _claim_hosts(reader, tasks, RANKED, here=node == 0)
+        hosts = _claim_hosts(reader, tasks, RANKED)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
             reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
     elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
@@ -156,19 +156,13 @@ def _is_of_another_task(own: str, other: str) -> bool:
     return len(mine) == len(its) == 3 and mine[0] == its[0] and mine[1] != its[1] and mine[2].isdecimal()
 
 
-def _claim_hosts(
-    reader: Reader, tasks: Tasks, ranked: tuple[str, ...], *, here: bool = False
-) -> tuple[str, ...]:
-    """Claim the lists, and the first host as master; return the hosts.
-
-    ``here``: the first host is this pod, whose MASTER_ADDR may be localhost instead.
-    """
+def _claim_hosts(reader: Reader, tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
+    """Claim the lists, and the first host as master; return the hosts."""
     hosts = tuple(host for task in ranked for host in tasks[task])
     names = [_name(task, HOSTS) for task in ranked]
     reader.claim_hosts(hosts, names[0] if len(names) == 1 else " + ".join(names))
     if hosts:
-        is_local = here and is_loopback(reader.text(MASTER_ADDR) or "")
-        reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.STATED if is_local else Trust.DERIVED)
+        reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.DERIVED)
     return hosts
 
 

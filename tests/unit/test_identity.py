@@ -838,3 +838,12 @@ def test_a_contradiction_names_both_variables_and_no_way_that_goes_by_the_wrong_
 ) -> None:
     """--source manual would go by LAUNCHER_NODE_RANK, which one image gives to all nodes."""
     assert fix in f"{refused(environ, own='10.0.0.5')}\n"
+
+
+@pytest.mark.parametrize("rank", (0, 1))
+def test_a_platforms_master_beats_the_nodes_own_name_for_itself(rank: int) -> None:
+    """Each image or pod may say localhost: the host in a list of the platform is the same on all nodes."""
+    step = SLURM.replace("PROCID=1", f"PROCID={rank}").replace("NODEID=1", f"NODEID={rank}")
+    assert seen(f"{step} MASTER_ADDR=localhost", "RANK", "MASTER_ADDR") == [str(rank), "n0"]
+    assert "[contradiction]" in refused(f"{OPEN_MPI} MASTER_ADDR=localhost")
+    assert "[contradiction]" in refused(f"{step} LAUNCHER_MASTER_ADDR=localhost")
