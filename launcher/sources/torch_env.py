@@ -52,7 +52,7 @@ def read(reader: Reader) -> None:
     if not counts_nodes(reader):
         reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
         for names in () if launched.is_worker(reader) else (TORCHRUN, DEEPSPEED):
-            if all(reader.has(name) for name in (RANK, LOCAL_RANK, *dict(names).values())):
+            if all(reader.has(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK, *dict(names).values())):
                 reader.claim_numbers(names)
     if launched.is_worker(reader) or not all(reader.has(name) for name in (RANK, *OF_A_PROCESS)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is that of who started torchrun
