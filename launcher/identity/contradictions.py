@@ -80,19 +80,13 @@ def _without_nodes(item: Evidence) -> Evidence:
     return replace(item, claims=tuple(c for c in item.claims if c.fact not in OF_NODES), signs=())
 
 
-def check_process(ledger: Ledger) -> Iterator[Problem]:
-    """Report contradictory numbers of a launcher that was started once per process."""
+def check_numbers(ledger: Ledger) -> Iterator[Problem]:
+    """Report contradictory numbers; once per node, those of single processes are closed."""
     yield from ledger.find_contradictions(*IDENTITY)
     for index, count in PAIRS:
         yield from check_below(ledger, index, count)
     yield from _check_asked(ledger)
     yield from _check_sizes(ledger)
-
-
-def check_node(ledger: Ledger) -> Iterator[Problem]:
-    """Report contradictory numbers of a launcher that was started once per node."""
-    yield from ledger.find_contradictions(Fact.NODE_COUNT, Fact.NODE_RANK)
-    yield from check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
 
 
 def check_alone(ledger: Ledger) -> Iterator[Problem]:
