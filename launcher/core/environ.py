@@ -325,7 +325,7 @@ class Reader:
 
     def contradict(self, name: str, other: str, what: str) -> None:
         """Report two variables of which one is wrong; ``what`` describes the other one."""
-        fix = f"correct or unset {name} or {other}"
+        fix = f"correct or unset the wrong one, {name} or {other}"
         self.problem("contradiction", f"{self.origin(name)} but {what}", fix)
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:

@@ -12,7 +12,7 @@ from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Network, Policy, Proof, Scope, Setting
 from launcher.fabrics import plugins, sockets, verbs
 from launcher.fabrics.facts import Found, Wish, name_ports, read_facts, read_variables
-from launcher.fabrics.topology_file import WORD, find_switches, render_topology
+from launcher.fabrics.topology_file import WORD, find_unexpected, render_topology
 from launcher.fabrics.variables import TITLES, describe_interfaces, find_exclusion, find_faults
 from launcher.machine.infiniband import read_ports
 
@@ -81,17 +81,18 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
             _check(facts, asked, origin, "" if name == asked else why, found[asked])
     planned = FABRICS[name][1](facts, chosen, wish)
     settings, kept = _yield_to_files(facts, [*sockets.plan_interface(facts, name), *planned])
-    switches, unlike = find_switches(facts, chosen.ports)
+    is_generated = any(item.value == WORD for item in settings)
     exclusion = find_exclusion(facts.told, name, chosen.ports)
     network = Network(
         fabric=name,
         why=chosen.why if name != wish.forced else f"{wish.forced_origin}; {chosen.why}",
         port_count=None if chosen.doubt else len(chosen.ports) or None,
         ports=_name_ports(facts, chosen),
-        files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
+        files=((WORD, render_topology(facts.kind.switches)),) if facts.kind and is_generated else (),
     )
     notes = [chosen.doubt, *_describe_losers(found, name), *chosen.notes, *_describe_plugins(facts)]
-    notes += [*kept, unlike, f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else ""]
+    notes += [*kept, find_unexpected(facts, chosen.ports) or ""]
+    notes += [f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else ""]
     return Fabric(network, settings, tuple(filter(None, notes)))
 
 

@@ -23,7 +23,6 @@ from launcher.machine.numa import read_gpu_paths, read_gpus
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from launcher.core.model import Gpu
     from launcher.machine.azure_sizes import VmKind
@@ -225,10 +224,11 @@ def read_facts(
         master_addr: Address of rank 0; empty if unknown.
         ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
-    ports = read_ports(host, tables=False)
-    interfaces = read_interfaces(host)
+    ports, interfaces = read_ports(host, tables=False), read_interfaces(host)
     certain = is_azure(host, environ)
     vm = _find_vm(host, environ, ports, may_ask=ask and certain)
+    kind, topologies, has_several = vm.kind if vm else None, read_topologies(host, vm), len(ports) > 1
+    routes = read_routes(host) if has_several else {}
     interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
     plugins = find_libraries(host, environ, NCCL_PLUGINS)
     return Facts(
@@ -244,8 +244,11 @@ def read_facts(
         has_topologyd=bool(host.list_folder(TOPOLOGYD)),
         mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,
-        **(_read_of_kind(host, vm, vm.kind) if vm and vm.kind else {}),
-        **(_read_of_several(host) if len(ports) > 1 else {}),
+        topologies=topologies,
+        gpus=read_gpus(host, name_gpus=False) if topologies or (kind and kind.switches) else (),
+        has_imex=kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
+        default_interfaces=frozenset(name for name, networks in routes.items() if DEFAULT in networks),
+        gpu_paths=read_gpu_paths(host) if has_several else (),
     )
 
 
@@ -260,22 +263,6 @@ def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, m
     told = read_vm(environ)
     asks = may_ask and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
     return ask_vm(host) if told is None and asks else told
-
-
-def _read_of_kind(host: Host, vm: Vm, kind: VmKind) -> dict[str, Any]:
-    """Return the facts that matter only on certain kinds of VMs; they are not read on others."""
-    topologies = read_topologies(host, vm)
-    return {
-        "topologies": topologies,
-        "gpus": read_gpus(host, name_gpus=False) if topologies or kind.switches else (),
-        "has_imex": kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
-    }
-
-
-def _read_of_several(host: Host) -> dict[str, Any]:
-    """Return the facts that tell the ports for GPUs from others."""
-    defaults = frozenset(name for name, networks in read_routes(host).items() if DEFAULT in networks)
-    return {"default_interfaces": defaults, "gpu_paths": read_gpu_paths(host)}
 
 
 def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:

@@ -14,11 +14,11 @@ import re
 
 from launcher.core.frozen import frozen, replace
 from launcher.core.redact import quote
-from launcher.fabrics.variables import NETS, NETWORKS, TITLES
+from launcher.fabrics.variables import NETS, NETWORKS, SHOWN_MAX, TITLES, VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from launcher.core.model import Network
 
@@ -99,20 +99,21 @@ def compare(network: Network, spoken: Spoken) -> Comparison:
         network: The planned network.
         spoken: What NCCL has written, including its network.
     """
-    found, expected = _find_fabric(spoken), describe_expected(network)
-    uses = f"NCCL uses {describe_found(spoken)}"
+    found, expected = _find_fabric(spoken), TITLES.get(network.fabric, network.fabric)
+    if network.port_count is not None:
+        expected = _count(network.port_count, expected)
+    text = f"expected {expected}, NCCL uses {_describe(spoken)}"
     if not found:
-        return Comparison(None, f"expected {expected}, {uses}: a network that cannot be compared")
-    if found != network.fabric:
-        return Comparison(False, f"expected {expected}, {uses}", _find_fix(network, spoken))
-    names = [name for name, _ in spoken.ports]
-    lost = [name for name in network.ports if name not in names]
-    more = [name for name in names if name not in network.ports] if network.ports else []
-    if found in ("ib", "roce") and network.ports and (lost or more):
+        return Comparison(None, f"{text}: a network that cannot be compared")
+    if found == network.fabric:
+        names = [name for name, _ in spoken.ports]
+        lost = [name for name in network.ports if name not in names]
+        more = [name for name in names if name not in network.ports] if network.ports else []
+        if found not in VERBS or not (lost or more):
+            return Comparison(True, f"NCCL uses {_describe(spoken)}, as planned")
         both = [f"without {', '.join(lost)}"] * bool(lost) + [f"with {', '.join(more)}"] * bool(more)
-        text = f"expected {expected}, {uses}, {' and '.join(both)}"
-        return Comparison(False, text, _find_fix(network, spoken))
-    return Comparison(True, f"{uses}, as planned")
+        text = f"{text}, {' and '.join(both)}"
+    return Comparison(False, text, _find_fix(network, spoken))
 
 
 def _find_fabric(spoken: Spoken) -> str:
@@ -133,35 +134,23 @@ def _is_rdma(spoken: Spoken) -> bool:
     return spoken.network.lower().startswith(NETS["roce"])
 
 
-def describe_expected(network: Network) -> str:
-    """Return the planned network in words, e.g. ``8 InfiniBand ports``."""
-    title = TITLES.get(network.fabric, network.fabric)
-    return title if network.port_count is None else _count(network.port_count, title)
-
-
-def describe_found(spoken: Spoken) -> str:
+def _describe(spoken: Spoken) -> str:
     """Return the network that NCCL uses in words, e.g. ``NET/Socket (eth0)``."""
-    of_ports = [
-        _count(sum(1 for _, other in spoken.ports if other == kind), KINDS[kind])
-        for kind in dict.fromkeys(kind for _, kind in spoken.ports)
-    ]
+    kinds = [kind for _, kind in spoken.ports]
     details: Sequence[str] = ()
     if _is_rdma(spoken):
-        details = of_ports
+        details = [_count(kinds.count(kind), KINDS[kind]) for kind in dict.fromkeys(kinds)]
     elif spoken.network == "Socket":
         details = spoken.interfaces
     elif spoken.provider:
         details = (f"provider {spoken.provider}",)
-    return f"NET/{spoken.network}{f' ({_list(details)})' if details else ''}"
+    more = f" and {len(details) - SHOWN_MAX} more" if len(details) > SHOWN_MAX else ""
+    shown = f" ({', '.join(details[:SHOWN_MAX])}{more})" if details else ""
+    return f"NET/{spoken.network}{shown}"
 
 
 def _count(number: int, title: str) -> str:
     return f"{number} {title} port{'' if number == 1 else 's'}"
-
-
-def _list(names: Collection[str]) -> str:
-    shown = ", ".join(list(names)[:8])
-    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
 def _find_fix(network: Network, spoken: Spoken) -> str:

@@ -8,8 +8,8 @@ If there is none, one is generated of what Azure documents, if the VM's own tree
 Hyper-V each GPU and each port is the only device in a PCI domain of its own. /sys shows no switch, and NCCL
 considers every GPU far from every port, so GPUDirect RDMA stays off. The size of the VM determines the
 switches of the machine, and a device always has the same domain. If the node shows something else, there is
-no file. The file contains only what /sys does not show: switches, and the devices below them. NCCL fills in
-the rest.
+no file. The file contains only what /sys does not show: the machine's switches, and the devices below them,
+as Azure's own files do. NCCL leaves out the devices that are not here, and fills in the rest.
 
 Source: Azure/azhpc-images, /etc/nccl.conf and topology files by VM family; NCCL "Environment Variables"
 (NCCL_TOPO_FILE, NCCL_GRAPH_FILE, NCCL_NET_GDR_LEVEL, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY,
@@ -24,7 +24,7 @@ from launcher.machine.azure_sizes import Switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from launcher.machine.infiniband import Port
 
@@ -46,13 +46,17 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
         yield variable, value, f"Azure's setting for {name}"
     if kind.has_imex:
         yield _plan_nvlink(facts.has_imex, name)
-    topology, count = find_topology(facts, ports), len(shown(facts, ports))
-    if find_switches(facts, ports)[0]:
-        why = f"{name}; generated from Azure's documentation for the {count} devices here"
-        yield "NCCL_TOPO_FILE", WORD, why
+    shown = _list_shown(facts, ports)
+    topology = find_topology(facts, ports)
+    if find_unexpected(facts, ports) == "":
+        yield (
+            "NCCL_TOPO_FILE",
+            WORD,
+            f"{name}; generated from Azure's documentation for the {len(shown)} devices here",
+        )
     if topology is None:
         return
-    yield "NCCL_TOPO_FILE", topology.path, f"{name}; all {count} devices are in it"
+    yield "NCCL_TOPO_FILE", topology.path, f"{name}; all {len(shown)} devices are in it"
     graph = next((item for item in facts.topologies if item.path.endswith("graph.xml")), None)
     if kind.graph and graph is not None:
         yield "NCCL_GRAPH_FILE", graph.path, f"{name}, beside its topology file"
@@ -71,57 +75,43 @@ def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
 
 def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | None:
     """Return the first file with every device of this node; None if there is none, or no device is known."""
-    wanted = shown(facts, ports)
-    files = [item for item in facts.topologies if item.path.endswith("topo.xml")]
-    return next((item for item in files if wanted and wanted <= item.addresses), None)
+    wanted = _list_shown(facts, ports).keys()
+    return next((item for item in _list_files(facts) if wanted and wanted <= item.addresses), None)
 
 
-def shown(facts: Facts, ports: Sequence[Port] = ()) -> set[str]:
-    """Return the PCI addresses of the GPUs and ports of this node, in lower case."""
-    addresses = [*(gpu.address for gpu in facts.gpus), *(p.pci_path[-1] for p in ports if p.pci_path)]
-    return {address.lower() for address in addresses}
+def _list_files(facts: Facts) -> list[TopologyFile]:
+    return [item for item in facts.topologies if item.path.endswith("topo.xml")]
 
 
-def find_switches(facts: Facts, ports: Sequence[Port]) -> tuple[tuple[Switch, ...], str]:
-    """Return the switches with this node's devices below them, or why a file would be wrong.
+def _list_shown(facts: Facts, ports: Sequence[Port]) -> dict[str, int | None]:
+    """Return the PCI addresses of this node's GPUs and ports, in lower case, and the NUMA node of each."""
+    nodes = {gpu.address: gpu.node for gpu in facts.gpus}
+    nodes |= {port.pci_path[-1]: port.numa_node for port in ports if port.pci_path}
+    return {address.lower(): node for address, node in sorted(nodes.items())}
 
-    Both are empty if no file is wanted: there is a file already, or the VM's own tree shows more than we
-    know.
+
+def find_unexpected(facts: Facts, ports: Sequence[Port]) -> str | None:
+    """Return why a generated file would be wrong, empty if it is right; None if none is wanted.
+
+    None is wanted if there is a file already, or if the VM's own tree shows more than we know.
     """
     kind = facts.kind
     if kind is None or not kind.switches or not ports or not facts.gpus:
-        return (), ""
-    has_file = facts.has_topologyd or any(item.path.endswith("topo.xml") for item in facts.topologies)
-    if has_file or any(len(port.pci_path) > OWN_DEPTH for port in ports):
-        return (), ""
-    nodes = {gpu.address: gpu.node for gpu in facts.gpus}
-    nodes |= {port.pci_path[-1]: port.numa_node for port in ports if port.pci_path}
-    known = {address: switch.node for switch in kind.switches for address in _below(switch)}
+        return None
+    if facts.has_topologyd or _list_files(facts) or any(len(port.pci_path) > OWN_DEPTH for port in ports):
+        return None
+    known = {_address(domain): s.node for s in kind.switches for domain in (*s.gpus, *s.ports)}
     wrong = [
         f"{address} on NUMA node {'?' if node is None else node}"
-        for address, node in sorted(nodes.items())
+        for address, node in _list_shown(facts, ports).items()
         if address not in known or node not in (None, known[address])
     ]
-    if wrong:
-        return (), f"no topology file generated: unexpected for {facts.vm_name}: {', '.join(wrong)}"
-    return tuple(_keep(switch, nodes.keys()) for switch in kind.switches if nodes.keys() & _below(switch)), ""
-
-
-def _below(switch: Switch) -> set[str]:
-    return {_address(domain) for domain in (*switch.gpus, *switch.ports)}
+    what = f"no topology file generated: unexpected for {facts.vm_name}"
+    return f"{what}: {', '.join(wrong)}" if wrong else ""
 
 
 def _address(domain: int) -> str:
     return f"{domain:04x}:00:00.0"
-
-
-def _keep(switch: Switch, addresses: Collection[str]) -> Switch:
-    """Return a switch with only those devices that this node shows."""
-    gpus, ports = (
-        tuple(domain for domain in domains if _address(domain) in addresses)
-        for domains in (switch.gpus, switch.ports)
-    )
-    return Switch(switch.node, gpus, ports, switch.speed)
 
 
 def render_topology(switches: Sequence[Switch]) -> str:

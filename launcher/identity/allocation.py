@@ -84,7 +84,7 @@ def decide(
         ledger = ledger.fold(
             *(inherited.sift_count, inherited.sift_size, add_local_size, _add_first),
             *(lambda it: inherited.sift_node(it, is_own), _add_node_count, _add_first, _add_node_rank),
-            *(_note_unknown, contradictions.check_process, contradictions.check_place),
+            _note_unknown,
         )
     else:
         facts = OF_NODE
@@ -97,7 +97,8 @@ def decide(
         count = ledger.number(Fact.NODE_COUNT) or 1
         at_start = rendezvous.gives_ranks(ledger.options, None if node_range else count)
         needed = [*([] if node_range else [Fact.NODE_COUNT]), *([] if at_start else [Fact.NODE_RANK])]
-        ledger = ledger.fold(contradictions.check_node)
+    if facts and not task:
+        ledger = ledger.fold(contradictions.check_numbers, contradictions.check_place)
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.blocks import read_blocks
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
-from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed
+from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, list_several
 from launcher.identity.topology import is_by_domain
 from launcher.machine.own_names import is_called, is_elsewhere
 
@@ -45,7 +45,7 @@ def seal_lone_world(
     whole = _find_whole(ledger)
     others = [item for item in (*ledger.evidence, *around) if item.source not in ledger.speakers]
     known = {claim.fact for item in others for claim in item.claims}
-    said = [origin for item in others for origin in _list_several(item, counted=Fact.NODE_COUNT in known)]
+    said = [origin for item in others for origin in list_several(item, counted=Fact.NODE_COUNT in known)]
     if whole is None or not said:
         return evidence
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
@@ -76,45 +76,17 @@ def _find_whole(ledger: Ledger) -> Claim | None:
     return world if world is not None and (world.value == 1 or (size and size.value == world.value)) else None
 
 
-def _list_several(item: Evidence, *, counted: bool) -> Iterator[str]:
-    """Yield the origins of an item's statements that there are several nodes.
-
-    ``counted``: whether any item counts the nodes. Else several processes may be on several nodes.
-    """
-    known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
-    of_nodes = ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0), (Fact.HOSTS, 1), (Fact.NODE_RANGE, 0))
-    yield from (known[fact].origin for fact, alone in of_nodes if _is_above(known.get(fact), alone))
-    yield from item.several
-    world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
-    is_here = counted or (world and size and world.value == size.value)
-    if world is not None and _is_above(world, 1) and not is_here:
-        yield world.origin
-
-
-def _is_above(claim: Claim | None, limit: int) -> bool:
-    """Whether a number, the length of a list or that of a text is above a limit."""
-    if claim is None:
-        return False
-    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
-
-
 def _without_nodes(item: Evidence) -> Evidence:
     return replace(item, claims=tuple(c for c in item.claims if c.fact not in OF_NODES), signs=())
 
 
-def check_process(ledger: Ledger) -> Iterator[Problem]:
-    """Report contradictory numbers of a launcher that was started once per process."""
+def check_numbers(ledger: Ledger) -> Iterator[Problem]:
+    """Report contradictory numbers; once per node, those of single processes are closed."""
     yield from ledger.find_contradictions(*IDENTITY)
     for index, count in PAIRS:
         yield from check_below(ledger, index, count)
     yield from _check_asked(ledger)
     yield from _check_sizes(ledger)
-
-
-def check_node(ledger: Ledger) -> Iterator[Problem]:
-    """Report contradictory numbers of a launcher that was started once per node."""
-    yield from ledger.find_contradictions(Fact.NODE_COUNT, Fact.NODE_RANK)
-    yield from check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
 
 
 def check_alone(ledger: Ledger) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ from launcher.machine.own_names import own_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -158,10 +158,17 @@ def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False)
         UsageError: It cannot be read, has no host, malformed lines or repeated hosts, or different numbers of
             processes.
     """
+    entries = []
+    for number, line in enumerate(_read_whole(os.path.abspath(path), origin, host, is_typed).splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        try:
+            if words:
+                entries.append(_parse_line(words))
+                parse_host_port(entries[-1][0])
+        except Malformed as error:
+            found = f"{shorten(words)!r}: expected {error}" if is_typed else f"expected {LINES}"
+            raise UsageError(_bad_file(f"{origin}, line {number}", found)) from error
     try:
-        entries = list(
-            _parse_lines(_read_whole(os.path.abspath(path), origin, host, is_typed), origin, is_typed)
-        )
         hosts = each_once(name for name, _ in entries)
     except Malformed as error:
         expected = error if is_typed else "at least one host, and each host only once"
@@ -190,24 +197,6 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
     if len(data) > HOSTFILE_LIMIT_BYTES:
         raise UsageError(_bad_file(origin, f"expected at most {HOSTFILE_LIMIT_BYTES >> 20} MiB"))
     return data.decode("utf-8", "surrogateescape").removeprefix(BOM)
-
-
-def _parse_lines(text: str, origin: str, is_quoted: bool) -> Iterator[tuple[str, int | None]]:
-    """Yield (host, number of processes or None) of each line of a file.
-
-    Raises:
-        UsageError: A line is malformed.
-    """
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].strip()
-        if words:
-            try:
-                name, count = _parse_line(words)
-                parse_host_port(name)
-            except Malformed as error:
-                found = f"{shorten(words)!r}: expected {error}" if is_quoted else f"expected {LINES}"
-                raise UsageError(_bad_file(f"{origin}, line {number}", found)) from error
-            yield name, count
 
 
 def _parse_line(line: str) -> tuple[str, int | None]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def sift_count(ledger: Ledger) -> Iterator[Out]:
     """Leave out a node_count that the job's processes do not fill evenly: it may be an outer job's."""
-    world, size = ledger.number(Fact.WORLD_SIZE), _known_size(ledger)
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     if not world or not size:
         return
     for claim in _inherited(ledger, Fact.NODE_COUNT):
@@ -105,17 +105,12 @@ def _list_places(ledger: Ledger) -> list[int] | None:
     None if numbers are missing, or if nodes may run different numbers of processes.
     """
     rank, local = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
-    world, size = ledger.number(Fact.WORLD_SIZE), _known_size(ledger)
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     nodes = ledger.number(Fact.NODE_COUNT)
     if rank is None or local is None or not size or not nodes or world != nodes * size:
         return None
     places = list_places(rank, local, size, nodes)
     return places or ([rank // size] if is_by_domain(rank, local, size) else [])
-
-
-def _known_size(ledger: Ledger) -> int | None:
-    """Return the best claimed local_size that is a number; None if there is none."""
-    return next((c.value for c in ledger.about(Fact.LOCAL_SIZE) if isinstance(c.value, int)), None)
 
 
 def _is_stated(ledger: Ledger, fact: Fact) -> bool:

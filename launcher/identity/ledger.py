@@ -230,8 +230,8 @@ class Ledger:
             leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
             by_hand = f"unset {name_only(other.origin)}, or {leave}"
-            manual = f"{leave}, or pass --source manual to go by the flags alone"
-            return self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
+            manual = ", or pass --source manual to go by the flags alone" if is_typed(one) else ""
+            return self.contradiction(what, by_hand if other.source == DEFAULTS else f"{leave}{manual}")
         flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
         names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
         wrong = f"{'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}"
@@ -261,6 +261,28 @@ def _leave_out_inherited(ledger: Ledger) -> Iterator[Out]:
         yield Out(gaps, f"it is inherited, and {' and '.join(ledger.speakers)} started this process")
 
 
+def list_several(item: Evidence, *, counted: bool = True) -> Iterator[str]:
+    """Yield the origins of an item's statements that there are several nodes.
+
+    ``counted``: whether any item counts the nodes. Else several processes may be on several nodes.
+    """
+    known = {claim.fact: claim for claim in reversed(item.claims) if claim.trust is not Trust.INDIRECT}
+    of_nodes = ((Fact.NODE_COUNT, 1), (Fact.NODE_RANK, 0), (Fact.HOSTS, 1), (Fact.NODE_RANGE, 0))
+    yield from (known[fact].origin for fact, alone in of_nodes if _is_above(known.get(fact), alone))
+    yield from item.several
+    world, size = known.get(Fact.WORLD_SIZE), known.get(Fact.LOCAL_SIZE)
+    is_here = counted or (world and size and world.value == size.value)
+    if world is not None and _is_above(world, 1) and not is_here:
+        yield world.origin
+
+
+def _is_above(claim: Claim | None, limit: int) -> bool:
+    """Whether a number, the length of a list or that of a text is above a limit."""
+    if claim is None:
+        return False
+    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
+
+
 def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> Claim:
     """Return a claim that follows from other facts."""
     return Claim(fact, value, origin, RULE, trust)
@@ -272,9 +294,10 @@ def is_typed(claim: Claim) -> bool:
 
 
 def name_only(origin: str) -> str:
-    """Return the flag or variable in an origin, which may begin with the command that the flag belongs to."""
+    """Return the flag or variable in an origin, which may begin with a command or a sentence."""
     words = origin.replace("=", " ", 1).split(" ")
-    return next((word for word in words[:3] if word.startswith("-")), words[0])
+    flag = next((word for word in words[:3] if word.startswith("-")), "")
+    return flag or next((word for word in words if word.isupper()), words[0])
 
 
 def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:

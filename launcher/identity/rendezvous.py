@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
-from launcher.identity.ledger import Out, derive, is_typed
+from launcher.identity.ledger import Out, derive, is_typed, list_several
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def settle_master(ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, 
     if meets_elsewhere(ledger, at_start=at_start) or not ledger.about(Fact.MASTER_ADDR):
         return ledger
     return ledger.fold(
+        lambda it: () if single else _leave_out_loopback(it),
         lambda it: () if single else _judge_loopback(it, at_start=at_start),
         lambda it: _check_port(it, scope, chooses=chooses),
     )
@@ -137,19 +138,30 @@ def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Prob
         )
 
 
+def _leave_out_loopback(ledger: Ledger) -> Iterator[Out]:
+    """Leave out a variable with a loopback master if a platform names one: an image's, or node 0's own."""
+    claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
+    local = [claim for claim in claims if is_loopback(str(claim.value)) and not _is_sealed(ledger, claim)]
+    if len(local) < len(claims):
+        yield Out(local, "on each node it is the node's own name for itself")
+
+
+def _is_sealed(ledger: Ledger, claim: Claim) -> bool:
+    """Whether torchrun or the launcher around this one has set a master, whose processes have met there."""
+    return any(item.seals and item.source == claim.source for item in ledger.evidence)
+
+
 def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str]:
     """Report a loopback master of a job with several nodes, unless the user typed such a job on one machine.
 
     A variable may come from an image. On a platform's nodes, each node would become a separate job.
     """
     address = ledger.about(Fact.MASTER_ADDR)[0]
-    if not is_loopback(str(address.value)) or any(
-        item.seals and item.source == address.source for item in ledger.evidence
-    ):
-        return  # torchrun or the launcher around this one has set it, whose processes have met there
+    if not is_loopback(str(address.value)) or _is_sealed(ledger, address):
+        return
     size = Fact.NODE_RANGE if ledger.about(Fact.NODE_RANGE) else Fact.NODE_COUNT
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK]))]
-    is_platforms = _knows_of_nodes(ledger)
+    is_platforms = any(item.source != MANUAL and [*list_several(item)] for item in ledger.evidence[1:])
     if not is_platforms and all(claim is not None and is_typed(claim) for claim in claims):
         yield f"{address.origin} is this machine: all nodes of this job run here"
         return
@@ -157,16 +169,6 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
     yield ledger.contradiction(
         f"{address.origin} is this node itself, but the job has several nodes",
         _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else ""),
-    )
-
-
-def _knows_of_nodes(ledger: Ledger) -> bool:
-    """Whether a platform states that there are several nodes, or states the node_rank."""
-    of_platforms = [claim for item in ledger.evidence[1:] for claim in item.claims if claim.source != MANUAL]
-    return any(
-        claim.fact in (Fact.NODE_RANK, Fact.HOSTS, Fact.NODE_RANGE)
-        or (claim.fact is Fact.NODE_COUNT and claim.value != 1)
-        for claim in of_platforms
     )
 
 

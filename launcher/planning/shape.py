@@ -135,14 +135,11 @@ def decide_shape(
 
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
-    source = options.get("source")
-    typed = source is not None and source.is_typed
     nodes = options.get("nnodes")
     found = gather(
         environ,
         host,
         options.text("source") or None,
-        typed=typed,
         starts_job=leads,
         node_count=nodes.value if nodes and isinstance(nodes.value, int) else None,
     )

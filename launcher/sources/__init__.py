@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Read = Callable[[Reader], None]
 
-NAMES = tuple(row.name for row in TABLE)
-
 
 @frozen
 class Gathered:
@@ -42,7 +40,6 @@ def gather(
     host: Host,
     only: str | None = None,
     *,
-    typed: bool = False,
     starts_job: bool = False,
     node_count: int | None = None,
 ) -> Gathered:
@@ -51,21 +48,19 @@ def gather(
     Args:
         environ: The environment to read.
         host: The machine, for the few sources that must compare addresses with it.
-        only: Name of the only source to ask, ``module:function`` of another package, or ``manual`` to ask
-            none.
-        typed: Whether the user typed ``only``: a variable of an image must not name code to import.
+        only: Name of the only source to ask, or ``manual`` to ask none.
         starts_job: Whether we start the processes of all nodes.
         node_count: Number of nodes that the user asked for; None if not given.
 
     Raises:
-        UsageError: ``only`` names no source, or one that cannot or must not be imported.
+        UsageError: ``only`` names no source.
         EnvironmentUntrusted: ``only`` names a source without a marker in the environment.
     """
     evidence: list[Evidence] = []
     around: list[Evidence] = []
     reads: set[str] = set()
     environ = {name: environ[name] for name in environ if environ[name]}
-    for name, read in _chosen(environ, only, typed):
+    for name, read in _choose(environ, only):
         reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
         reader.read_before |= reads
         read(reader)
@@ -77,7 +72,7 @@ def gather(
     return Gathered(tuple(evidence), tuple(sorted(reads)), tuple(around))
 
 
-def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterator[tuple[str, Read]]:
+def _choose(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str, Read]]:
     """Yield the name and the read function of each source to ask; import each only when it is asked.
 
     A named source without a marker is refused: each node of a job would consider itself a single machine.
@@ -85,7 +80,10 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
     marked = find_marked(environ)
     rows = [row for row in TABLE if only in (None, row.name)]
     if not rows and only not in (None, "manual"):
-        yield str(only), _import_foreign(str(only), typed)
+        names = ", ".join(row.name for row in TABLE)
+        raise UsageError(
+            Problem("unknown-source", f"--source {only!r}", "command line", f"one of manual, {names}")
+        )
     for row in rows:
         if row.name in marked:
             module, _, function = row.read.partition(".")
@@ -101,26 +99,3 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
                     f"start the command where {row.name} does, or omit --source (LAUNCHER_SOURCE)",
                 )
             )
-
-
-def _import_foreign(path: str, typed: bool) -> Read:
-    """Return another package's read function, ``package.module:function``."""
-    from importlib import import_module
-
-    module, _, attribute = path.partition(":")
-    try:
-        if not typed:
-            raise ValueError("code is named on the command line only")
-        read: Read = getattr(import_module(module), attribute or "read")
-        if not callable(read):
-            raise AttributeError(f"{attribute!r} is not a function")
-    except Exception as error:  # another package's module may raise anything while it is imported
-        raise UsageError(
-            Problem(
-                "unknown-source",
-                f"--source {path!r}: {error}",
-                "command line",
-                f"one of manual, {', '.join(NAMES)}, or module:function of your own",
-            )
-        ) from error
-    return read

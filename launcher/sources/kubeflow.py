@@ -40,11 +40,7 @@ def read(reader: Reader) -> None:
         _read_pods(reader)
         if node == 0 and is_loopback(reader.text(MASTER_ADDR) or ""):
             # The operator before PET_* sets localhost on the master pod, and the pod's name on all others
-            own = reader.host.hostname()
-            reader.claim(Fact.MASTER_ADDR, own, "name of this pod, the master's own")
-            reader.note(
-                f"{reader.origin(MASTER_ADDR)} on the master pod is this pod: its name is used instead"
-            )
+            reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
     for names in JAX:
         named = (*names, COORDINATOR_PORT) if names is JAX[0] else names
         if sum(reader.has(name) for name in named) > 1:  # a single one may be unrelated: its name is common
@@ -68,10 +64,10 @@ def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_po
 
 
 def _read_pods(reader: Reader) -> None:
-    if not reader.has(NODES) and reader.has(PROCESSES):
-        reader.sign(PROCESSES, f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
-        return
     if not reader.has(NODES):
+        for name in reader.matching("PET_", ""):
+            reader.sign(name, f"pass {NODES} too, or {FLAGS}")  # WORLD_SIZE counts processes
+            return
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE)  # the operator before PET_*: one process per pod
         return
     world = reader.integer(WORLD_SIZE, 1)

@@ -47,12 +47,16 @@ def read_torchrun(reader: Reader) -> None:
 
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
-    missing = [name for _, name in FACTS if not reader.has(name)]
-    if missing:
-        names = ", ".join(missing)
+    if not is_worker(reader):
+        names = ", ".join(name for _, name in FACTS if not reader.has(name))
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
     elif reader.text(OPEN_MPI.local_size) in (None, "1"):
         _claim_worker(reader)  # mpirun can start torchrun once per node, but not several times
+
+
+def is_worker(reader: Reader) -> bool:
+    """Whether all of torchrun's variables are set."""
+    return all(reader.has(name) for name in ("TORCHELASTIC_RUN_ID", *(name for _, name in FACTS)))
 
 
 def _claim_worker(reader: Reader) -> None:

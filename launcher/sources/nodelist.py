@@ -32,8 +32,8 @@ MAX_NAME_LENGTH = 253
 
 _SHOWN_LENGTH = 60
 # A group cannot contain a bracket, so matching takes linear time, even in ``[[[[``.
-_PART = re.compile(r"\[[^\[\]]*\]|[^,\[\]]+|[,\[\]]")
-_NAME_PART = re.compile(r"[A-Za-z0-9_.:-]+")
+_ITEM = re.compile(r"(?!-)(?:(?:[A-Za-z0-9_.:-]*\[[^\[\]]*\])+|[A-Za-z0-9_.:-]+)(?=,|\Z)")
+_PART = re.compile(r"\[[^\[\]]*\]|[^\[\]]+")
 # 18 digits: beyond them Slurm's own arithmetic (64 bits) saturates and invents names.
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
@@ -57,11 +57,18 @@ def parse_nodelist(text: str) -> tuple[str, ...]:
         SLURM_JOB_NODELIST, SLURM_STEP_NODELIST; "Node names", Slurm's slurm.conf(5).
     """
     names: list[str] = []
-    for item in _split_items(text):
-        try:
-            names.extend(_expand_item(item, MAX_NAMES - len(names)))
-        except ValueError as error:
-            raise ValueError(f"host list {_shown(text)}: {error}") from None
+    place = 0
+    try:
+        while place <= len(text):
+            item = _ITEM.match(text, place)
+            if item is None:  # a hyphen at the start: programs would take such a name for an option
+                raise ValueError(
+                    f"expected a name such as n1 or rack[1-2]node[1,3], not {_shown(text[place:])}"
+                )
+            names.extend(_expand_item(_PART.findall(item[0]), MAX_NAMES - len(names)))
+            place = item.end() + 1
+    except ValueError as error:
+        raise ValueError(f"host list {_shown(text)}: {error}") from None
     return tuple(names)
 
 
@@ -95,21 +102,11 @@ def parse_tasks_per_node(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _split_items(text: str) -> Iterator[list[str]]:
-    """Yield the parts of each item: literal text, or a whole bracket group."""
-    item: list[str] = []
-    for part in _PART.findall(text):
-        if part == ",":
-            yield item
-            item = []
-        else:
-            item.append(part)
-    yield item
-
-
 def _expand_item(parts: Sequence[str], room: int) -> list[str]:
     """Return the names of one item; raise ValueError if there are more than `room`."""
-    _check_shape(parts)
+    # A number has at least one digit: this bounds what the names need, and their readers check each
+    if sum(1 if part[0] == "[" else len(part) for part in parts) > MAX_NAME_LENGTH:
+        raise ValueError(f"a name has more than {MAX_NAME_LENGTH} characters")
     groups = [[_parse_range(item) for item in part[1:-1].split(",")] for part in parts if part[0] == "["]
     if prod(sum(last - first + 1 for first, last, _ in group) for group in groups) > room:
         raise ValueError(f"more than {MAX_NAMES} names")
@@ -120,25 +117,6 @@ def _expand_item(parts: Sequence[str], room: int) -> list[str]:
     template = "".join(next(fields) if part[0] == "[" else part for part in parts)
     numbers = product(*(_spell(groups[group]) for group in order))
     return [template.format(*chosen) for chosen in numbers]
-
-
-def _check_shape(parts: Sequence[str]) -> None:
-    """Raise ValueError unless the parts are text and groups, with no text after the last group."""
-    if not parts:
-        raise ValueError("an item is empty")
-    for part in parts:
-        if part in ("[", "]"):
-            raise ValueError("brackets do not pair")
-        if part[0] != "[" and not _NAME_PART.fullmatch(part):
-            raise ValueError(f"{_shown(part)} has characters that no host name has")
-    if parts[0][0] == "-":
-        # No host name does, and programs would take such an argument for an option.
-        raise ValueError(f"{_shown(parts[0])} starts with a hyphen")
-    if parts[-1][0] != "[" and len(parts) > 1:
-        raise ValueError(f"text follows the last bracket: {_shown(parts[-1])}")
-    # A number has at least one digit: this bounds what the names need, and their readers check each
-    if sum(1 if part[0] == "[" else len(part) for part in parts) > MAX_NAME_LENGTH:
-        raise ValueError(f"a name has more than {MAX_NAME_LENGTH} characters")
 
 
 def _parse_range(text: str) -> _Range:

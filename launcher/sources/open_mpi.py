@@ -16,7 +16,7 @@ from itertools import pairwise
 from launcher.core.environ import Reader, is_host, is_loopback
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import OPEN_MPI
+from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE
 from launcher.identity.topology import is_by_domain
 
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
@@ -45,6 +45,10 @@ def read(reader: Reader) -> None:
             reader.sign(HOSTFILE, "start the launcher through mpirun: mpirun ... launcher run -- COMMAND")
         return
     reader.confirm(SAME_SIZE, size, OPEN_MPI.size)
+    among_all = reader.integer(RANK_ON_NODE)
+    if among_all is not None and among_all < local_rank:
+        what = f"{reader.origin(OPEN_MPI.local_rank)}: expected no higher number"
+        reader.contradict(RANK_ON_NODE, OPEN_MPI.local_rank, what)
     if not (local_rank < local_size <= size and rank < size):
         return  # an impossible place, which the checks report
     nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, trust=Trust.DERIVED)
@@ -230,30 +234,19 @@ def _read_master(reader: Reader, daemon: int | None) -> None:
 
 def _namespace_host(namespace: str) -> str:
     """Return mpirun's host, nodeA in ``prterun-nodeA-26578@1``; empty for another text."""
-    body, at, job = namespace.rpartition("@")
-    host, dash, process = body.removeprefix("prterun-").rpartition("-")
-    is_whole = bool(at and dash) and body.startswith("prterun-") and "\n" not in host
-    numbers = (job, process)
-    return host if is_whole and all(text.isascii() and text.isdecimal() for text in numbers) else ""
+    body, _, job = namespace.rpartition("@")
+    host, _, process = body.removeprefix("prterun-").rpartition("-")
+    return host if body.startswith("prterun-") and _is_number(job) and _is_number(process) else ""
 
 
 def _uri_hosts(uri: str) -> list[str]:
-    """Return the hosts of ``tcp://10.77.0.5,172.17.0.1:49373;tcp6://[fe80::1]:49374``, in order."""
-    parts = uri.split("://")
-    groups = [_address_group(after) for before, after in pairwise(parts) if before.endswith(SCHEMES)]
-    return [host for group in groups if group is not None for host in group.strip("[]").split(",")]
-
-
-def _address_group(text: str) -> str | None:
-    """Return the text before the port, including brackets; None if no port follows."""
-    if text.startswith("["):
-        inner, end, rest = text.partition("]")
-        group, forbidden = inner + end, "/;"
-    else:
-        group, _, rest = text.partition(":")
-        rest, forbidden = text[len(group) :], "]/;["
-    is_port = rest[:1] == ":" and rest[1:2].isascii() and rest[1:2].isdecimal()
-    return group if is_port and not any(char in group for char in forbidden) else None
+    """Return the hosts of ``4.0;tcp://10.77.0.5,172.17.0.1:49373;tcp6://[fe80::1]:49374``, in order."""
+    found = []
+    for item in uri.split(";")[1:]:
+        scheme, _, rest = item.partition("://")
+        group, _, port = rest.rpartition(":")
+        found += group.strip("[]").split(",") if scheme in SCHEMES and _is_number(port) else []
+    return [host for host in found if is_host(host)]
 
 
 def _claim_head(reader: Reader, host: str, origin: str) -> None:

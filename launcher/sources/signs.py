@@ -68,11 +68,6 @@ def _read_table() -> Iterator[Signs]:
 
 
 TABLE = tuple(_read_table())
-PLACES: dict[str, list[int]] = {}
-"""Indices of the rows with a variable."""
-for _place, _row in enumerate(TABLE):
-    for _name in (*dict(_row.kinds), _row.file):
-        PLACES.setdefault(_name, []).append(_place)
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_NUM_MACHINES", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_MACHINE_RANK", "_WORLD_RANK", "_GLOBAL_RANK")
 """Suffixes of variables that count or index nodes, on any platform; also names without a prefix."""
@@ -100,13 +95,13 @@ def read(reader: Reader) -> None:
 
         if names_several(reader.text(TF_CONFIG) or ""):
             return  # TF_CONFIG says more, also about a task without a rank
-    for place in sorted({place for name in reader.environ for place in PLACES.get(name, ())}):
-        row = TABLE[place]
-        if row.unless and reader.has(row.unless):
+    for row in TABLE:
+        kinds = [(name, kind) for name, kind in row.kinds if name in reader.environ]
+        if not (kinds or row.file in reader.environ) or reader.has(row.unless):
             continue
-        for name, kind in [pair for pair in row.kinds if _is_sign(reader, *pair)][:1]:
+        for name, kind in [pair for pair in kinds if _is_sign(reader, *pair)][:1]:
             reader.sign(name, row.fix, of_nodes=kind not in OF_PROCESSES)
-        is_counted = any(kind == "counts" and reader.has(name) for name, kind in row.kinds)
+        is_counted = any(kind == "counts" for _, kind in kinds)
         if len(_read_file(reader, row.file, row.fix, is_counted=is_counted)) > 1:
             reader.sign(row.file, row.fix)
     _read_any(reader)

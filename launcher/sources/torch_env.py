@@ -19,9 +19,9 @@ RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["tor
 ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]
 KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
-DEEPSPEED = ((Fact.LOCAL_SIZE, "LOCAL_SIZE"), (Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"))
-"""Variables that DeepSpeed's launcher adds to the contract in every process: the local size, and two about
-nodes."""
+TORCHRUN = ((Fact.NODE_RANK, "GROUP_RANK"), (Fact.NODE_COUNT, "GROUP_WORLD_SIZE"))
+DEEPSPEED = ((Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"), (Fact.LOCAL_SIZE, "LOCAL_SIZE"))
+"""Variables that torchrun, and DeepSpeed's launcher, add to the contract in every process."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
@@ -51,9 +51,11 @@ def read(reader: Reader) -> None:
         return
     if not counts_nodes(reader):
         reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
-        if all(reader.has(name) for name in (RANK, LOCAL_RANK, *(name for _, name in DEEPSPEED))):
-            reader.claim_numbers(DEEPSPEED)
-    reader.claim_int(Fact.NODE_RANK, NODE_RANK)
+        for names in () if launched.is_worker(reader) else (TORCHRUN, DEEPSPEED):
+            if all(reader.has(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK, *dict(names).values())):
+                reader.claim_numbers(names)
+    if launched.is_worker(reader) or not all(reader.has(name) for name in (RANK, *OF_A_PROCESS)):
+        reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is that of who started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
 

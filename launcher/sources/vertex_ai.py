@@ -9,10 +9,10 @@ Source: cloud.google.com Vertex AI "Distributed training", "Reduce training time
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, is_loopback, parse_host_port, parse_int, parse_json
+from launcher.core.environ import Reader, parse_host_port, parse_int, parse_json
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
-from launcher.sources.torch_env import MASTER_ADDR, RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
+from launcher.sources.torch_env import RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
 
 CLUSTER_SPEC = (
     "CLUSTER_SPEC"  # {"cluster": {"workerpool0": ["host:2222"]}, "task": {"type": "workerpool0", "index": 0}}
@@ -49,9 +49,7 @@ def read(reader: Reader) -> None:
     reader.starts = Scope.NODE
     hosts = (*pools[0], *pools[1])
     node = own * len(pools[0]) + index
-    is_local = node == 0 and is_loopback(reader.text(MASTER_ADDR) or "")
-    master = Trust.STATED if is_local else Trust.DERIVED
-    reader.claim_hosts(hosts, CLUSTER_SPEC, master=master if len(hosts) > 1 else None)
+    reader.claim_hosts(hosts, CLUSTER_SPEC, master=Trust.DERIVED if len(hosts) > 1 else None)
     reader.claim(Fact.NODE_RANK, node, CLUSTER_SPEC)
     if counts_nodes(reader) == VERTEX_AI:
         reader.claim_int(Fact.NODE_RANK, RANK)

@@ -11,12 +11,12 @@ Cloud "Preset environment variables of a training container".
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, is_loopback
+from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 from launcher.sources.signs import FLAGS, is_above
 from launcher.sources.table import MARKERS
-from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
+from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
 *INDICES, NODE_COUNT, _ = MARKERS["volcano"]
@@ -38,10 +38,13 @@ def read(reader: Reader) -> None:
     named = [*reader.matching(PREFIX, COUNT), NODE_COUNT]
     reader.several += [reader.origin(name) for name in named if is_above(reader, name, 1)]
     reader.several += [reader.origin(name) for name in INDICES if is_above(reader, name, 0)]
+    if len(tasks.keys() - {WATCHING}) > 1:
+        reader.several += map(reader.origin, named[:1] or reader.matching(PREFIX, HOSTS)[:1])
+    reader.confirm(INDICES[1], reader.integer(INDICES[0]), INDICES[0])
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
     if reader.has(MPI_HOST):
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
-    elif counts_nodes(reader) == VOLCANO:
+    elif counts_nodes(reader) == VOLCANO and not (_are_listed(tasks) and not reader.has(RANK)):
         _read_plugin(reader, tasks)
     elif not any(reader.has(name) for name in OTHERS) and (
         not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1"
@@ -54,6 +57,10 @@ def _read_tasks(reader: Reader) -> Tasks:
     listed = {_task(name, HOSTS): reader.hosts(name) for name in reader.matching(PREFIX, HOSTS)}
     counted = [_task(name, COUNT) for name in reader.matching(PREFIX, COUNT) if reader.integer(name) != 0]
     return listed | {task: () for task in counted if task not in listed}
+
+
+def _are_listed(tasks: Tasks) -> bool:
+    return all(tasks.get(task) for task in RANKED)
 
 
 def _task(name: str, end: str) -> str:
@@ -76,8 +83,8 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     if tasks and all(tasks.values()) and is_above(reader, WORLD_SIZE, most):
         name = _name(next(iter(tasks)), HOSTS)
         reader.contradict(WORLD_SIZE, name, f"{reader.origin(name)}: expected {most} pods at most")
-    if all(tasks.get(task) for task in RANKED):
-        hosts = _claim_hosts(reader, tasks, RANKED, here=node == 0)
+    if _are_listed(tasks):
+        hosts = _claim_hosts(reader, tasks, RANKED)
         if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
             reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
     elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
@@ -94,11 +101,7 @@ def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
         return
     ahead = len(tasks.get(RANKED[0], ())) or 1
     if node not in (index, index + ahead if len(tasks) != 1 else index):
-        reader.problem(
-            "contradiction",
-            f"{reader.origin(RANK)} but {reader.origin(name)}: no pod of this job has both",
-            f"correct or unset {RANK}: Volcano's pytorch plugin sets it",
-        )
+        reader.contradict(RANK, name, f"{reader.origin(name)}: no pod of this job has both")
 
 
 def _read_names(reader: Reader, tasks: Tasks) -> None:
@@ -153,19 +156,13 @@ def _is_of_another_task(own: str, other: str) -> bool:
     return len(mine) == len(its) == 3 and mine[0] == its[0] and mine[1] != its[1] and mine[2].isdecimal()
 
 
-def _claim_hosts(
-    reader: Reader, tasks: Tasks, ranked: tuple[str, ...], *, here: bool = False
-) -> tuple[str, ...]:
-    """Claim the lists, and the first host as master; return the hosts.
-
-    ``here``: the first host is this pod, whose MASTER_ADDR may be localhost instead.
-    """
+def _claim_hosts(reader: Reader, tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
+    """Claim the lists, and the first host as master; return the hosts."""
     hosts = tuple(host for task in ranked for host in tasks[task])
     names = [_name(task, HOSTS) for task in ranked]
     reader.claim_hosts(hosts, names[0] if len(names) == 1 else " + ".join(names))
     if hosts:
-        is_local = here and is_loopback(reader.text(MASTER_ADDR) or "")
-        reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.STATED if is_local else Trust.DERIVED)
+        reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.DERIVED)
     return hosts
 
 

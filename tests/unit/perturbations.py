@@ -31,16 +31,17 @@ from tests.unit.starters_model import EVERY, ONE_EACH
 OTHER_NUMBERS = (
     *("PORT", "_FD", "JOB_ID", "STEP_ID", "UNIVERSE", "LAUNCHED", "NUM_PS", "GPU", "NPROC_PER_NODE"),
     *("ROLE_", "OMPI_COMM_WORLD_NODE_RANK", "ess_base_vpid", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
-    *("LAUNCHER_NNODES", "PMIX_RANK"),
+    *("LAUNCHER_NNODES", "PMIX_RANK", "AZ_BATCHAI_TASK_INDEX", "LSB_DJOB_NUMPROC"),
 )
 """Parts of names of numbers that are no rank, index or count of the processes or nodes of this job.
 
-A role's, those of all jobs on a node, Open MPI's private ones, those of the allocation around a step, and the
-user's word.
+A role's, those of all jobs on a node, Open MPI's private ones, those of the allocation around a step, the
+user's word, LSF's slots, and what Azure ML tells a node's own process (a launcher inside sets another RANK).
 """
 LOOKS_ALONE = (
     {"VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX"},  # a job without the master task that was hidden
     {"MASTER_ADDR", "MASTER_PORT"},  # an image's defaults, where they name this machine
+    {"AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_TASK_INDEX"},  # where the master is this machine
 )
 """Names that, alone, are all that a whole job of one node shows."""
 AGENTS = {"torchrun": ("SLURM_", "NODE_RANK")}
@@ -94,6 +95,7 @@ ONE_RUN = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
+OF_ONE_RUN = [name for name in ONE_RUN if not name.startswith("MASTER_")]
 LEFT_OVER: dict[str, Mapping[str, str]] = {
     "an image's defaults": {"RANK": "0", "WORLD_SIZE": "1"},
     "a notebook's": {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"},
@@ -220,7 +222,12 @@ def hide(rng: random.Random, name: str) -> Case:
 
     done = f"{', '.join(gone)} {'empty' if empty else 'hidden'} {words}"
     ports = words == "everywhere" or not any("PORT" in name for name in gone)
-    return _changed(case, change, done, lambda start: here(start) and is_silent(case, start), ports=ports)
+    beside_idle = "idle-head" in name and "MASTER_ADDR" in gone  # an idle head looks like the node of rank 0
+
+    def is_blind(start: Start) -> bool:
+        return here(start) and (beside_idle or is_silent(case, start))
+
+    return _changed(case, change, done, is_blind, ports=ports)
 
 
 def pass_in(rng: random.Random, name: str) -> Case:
@@ -331,7 +338,9 @@ def leave(rng: random.Random, name: str) -> Case:
     label = rng.choice(list(LEFT_OVER))
     left = LEFT_OVER[label]
 
-    whole = left.keys() >= ONE_RUN.keys() and not any("RANK" in start.environ for start in case.starts)
+    whole = left.keys() >= ONE_RUN.keys() and all(
+        start.environ.get(name, left[name]) == left[name] for start in case.starts for name in OF_ONE_RUN
+    )
 
     def is_lone(start: Start) -> bool:
         asked = is_cloud(name) and "LAUNCHER_NNODES" in left
@@ -516,7 +525,8 @@ def nest(rng: random.Random, name: str) -> Case:
     if len(case.job.nodes) == 1:
         (world,) = worlds
         job = Job((replace(case.starts[0].node, index=0, size=size),), seed=case.job.seed)
-        around = case.starts[0].environ
+        around = dict(case.starts[0].environ)
+        around.pop("LAUNCHER_NPROC_PER_NODE", None)  # else the user has it start so many in the one process
         starts = tuple(replace(start, environ={**around, **start.environ}) for start in world)
         return Case(inner, job, starts, f"{done} {name}")
     chosen = [rng.choice(world) for world in worlds]

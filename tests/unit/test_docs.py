@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import __version__
+from launcher import __version__, sources
 from launcher.cli.entry import main
 from launcher.cli.main import COMMANDS
 from launcher.core.errors import EnvironmentUntrusted, LauncherError
@@ -208,23 +208,24 @@ def _keys(document: dict[str, object]) -> Iterator[str]:
         yield from item
 
 
-def test_the_example_of_a_source_works() -> None:
+def test_the_example_of_a_source_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source in docs/extending.md gives the example's job its ranks, and a login shell a sign."""
-    code = types.ModuleType("acme_example")
+    code = types.ModuleType("launcher.sources.acme")
     exec(blocks("extending.md", "python")[0], code.__dict__)
-    sys.modules[code.__name__] = code
+    monkeypatch.setitem(sys.modules, code.__name__, code)
+    (block,) = blocks("extending.md", "text")[:1]
+    markers = tuple(block.partition("markers")[2].split())
+    monkeypatch.setattr(sources, "TABLE", (Row("acme", markers, "acme.read"), *TABLE))
+    monkeypatch.setattr(sources, "find_marked", lambda environ: {"acme"})
     case = json.loads(blocks("extending.md", "json")[0])
-    options = read_options({"source": f"{code.__name__}:read"}, {})
-    try:
-        for rank, process in enumerate(case["processes"]):
-            host = replay({**process, "environ": {**case["environ"], **process["environ"]}})
-            topology = plan_job(host.environ, host, options, ()).topology
-            assert (topology.rank, topology.node_rank, topology.world_size) == (rank, rank // 2, 4)
-            assert (topology.master_addr, topology.local_size) == ("10.0.0.4", 2)
-        with pytest.raises(EnvironmentUntrusted, match="no-identity"):
-            plan_job(case["environ"], replay({}), options, ())
-    finally:
-        del sys.modules[code.__name__]
+    options = read_options({}, {})
+    for rank, process in enumerate(case["processes"]):
+        host = replay({**process, "environ": {**case["environ"], **process["environ"]}})
+        topology = plan_job(host.environ, host, options, ()).topology
+        assert (topology.rank, topology.node_rank, topology.world_size) == (rank, rank // 2, 4)
+        assert (topology.master_addr, topology.local_size) == ("10.0.0.4", 2)
+    with pytest.raises(EnvironmentUntrusted, match="no-identity"):
+        plan_job(case["environ"], replay({}), options, ())
 
 
 def claims() -> Iterator[Claim]:

@@ -87,15 +87,14 @@ def test_an_nd_a100_v4_has_pairs(tmp_path: Path) -> None:
     assert found[3][1] == {f"{domain}:00:00.0" for domain in ("000b", "000c", "0105", "0106")}
 
 
-def test_only_what_is_here_is_in_it(tmp_path: Path) -> None:
-    """A container with two of the GPUs; ports that are dead or not exposed are none of NCCL's."""
+def test_the_whole_machine_is_in_it(tmp_path: Path) -> None:
+    """Two of the GPUs in a container, a dead port: NCCL leaves out what is not here."""
     write_v5_gpus(tmp_path, 2)
     fabric = read_fabric("nd96isr_h200_v5")
     fabric["devices"]["mlx5_ib1"]["ports"]["1"]["state"] = "1: DOWN"
     ((_, text),) = choose(machine(tmp_path, fabric), vm(H200)).network.files
     shown = {address for _, devices in groups(text) for address in devices}
-    assert "0002:00:00.0" in shown and "0003:00:00.0" not in shown
-    assert "0101:00:00.0" in shown and "0102:00:00.0" not in shown
+    assert len(shown) == 16 and {"0003:00:00.0", "0102:00:00.0"} <= shown
 
 
 NOTHING: dict[str, str] = {}

@@ -770,3 +770,80 @@ def test_a_claim_that_is_left_out_contradicts_nothing(gpus: int) -> None:
     made = plan(f"{inner} {nodes} SKYPILOT_NUM_NODES=4 {MASTER}", gpus=gpus)
     assert (made.topology.node_rank, made.topology.node_count, made.topology.world_size) == (4, 5, 5)
     assert any(note.startswith("SKYPILOT_NUM_NODES='4' is not used") for note in made.notes)
+
+
+def test_a_local_rank_above_the_rank_among_all_processes_of_the_node_is_refused() -> None:
+    """Open MPI counts those of all jobs of a node in OMPI_COMM_WORLD_NODE_RANK: none has a lower number."""
+    names = {"RANK": 1, "SIZE": 12, "LOCAL_RANK": 2, "LOCAL_SIZE": 3, "NODE_RANK": 1}
+    shuffled = " ".join(f"OMPI_COMM_WORLD_{name}={number}" for name, number in names.items())
+    assert "OMPI_COMM_WORLD_NODE_RANK='1'" in refused(f"{shuffled} {MASTER}")
+    later = shuffled.replace("NODE_RANK=1", "NODE_RANK=5")  # beside a job of other processes
+    assert seen(f"{later} {MASTER}", "LOCAL_RANK") == ["2"]
+
+
+@pytest.mark.parametrize("lost", ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"))
+def test_a_worker_of_torchrun_is_on_the_node_of_its_group(lost: str) -> None:
+    """NODE_RANK is passed on from whoever started torchrun; torchrun itself sets GROUP_RANK alone."""
+    worker = (
+        "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=4 "
+        "TORCHELASTIC_RUN_ID=none NODE_RANK=0"
+    )
+    environ = " ".join(word for word in worker.split() if not word.startswith(lost))
+    assert seen(f"{environ} {MASTER}", "RANK", "NODE_RANK", "GROUP_RANK") == ["3", "1", "1"]
+
+
+def test_pods_that_the_operator_of_pet_names_started_are_not_counted_by_world_size() -> None:
+    pod = "KUBERNETES_SERVICE_HOST=10.96.0.1 RANK=0 WORLD_SIZE=4 MASTER_ADDR=here PET_MASTER_ADDR=here"
+    assert "PET_NNODES" in refused(f"{pod} PET_NODE_RANK=0", gpus=2)
+
+
+VC_EACH = "VC_MASTER_HOSTS=j-master-0.j VC_WORKER_HOSTS=j-worker-0.j VC_MASTER_NUM=1 VC_WORKER_NUM=1"
+
+
+def test_tasks_of_one_pod_each_are_several_pods() -> None:
+    """mpirun in each pod starts a world of its own."""
+    assert "VC_" in refused(f"{VC_EACH} VC_TASK_INDEX=0 PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0")
+
+
+def test_two_names_of_a_pods_index_agree() -> None:
+    """The node rank's name is VK_TASK_INDEX in Azure ML's object, which may be another pod's."""
+    hosts = '["j-0.j", "j-1.j"]'
+    config = f'AZUREML_CR_DISTRIBUTED_CONFIG=\'{{"rank": "VK_TASK_INDEX", "host_list": {hosts}}}\''
+    assert seen(f"{config} VK_TASK_INDEX=1 VC_TASK_INDEX=1", "NODE_RANK") == ["1"]
+    assert "VK_TASK_INDEX" in refused(f"{config} VK_TASK_INDEX=1 VC_TASK_INDEX=0")
+
+
+def test_a_world_size_that_is_not_volcanos_hides_no_pod() -> None:
+    """Only with RANK is it the plugin's: without one it came from elsewhere, as did NODE_RANK."""
+    hosts = "VC_MASTER_HOSTS=j-master-0.j VC_WORKER_HOSTS=here,j-worker-1.j VC_MASTER_NUM=1 VC_WORKER_NUM=2"
+    assert seen(f"{hosts} VC_TASK_INDEX=0", "NODE_RANK") == ["1"]
+    elsewhere = "WORLD_SIZE=3 NODE_RANK=2 NUM_NODES=3 MASTER_ADDR=j-master-0.j"
+    assert "NODE_RANK='2'" in refused(f"{hosts} VC_TASK_INDEX=0 {elsewhere}")
+
+
+@pytest.mark.parametrize(
+    ("environ", "fix"),
+    (
+        (f"{HYDRA} {MASTER} HYDRA_BSTRAP_NODE_ID=1 LAUNCHER_NODE_RANK=0", "unset LAUNCHER_NODE_RANK\n"),
+        (
+            "AZ_BATCH_HOST_LIST=10.0.0.4,10.0.0.5 AZ_BATCH_MASTER_NODE=10.0.0.4:6000 SKYPILOT_NODE_RANK=0 "
+            "SKYPILOT_NUM_NODES=2",
+            "unset the wrong one, SKYPILOT_NODE_RANK or AZ_BATCH_HOST_LIST",
+        ),
+        ("NPROC_PER_NODE=2 RANK=0 WORLD_SIZE=2 VC_TASK_INDEX=2", "the wrong one, RANK or VC_TASK_INDEX"),
+    ),
+)
+def test_a_contradiction_names_both_variables_and_no_way_that_goes_by_the_wrong_one(
+    environ: str, fix: str
+) -> None:
+    """--source manual would go by LAUNCHER_NODE_RANK, which one image gives to all nodes."""
+    assert fix in f"{refused(environ, own='10.0.0.5')}\n"
+
+
+@pytest.mark.parametrize("rank", (0, 1))
+def test_a_platforms_master_beats_the_nodes_own_name_for_itself(rank: int) -> None:
+    """Each image or pod may say localhost: the host in a list of the platform is the same on all nodes."""
+    step = SLURM.replace("PROCID=1", f"PROCID={rank}").replace("NODEID=1", f"NODEID={rank}")
+    assert seen(f"{step} MASTER_ADDR=localhost", "RANK", "MASTER_ADDR") == [str(rank), "n0"]
+    assert "[contradiction]" in refused(f"{OPEN_MPI} MASTER_ADDR=localhost")
+    assert "[contradiction]" in refused(f"{step} LAUNCHER_MASTER_ADDR=localhost")

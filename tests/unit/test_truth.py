@@ -125,7 +125,7 @@ def judge_fix(case: Case, fix: Fix, before: tuple[tuple[str, str], ...]) -> str:
     if fix.one_each and len(case.starts) > len({start.node.index for start in case.starts}):
         return "right"  # the user knows that some share a node
     if ("scope", "process" if per_node else "node") in fix.flags or (
-        not per_node and "node_rank" in dict(fix.flags)
+        not per_node and not {"node_rank", "nnodes"}.isdisjoint(dict(fix.flags))
     ):
         return "right"  # the user knows how often the launcher was started
     if fix.is_alone:
