@@ -29,7 +29,6 @@ PAIR_SIZES = tuple(1 << power for power in (10, 18, 26))
 LIMIT_S, PAIR_LIMIT_S = 10.0, 2.0
 """Seconds per size: fewer iterations fit in, and larger sizes are skipped."""
 WRONG_SUMS = 1
-INTERRUPTED = 130  # 128 + SIGINT
 
 
 def parse_options(argv: Sequence[str]) -> argparse.Namespace:
@@ -55,8 +54,6 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except LauncherError as error:
         print_problems(error)
         return error.exit_status
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -14,22 +14,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import sys
 import time
 from datetime import timedelta
 from typing import Any
 
 from launcher.bandwidth.pairs import render_gbps
-from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
-from launcher.core.frozen import frozen, replace
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-MEETING = ("MASTER_ADDR", "MASTER_PORT")
-WHERE, EARLIER = "the processes of this job", "check earlier messages of other processes, and the firewall"
 START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on every node"
 TIMEOUT_S = 120.0
 """How long the processes wait for each other at the start."""
@@ -67,47 +64,26 @@ def read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int]:
     Raises:
         UsageError: The variables are missing or malformed.
     """
-    ranks = [environ.get(name, "") for name in RANKS]
-    if all(map(environ.get, MEETING)) and all(map(str.isdecimal, ranks)):
-        rank, world_size, local_rank = map(int, ranks)
-        return rank, world_size, local_rank
-    wanted = (*RANKS, *MEETING)
-    found = ", ".join(f"{name}={environ[name]!r}" for name in wanted if name in environ) or "none of them"
-    what = f"expected {', '.join(wanted)}, found {found}: this measures between the processes of a job"
-    raise UsageError(Problem("usage", what, "environment", START))
-
-
-def load_torch() -> Any:
-    """Import torch.
-
-    Raises:
-        Unavailable: This Python has no torch.
-    """
     try:
-        importlib.import_module("torch.distributed")
-        return importlib.import_module("torch")
-    except (ImportError, OSError) as error:  # OSError: a missing library of CUDA
-        what = f"{sys.executable} cannot import torch: {error}"
-        fix = "start it with a Python that has torch: launcher run -- /path/to/python -m launcher.bandwidth"
-        raise Unavailable(Problem("torch-missing", what, "this process", fix)) from error
+        rank, world_size, local_rank = (int(environ[name]) for name in RANKS)
+    except (KeyError, ValueError) as error:
+        found = ", ".join(f"{name}={environ[name]!r}" for name in RANKS if name in environ) or "none of them"
+        what = f"expected {', '.join(RANKS)}, found {found}: this measures between the processes of a job"
+        raise UsageError(Problem("usage", what, "environment", START)) from error
+    return rank, world_size, local_rank
 
 
 class BandwidthJob:
     """This process, and its connection to the others."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Connect to the other processes.
-
-        Raises:
-            NotReady: They are not all there in time.
-        """
+        """Connect to the other processes, or raise torch's error if they are not all there in time."""
         self.rank, self.world_size, self.local_rank = read_ranks(environ)
-        self.torch = load_torch()
+        self.torch = importlib.import_module("torch")
+        importlib.import_module("torch.distributed")
         self.timeout = timedelta(seconds=TIMEOUT_S)
         self.backend, self.device = "", self.torch.device("cpu")
-        with said(_missing(f"not all {self.world_size} processes connected in time")):
-            rendezvous = self.torch.distributed.rendezvous("env://", timeout=self.timeout)
-            self.store = next(rendezvous)[0]
+        self.store = next(self.torch.distributed.rendezvous("env://", timeout=self.timeout))[0]
 
     def gather(self, name: str, value: object, timeout_s: float = 0) -> list[Any]:
         """Return the values that all processes give under a name, in order of rank; all of them wait here.
@@ -116,19 +92,13 @@ class BandwidthJob:
             name: A name that the job uses only once.
             value: A value that JSON can represent.
             timeout_s: Seconds that the others may take in addition to the timeout of the start.
-
-        Raises:
-            NotReady: A process is not there in time.
         """
-        with said(_missing(f"some of {self.world_size} processes did not reach {name!r}")):
-            self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
-            self.store.set(f"bandwidth/{name}/{self.rank}", json.dumps(value))
-            if self.rank == 0:
-                texts = [
-                    self.store.get(f"bandwidth/{name}/{rank}").decode() for rank in range(self.world_size)
-                ]
-                self.store.set(f"bandwidth/{name}", f"[{','.join(texts)}]")
-            found: list[Any] = json.loads(self.store.get(f"bandwidth/{name}"))
+        self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
+        self.store.set(f"bandwidth/{name}/{self.rank}", json.dumps(value))
+        if self.rank == 0:
+            texts = [self.store.get(f"bandwidth/{name}/{rank}").decode() for rank in range(self.world_size)]
+            self.store.set(f"bandwidth/{name}", f"[{','.join(texts)}]")
+        found: list[Any] = json.loads(self.store.get(f"bandwidth/{name}"))
         return found
 
     def leave(self) -> None:
@@ -155,8 +125,8 @@ class BandwidthJob:
         """Return latency and bandwidth between two units, or why the measurement failed."""
         try:
             samples = self.sweep(name, ranks, sizes, limit_s)
-        except NotReady as error:
-            return {"failure": error.problems[0].what}
+        except RuntimeError as error:  # all of torch's own errors derive from it
+            return {"failure": str(error).strip().partition("\n")[0] or type(error).__name__}
         is_right = all(sample.is_right for sample in samples)
         return {
             "latency_s": samples[0].time_s,
@@ -168,25 +138,20 @@ class BandwidthJob:
         """Measure all-reduces of some processes, size by size, while one is quick enough.
 
         All processes make the same decisions, because each decision rests on a mean over all of them.
-
-        Raises:
-            NotReady: They cannot reach each other, or an all-reduce fails.
         """
         dist, index = self.torch.distributed, list(ranks).index(self.rank)
-        shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        store = dist.PrefixStore(f"bandwidth/{name}", self.store)
+        dist.init_process_group(
+            self.backend, store=store, rank=index, world_size=len(ranks), timeout=self.timeout
+        )
         samples: list[Sample] = []
-        with said(Problem("no-collective", f"{self.backend} between ranks {shown} failed", WHERE, EARLIER)):
-            store = dist.PrefixStore(f"bandwidth/{name}", self.store)
-            dist.init_process_group(
-                self.backend, store=store, rank=index, world_size=len(ranks), timeout=self.timeout
-            )
-            try:
-                for size_bytes in sizes:
-                    if foresee_s(samples, size_bytes) > limit_s:
-                        break
-                    samples.append(self._measure(size_bytes, len(ranks), index, limit_s))
-            finally:
-                dist.destroy_process_group()
+        try:
+            for size_bytes in sizes:
+                if foresee_s(samples, size_bytes) > limit_s:
+                    break
+                samples.append(self._measure(size_bytes, len(ranks), index, limit_s))
+        finally:
+            dist.destroy_process_group()
         return samples
 
     def _measure(self, size_bytes: int, process_count: int, index: int, limit_s: float) -> Sample:
@@ -236,21 +201,3 @@ def foresee_s(samples: Sequence[Sample], size_bytes: int) -> float:
     before, last = samples[-2:]
     slope_s = max(0.0, last.time_s - before.time_s) / (last.size_bytes - before.size_bytes)
     return last.time_s + slope_s * (size_bytes - last.size_bytes)
-
-
-def _missing(what: str) -> Problem:
-    return Problem("peers-missing", what, WHERE, EARLIER)
-
-
-@contextlib.contextmanager
-def said(problem: Problem) -> Iterator[None]:
-    """Turn an error of torch into a problem.
-
-    Raises:
-        NotReady: torch raised; the problem ends with the first line of its message.
-    """
-    try:
-        yield
-    except RuntimeError as error:  # all of torch's own errors derive from it
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise NotReady(replace(problem, what=f"{problem.what}: {reason}")) from error

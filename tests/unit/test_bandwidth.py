@@ -38,7 +38,6 @@ from launcher.planning.recorded import replay
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
 from tests.golden.topologies import read_topology
 
-RANKS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 IB8 = (400.0,) * 8
 FAST = 100.0
 
@@ -291,8 +290,6 @@ def test_processes_are_grouped_by_the_index_of_their_node() -> None:
 
 def test_without_ranks_it_says_how_to_be_started(capsys: pytest.CaptureFixture[str]) -> None:
     """Started by hand: status 64 and the line to type; torch is not even looked for."""
-    assert program.main([], RANKS) == 64  # nobody says where to meet
-    assert "MASTER_ADDR" in capsys.readouterr().err
     assert program.main([], {"RANK": "0"}) == 64
     err = capsys.readouterr().err
     assert "RANK='0'" in err and "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth" in err
