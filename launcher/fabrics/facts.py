@@ -225,7 +225,7 @@ def read_facts(
         master_addr: Address of rank 0; empty if unknown.
         ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
-    ports = read_ports(host, tables=False)
+    ports = read_ports(host)
     interfaces = read_interfaces(host)
     certain = is_azure(host, environ)
     vm = _find_vm(host, environ, ports, may_ask=ask and certain)
