@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from launcher.core.frozen import replace
 from launcher.machine.gpu_facts import AMD, GpuFacts, NvLink, parse_gpu
+from launcher.machine.gpu_use import open_nvml
 from launcher.machine.gpus import DEVICE_LIMIT, count_gpus, list_minors
 from launcher.machine.numa import (
     AMD_DEVICES,
@@ -114,15 +115,10 @@ def _number(answer: Any) -> int | None:
 
 
 def _by_nvml(host: Host) -> list[GpuFacts]:
-    try:
-        import pynvml
-    except ImportError:
+    module = open_nvml()
+    if module is None:
         return []
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError, OSError):
-        return []
-    nvml = _Nvml(pynvml)
+    nvml = _Nvml(module)
     try:
         handles = _handles(nvml, list_minors(host))
         return sorted((_read_gpu(nvml, handle, host) for handle in handles), key=_by_address)
