@@ -13,6 +13,7 @@ the node is unknown or gone.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -36,35 +37,26 @@ def init(hostname: str, path: str, home: str, tmpdir: str) -> int:
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    server = os.fork()
-    if not server:
-        serve(listener, home, tmpdir)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans
-    while os.read(0, 1):
-        pass
-    os.kill(server, signal.SIGKILL)
-    return 0
-
-
-def serve(listener: socket.socket, home: str, tmpdir: str) -> None:
-    """Answer each agent in a process of its own, which PID 1 adopts; forever."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps all children, ours and orphans
     while True:
-        connection, _ = listener.accept()
-        between = os.fork()
-        if not between:
-            try:
-                if not os.fork():
+        ready, _, _ = select.select([0, listener.fileno()], [], [])
+        if 0 in ready and not os.read(0, 1):
+            return 0
+        if listener.fileno() in ready:
+            connection, _ = listener.accept()
+            if not os.fork():
+                try:
                     answer(connection, {**ENVIRON, "HOME": home, "TMPDIR": tmpdir})
-            finally:
-                os._exit(0)
-        connection.close()
-        os.waitpid(between, 0)
+                finally:
+                    os._exit(0)
+            connection.close()
 
 
 def answer(connection: socket.socket, environ: dict[str, str]) -> None:
     """Read one request (three descriptors, then the command), run it by a shell, and send its status."""
     import subprocess
 
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection.settimeout(READ_TIMEOUT_S)
     _, (stdin, stdout, stderr), _, _ = socket.recv_fds(connection, 1, 3)
     command = b"".join(iter(lambda: connection.recv(65536), b""))
