@@ -17,7 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
-from launcher.bandwidth import views as bandwidth  # noqa: E402
 from launcher.cli.main import COMMANDS  # noqa: E402
 from launcher.control import node as node_status  # noqa: E402
 from launcher.control import render as stacks  # noqa: E402
@@ -43,7 +42,6 @@ DOCUMENTS = {
     "launcher status --json, nodes": ("version", node_status.VERSION),
     "launcher stacks --json": ("version", stacks.VERSION),
     "launcher topology --format json": ("version", topology_json.VERSION),
-    "launcher bandwidth --format json": ("version", bandwidth.VERSION),
     "launcher snapshot": ("version", recorded.VERSION),
     "--failure-file": ("schema", record.SCHEMA),
     "--attempts-file": ("schema", history.SCHEMA),

@@ -5,25 +5,46 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.bandwidth.expect import is_telling, judge, plan_expectation
-from launcher.bandwidth.job import START, BandwidthJob, load_torch, read_identity
-from launcher.bandwidth.measure import measure_pairs, sweep
-from launcher.bandwidth.members import choose_backend, describe_process, list_units, read_members
-from launcher.bandwidth.options import SLOW_BELOW, TIMEOUT_S, parse_options
-from launcher.bandwidth.pairs import find_slow
-from launcher.bandwidth.views import Setup, pairs_json, render_pairs, render_sweep, sweep_json
-from launcher.core.errors import BROKEN_PIPE, LauncherError, NotReady, Problem, UsageError, print_problems
-from launcher.core.files import replace_file
+from launcher.bandwidth.expect import judge, plan_expectation, read_ways
+from launcher.bandwidth.job import START, BandwidthJob
+from launcher.bandwidth.nodes import choose_backend, describe_process, list_units, read_nodes
+from launcher.bandwidth.pairs import Pair, explain_slow, find_slow, plan_rounds, render_pairs, slow_links
+from launcher.core.errors import LauncherError, Problem, UsageError, print_problems
+from launcher.core.redact import printable, redact
+from launcher.machine.host import Host
+from launcher.options.parser import make_parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import argparse
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from launcher.bandwidth.options import Options
+    from launcher.bandwidth.nodes import Node
+    from launcher.bandwidth.pairs import Link
 
+DESCRIPTION = "measure the bandwidth between the processes of a job and compare it with the hardware"
+SIZES = tuple(1 << power for power in (10, 14, 18, 22, 26, 30))
+"""Bytes, from latency to bandwidth."""
+PAIR_SIZES = tuple(1 << power for power in (10, 18, 26))
+LIMIT_S, PAIR_LIMIT_S = 10.0, 2.0
+"""Seconds per size: fewer iterations fit in, and larger sizes are skipped."""
 WRONG_SUMS = 1
-INTERRUPTED = 130  # 128 + SIGINT
-HOW = "pairs without a common node at the same time, slow ones again alone"
+
+
+def parse_options(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line.
+
+    Raises:
+        UsageError: The command line is not valid.
+    """
+    parser = make_parser("bandwidth", "[options]", DESCRIPTION)
+    parser.epilog = (
+        "The same as: launcher run -- python -m launcher.bandwidth [options]. Flags of launcher run are "
+        "given there, or as variables: LAUNCHER_NPROC_PER_NODE=2 launcher bandwidth."
+    )
+    text = "measure each pair of nodes (on one node: each pair of processes) to find a slow node or link"
+    parser.add_argument("--pairs", action="store_true", help=text)
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -33,75 +54,62 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except LauncherError as error:
         print_problems(error)
         return error.exit_status
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
-def run(options: Options, environ: Mapping[str, str]) -> int:
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Find the other processes, measure, and leave them. Return the exit status."""
-    identity = read_identity(environ)
-    job = BandwidthJob(load_torch(), identity, TIMEOUT_S)
-    facts = job.gather("facts", describe_process(job.torch, identity.local_rank, environ))
-    members = read_members(facts)
+    job = BandwidthJob(environ)
+    ways = None if job.local_rank else read_ways(Host(), environ)
+    nodes = read_nodes(job.gather("facts", describe_process(job.torch, environ, ways)))
     try:
-        backend = choose_backend(members)
-        job.use(backend)
-        setup = Setup(backend, job.describe_library(backend), members)
-        measure = _measure_pairs if options.pairs else _measure_all
-        return measure(job, setup, options)
+        library = job.use(choose_backend(nodes))
+        lines, status = (_measure_pairs if options.pairs else _measure_all)(job, nodes)
     finally:
         job.leave()
+    if job.rank == 0:
+        title = f"all-reduce of float32, processes: {job.world_size}, nodes: {len(nodes)}, {library}"
+        for line in (title, "", *lines):
+            print(printable(redact(line)), flush=True)  # other nodes sent names and variables in them
+    return status
 
 
-def _measure_all(job: BandwidthJob, setup: Setup, options: Options) -> int:
-    with job.group("all", setup.backend, range(setup.process_count)) as group:
-        samples, ended = sweep(group, options)
-    ways = [member.ways for member in setup.members]
-    fewest = min(len(member.ranks) for member in setup.members)
-    expectation = plan_expectation(ways, setup.backend, fewest)
-    best = max(samples, key=lambda sample: sample.bus_gbps)
-    is_enough = is_telling(samples[-1].size_bytes, samples[-1].time_s)
-    hints = [f"{way.name}: {hint}" for way in ways for hint in way.hints]
-    verdict = judge(best.bus_gbps, is_enough, expectation, hints)
-    if job.identity.rank == 0:
-        render = sweep_json if options.format == "json" else render_sweep
-        _write(render(setup, samples, ended, expectation, verdict), options.output)
-    return 0 if all(sample.is_right for sample in samples) else WRONG_SUMS
+def _measure_all(job: BandwidthJob, nodes: Sequence[Node]) -> tuple[list[str], int]:
+    samples = job.sweep("all", range(job.world_size), SIZES, LIMIT_S)
+    verdict = judge(max(sample.bus_gbps for sample in samples), plan_expectation(nodes, job.backend), nodes)
+    are_right = all(sample.is_right for sample in samples)
+    head = f"{'bytes':>13}{'time':>15}{'busbw, GB/s':>13}{'busbw, Gb/s':>13}"
+    return [head, *map(str, samples), "", *verdict], 0 if are_right else WRONG_SUMS
 
 
-def _measure_pairs(job: BandwidthJob, setup: Setup, options: Options) -> int:
-    units = list_units(setup.members)
+def _measure_pairs(job: BandwidthJob, nodes: Sequence[Node]) -> tuple[list[str], int]:
+    """Measure every two units, then those that look slow again, alone."""
+    units = list_units(nodes)
     if len(units) < 2:
         problem = Problem("usage", "--pairs: expected two processes or more, found one", "this job", START)
         raise UsageError(problem)
-    pairs = measure_pairs(job, setup.backend, tuple(units.values()), options)
-    slow = find_slow(pairs, SLOW_BELOW)
-    if job.identity.rank == 0:
-        render = pairs_json if options.format == "json" else render_pairs
-        _write(render(setup, tuple(units), pairs, slow, HOW), options.output)
-    return 0
+    names, ranks = tuple(units), tuple(units.values())
+    pairs = _measure_rounds(job, ranks, plan_rounds(len(units)), "round")
+    again = [(link,) for link in slow_links(list(pairs.values())) if len(units) > 3]
+    pairs.update(_measure_rounds(job, ranks, again, "again"))
+    measured = list(pairs.values())
+    return [*render_pairs(names, measured), "", *explain_slow(names, measured, find_slow(measured))], 0
 
 
-def _write(text: str, path: str) -> None:
-    """Write a report to a file, or to standard output for ``-``.
-
-    Raises:
-        NotReady: The report cannot be written.
-    """
-    try:
-        if path == "-":
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        else:
-            replace_file(text, path)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        what = f"{path!r}: {error.strerror}"
-        raise NotReady(Problem("cannot-write", what, "command line", "name another file")) from error
+def _measure_rounds(
+    job: BandwidthJob, units: Sequence[Sequence[int]], rounds: Iterable[Sequence[Link]], name: str
+) -> dict[Link, Pair]:
+    """Return the pairs of some rounds, the same on all processes."""
+    pairs: dict[Link, Pair] = {}
+    for number, links in enumerate(rounds):
+        mine = {}
+        for link in links:
+            ranks = sorted((*units[link[0]], *units[link[1]]))
+            if job.rank in ranks:
+                mine = job.measure_pair(f"{name} {number} {link}", ranks, PAIR_SIZES, PAIR_LIMIT_S)
+        # Check, warm-up and iterations of each size take this long at most.
+        found = job.gather(f"{name} {number}", mine, 4 * PAIR_LIMIT_S * len(PAIR_SIZES))
+        pairs.update((link, Pair(link, **found[min(units[link[0]])])) for link in links)
+    return pairs
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""The processes of a job: their ranks, the values that they exchange, and groups of them to measure.
+"""The processes of a job: their ranks, the values that they exchange, and all-reduces between some of them.
 
 Values go through torch's store, which is plain TCP to rank 0, and never through the backend that is measured.
 A new group is made for each measurement, of its members only: one broken link must not prevent the
 measurement of all others.
+
+Bandwidths are those of nccl-tests (doc/PERFORMANCE.md): for an all-reduce of n processes in time t,
+busbw = S/t * 2(n-1)/n, which "we can compare with the hardware peak bandwidth, independently of the number of
+ranks used".
 """
 
 from __future__ import annotations
@@ -10,96 +14,76 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import sys
 import time
 from datetime import timedelta
 from typing import Any
 
-from launcher.core.environ import Malformed, parse_int
-from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.bandwidth.pairs import render_gbps
+from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-RANK_LIMIT = 1 << 24
-WHERE = "the processes of this job"
-EARLIER = "check earlier messages of other processes, and the firewall"
+RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on every node"
+TIMEOUT_S = 120.0
+"""How long the processes wait for each other at the start."""
+ITERATIONS, WARMUP = 20, 5
+"""All-reduces per size, measured and before."""
+ELEMENT_BYTES = 4
+"""Size of a float32; the all-reduce sums float32 numbers."""
 
 
 @frozen
-class Identity:
-    """Ranks and sizes of this process, as the launcher (or torchrun) set them."""
+class Sample:
+    """Measurement of one size.
 
-    rank: int
-    world_size: int
-    local_rank: int
-    local_size: int
+    Attributes:
+        size_bytes: Bytes that each process contributes, and gets.
+        time_s: Seconds of one all-reduce, as the mean over iterations and processes.
+        bus_gbps: Traffic on the narrowest link in Gb/s (10^9 bits per second); 0 for one process.
+        is_right: Whether the sum was correct.
+    """
+
+    size_bytes: int
+    time_s: float
+    bus_gbps: float
+    is_right: bool = True
+
+    def __str__(self) -> str:
+        rates = f"{render_gbps(self.bus_gbps / 8):>13}{render_gbps(self.bus_gbps):>13}"
+        wrong = "" if self.is_right else "  WRONG SUM: data was corrupted in transit"
+        return f"{self.size_bytes:>13,}{self.time_s * 1e6:>12,.0f} µs{rates}{wrong}"
 
 
-def read_identity(environ: Mapping[str, str]) -> Identity:
-    """Return the ranks and sizes of this process.
+def read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int]:
+    """Return rank, number of processes, and local rank, as the launcher (or torchrun) set them.
 
     Raises:
         UsageError: The variables are missing or malformed.
     """
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    meeting = ("MASTER_ADDR", "MASTER_PORT")
     try:
-        rank, world_size, local_rank, local_size = (
-            parse_int(environ.get(name, ""), 0, RANK_LIMIT) for name in names
-        )
-        if any(not environ.get(name) for name in meeting):
-            raise Malformed("a host and a port")
-    except Malformed:
-        wanted = (*names, *meeting)
-        found = ", ".join(f"{name}={environ[name]!r}" for name in wanted if name in environ) or "none of them"
-        what = f"expected {', '.join(wanted)}, found {found}: this measures between the processes of a job"
-        raise UsageError(Problem("usage", what, "environment", START)) from None
-    return Identity(rank, world_size, local_rank, local_size)
-
-
-def load_torch() -> Any:
-    """Import torch and torch.distributed.
-
-    Raises:
-        Unavailable: This Python has no torch, or one without torch.distributed.
-    """
-    try:
-        torch = importlib.import_module("torch")
-        importlib.import_module("torch.distributed")
-    except (ImportError, OSError) as error:  # OSError: a missing library of CUDA
-        raise Unavailable(_no_torch(f"{sys.executable} cannot import torch: {error}")) from error
-    if not torch.distributed.is_available():
-        raise Unavailable(_no_torch(f"torch {torch.__version__} was built without torch.distributed"))
-    return torch
-
-
-def _no_torch(what: str) -> Problem:
-    fix = "start it with a Python that has torch: launcher run -- /path/to/python -m launcher.bandwidth"
-    return Problem("torch-missing", what, "this process", fix)
+        rank, world_size, local_rank = (int(environ[name]) for name in RANKS)
+    except (KeyError, ValueError) as error:
+        found = ", ".join(f"{name}={environ[name]!r}" for name in RANKS if name in environ) or "none of them"
+        what = f"expected {', '.join(RANKS)}, found {found}: this measures between the processes of a job"
+        raise UsageError(Problem("usage", what, "environment", START)) from error
+    return rank, world_size, local_rank
 
 
 class BandwidthJob:
     """This process, and its connection to the others."""
 
-    def __init__(self, torch: Any, identity: Identity, timeout_s: float) -> None:
-        """Connect to the other processes.
-
-        Raises:
-            NotReady: They are not all there in time.
-        """
-        self.torch = torch
-        self.identity = identity
-        self.timeout = timedelta(seconds=timeout_s)
-        self.device = torch.device("cpu")
-        with said(_peers_missing(f"not all {identity.world_size} processes connected in time")):
-            rendezvous = torch.distributed.rendezvous(
-                "env://", identity.rank, identity.world_size, timeout=self.timeout
-            )
-            self.store = next(rendezvous)[0]
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Connect to the other processes, or raise torch's error if they are not all there in time."""
+        self.rank, self.world_size, self.local_rank = read_ranks(environ)
+        self.torch = importlib.import_module("torch")
+        importlib.import_module("torch.distributed")
+        self.timeout = timedelta(seconds=TIMEOUT_S)
+        self.backend, self.device = "", self.torch.device("cpu")
+        self.store = next(self.torch.distributed.rendezvous("env://", timeout=self.timeout))[0]
 
     def gather(self, name: str, value: object, timeout_s: float = 0) -> list[Any]:
         """Return the values that all processes give under a name, in order of rank; all of them wait here.
@@ -108,133 +92,112 @@ class BandwidthJob:
             name: A name that the job uses only once.
             value: A value that JSON can represent.
             timeout_s: Seconds that the others may take in addition to the timeout of the start.
-
-        Raises:
-            NotReady: A process is not there in time.
         """
-        rank, world_size = self.identity.rank, self.identity.world_size
-        with said(_peers_missing(f"some of {world_size} processes did not reach {name!r}")):
-            self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
-            self.store.set(f"bandwidth/{name}/{rank}", json.dumps(value))
-            if rank == 0:
-                texts = [self.store.get(f"bandwidth/{name}/{other}").decode() for other in range(world_size)]
-                self.store.set(f"bandwidth/{name}", f"[{','.join(texts)}]")
-            found: list[Any] = json.loads(self.store.get(f"bandwidth/{name}"))
+        self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
+        self.store.set(f"bandwidth/{name}/{self.rank}", json.dumps(value))
+        if self.rank == 0:
+            texts = [self.store.get(f"bandwidth/{name}/{rank}").decode() for rank in range(self.world_size)]
+            self.store.set(f"bandwidth/{name}", f"[{','.join(texts)}]")
+        found: list[Any] = json.loads(self.store.get(f"bandwidth/{name}"))
         return found
 
     def leave(self) -> None:
         """Say that this process is done; rank 0, which runs the store, waits for all processes."""
         with contextlib.suppress(RuntimeError):
-            self.store.set(f"bandwidth/left/{self.identity.rank}", "")
-            if self.identity.rank == 0:
-                for rank in range(self.identity.world_size):
+            self.store.set(f"bandwidth/left/{self.rank}", "")
+            if self.rank == 0:
+                for rank in range(self.world_size):
                     self.store.get(f"bandwidth/left/{rank}")
 
-    def use(self, backend: str) -> None:
-        """Choose the device: with NCCL the GPU of this process."""
-        if backend == "nccl":
-            index = self.identity.local_rank % self.torch.cuda.device_count()
-            self.device = self.torch.device("cuda", index)
-            self.torch.cuda.set_device(self.device)
-
-    def describe_library(self, backend: str) -> str:
-        """Return the measured library with its version and torch's; with NCCL the GPU too."""
-        torch = self.torch
+    def use(self, backend: str) -> str:
+        """Use a backend, with NCCL the GPU of this process; return the library's name with versions."""
+        torch, self.backend = self.torch, backend
         if backend != "nccl":
             return f"{backend}, torch {torch.__version__}"
+        self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(self.device)
         version = ".".join(map(str, torch.cuda.nccl.version()))
         return f"NCCL {version}, torch {torch.__version__}, {torch.cuda.get_device_name(self.device)}"
 
-    @contextlib.contextmanager
-    def group(self, name: str, backend: str, ranks: Sequence[int]) -> Iterator[Group]:
-        """Form a group of some processes, including this one, for a ``with`` block.
+    def measure_pair(
+        self, name: str, ranks: Sequence[int], sizes: Sequence[int], limit_s: float
+    ) -> dict[str, object]:
+        """Return latency and bandwidth between two units, or why the measurement failed."""
+        try:
+            samples = self.sweep(name, ranks, sizes, limit_s)
+        except RuntimeError as error:  # all of torch's own errors derive from it
+            return {"failure": str(error).strip().partition("\n")[0] or type(error).__name__}
+        is_right = all(sample.is_right for sample in samples)
+        return {
+            "latency_s": samples[0].time_s,
+            "bus_gbps": max(sample.bus_gbps for sample in samples),
+            "failure": "" if is_right else "wrong sums",
+        }
 
-        Raises:
-            NotReady: They cannot reach each other, or a collective inside the block fails.
+    def sweep(self, name: str, ranks: Sequence[int], sizes: Sequence[int], limit_s: float) -> list[Sample]:
+        """Measure all-reduces of some processes, size by size, while one is quick enough.
+
+        All processes make the same decisions, because each decision rests on a mean over all of them.
         """
-        dist = self.torch.distributed
-        with said(_no_collective(f"{backend} between ranks {_list(ranks)} failed")):
-            dist.init_process_group(
-                backend,
-                store=dist.PrefixStore(f"bandwidth/{name}", self.store),
-                rank=list(ranks).index(self.identity.rank),
-                world_size=len(ranks),
-                timeout=self.timeout,
-            )
-            try:
-                yield Group(self.torch, self.device, len(ranks), list(ranks).index(self.identity.rank))
-            finally:
-                dist.destroy_process_group()
+        dist, index = self.torch.distributed, list(ranks).index(self.rank)
+        store = dist.PrefixStore(f"bandwidth/{name}", self.store)
+        dist.init_process_group(
+            self.backend, store=store, rank=index, world_size=len(ranks), timeout=self.timeout
+        )
+        samples: list[Sample] = []
+        try:
+            for size_bytes in sizes:
+                if foresee_s(samples, size_bytes) > limit_s:
+                    break
+                samples.append(self._measure(size_bytes, len(ranks), index, limit_s))
+        finally:
+            dist.destroy_process_group()
+        return samples
 
+    def _measure(self, size_bytes: int, process_count: int, index: int, limit_s: float) -> Sample:
+        shape, kind = (size_bytes // ELEMENT_BYTES,), self.torch.float32
+        data = self.torch.full(shape, index + 1, dtype=kind, device=self.device)
+        self.torch.distributed.all_reduce(data)
+        expected = process_count * (process_count + 1) / 2
+        is_wrong = float(data.min()) != expected or float(data.max()) != expected
+        wrong_count = self._sum(float(is_wrong))
+        data.zero_()  # the sums of any other value would overflow a float
+        once_s = self._time(data, 1) / process_count
+        iterations = max(1, min(ITERATIONS, int(limit_s / once_s)))
+        self._time(data, min(WARMUP, iterations))
+        time_s = self._time(data, iterations) / process_count
+        return Sample(size_bytes, time_s, bus_gbps(size_bytes, time_s, process_count), wrong_count == 0)
 
-class Group:
-    """A group of processes, and what can be done between them on this process's device."""
-
-    def __init__(self, torch: Any, device: Any, size: int, index: int) -> None:
-        self._torch = torch
-        self._device = device
-        self.size = size
-        self._index = index
-
-    def is_sum_right(self, count: int) -> bool:
-        """Whether an all-reduce of ``count`` elements gives the correct sum on all processes."""
-        data = self.full(count, self._index + 1)
-        self._reduce(data)
-        expected = self.size * (self.size + 1) / 2
-        wrong = float(data.min()) != expected or float(data.max()) != expected
-        return self.mean(float(wrong)) == 0
-
-    def time(self, count: int, iterations: int) -> float:
-        """Return the seconds of one all-reduce, as the mean over iterations and processes."""
-        data = self.full(count, 0)  # zeros: the sums of any other value would overflow a float
-        self._reduce(self.full(1, 0))  # so that all begin at once
-        self._wait()
+    def _time(self, data: Any, iterations: int) -> float:
+        """Return the seconds of one all-reduce, summed over all processes."""
+        self._sum(0)  # so that all begin at once
         begin = time.perf_counter()
         for _ in range(iterations):
-            self._reduce(data)
-        self._wait()
-        return self.mean((time.perf_counter() - begin) / iterations)
+            self.torch.distributed.all_reduce(data)
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+        return self._sum((time.perf_counter() - begin) / iterations)
 
-    def full(self, count: int, value: float) -> Any:
-        """Return ``count`` elements with the same value."""
-        return self._torch.full((count,), value, dtype=self._torch.float32, device=self._device)
-
-    def mean(self, value: float) -> float:
-        """Return the mean of this value over all processes; all of them get the same number."""
-        data = self._torch.tensor([value], dtype=self._torch.float64, device=self._device)
-        self._reduce(data)
-        return float(data) / self.size
-
-    def _reduce(self, data: Any) -> None:
-        self._torch.distributed.all_reduce(data)
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            self._torch.cuda.synchronize(self._device)
+    def _sum(self, value: float) -> float:
+        """Return the sum of this value over all processes; all of them get the same number."""
+        data = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
+        self.torch.distributed.all_reduce(data)
+        return float(data)
 
 
-@contextlib.contextmanager
-def said(describe: Callable[[str], Problem]) -> Iterator[None]:
-    """Turn an error of torch into a problem.
+def bus_gbps(size_bytes: int, time_s: float, process_count: int) -> float:
+    """Return the traffic on the narrowest link in Gb/s, comparable with the link's rate."""
+    return size_bytes / time_s * 8e-9 * 2 * (process_count - 1) / process_count
 
-    Raises:
-        NotReady: torch raised; the problem is what ``describe`` makes of the first line of its message.
+
+def foresee_s(samples: Sequence[Sample], size_bytes: int) -> float:
+    """Return the seconds that a larger size will take, estimated from the last two; 0 before there are two.
+
+    The estimate is a line through both: the time of a small message is latency, and says nothing about a
+    large one.
     """
-    try:
-        yield
-    except RuntimeError as error:  # all of torch's own errors derive from it
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise NotReady(describe(reason[0])) from error
-
-
-def _peers_missing(what: str) -> Callable[[str], Problem]:
-    return lambda reason: Problem("peers-missing", f"{what}: {reason}", WHERE, EARLIER)
-
-
-def _no_collective(what: str) -> Callable[[str], Problem]:
-    return lambda reason: Problem("no-collective", f"{what}: {reason}", WHERE, EARLIER)
-
-
-def _list(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)})"
+    if len(samples) < 2:
+        return 0.0
+    before, last = samples[-2:]
+    slope_s = max(0.0, last.time_s - before.time_s) / (last.size_bytes - before.size_bytes)
+    return last.time_s + slope_s * (size_bytes - last.size_bytes)

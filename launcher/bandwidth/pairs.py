@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Link = tuple[int, int]
+LISTED = 10
+SLOW_BELOW = 0.7
+"""Fraction of the usual bandwidth below which a pair is slow."""
 
 
 @frozen
@@ -28,14 +31,12 @@ class Pair:
         nodes: Their indices, the lower one first.
         latency_s: Seconds for the smallest size; None if the pair could not be measured.
         bus_gbps: The best over all sizes; 0 if the pair could not be measured.
-        was_alone: Whether no other pair was measured at the same time.
         failure: Why the measurement failed or which sums were wrong; empty if all is well.
     """
 
     nodes: Link
-    latency_s: float | None
-    bus_gbps: float
-    was_alone: bool = False
+    latency_s: float | None = None
+    bus_gbps: float = 0.0
     failure: str = ""
 
 
@@ -69,11 +70,6 @@ def plan_rounds(node_count: int) -> tuple[tuple[Link, ...], ...]:
     return tuple(rounds)
 
 
-def plan_steps(links: Iterable[Link]) -> tuple[tuple[Link, ...], ...]:
-    """Return rounds of one pair each."""
-    return tuple((link,) for link in links)
-
-
 def usual_gbps(pairs: Sequence[Pair]) -> float:
     """Return the bandwidth that at least the fastest quarter of all pairs reaches.
 
@@ -83,37 +79,23 @@ def usual_gbps(pairs: Sequence[Pair]) -> float:
     return reached[ceil(len(reached) * 3 / 4) - 1]
 
 
-def slow_links(pairs: Sequence[Pair], below: float) -> tuple[Link, ...]:
-    """Return the pairs below a fraction of the usual bandwidth, and those that failed."""
-    limit = below * usual_gbps(pairs)
+def slow_links(pairs: Sequence[Pair]) -> tuple[Link, ...]:
+    """Return the pairs that are slow, and those that failed."""
+    limit = SLOW_BELOW * usual_gbps(pairs)
     return tuple(sorted(pair.nodes for pair in pairs if pair.bus_gbps < limit or pair.failure))
 
 
-def find_slow(pairs: Sequence[Pair], below: float) -> Slow:
-    """Distinguish slow nodes from slow links.
-
-    Args:
-        pairs: One for every two nodes.
-        below: Fraction of the usual bandwidth below which a pair is slow.
-    """
-    slow = set(slow_links(pairs, below))
-    groups = _join([pair.nodes for pair in pairs if pair.nodes not in slow], _nodes(pairs))
+def find_slow(pairs: Sequence[Pair]) -> Slow:
+    """Distinguish slow nodes from slow links, given a pair for every two nodes."""
+    slow = set(slow_links(pairs))
+    nodes = tuple(sorted({node for pair in pairs for node in pair.nodes}))
+    groups = _join([pair.nodes for pair in pairs if pair.nodes not in slow], nodes)
     # Two nodes that are slow with each other do not show which of them is slow.
-    main = groups[0] if len(groups[0]) > 1 else _nodes(pairs)
+    main = groups[0] if len(groups[0]) > 1 else nodes
     apart = tuple(sorted(group for group in groups if not set(group) <= set(main)))
     home = {node: group for group in (main, *apart) for node in group}
     links = tuple(sorted(link for link in slow if home[link[0]] == home[link[1]]))
     return Slow(usual_gbps(pairs), apart, links)
-
-
-def merge(pairs: Iterable[Pair], again: Iterable[Pair]) -> tuple[Pair, ...]:
-    """Return all pairs; for those that were measured again, the second measurement."""
-    found = {pair.nodes: pair for pair in (*pairs, *again)}
-    return tuple(found[link] for link in sorted(found))
-
-
-def _nodes(pairs: Iterable[Pair]) -> tuple[int, ...]:
-    return tuple(sorted({node for pair in pairs for node in pair.nodes}))
 
 
 def _join(links: Iterable[Link], nodes: Iterable[int]) -> list[tuple[int, ...]]:
@@ -123,3 +105,38 @@ def _join(links: Iterable[Link], nodes: Iterable[int]) -> list[tuple[int, ...]]:
         joined = [group for group in groups if not group.isdisjoint(link)]
         groups = [group for group in groups if group not in joined] + [set().union(*joined)]
     return sorted((tuple(sorted(group)) for group in groups), key=lambda group: (-len(group), group))
+
+
+def render_pairs(names: Sequence[str], pairs: Sequence[Pair]) -> list[str]:
+    """Return a line for each pair, the slowest first, at most `LISTED`."""
+    slowest = sorted(pairs, key=lambda pair: pair.bus_gbps)[:LISTED]
+    return ["the slowest pairs", *(f"  {_describe(pair, names)}" for pair in slowest)]
+
+
+def explain_slow(names: Sequence[str], pairs: Sequence[Pair], slow: Slow) -> list[str]:
+    """Return a line for each node, group of nodes, and link that is slow; one line if none is."""
+    usual = f"{render_gbps(slow.usual_gbps)} Gb/s is usual"
+    if len(pairs) == 1:
+        return [f"verdict: {usual}; one pair has nothing to compare with"]
+    lines = []
+    for group in slow.groups:
+        best = max(pair.bus_gbps for pair in pairs if len({*group} & {*pair.nodes}) == 1)
+        who = ", ".join(names[node] for node in group)
+        where = "" if len(group) == 1 else "; fast among themselves: check the switch that they share"
+        lines.append(
+            f"verdict: {who}: slow with all others, {render_gbps(best)} Gb/s at most, {usual}{where}"
+        )
+    links = {pair.nodes: _describe(pair, names) for pair in pairs}
+    lines += [f"verdict: slow link, both nodes are fast with others: {links[link]}" for link in slow.links]
+    return lines or [f"verdict: no node and no link is slow: {usual}"]
+
+
+def _describe(pair: Pair, names: Sequence[str]) -> str:
+    first, second = (names[node] for node in pair.nodes)
+    latency = f"{(pair.latency_s or 0) * 1e6:,.0f} µs"
+    return f"{first} - {second}: {render_gbps(pair.bus_gbps)} Gb/s, {pair.failure or latency}"
+
+
+def render_gbps(gbps: float) -> str:
+    """Return e.g. ``3,200``, ``391``, ``18.5``, ``0.0093``: the digits that a measurement justifies."""
+    return f"{gbps:,.{0 if gbps >= 100 else 1}f}" if gbps >= 1 else f"{gbps:.2g}"

@@ -10,13 +10,13 @@ takes precedence over LD_LIBRARY_PATH).
 from __future__ import annotations
 
 from launcher.checks.finding import WARNING, Finding, ok
-from launcher.machine.loader import find_library
+from launcher.machine.libraries import find_library
 from launcher.machine.packages import NCCLS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.checks.case import Case
-    from launcher.machine.loader import Library
+    from launcher.machine.libraries import Library
 
 NAME = "libnccl.so.2"
 

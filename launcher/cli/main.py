@@ -135,7 +135,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher bandwidth``: ``launcher run -- python -m launcher.bandwidth``, with our Python."""
     from launcher.bandwidth import program
-    from launcher.bandwidth.options import parse_options
+    from launcher.bandwidth.__main__ import parse_options
     from launcher.machine.pythons import own_python
 
     parse_options(argv)  # report an error once, and not in every process

@@ -14,7 +14,7 @@ from launcher.core.model import Restarts
 from launcher.core.redact import quote_command, redact_variable
 from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
-from launcher.machine.loader import find_library
+from launcher.machine.libraries import find_library
 from launcher.machine.packages import NCCLS
 from launcher.recovery.nodes import read_machine
 from launcher.sources.launched import MARKER

@@ -172,7 +172,7 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
 
 def judge_variables(host: Host, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return notes on the network variables of a job on one node."""
-    facts = read_variables(host, environ, read_ports(host, tables=False))
+    facts = read_variables(host, environ, read_ports(host))
     return tuple(map(str, find_faults(facts, spans_nodes=False)))
 
 
@@ -182,7 +182,7 @@ def explain_network(host: Host, environ: Mapping[str, str], library: str) -> tup
     The first two are empty if nothing is wrong.
     """
     spans = environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE")
-    facts = read_variables(host, environ, read_ports(host, tables=False))
+    facts = read_variables(host, environ, read_ports(host))
     faults = find_faults(facts, spans_nodes=spans and not is_loopback(environ.get("MASTER_ADDR", "")))
     faults = tuple(fault for fault in faults if fault.name.startswith(library.upper()))
     whats = "; ".join(f"{fault.name}={fault.value!r}: {fault.what}" for fault in faults)

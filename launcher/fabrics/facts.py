@@ -224,7 +224,7 @@ def read_facts(
         master_addr: Address of rank 0; empty if unknown.
         ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
-    ports, interfaces = read_ports(host, tables=False), read_interfaces(host)
+    ports, interfaces = read_ports(host), read_interfaces(host)
     certain = is_azure(host, environ)
     vm = _find_vm(host, environ, ports, may_ask=ask and certain)
     kind, topologies, has_several = vm.kind if vm else None, read_topologies(host, vm), len(ports) > 1

@@ -72,39 +72,23 @@ def _count_amd(host: Host, environ: Mapping[str, str]) -> int | None:
 def _count_intel(host: Host, environ: Mapping[str, str]) -> list[tuple[str, int | None]]:
     """Count Intel's devices as Level Zero lists them, integrated GPUs only if there is no other.
 
-    A device is a tile, or a whole GPU if ZE_FLAT_DEVICE_HIERARCHY is COMPOSITE.
+    Unknown if a variable chooses among them, or if a GPU has tiles, which may be devices of their own.
     """
-    apart: list[int | None] = []
-    integrated = 0
-    for name in _numbered(host.list_folder("/dev/dri"), "renderD"):
-        device = f"/sys/class/drm/{name}/device"
-        if _read_vendor(host, device) != INTEL:
-            continue
-        address = parse_pci_address((host.read_link(device) or "").rpartition("/")[2])
-        if address is not None and address[1] == 0:
-            integrated += 1
-        else:
-            apart.append(_count_tiles(host, device))
+    folders = [f"/sys/class/drm/{name}/device" for name in _numbered(host.list_folder("/dev/dri"), "renderD")]
+    ours = [folder for folder in folders if _read_vendor(host, folder) == INTEL]
+    places = [parse_pci_address((host.read_link(folder) or "").rpartition("/")[2]) for folder in ours]
+    apart = [folder for folder, place in zip(ours, places, strict=True) if place is None or place[1]]
     if not apart:
-        return [(INTEGRATED_XPU, integrated)]
-    if None in apart or environ.get("ONEAPI_DEVICE_SELECTOR"):
-        return [("xpu", None)]
-    flat = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() != "COMPOSITE"
-    count = sum(tiles or 1 for tiles in apart) if flat else len(apart)
-    mask = environ.get("ZE_AFFINITY_MASK")
-    if mask and not mask.replace(",", "").isdecimal():
-        return [("xpu", None)]  # the mask names tiles: 0.0,0.1
-    return [("xpu", count_visible_gpus(count, mask or None))]
+        return [(INTEGRATED_XPU, len(ours))]
+    is_chosen = environ.get("ONEAPI_DEVICE_SELECTOR") or environ.get("ZE_AFFINITY_MASK")
+    return [("xpu", None if is_chosen or any(_has_tiles(host, folder) for folder in apart) else len(apart))]
 
 
-def _count_tiles(host: Host, device: str) -> int | None:
-    """Count the tiles of a GPU; None if the older driver lists several GTs, which may be tiles."""
-    tiles = len(_numbered(host.list_folder(device), "tile"))
-    if tiles:
-        return tiles
+def _has_tiles(host: Host, device: str) -> bool:
     cards = _numbered(host.list_folder(f"{device}/drm"), "card")
     engines = [_numbered(host.list_folder(f"{device}/drm/{card}/gt"), "gt") for card in cards]
-    return None if any(len(found) > 1 for found in engines) else 1
+    tiles = _numbered(host.list_folder(device), "tile")
+    return len(tiles) > 1 or (not tiles and any(len(found) > 1 for found in engines))
 
 
 def _count_habana(host: Host, environ: Mapping[str, str]) -> int:

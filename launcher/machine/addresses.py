@@ -14,7 +14,7 @@ import array
 import fcntl
 import os
 import struct
-from _socket import AF_INET, SOCK_DGRAM, if_nameindex, socket
+from _socket import AF_INET, AF_INET6, SOCK_DGRAM, if_nameindex, inet_ntop, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,17 +141,7 @@ def parse_if_inet6(text: str) -> list[tuple[str, str, str]]:
     for line in text.splitlines():
         words = line.split()
         if len(words) == 6 and len(words[0]) == 32:
-            mask = f"{(1 << 128) - (1 << 128 - int(words[2], 16)):032x}"
-            found.append((words[5], _grouped(words[0]), _grouped(mask)))
+            mask = (1 << 128) - (1 << 128 - int(words[2], 16))
+            address = inet_ntop(AF_INET6, bytes.fromhex(words[0]))
+            found.append((words[5], address, inet_ntop(AF_INET6, mask.to_bytes(16, "big"))))
     return found
-
-
-def _grouped(digits: str) -> str:
-    """Return 32 digits as an address in the shortest form: the first longest run of zeros is ``::``."""
-    groups = [digits[start : start + 4].lstrip("0") or "0" for start in range(0, 32, 4)]
-    text = ":".join(groups)
-    for count in range(8, 1, -1):
-        for start in range(9 - count):
-            if groups[start : start + count] == ["0"] * count:
-                return f"{':'.join(groups[:start])}::{':'.join(groups[start + count :])}"
-    return text

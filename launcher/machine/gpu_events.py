@@ -6,6 +6,7 @@ nvmlEventSetWait_v2) and "Event Types".
 
 from __future__ import annotations
 
+from launcher.machine.gpu_use import open_nvml
 from launcher.machine.gpus import list_minors
 from launcher.machine.numa import parse_pci_address, render_pci_address
 
@@ -30,19 +31,17 @@ def wait_for_errors(host: Host) -> Iterator[str]:
     Runs in a fork, and blocks: NVML may take seconds to wake GPUs up. It ends where there is no NVML, if no
     GPU has events, and if NVML fails.
     """
-    try:
-        import pynvml
-    except ImportError:
+    nvml = open_nvml()
+    if nvml is None:
         return
     try:
-        pynvml.nvmlInit()
-        events = pynvml.nvmlEventSetCreate()
-    except (pynvml.NVMLError, OSError):
+        events = nvml.nvmlEventSetCreate()
+    except nvml.NVMLError:
         return
-    kinds = {getattr(pynvml, name, 0): number for name, number in {XID: 0, **NUMBERS}.items()}
+    kinds = {getattr(nvml, name, 0): number for name, number in {XID: 0, **NUMBERS}.items()}
     kinds.pop(0, None)  # not known to this version
-    if sum(_register(pynvml, gpu, sum(kinds), events) for gpu in _list_gpus(pynvml, host)):
-        yield from _wait(pynvml, events, kinds)
+    if sum(_register(nvml, gpu, sum(kinds), events) for gpu in _list_gpus(nvml, host)):
+        yield from _wait(nvml, events, kinds)
 
 
 def _list_gpus(nvml: ModuleType, host: Host) -> Iterator[Any]:

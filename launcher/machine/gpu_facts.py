@@ -7,18 +7,22 @@ The launch path does not need this module: it needs only the number of GPUs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import TypeVar
+from typing import Any
 
 from launcher.core.frozen import frozen
 from launcher.machine.numa import parse_pci_address, render_pci_address
 
-T = TypeVar("T", int, str, bool)
-
 NVIDIA, AMD = "NVIDIA", "AMD"
 ENDS = ("gpu", "switch", "cpu")
 """Kinds of devices at the other end of an NVLink."""
+PLAIN: dict[str, type] = {
+    **dict.fromkeys(("uuid", "name"), str),
+    **dict.fromkeys(("memory_bytes", "numa_node"), int),
+    **dict.fromkeys(("has_ecc", "remapping_failed", "needs_reset"), bool),
+}
+"""Fields of `GpuFacts` that a snapshot has as they are."""
 COUNT_LIMIT = 1 << 10
-"""More links, instances or throttle reasons than any GPU has; a snapshot's items beyond it are ignored."""
+"""More links or throttle reasons than any GPU has; a snapshot's items beyond it are ignored."""
 
 
 @frozen
@@ -39,15 +43,6 @@ class NvLink:
 
 
 @frozen
-class MigInstance:
-    """A MIG instance, a part of a GPU that acts as a GPU: its UUID (``MIG-...``), profile name and memory."""
-
-    uuid: str
-    name: str | None = None
-    memory_bytes: int | None = None
-
-
-@frozen
 class GpuFacts:
     """A GPU that is exposed to us.
 
@@ -55,14 +50,9 @@ class GpuFacts:
         index: Its index among the exposed GPUs, in the order of PCI addresses.
         vendor: `NVIDIA` or `AMD`; for AMD only address and NUMA node are known.
         address: PCI address as the kernel writes it.
-        capability: CUDA compute capability, e.g. ``9.0``.
         numa_node: The nearest NUMA node.
         links: Active NVLinks, by their other end; None if NVML does not report them.
-        mig: Its MIG instances; empty if it is not divided; None if NVML does not report it.
-        fabric_cluster, fabric_clique: The multi-node NVLink domain that it belongs to.
         has_ecc: Whether ECC is on for its memory.
-        retired_pages: Number of permanently retired memory pages (GPUs before Ampere).
-        remapped_rows: Number of memory rows replaced by spare ones (Ampere and newer).
         remapping_failed: Whether spare rows ran out: the GPU should be replaced.
         needs_reset: Whether pages or rows wait for the GPU's next reset.
         throttle: Reasons why its clocks are reduced; empty if they are not.
@@ -73,16 +63,10 @@ class GpuFacts:
     address: str | None = None
     uuid: str | None = None
     name: str | None = None
-    capability: str | None = None
     memory_bytes: int | None = None
     numa_node: int | None = None
     links: tuple[NvLink, ...] | None = None
-    mig: tuple[MigInstance, ...] | None = None
-    fabric_cluster: str | None = None
-    fabric_clique: int | None = None
     has_ecc: bool | None = None
-    retired_pages: int | None = None
-    remapped_rows: int | None = None
     remapping_failed: bool | None = None
     needs_reset: bool | None = None
     throttle: tuple[str, ...] | None = None
@@ -94,7 +78,6 @@ def describe_gpu(gpu: GpuFacts) -> dict[str, object]:
     address = fields.pop("address")
     fields["pci_bus_id"] = address
     fields["links"] = None if gpu.links is None else [_describe_link(link) for link in gpu.links]
-    fields["mig"] = None if gpu.mig is None else [dict(vars(instance)) for instance in gpu.mig]
     fields["throttle"] = None if gpu.throttle is None else list(gpu.throttle)
     return fields
 
@@ -105,33 +88,21 @@ def _describe_link(link: NvLink) -> dict[str, object]:
 
 def parse_gpu(index: int, fields: Mapping[str, object]) -> GpuFacts:
     """Return a GPU from a snapshot; a field of the wrong type is None."""
+    links, throttle = fields.get("links"), fields.get("throttle")
     return GpuFacts(
         index=index,
         vendor=AMD if fields.get("vendor") == AMD else NVIDIA,
         address=_address(fields.get("pci_bus_id")),
-        uuid=_typed(fields, "uuid", str),
-        name=_typed(fields, "name", str),
-        capability=_typed(fields, "capability", str),
-        memory_bytes=_typed(fields, "memory_bytes", int),
-        numa_node=_typed(fields, "numa_node", int),
-        links=_parse_links(fields.get("links")),
-        mig=_parse_mig(fields.get("mig")),
-        fabric_cluster=_typed(fields, "fabric_cluster", str),
-        fabric_clique=_typed(fields, "fabric_clique", int),
-        has_ecc=_typed(fields, "has_ecc", bool),
-        retired_pages=_typed(fields, "retired_pages", int),
-        remapped_rows=_typed(fields, "remapped_rows", int),
-        remapping_failed=_typed(fields, "remapping_failed", bool),
-        needs_reset=_typed(fields, "needs_reset", bool),
-        throttle=_parse_texts(fields.get("throttle")),
+        links=_parse_links(links) if isinstance(links, list) else None,
+        throttle=tuple(map(str, throttle[:COUNT_LIMIT])) if isinstance(throttle, list) else None,
+        **{name: _typed(fields, name, kind) for name, kind in PLAIN.items()},
     )
 
 
-def _typed(fields: Mapping[str, object], name: str, kind: type[T]) -> T | None:
+def _typed(fields: Mapping[str, object], name: str, kind: type) -> Any:
     value = fields.get(name)
-    if kind is int and (isinstance(value, bool) or (isinstance(value, int) and value < 0)):
-        return None
-    return value if isinstance(value, kind) else None
+    is_negative = isinstance(value, int) and value < 0
+    return value if type(value) is kind and not is_negative else None
 
 
 def _address(value: object) -> str | None:
@@ -139,38 +110,17 @@ def _address(value: object) -> str | None:
     return render_pci_address(parsed) if parsed and min(parsed) >= 0 else None
 
 
-def _objects(value: object) -> list[Mapping[str, object]]:
-    items = value[:COUNT_LIMIT] if isinstance(value, list) else []
-    return [item for item in items if isinstance(item, Mapping)]
-
-
-def _parse_links(value: object) -> tuple[NvLink, ...] | None:
-    if not isinstance(value, list):
-        return None
+def _parse_links(items: list[object]) -> tuple[NvLink, ...]:
     found = []
-    for fields in _objects(value):
-        to, gbps = fields.get("to"), fields.get("gbps")
+    for fields in items[:COUNT_LIMIT]:
+        if not isinstance(fields, Mapping):
+            continue
         count = _typed(fields, "count", int)
         if count and count <= COUNT_LIMIT:
+            to, gbps = str(fields.get("to")), fields.get("gbps")
             rate = float(gbps) if isinstance(gbps, int | float) and 0 < gbps < 1e6 else None
-            end = str(to) if to in ENDS else None
-            found.append(NvLink(end, _address(fields.get("pci_bus_id")), count, rate))
+            found.append(NvLink(to if to in ENDS else None, _address(fields.get("pci_bus_id")), count, rate))
     return tuple(found)
-
-
-def _parse_mig(value: object) -> tuple[MigInstance, ...] | None:
-    if not isinstance(value, list):
-        return None
-    return tuple(
-        MigInstance(
-            str(fields.get("uuid", "")), _typed(fields, "name", str), _typed(fields, "memory_bytes", int)
-        )
-        for fields in _objects(value)
-    )
-
-
-def _parse_texts(value: object) -> tuple[str, ...] | None:
-    return tuple(map(str, value[:COUNT_LIMIT])) if isinstance(value, list) else None
 
 
 def find_nvlink_gbps(gpus: Sequence[GpuFacts]) -> float | None:
@@ -192,22 +142,18 @@ def _sum_links(gpu: GpuFacts, ends: Set[str]) -> float | None:
 
 
 def find_gpu(gpus: Sequence[GpuFacts], name: str) -> GpuFacts | None:
-    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES names, or that its MIG instance is part of.
+    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES names.
 
-    None if the entry matches no exposed GPU, or if a UUID prefix matches several.
+    None if the entry matches no exposed GPU, if a UUID prefix matches several, and for ``MIG-<uuid>``, which
+    does not tell the GPU.
 
     Args:
         gpus: The exposed GPUs, in CUDA's order.
-        name: An index, a UUID or a prefix of one, or a MIG instance (``MIG-<uuid>``, formerly
-            ``MIG-GPU-<uuid>/1/0``).
+        name: An index, a UUID or a prefix of one, or ``MIG-GPU-<uuid>/1/0``.
     """
     if name.isascii() and name.isdecimal():
         return gpus[int(name[:9])] if int(name[:9]) < len(gpus) else None
-    if name.startswith("MIG-"):
-        parts = [gpu for gpu in gpus for part in gpu.mig or () if part.uuid.startswith(name)]
-        name = name.removeprefix("MIG-").partition("/")[0]
-        if parts:
-            return parts[0]
+    name = name.removeprefix("MIG-").partition("/")[0]
     if not name.startswith("GPU-"):
         return None
     meant = [gpu for gpu in gpus if (gpu.uuid or "").lower().startswith(name.lower())]

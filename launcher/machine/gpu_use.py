@@ -10,6 +10,23 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def open_nvml() -> Any:
+    """Return NVML's module, initialized; None without it or without a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        return None
+    return pynvml
+
 
 @frozen
 class GpuUse:
@@ -23,30 +40,23 @@ class GpuUse:
 
 def read_gpu_use() -> tuple[GpuUse, ...]:
     """Return the use of each GPU that NVML lists and that answers; empty without NVML or a driver."""
-    try:
-        import pynvml
-    except ImportError:
+    nvml = open_nvml()
+    if nvml is None:
         return ()
     try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError, OSError):
-        return ()
-    try:
-        found = [_read_one(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        found = [_read_one(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
         return tuple(use for use in found if use is not None)
-    except pynvml.NVMLError:
+    except nvml.NVMLError:
         return ()
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
-def _read_one(index: int) -> GpuUse | None:
-    import pynvml
-
+def _read_one(nvml: Any, index: int) -> GpuUse | None:
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:
         return None
     return GpuUse(index, int(memory.used), int(memory.total), tuple(int(item.pid) for item in processes))

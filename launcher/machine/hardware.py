@@ -5,22 +5,19 @@ from __future__ import annotations
 from launcher.core.frozen import frozen, replace
 from launcher.machine.infiniband import read_ports
 from launcher.machine.network import read_interfaces, read_routes
-from launcher.machine.numa import parse_pci_address, read_layout
+from launcher.machine.numa import PCI_DEVICES, parse_pci_path, read_layout
 from launcher.machine.nvml import read_amd_gpus, read_gpu_facts
-from launcher.machine.pci import SELF, PciFunction, read_function, relate
+from launcher.machine.pci import SELF, relate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from launcher.core.model import Layout
     from launcher.machine.gpu_facts import GpuFacts, NvLink
     from launcher.machine.host import Host
     from launcher.machine.infiniband import Port
     from launcher.machine.network import Interface
-
-FUNCTION_LIMIT = 1024
-"""More PCI addresses than the GPUs and ports of one node and their bridges have."""
 
 
 @frozen
@@ -67,7 +64,7 @@ class Hardware:
         ports: Ports of RDMA devices, InfiniBand or not.
         interfaces: Network interfaces.
         routes: (interface, networks that it leads to).
-        functions: PCI functions of the GPUs and ports, and the bridges above them.
+        paths: (address of a GPU, its path in the PCI tree).
     """
 
     hostname: str
@@ -76,11 +73,7 @@ class Hardware:
     ports: tuple[Port, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     routes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    functions: tuple[PciFunction, ...] = ()
-
-    def function(self, address: str | None) -> PciFunction | None:
-        """Return the PCI function with an address; None if it is unknown."""
-        return next((known for known in self.functions if known.address == address), None)
+    paths: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -97,8 +90,7 @@ class Hardware:
         return Part(label, port.pci_path, self._node(port.numa_node), port=port)
 
     def _path(self, address: str | None) -> tuple[str, ...]:
-        known = self.function(address)
-        return known.path if known else ()
+        return next((path for known, path in self.paths if known == address), ())
 
     def _node(self, node: int | None) -> int | None:
         """Return a device's NUMA node; if there is only one, that one, whatever the device reports."""
@@ -117,20 +109,13 @@ def read_hardware(host: Host) -> Hardware:
         ports=ports,
         interfaces=read_interfaces(host),
         routes=tuple(read_routes(host).items()),
-        functions=read_functions(host, gpus, ports),
+        paths=tuple((gpu.address, _read_path(host, gpu.address)) for gpu in gpus if gpu.address),
     )
 
 
-def read_functions(host: Host, gpus: Sequence[GpuFacts], ports: Sequence[Port]) -> tuple[PciFunction, ...]:
-    """Return the PCI functions of GPUs and ports, and of the bridges above them, as /sys shows them."""
-    wanted = [gpu.address for gpu in gpus if gpu.address] + [name for port in ports for name in port.pci_path]
-    found: dict[str, PciFunction] = {}
-    while wanted and len(found) < FUNCTION_LIMIT:
-        address = wanted.pop(0)
-        if address not in found and parse_pci_address(address) is not None:
-            found[address] = read_function(host, address)
-            wanted += found[address].path
-    return tuple(found[address] for address in sorted(found))
+def _read_path(host: Host, address: str) -> tuple[str, ...]:
+    path = parse_pci_path(host.read_link(f"{PCI_DEVICES}/{address}") or "")
+    return path if path[-1:] == (address,) else ()
 
 
 def _nodes(layout: Layout, gpus: Iterable[GpuFacts], ports: Iterable[Port]) -> tuple[NumaNode, ...]:

@@ -109,15 +109,6 @@ class Host:
         """Return a snapshot's answer; None without one."""
         return None if self.answers is None else self.answers.get(name)
 
-    def age_s(self, path: str) -> float | None:
-        """Return the seconds since a file was last written, None if it does not exist."""
-        import time
-
-        try:
-            return time.time() - os.stat(self.path(path)).st_mtime
-        except (OSError, ValueError):
-            return None
-
     def space(self, path: str) -> tuple[int, int] | None:
         """Return (size, free) in bytes of a path's file system, None if unreadable."""
         if self.answers is not None:

@@ -22,7 +22,7 @@ from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from launcher.machine.host import Host
 
@@ -31,28 +31,12 @@ VERBS = "/sys/class/infiniband_verbs"
 LINK_LAYERS = ("InfiniBand", "Ethernet", "Unknown", "Unspecified")
 STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 """Port states, indexed by the number that the kernel writes before the name."""
-GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 OMNI_PATH = ("hfi", "opa")
 """Prefixes of Omni-Path's driver (hfi1) and devices (hfi1_0; opap1s0 if udev names them by PCI slot)."""
+OWNERS_LIMIT = 8
+"""Identifiers of a port that are asked for their interface; each may be a query to the firmware."""
 PORTS_LIMIT = 256
 """More ports than any node has."""
-EMPTY_PKEYS_LIMIT = 8
-"""Empty entries in a row after which reading stops: a ConnectX has 128, each a query to the firmware."""
-
-
-@frozen
-class Gid:
-    """An entry in a port's table of global identifiers.
-
-    Attributes:
-        index: Its index in the table, as in NCCL_IB_GID_INDEX.
-        address: Its address as the kernel writes it: eight groups of four hexadecimal digits.
-        type: One of `GID_TYPES` (the first for InfiniBand); None if unknown.
-    """
-
-    index: int
-    address: str
-    type: str | None = None
 
 
 @frozen
@@ -65,8 +49,6 @@ class Port:
         link_layer: One of `LINK_LAYERS`; None if unknown.
         state: One of `STATES`; None if unknown.
         rate_gbps: Signalling rate in Gb/s; only meaningful if the port is ACTIVE.
-        gids: The non-zero entries, by index.
-        pkeys: (index, partition key) of the non-zero entries.
         numa_node: NUMA node of the device; None if the kernel reports none.
         pci_path: PCI root and functions down to the device's own, e.g. ``("pci0000:00",
             "0000:00:01.0", "0000:01:00.0")``; empty for a software device.
@@ -80,8 +62,6 @@ class Port:
     link_layer: str | None = None
     state: str | None = None
     rate_gbps: float | None = None
-    gids: tuple[Gid, ...] = ()
-    pkeys: tuple[tuple[int, int], ...] = ()
     numa_node: int | None = None
     pci_path: tuple[str, ...] = ()
     interface: str | None = None
@@ -102,22 +82,14 @@ def is_usable(port: Port) -> bool:
     return port.link_layer == "InfiniBand" and port.state == "ACTIVE" and not is_omni_path(port)
 
 
-def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
-    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10.
-
-    Args:
-        host: The node.
-        tables: Whether to read identifiers and partition keys, of which RoCE has hundreds per port. Without
-            them a port's interface is that of its device; for a bond, the first member.
-    """
+def read_ports(host: Host) -> tuple[Port, ...]:
+    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10."""
     exposed = read_verbs_devices(host)
     verbs = _read_verbs(host) if exposed else {}
     ports = (
         port
         for device in sorted(host.list_folder(DEVICES), key=natural_order)
-        for port in _read_device(
-            host, device, None if exposed is None else verbs.get(device) in exposed, tables
-        )
+        for port in _read_device(host, device, None if exposed is None else verbs.get(device) in exposed)
     )
     return tuple(islice(ports, PORTS_LIMIT))
 
@@ -135,7 +107,7 @@ def _read_verbs(host: Host) -> dict[str, str]:
     return {device: name for device, name in pairs if device is not None}
 
 
-def _read_device(host: Host, device: str, has_uverbs: bool | None, tables: bool) -> Iterator[Port]:
+def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[Port]:
     folder = f"{DEVICES}/{device}"
     numbers = _numbers(host, f"{folder}/ports", digits=3)
     driver = host.read_link(f"{folder}/device/driver") if numbers else None
@@ -146,18 +118,15 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None, tables: bool)
         )
         if link_layer is None and state is None and rate is None:
             continue
-        gids = _read_gids(host, place) if tables else ()
         yield Port(
             device=device,
             number=number,
             link_layer=link_layer if link_layer in LINK_LAYERS else None,
             state=parse_state(state or ""),
             rate_gbps=parse_rate(rate or ""),
-            gids=gids,
-            pkeys=_read_pkeys(host, place) if tables else (),
             numa_node=read_number(host, f"{folder}/device/numa_node"),
             pci_path=parse_pci_path(host.read_link(folder) or ""),
-            interface=_read_interface(host, folder, number, gids),
+            interface=_read_interface(host, folder, number),
             has_uverbs=has_uverbs,
             driver=driver.rpartition("/")[2] if driver else None,
         )
@@ -183,57 +152,14 @@ def parse_rate(text: str) -> float | None:
     return float(words[0]) or None if is_rate else None
 
 
-def _read_gids(host: Host, place: str) -> tuple[Gid, ...]:
-    found = [
-        (index, read_line(host, f"{place}/gids/{index}")) for index in _numbers(host, f"{place}/gids", 4)
-    ]
-    return tuple(
-        Gid(index, gid, _read_gid_type(host, place, index))
-        for index, gid in found
-        if gid is not None and _is_gid(gid)
-    )
-
-
-def _read_gid_type(host: Host, place: str, index: int) -> str | None:
-    text = read_line(host, f"{place}/gid_attrs/types/{index}")
-    return text if text in GID_TYPES else None
-
-
-def _is_gid(text: str) -> bool:
-    """Whether a text is a non-zero identifier; zero stands for an empty entry."""
-    groups = text.split(":")
-    is_hex = all(len(group) == 4 and not group.strip("0123456789abcdef") for group in groups)
-    return len(groups) == 8 and is_hex and bool(text.strip("0:"))
-
-
-def _read_pkeys(host: Host, place: str) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
-    empty_count = 0
-    for index in _numbers(host, f"{place}/pkeys", 5):
-        pkey = parse_pkey(read_line(host, f"{place}/pkeys/{index}") or "")
-        empty_count = 0 if pkey else empty_count + 1
-        if pkey:
-            found.append((index, pkey))
-        if empty_count == EMPTY_PKEYS_LIMIT:
-            break
-    return tuple(found)
-
-
-def parse_pkey(text: str) -> int | None:
-    """Return the number in e.g. ``0x8001``; None if it is malformed, or zero, which stands for no key."""
-    digits = text.removeprefix("0x")
-    is_pkey = len(digits) == 4 and not digits.strip("0123456789abcdef") and text != digits
-    return int(digits, 16) or None if is_pkey else None
-
-
-def _read_interface(host: Host, folder: str, number: int, gids: Sequence[Gid]) -> str | None:
+def _read_interface(host: Host, folder: str, number: int) -> str | None:
     """Return the interface of the port's first identifier (over Ethernet), or else that of its device.
 
     A device with two ports has an interface for each; ``dev_port`` numbers the ports from 0. A port can have
     more interfaces (``ib0.8001`` of a partition); the first one is the port's own.
     """
-    if gids:
-        owner = read_line(host, f"{folder}/ports/{number}/gid_attrs/ndevs/{gids[0].index}")
+    for index in range(OWNERS_LIMIT):
+        owner = read_line(host, f"{folder}/ports/{number}/gid_attrs/ndevs/{index}")
         if owner is not None and _is_interface_name(owner):
             return owner
     for name in sorted(host.list_folder(f"{folder}/device/net"), key=natural_order):

@@ -1,7 +1,8 @@
 """Resolves many names in parallel within a time limit: a name server that is down costs 10 s per name.
 
-Forked child processes ask the resolver and write the answers to one pipe. They can be killed. A thread that
-waits for a name server cannot be stopped, and may hold locks that a later fork would inherit.
+Threads of a forked child process ask the resolver and write the answers to a pipe. The child can be killed. A
+thread of ours that waits for a name server could not be stopped, and may hold locks that a later fork would
+inherit.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-PROCESSES = 32
+THREADS = 32
 LINE_BYTES = select.PIPE_BUF
 """Bytes that the kernel writes to a pipe atomically, even with several writers."""
 GRACE_S = 0.5
-"""Seconds after the time limit at which a child ends by itself, in case its parent was killed."""
+"""Seconds after the time limit at which the child ends by itself, in case its parent was killed."""
 REAP_S = 5.0
 """Seconds that killed children may need to exit on a busy node."""
 _STEP_S = 0.002
@@ -30,8 +31,8 @@ _STEP_S = 0.002
 def resolve_names(names: Iterable[str], limit_s: float) -> dict[str, frozenset[str]]:
     """Return the addresses of each name, an empty set for an unknown name.
 
-    Names without an answer within ``limit_s`` seconds are left out. All child processes have ended on return,
-    unless the kernel holds one for longer than `REAP_S`.
+    Names without an answer within ``limit_s`` seconds are left out. The child process has ended on return,
+    unless the kernel holds it for longer than `REAP_S`.
     """
     answers = {name: frozenset((name,)) for name in names if is_address(name)}
     asked = [name for name in dict.fromkeys(names) if name not in answers]
@@ -39,21 +40,19 @@ def resolve_names(names: Iterable[str], limit_s: float) -> dict[str, frozenset[s
         return answers
     deadline = time.monotonic() + limit_s
     reading, writing = os.pipe()
-    pids: list[int] = []
     try:
-        try:
-            for place in range(min(PROCESSES, len(asked))):
-                pids.append(_start(range(place, len(asked), PROCESSES), asked, writing, limit_s))
-        except OSError:
-            pass  # no more processes: the names without a child get no answer
-        finally:
-            os.close(writing)
+        pid = _start(asked, writing, limit_s)
+    except OSError:
+        return answers  # no more processes
+    finally:
+        os.close(writing)
+    try:
         for line in _read_lines(reading, deadline):
             number, *found = line.split()
             answers[asked[int(number)]] = frozenset(found)
     finally:
         os.close(reading)
-        _end(pids)
+        _end(pid)
     return answers
 
 
@@ -77,30 +76,42 @@ def ask_resolver(name: str) -> frozenset[str]:
     return frozenset(str(item[4][0]).partition("%")[0] for item in found)
 
 
-def _start(places: Iterable[int], names: Sequence[str], writing: int, limit_s: float) -> int:
+def _start(names: Sequence[str], writing: int, limit_s: float) -> int:
+    """Start the child process; the parent's signal handlers do not run in it."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    parent = os.getpid()
     try:
         pid = os.fork()
         if pid == 0:
-            _work(places, names, writing, limit_s, parent)
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_REAL, limit_s + GRACE_S)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+                _work(list(enumerate(names)), writing)
+            finally:
+                os._exit(0)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _work(places: Iterable[int], names: Sequence[str], writing: int, limit_s: float, parent: int) -> None:
-    """Resolve names in the child process and exit it; the parent's signal handlers do not run in it."""
-    try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, limit_s + GRACE_S)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
-        for place in places:
-            if os.getppid() == parent:
-                line = " ".join((str(place), *sorted(ask_resolver(names[place]))))
-                os.write(writing, line.encode()[: LINE_BYTES - 1] + b"\n")
-    finally:
-        os._exit(0)
+def _work(left: list[tuple[int, str]], writing: int) -> None:
+    """Resolve names by threads, and write the answers."""
+    import threading
+
+    def answer() -> None:
+        while left:
+            try:
+                place, name = left.pop()
+            except IndexError:
+                return  # another thread took the last one
+            line = " ".join((str(place), *sorted(ask_resolver(name))))
+            os.write(writing, line.encode()[: LINE_BYTES - 1] + b"\n")
+
+    threads = [threading.Thread(target=answer) for _ in range(min(THREADS, len(left)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def _read_lines(reading: int, deadline: float) -> Iterable[str]:
@@ -117,13 +128,11 @@ def _read_lines(reading: int, deadline: float) -> Iterable[str]:
         yield from (line.decode() for line in lines)
 
 
-def _end(pids: Sequence[int]) -> None:
-    """Kill and reap the children; give up after `REAP_S` on one that the kernel holds."""
-    left = [pid for pid in pids if not _is_gone(pid)]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the PID is still the child's
+def _end(pid: int) -> None:
+    """Kill and reap the child; give up after `REAP_S` if the kernel holds it."""
     until = time.monotonic() + REAP_S
-    while (left := [pid for pid in left if not _is_gone(pid)]) and time.monotonic() < until:
+    while not _is_gone(pid) and time.monotonic() < until:
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the PID is still the child's
         time.sleep(_STEP_S)
 
 

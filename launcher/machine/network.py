@@ -17,7 +17,7 @@ from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from launcher.machine.host import Host
 
@@ -256,57 +256,13 @@ def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterabl
 
 
 def address_towards(host: Host, target: str) -> str | None:
-    """Return the address from which we would reach a host, None if it has no address or no route.
-
-    Of a snapshot: the recorded one, else one from the recorded routes.
-    """
+    """Return the address from which we would reach a host, None if it has no address or no route."""
     if not host.is_recorded():
         address = host.answered.towards[target] = host.ask_source(target)
         return address
     known = host.recorded("towards")
-    if not isinstance(known, dict) or target not in known:
-        return find_source(read_interfaces(host), read_routes(host), target)
-    recorded = known[target]
+    recorded = known.get(target) if isinstance(known, dict) else None
     return recorded if isinstance(recorded, str) else None
-
-
-def find_source(
-    interfaces: Sequence[Interface], routes: Mapping[str, Sequence[str]], target: str
-) -> str | None:
-    """Return our source address for packets to an address, by the routes of this node; None if unknown.
-
-    Args:
-        interfaces: All interfaces of this node.
-        routes: Routes as returned by `read_routes`; if empty, the networks of the interfaces count.
-        target: An address; for a name the result is None.
-    """
-    wanted = _parse(target)
-    if wanted is None:
-        return None
-    if find_interface(interfaces, target) is not None:
-        return target
-    best: tuple[int, str] | None = None
-    for interface in interfaces:
-        own = [
-            (_parse(address), address, _network(address, length)) for address, length in interface.addresses
-        ]
-        near = [(address, network) for _, address, network in own if network and wanted in network]
-        far = [address for parsed, address, _ in own if parsed and parsed.version == wanted.version]
-        ways = [_way(text, wanted.version) for text in routes.get(interface.name, ())] if routes else []
-        lengths = [way.prefixlen for way in ways if way is not None and wanted in way]
-        lengths += [] if routes else [network.prefixlen for _, network in near]
-        usable = interface.is_up is not False and interface.has_carrier is not False
-        if usable and lengths and far and (best is None or max(lengths) > best[0]):
-            best = max(lengths), near[0][0] if near else far[0]
-    return None if best is None else best[1]
-
-
-def _way(text: str, version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Return the network of a route, None if its IP version differs; ``default`` fits both versions."""
-    if text == DEFAULT:
-        return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
-    network = ipaddress.ip_network(text)
-    return network if network.version == version else None
 
 
 def leads_out(interface: Interface) -> bool:

@@ -96,7 +96,7 @@ def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
     names = [render_pci_address(address) for address in addresses]
     told: dict[str, dict[str, str]] = {}
     if listed and (name_gpus or len(names) != len(minors)):
-        told = {name: _read_information(host, name) for name in names}
+        told = {name: read_information(host, name) for name in names}
     if len(names) != len(minors):
         names = [name for name in names if told.get(name, {}).get("Device Minor") in minors]
     if len(names) != len(minors):
@@ -141,7 +141,7 @@ def _is_pci_root(name: str) -> bool:
     return name.startswith("pci") and parse_pci_address(f"{name[3:]}:0.0") is not None
 
 
-def _read_information(host: Host, name: str) -> dict[str, str]:
+def read_information(host: Host, name: str) -> dict[str, str]:
     lines = (host.read_text(f"{DRIVER_GPUS}/{name}/information") or "").splitlines()
     pairs = [line.partition(":") for line in lines]
     return {key.strip(): value.strip() for key, _, value in pairs}

@@ -9,19 +9,18 @@ Source: NVIDIA NVML API reference; NVIDIA driver README, "The /proc Interface".
 
 from __future__ import annotations
 
-from ctypes import byref
 from typing import Any, TypeVar
-from uuid import UUID
 
 from launcher.core.frozen import replace
-from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink, parse_gpu
+from launcher.machine.gpu_facts import AMD, GpuFacts, NvLink, parse_gpu
+from launcher.machine.gpu_use import open_nvml
 from launcher.machine.gpus import DEVICE_LIMIT, count_gpus, list_minors
 from launcher.machine.numa import (
     AMD_DEVICES,
-    DRIVER_GPUS,
     PCI_DEVICES,
     parse_pci_address,
     read_gpus,
+    read_information,
     render_pci_address,
 )
 from launcher.machine.sysfs import read_number
@@ -46,8 +45,6 @@ THROTTLE = (
 """Meanings of the bits of NVML's throttle mask, lowest bit first."""
 KINDS = {0: "gpu", 1: "cpu", 2: "switch"}
 """Meanings of NVML's numbers for the other end of a link; 1 is a POWER processor."""
-MIG_LIMIT = 64
-FABRIC_COMPLETED = 3
 
 
 def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
@@ -82,11 +79,8 @@ def _by_driver(host: Host) -> list[GpuFacts]:
 
 
 def _model(host: Host, address: str) -> str | None:
-    for line in (host.read_text(f"{DRIVER_GPUS}/{address}/information") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "Model" and value.strip().isprintable():
-            return value.strip() or None
-    return None
+    model = read_information(host, address).get("Model", "")
+    return model if model and model.isprintable() else None
 
 
 class _Nvml:
@@ -121,15 +115,10 @@ def _number(answer: Any) -> int | None:
 
 
 def _by_nvml(host: Host) -> list[GpuFacts]:
-    try:
-        import pynvml
-    except ImportError:
+    module = open_nvml()
+    if module is None:
         return []
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError, OSError):
-        return []
-    nvml = _Nvml(pynvml)
+    nvml = _Nvml(module)
     try:
         handles = _handles(nvml, list_minors(host))
         return sorted((_read_gpu(nvml, handle, host) for handle in handles), key=_by_address)
@@ -155,7 +144,6 @@ def _is_exposed(nvml: _Nvml, handle: Any, minors: frozenset[str]) -> bool:
 
 def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
     address = nvml.ask(_address, "nvmlDeviceGetPciInfo", handle)
-    cluster, clique = _read_fabric(nvml, handle)
     pages_wait = nvml.ask(bool, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
     rows_wait = nvml.ask(lambda rows: bool(rows[2]), "nvmlDeviceGetRemappedRows", handle)
     waits = [state for state in (pages_wait, rows_wait) if state is not None]
@@ -164,25 +152,14 @@ def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
         address=address,
         uuid=nvml.ask(_text, "nvmlDeviceGetUUID", handle),
         name=nvml.ask(_text, "nvmlDeviceGetName", handle),
-        capability=nvml.ask(_capability, "nvmlDeviceGetCudaComputeCapability", handle),
         memory_bytes=nvml.ask(_total, "nvmlDeviceGetMemoryInfo", handle),
         numa_node=_read_node(nvml, handle, host, address),
         links=_read_links(nvml, handle),
-        mig=_read_mig(nvml, handle),
-        fabric_cluster=cluster,
-        fabric_clique=clique,
         has_ecc=nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetEccMode", handle),
-        retired_pages=_count_pages(nvml, handle),
-        remapped_rows=nvml.ask(lambda rows: _number(rows[0] + rows[1]), "nvmlDeviceGetRemappedRows", handle),
         remapping_failed=nvml.ask(lambda rows: bool(rows[3]), "nvmlDeviceGetRemappedRows", handle),
         needs_reset=any(waits) if waits else None,
         throttle=_read_throttle(nvml, handle),
     )
-
-
-def _capability(pair: Any) -> str:
-    major, minor = pair
-    return f"{int(major)}.{int(minor)}"
 
 
 def _total(memory: Any) -> int | None:
@@ -235,41 +212,6 @@ def _link_rate(values: Any) -> float | None:
     """Return the rate of one link in Gb/s; NVML reports MB/s."""
     (value,) = values
     return None if value.nvmlReturn != 0 else int(value.value.uiVal) * 8 / 1000 or None
-
-
-def _read_mig(nvml: _Nvml, handle: Any) -> tuple[MigInstance, ...] | None:
-    is_divided = nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetMigMode", handle)
-    if is_divided is None:
-        return None
-    total = nvml.ask(_number, "nvmlDeviceGetMaxMigDeviceCount", handle) if is_divided else None
-    places = range(min(total or 0, MIG_LIMIT))
-    parts = [nvml.ask(_as_it_is, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in places]
-    return tuple(
-        MigInstance(
-            nvml.ask(_text, "nvmlDeviceGetUUID", part) or "",
-            nvml.ask(_text, "nvmlDeviceGetName", part),
-            nvml.ask(_total, "nvmlDeviceGetMemoryInfo", part),
-        )
-        for part in parts
-        if part is not None
-    )
-
-
-def _read_fabric(nvml: _Nvml, handle: Any) -> tuple[str | None, int | None]:
-    """Return cluster and clique of multi-node NVLink; both None if the GPU belongs to none."""
-    info = nvml.ask(_as_it_is, "c_nvmlGpuFabricInfoV_t")
-    if info is None or nvml.ask(_as_it_is, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
-        return None, None
-    cluster = bytes(info.clusterUuid)
-    if info.state != FABRIC_COMPLETED or info.status != 0 or not any(cluster):
-        return None, None
-    return str(UUID(bytes=cluster)), int(info.cliqueId)
-
-
-def _count_pages(nvml: _Nvml, handle: Any) -> int | None:
-    counts = [nvml.ask(len, "nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
-    known = [number for number in counts if number is not None]
-    return sum(known) if known else None
 
 
 def _read_throttle(nvml: _Nvml, handle: Any) -> tuple[str, ...] | None:

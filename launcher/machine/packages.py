@@ -30,11 +30,8 @@ BUILT_FOR_MPI = {"mpi4py": ("mpi4py",), "horovod": ("horovod/torch", "horovod/te
 WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
 FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
 """Families of MPI libraries; MPICH also stands for all MPIs with its library name."""
-_BEGIN = b"\0libmpi"
 _NEEDED = re.compile(rb"\0(libmpi(?:ch)?\.so\.[0-9]+)(?=\0)")
-_BINARY_BYTES, _PIECE_BYTES = 16 << 20, 1 << 20
-_NAME_BYTES = 40
-"""Longer than any library name that the end of a piece can cut in two."""
+_BINARY_BYTES = 16 << 20
 
 
 @frozen
@@ -112,21 +109,6 @@ def _binaries(folder: str) -> list[str]:
 
 
 def _find_mpi(path: str) -> set[bytes]:
-    """Return the names of MPI libraries in the first piece of a binary that has any.
-
-    Horovod's binaries have many MiB. A text search is 20 times faster than a pattern search, and the names of
-    the needed libraries are together near the beginning of a file.
-    """
+    """Return the names of MPI libraries in the first 16 MiB of a binary: they are near its beginning."""
     with open(open_file(path), "rb") as file:
-        before = b""
-        for _ in range(_BINARY_BYTES // _PIECE_BYTES):
-            piece = file.read(_PIECE_BYTES)
-            data = before + piece
-            if _BEGIN in data:
-                found = set(_NEEDED.findall(data))
-                if found:
-                    return found
-            if len(piece) < _PIECE_BYTES:
-                break
-            before = data[-_NAME_BYTES:]
-    return set()
+        return set(_NEEDED.findall(file.read(_BINARY_BYTES)))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
+from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
+from launcher.machine.numa import DRIVER_GPUS, read_information
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,41 +31,13 @@ PROGRAM, HARDWARE, NOTICE = "program", "hardware", "notice"
 
 @frozen
 class Meaning:
-    """The meaning of an Xid number: its description, and what is at fault.
-
-    ``PROGRAM``: the program on the GPU, so the failure will repeat. ``HARDWARE``: the GPU, its links or its
-    firmware, so another node can help. ``NOTICE``: not a failure, or the consequence of another one.
-    """
+    """The meaning of an Xid number: its description, and what is at fault; see ``xids.txt``."""
 
     words: str
     fault: str
 
 
-XIDS = {
-    13: Meaning("the program made the GPU execute something illegal (graphics engine exception)", PROGRAM),
-    31: Meaning("the program accessed an invalid address (GPU memory page fault)", PROGRAM),
-    32: Meaning("the GPU was sent a corrupted command stream, often over a bad PCIe link", HARDWARE),
-    43: Meaning("the program caused a fault and was ended by the driver; the GPU is healthy", PROGRAM),
-    45: Meaning("the driver cleaned up after a program that was ended, or after another Xid", NOTICE),
-    46: Meaning("the GPU stopped processing", HARDWARE),
-    48: Meaning("an uncorrectable memory error (double bit ECC)", HARDWARE),
-    62: Meaning("the GPU's internal micro-controller halted", HARDWARE),
-    63: Meaning("a bad memory row or page was marked for replacement at the next GPU reset", NOTICE),
-    64: Meaning("a bad memory row or page could not be replaced", HARDWARE),
-    74: Meaning("an NVLink failed, or the GPU or switch at its other end", HARDWARE),
-    79: Meaning("the GPU has fallen off the bus: it no longer answers over PCIe", HARDWARE),
-    92: Meaning("many memory errors that were corrected (single bit ECC)", NOTICE),
-    94: Meaning("an uncorrectable memory error that was contained: only this program is lost", HARDWARE),
-    95: Meaning("an uncorrectable memory error that was not contained: the GPU must be reset", HARDWARE),
-    109: Meaning("the GPU did not switch between programs in time", HARDWARE),
-    119: Meaning("the GPU's system processor (GSP) did not answer the driver in time", HARDWARE),
-    120: Meaning("the GPU's system processor (GSP) failed", HARDWARE),
-    136: Meaning("an NVLink could not be trained", HARDWARE),
-    140: Meaning("an uncorrectable memory error that the driver could not recover from", HARDWARE),
-    143: Meaning("the GPU could not be initialized", HARDWARE),
-    154: Meaning("the driver recommends a recovery action for another Xid: see its text", NOTICE),
-    158: Meaning("the GPU no longer answers (fatal timeout)", HARDWARE),
-}
+XIDS = {int(number): Meaning(words, fault) for number, fault, words in read_rows("machine/xids.txt")}
 UNKNOWN = Meaning("not in the launcher's table: see NVIDIA's Xid catalog", NOTICE)
 
 
@@ -115,11 +89,8 @@ def find_xids(lines: Sequence[str], host: Host) -> tuple[Xid, ...]:
 
 def name_gpu(pci: str, host: Host) -> str:
     """Return a PCI address with the GPU's device file, if the driver reports it."""
-    folder = "/proc/driver/nvidia/gpus"
-    for name in host.list_folder(folder):
+    for name in host.list_folder(DRIVER_GPUS):
         if name.lower().startswith(pci.lower()):
-            for line in (host.read_text(f"{folder}/{name}/information") or "").splitlines():
-                key, _, value = line.partition(":")
-                if key.strip() == "Device Minor" and value.strip().isdecimal():
-                    return f"{pci} (/dev/nvidia{value.strip()})"
+            minor = read_information(host, name).get("Device Minor", "")
+            return f"{pci} (/dev/nvidia{minor})" if minor.isdecimal() else pci
     return pci

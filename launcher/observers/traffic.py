@@ -96,7 +96,7 @@ def list_counters(host: Host) -> tuple[tuple[str, int], ...]:
     """
     return tuple(
         (f"{DEVICES}/{port.device}/ports/{port.number}/{name}", unit)
-        for port in read_ports(host, tables=False)
+        for port in read_ports(host)
         if port.link_layer != "Ethernet"
         for name, unit in COUNTERS
     )

@@ -50,8 +50,7 @@ from launcher.machine.gpus import count_gpus
 from launcher.machine.hardware import Hardware, read_hardware
 from launcher.machine.host import HOME, Answered, Host
 from launcher.machine.infiniband import read_verbs_devices
-from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries
-from launcher.machine.loader import find_library
+from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries, find_library
 from launcher.machine.network import prefix_length
 from launcher.machine.numa import read_gpu_paths, read_layout
 from launcher.options.config import LIMIT_BYTES
@@ -153,10 +152,8 @@ def _read(seen: Host, environ: Mapping[str, str]) -> Hardware:
 
 
 def _is_kept(path: str, value: object) -> bool:
-    """Whether a file is recorded. Zero entries of tables are not: there are hundreds of them."""
+    """Whether a file is recorded."""
     folder, _, name = path.rpartition("/")
-    if folder.endswith(("/gids", "/pkeys")):
-        return isinstance(value, str) and bool(value.strip("0x:\n"))
     if path == ASSET_TAG_FILE:
         return isinstance(value, str) and value.strip() == ASSET_TAG
     if value is None:

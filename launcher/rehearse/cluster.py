@@ -10,31 +10,91 @@
 
 A node has its own network (eth0, 10.77.0.10 + index, connected by a bridge), hostname, mounts, process IDs,
 /dev/shm, TMPDIR and /etc/hosts. The nodes of a cluster share a /run of their own. Other files are those of
-the machine. Four nodes start in 0.1 s. Everything ends with the ``with`` block, and with our process, even if
-that gets SIGKILL: see `launcher.rehearse.namespaces`. Clusters can run side by side.
+the machine. Four nodes start in 0.1 s.
+
+Nothing has a name outside of the cluster: there is no ``ip netns add``, and no bridge or file on the machine.
+A holder process keeps each set of namespaces open, and reads from a pipe that only we hold. When we end, even
+by SIGKILL, the pipes and so the holders end, and the kernel removes the rest. So there is nothing to clean
+up, and clusters can run side by side with the same host names and addresses. The switch is a holder as well.
+It owns the bridge, so that no frame reaches the machine's own interfaces, and a tmpfs on /run that its nodes
+share, with the sockets of the agent, the agent itself and /etc/hosts.
+
+Root is not needed if the kernel allows user namespaces, as it mostly does, less often in containers. The user
+is then root on the nodes only, and its files belong to root there.
 
 If the kernel refuses namespaces, or with ``loopback=True``, a node is only an address, 127.0.77.10 + index.
-The nodes then share one hostname and one process table, and cannot crash. Processes that are left running
-survive a SIGKILL of their owner. The kernel mostly allows namespaces to every user, less often in containers.
+The nodes then share one hostname and one process table. Processes that are left running survive a SIGKILL of
+their owner.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
 
-from launcher.core.errors import Problem, UsageError
-from launcher.rehearse import namespaces
-from launcher.rehearse.loopback import Loopback
-from launcher.rehearse.namespaces import Namespaces
-from launcher.rehearse.nodes import Backend, Node
+from launcher.core.environ import REHEARSED
+from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.files import PRIVATE_FOLDER, create_file, make_folder, make_private_folder, remove_tree
+from launcher.machine.pythons import own_program
+from launcher.process.descendants import find_children
+from launcher.rehearse import node as program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
-__all__ = ["Cluster", "Node"]
+FIRST, NODE_COUNT_LIMIT = 10, 200
+"""Nodes have addresses 10..209 of one /24."""
+START_TIMEOUT_S = 20.0
+FOLDER, TMPDIR = "/run/cluster", "/run/tmp"
+RUNNING = "/tmp"  # noqa: S108 - the folder in it is made for our user alone
+HERE = os.path.dirname(os.path.abspath(__file__))
+AGENT = """\
+#!/bin/sh
+# Stands in for ssh between simulated nodes.
+exec {program} agent {folder}/nodes "$@"
+"""
+KINDS = ("--net", "--uts", "--mount", "--pid", "--ipc")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One simulated node.
+
+    Attributes:
+        index: Its index, 0..N-1.
+        name: Its name for labels, e.g. ``"node0"``; also its host name if nodes can have one.
+        address: Its own IPv4 address.
+        hostname: The host by which other nodes reach it: its name, or its address if nodes have no names.
+    """
+
+    index: int
+    name: str
+    address: str
+    hostname: str
+
+
+def find_fallback_reason() -> str:
+    """Return why nodes cannot be namespaces, with the fix; empty if they can.
+
+    Root in a container often may not create them; other users often may.
+    """
+    missing = [program for program in ("unshare", "nsenter", "ip") if not shutil.which(program)]
+    if missing:
+        return f"not on PATH: {', '.join(missing)}; apt-get install iproute2 util-linux"
+    trial = ["unshare", *_as_root_of_its_own(), *KINDS, "--fork", "--mount-proc", "true"]
+    if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
+        return ""
+    if os.geteuid() == 0:
+        return "this container may not create namespaces: docker run --privileged"
+    return "this user may not create namespaces; root may"
 
 
 class Cluster:
@@ -44,6 +104,11 @@ class Cluster:
         nodes: The nodes, in order.
         isolated: Whether nodes are namespaces, and not loopback addresses.
         fallback_reason: Why they cannot be namespaces, and the fix; empty if they can, or with ``loopback``.
+        agent: Path, valid on every node, of an executable that replaces ssh. ``agent HOST COMMAND...`` runs
+            the words by a shell on the node with that name or address. Whatever the environment of the
+            caller, they get only PATH, HOME and TMPDIR, much as from a stock sshd. Use it as ``--mca
+            plm_rsh_agent`` (Open MPI 4), ``--prtemca plm_ssh_agent`` (5), ``-launcher-exec`` (MPICH) or
+            ``-bootstrap-exec`` (Intel MPI).
     """
 
     def __init__(
@@ -60,81 +125,205 @@ class Cluster:
         Raises:
             UsageError: The number of nodes is not in 1..200.
         """
-        if not 1 <= node_count <= namespaces.NODE_COUNT_LIMIT:
-            raise UsageError(_bad_count(node_count))
-        self.fallback_reason = "" if loopback else namespaces.find_fallback_reason()
+        if not 1 <= node_count <= NODE_COUNT_LIMIT:
+            what = f"{node_count} nodes: expected 1..{NODE_COUNT_LIMIT}"
+            raise UsageError(
+                Problem("node-count", what, "rehearsal", "choose a number of nodes in that range")
+            )
+        self.fallback_reason = "" if loopback else find_fallback_reason()
         self.isolated = not loopback and not self.fallback_reason
-        kind = Namespaces if self.isolated else Loopback
-        self._backend: Backend = kind(node_count, stem, domain)
-        self.nodes: tuple[Node, ...] = self._backend.nodes
-
-    @property
-    def agent(self) -> str:
-        """Path, valid on every node, of an executable that replaces ssh.
-
-        ``agent HOST COMMAND...`` runs the words by a shell on the node with that name or address. Whatever
-        the environment of the caller, they get only PATH, HOME and TMPDIR, much as from a stock sshd. Use it
-        as ``--mca plm_rsh_agent`` (Open MPI 4), ``--prtemca plm_ssh_agent`` (5), ``-launcher-exec`` (MPICH)
-        or ``-bootstrap-exec`` (Intel MPI).
-        """
-        return self._backend.agent
+        network = "10.77.0." if self.isolated else REHEARSED
+        named = [(f"{stem}{index}", f"{network}{FIRST + index}") for index in range(node_count)]
+        self.nodes = tuple(
+            Node(index, name, address, name if self.isolated else address)
+            for index, (name, address) in enumerate(named)
+        )
+        self._domain = domain
+        self._folder = self.agent = ""
+        self._switch: _Holder | None = None
+        self._holders: list[_Holder] = []
 
     def argv(self, node: Node, argv: Sequence[str], *, cwd: str | None = None) -> list[str]:
         """Return the full command line that runs ``argv`` on a node.
 
         Start it in any way: environment, pipes and exit status, also by a signal, pass through. Only TMPDIR
-        is the node's own. Send signals by `kill`: the process that you start may be nsenter, which only
-        waits.
+        is the node's own, because nodes share /tmp with the machine and with each other. Open MPI creates a
+        folder there that is named after host and user. Send signals by `kill`: the process that you start may
+        be nsenter, which only waits.
+
+        It uses `env` and not a shell, which would drop variables with names that it does not allow, such as
+        ``com.nvidia.cuda.version``.
 
         Args:
             node: One of `nodes`.
             argv: The command, which is searched on the PATH of its environment.
             cwd: Its working directory; the current one by default.
         """
-        return self._backend.argv(node, argv, cwd or os.getcwd())
+        enter = _enter(self._holders[node.index].pid, *KINDS) if self.isolated else []
+        return [*enter, "env", f"--chdir={cwd or os.getcwd()}", f"TMPDIR={self._tmpdir(node)}", *argv]
 
     def kill(self, pid: int, signum: int) -> None:
         """Send a signal to the command of a process that was started from `argv`, if it still runs."""
+        below = find_children(pid) if self.isolated else []
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._backend.process_on_node(pid), signum)
+            os.kill(below[0] if below else pid, signum)
 
     def crash(self, node: Node) -> None:
         """End a node at once with all that runs on it, as a power cut would; it stays down."""
-        self._backend.crash(node)
+        self._holders[node.index].end()
 
     def disconnect(self, node: Node) -> None:
         """Cut a node's network at the switch: packets are dropped without an error."""
-        self._backend.set_link(node, up=False)
+        self._ip_of_switch([f"link set p{node.index} down"])
 
     def reconnect(self, node: Node) -> None:
         """Restore a node's network."""
-        self._backend.set_link(node, up=True)
+        self._ip_of_switch([f"link set p{node.index} up"])
 
     def close(self) -> None:
         """End all nodes and everything on them; return when nothing is left."""
-        self._backend.close()
+        for holder in (*self._holders, *([self._switch] if self._switch else [])):
+            holder.end()
+        if self._folder and not self.isolated:
+            remove_tree(self._folder)
 
     def __enter__(self) -> Cluster:
         try:
-            self._backend.start()
+            self._start(time.monotonic() + START_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _start(self, deadline: float) -> None:
+        """Start the switch, or make the folder that stands in for it; then all nodes at once."""
+        own = () if self.isolated else (os.environ.get("TMPDIR") or RUNNING, RUNNING)
+        folder = self._folder = make_private_folder(own) if own else FOLDER
+        self.agent = f"{folder}/agent"
+        agent = AGENT.format(program=shlex.join(own_program(program.__file__)), folder=folder)
+        if self.isolated:
+            before = self._start_switch(agent, deadline)
+        else:
+            before = []
+            create_file(agent, self.agent, 0o700)
+            for path in (f"{folder}/nodes", *map(self._tmpdir, self.nodes)):
+                os.close(make_folder(path, PRIVATE_FOLDER, new=True))
+            for node in self.nodes:
+                os.symlink(node.name, f"{folder}/nodes/{node.address}")
+        for node in self.nodes:
+            name = [node.name] if self.isolated else []
+            path = f"{folder}/nodes/{node.name}"
+            words = ("init", "".join(name), path, os.path.expanduser("~"), self._tmpdir(node))
+            self._holders.append(_Holder([*before, *name, *own_program(program.__file__, *words)]))
+        for holder in self._holders:
+            holder.await_ready(deadline)
+        for node, holder in zip(self.nodes, self._holders, strict=True):
+            if self.isolated:
+                (holder.pid,) = find_children(holder.pid)  # unshare forks
+                self._connect(f"p{node.index}", node, holder)
 
-def _bad_count(node_count: int) -> Problem:
+    def _start_switch(self, agent: str, deadline: float) -> list[str]:
+        """Start the switch; return the words that start a node, before its name."""
+        hosts, links = ["127.0.0.1 localhost"], []
+        for node in self.nodes:
+            # The full name comes first, as the kubelet writes a pod's own.
+            hosts.append(
+                f"{node.address} {f'{node.name}.{self._domain} ' if self._domain else ''}{node.name}"
+            )
+            # torch looks up the clients of its IPv6 socket, and warns if one has no name. The name differs
+            # from the node's, so that node0 still has one address only.
+            hosts.append(f"::ffff:{node.address} {node.name}.mapped")
+            links += [node.name, node.address]
+        script = ["sh", f"{HERE}/switch.sh", FOLDER, "\n".join(hosts), agent, *links]
+        self._switch = _Holder(["unshare", *_as_root_of_its_own(), "--net", "--mount", *script])
+        self._switch.await_ready(deadline)
+        before = [*_enter(self._switch.pid, "--mount"), "unshare", *KINDS, "--mount-proc", "--fork"]
+        return [*before, "--kill-child=KILL", "--", "sh", f"{HERE}/node.sh", FOLDER]
+
+    def _connect(self, port: str, node: Node, holder: _Holder) -> None:
+        link = f"link add {port} type veth peer name eth0 netns {holder.pid}"
+        self._ip_of_switch([link, f"link set {port} master br0 up"])
+        _ip(holder.pid, ["link set lo up", f"addr add {node.address}/24 dev eth0", "link set eth0 up"])
+
+    def _ip_of_switch(self, commands: Sequence[str]) -> None:
+        assert self._switch is not None  # noqa: S101 - the cluster was started
+        _ip(self._switch.pid, commands)
+
+    def _tmpdir(self, node: Node) -> str:
+        return TMPDIR if self.isolated else f"{self._folder}/{node.name}"
+
+
+class _Holder:
+    """A process that keeps a node until its standard input closes, at the latest when we end.
+
+    Attributes:
+        pid: PID of the process in the namespaces: PID 1, if unshare forks.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": program.ENVIRON["PATH"]},
+            cwd="/",
+            start_new_session=True,  # Ctrl-C must reach us only: we stop them in our order
+        )
+        self.pid = self._process.pid
+
+    def await_ready(self, deadline: float) -> None:
+        """Wait until the holder prints ``ready``.
+
+        Raises:
+            NotReady: It has ended, or printed nothing by the deadline.
+        """
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        waiting, _, _ = select.select([self._process.stdout], [], [], deadline - time.monotonic())
+        line = self._process.stdout.readline() if waiting else b"no answer in time"
+        if line != b"ready\n":
+            self._process.kill()
+            raise NotReady(_no_namespaces(line + self._process.stdout.read()))
+
+    def end(self) -> None:
+        """End the namespaces and all that runs in them; return when nothing is left.
+
+        We kill PID 1 and not its parent. The end of the parent then shows that PID 1 has ended, and the
+        kernel lets PID 1 end only after all other processes in its namespace.
+        """
+        if self._process.poll() is None and self.pid != self._process.pid:
+            os.kill(self.pid, signal.SIGKILL)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+
+def _as_root_of_its_own() -> list[str]:
+    """Return the options of unshare that make us root of a user namespace; none if we are root."""
+    return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+
+
+def _enter(pid: int, *kinds: str) -> list[str]:
+    """Return the start of a command line that enters these namespaces of a holder."""
+    user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+    return ["nsenter", "--target", str(pid), *user, *kinds, "--"]
+
+
+def _ip(pid: int, commands: Sequence[str]) -> None:
+    argv = [*_enter(pid, "--net"), "ip", "-batch", "-"]
+    done = subprocess.run(argv, input="\n".join(commands).encode(), capture_output=True, check=False)
+    if done.returncode:
+        raise NotReady(_no_namespaces(done.stderr))
+
+
+def _no_namespaces(output: bytes) -> Problem:
     return Problem(
-        "node-count",
-        f"{node_count} nodes: expected 1..{namespaces.NODE_COUNT_LIMIT}",
-        "rehearsal",
-        "choose a number of nodes in that range",
+        "no-namespaces",
+        f"a simulated node did not start: {output.decode().strip() or 'it exited without a message'}",
+        "rehearsal, nodes as network namespaces",
+        "apt-get install iproute2 util-linux, or use loopback addresses (--loopback)",
     )

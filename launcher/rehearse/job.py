@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+from functools import partial
 
+from launcher.core.blocks import read_blocks
 from launcher.core.log import say
+from launcher.engines import forward
 from launcher.machine.pythons import own_program
-from launcher.rehearse.caller import describe_taken, keep_own
+from launcher.process.loop import Later, Loop
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
 from launcher.rehearse.platforms import RehearsedJob, Start, find_platform, plan_starts
+from launcher.sources.table import find_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Mapping, Sequence
 
 MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
 """Path of the launcher's main file: ``-m launcher`` could run a launcher.py in the working directory."""
@@ -29,6 +32,7 @@ GRACE_S = 30.0
 REPORT_S = 60.0
 """Seconds for the launchers of the other nodes to find that one is lost, stop their processes and report."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHOWN = 12
 
 
 def run_rehearsal(
@@ -63,38 +67,41 @@ def run_rehearsal(
         NotReady: A program that the platform uses is not installed, or no node could be started.
     """
     platform, chosen = find_platform(like, processes, scope)
-    base = base_environ(os.environ)
+    env = env or {}
+    base, removed = base_environ(os.environ)
     if not bare:
         base.setdefault("LAUNCHER_STAY", "1")  # for one report of the whole job
     mpirun = find_mpirun(base) if platform.uses == "mpirun" else None
     argv = tuple(command if bare else with_launcher(command))
     stem, domain = platform.names
     with Cluster(node_count, loopback=loopback, stem=stem, domain=domain) as cluster:
-        job = RehearsedJob(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
+        job = RehearsedJob(cluster.nodes, cluster.agent, processes, chosen, argv, base, env, mpirun)
         starts = plan_starts(like, job)
-        _announce(like, job, cluster)
-        _say_taken(os.environ, env or {})
+        _announce(like, job, cluster, [name for name in removed if name not in env])
         reports = not bare and not platform.uses
-        restarts = not bare and may_restart(argv, env or {})
-        return run_all(cluster, starts, is_decided_inside=restarts, reports=reports)
+        return run_all(cluster, starts, restarts=not bare and may_restart(argv, env), reports=reports)
 
 
-def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of every process of a rehearsal, before the platform adds to it."""
+def base_environ(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the environment of every process of a rehearsal, before the platform adds to it.
+
+    It has the caller's settings for the job (OMP_NUM_THREADS, HF_HOME), without the variables that identify
+    a job, a node or a process, whose sorted names follow.
+    """
+    row = next(block for block in read_blocks("rehearse/variables.txt") if block.name == "identity")
+    names = {*row.words("names"), *forward.OF_A_NODE} - {*row.words("kept")}
+    prefixes = (*row.words("prefixes"), *forward.OF_A_NODE_PREFIXES)
+    removed = [
+        name for name in sorted(environ)
+        if name in names or name.startswith(prefixes) or find_marked({name: "1"})
+    ]  # fmt: skip
+    gone = {*removed, *row.words("caller")}
+    kept = {name: value for name, value in environ.items() if name not in gone}
+    kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without it
     path = environ.get("PATH", os.defpath)
     if not sys.flags.isolated:  # in an image the launcher's own Python is not that of the command
         path = f"{path}:{os.path.dirname(os.path.abspath(sys.executable))}"  # last, as for launcher run
-    kept, _ = keep_own(environ)
-    kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without it
-    return {"PYTHONUNBUFFERED": "1", **kept, "PATH": path}
-
-
-def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
-    """Print a line on standard error that names the caller's variables which no node gets."""
-    _, taken = keep_own(environ)
-    words = describe_taken(tuple(name for name in taken if name not in env))
-    if words:
-        say(f"rehearsal: {words}", "rehearsal")
+    return {"PYTHONUNBUFFERED": "1", **kept, "PATH": path}, removed
 
 
 def with_launcher(command: Sequence[str]) -> list[str]:
@@ -126,13 +133,13 @@ def run_all(
     starts: Sequence[Start],
     grace_s: float = GRACE_S,
     *,
-    is_decided_inside: bool = False,
+    restarts: bool = False,
     reports: bool = False,
 ) -> int:
     """Start processes on a cluster, wait for all, and return the first failing status or 0.
 
-    If it is decided inside of the job how it ends, by launchers that may replace one of them, a failure stops
-    no other process, and the status is that of the first node's process.
+    If the job ``restarts``, its launchers may replace one of them: a failure stops no other process, and the
+    status is that of the first node's process.
 
     At the first failure, and at SIGINT, SIGTERM or SIGHUP, the remaining ones get SIGTERM, and SIGKILL at the
     end of the grace. Such a signal during the grace ends it.
@@ -140,133 +147,98 @@ def run_all(
     If a launcher on each node ``reports`` how the job ends, we do not. A process that was killed is a lost
     node: the others get `REPORT_S` to find that, and the status is theirs.
     """
-    with _signals_as_bytes() as wakeup:
-        children: list[subprocess.Popen[bytes]] = []
-        try:
-            for start in starts:
-                children.append(_start(cluster, start))
-            names = [start.node.name for start in starts]
-            return _Watch(
-                cluster, children, names, wakeup, grace_s,
-                is_decided_inside=is_decided_inside, reports=reports,
-            ).run()  # fmt: skip
-        finally:
-            for child in children:
-                if child.returncode is None:
-                    cluster.kill(child.pid, signal.SIGKILL)
-                    _reap(child)
+    with contextlib.ExitStack() as stack:
+        reading, writing = map(stack.enter_context, socket.socketpair())
+        writing.setblocking(False)
+        for signum in STOPS:  # a signal without a Python handler would write no byte
+            stack.callback(signal.signal, signum, signal.signal(signum, lambda *_: None))
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing.fileno()))
+        job = _Job(cluster, grace_s, restarts=restarts, reports=reports)
+        stack.callback(job.close)
+        for start in starts:
+            job.start(start)
+        return job.run(reading)
 
 
-class _Watch:
-    """Waits for processes; after a failure or a signal the wait has a deadline."""
+class _Job:
+    """The processes that the platform has started."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        children: Sequence[subprocess.Popen[bytes]],
-        names: Sequence[str],
-        wakeup: int,
-        grace_s: float,
-        *,
-        is_decided_inside: bool,
-        reports: bool,
-    ) -> None:
-        self._cluster = cluster
-        self._wakeup = wakeup
-        self._grace_s = grace_s
-        self._running = {os.pidfd_open(child.pid): child for child in children}
-        self._names = {child.pid: name for child, name in zip(children, names, strict=True)}
-        self._deadline: float | None = None
-        self._patience: float | None = None
-        self._status = 0
-        self._is_decided_inside, self._reports, self._first = is_decided_inside, reports, children[0]
+    def __init__(self, cluster: Cluster, grace_s: float, *, restarts: bool, reports: bool) -> None:
+        self._cluster, self._grace_s = cluster, grace_s
+        self._restarts, self._reports = restarts, reports
+        self._loop = Loop(lambda text, event: say(text, event))
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._status, self._stopping = 0, False
 
-    def run(self) -> int:
-        """Wait until no process is left, or until the grace is over; return the job's status."""
-        poll = select.poll()
-        for descriptor in (self._wakeup, *self._running):
-            poll.register(descriptor, select.POLLIN)
-        while self._running and not self._expired():
-            if self._patience is not None and time.monotonic() >= self._patience:
-                self._patience = None
-                self._stop(self._status)
-            for descriptor, _ in poll.poll(self._timeout_ms()):
-                if descriptor == self._wakeup:
-                    self._signalled(os.read(self._wakeup, 64))
-                else:
-                    poll.unregister(descriptor)
-                    self._ended(descriptor)
-        for descriptor in self._running:
-            os.close(descriptor)
+    def start(self, start: Start) -> None:
+        """Start a process on its node."""
+        child = subprocess.Popen(
+            self._cluster.argv(start.node, start.argv),
+            env=dict(start.environ),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C must reach us only: we stop them in our order
+        )
+        descriptor, is_first = os.pidfd_open(child.pid), not self._running
+        self._running[descriptor] = child
+        self._loop.add(descriptor, partial(self._on_end, descriptor, start.node.name, is_first=is_first))
+
+    def run(self, signals: socket.socket) -> int:
+        """Wait until no process is left; return the job's status."""
+        self._loop.add(signals.fileno(), lambda: self._on_signals(signals.recv(64)))
+        while self._running:
+            self._loop.turn()
         return self._status
 
-    def _ended(self, descriptor: int) -> None:
+    def kill(self) -> None:
+        """Kill what is left."""
+        for child in self._running.values():
+            self._cluster.kill(child.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill and reap what is left."""
+        self.kill()
+        for descriptor, child in self._running.items():
+            _reap(child)
+            os.close(descriptor)
+        self._loop.close()
+
+    def _on_end(self, descriptor: int, node: str, *, is_first: bool) -> None:
+        self._loop.remove(descriptor)
         os.close(descriptor)
-        child = self._running.pop(descriptor)
-        code = _reap(child)
-        status = 128 - code if code < 0 else code
-        if self._is_decided_inside and self._deadline is None:
-            self._note_end(child, status)
+        code = _reap(self._running.pop(descriptor))
+        status, left = (128 - code if code < 0 else code), len(self._running)
+        if not status or self._stopping:
             return
-        if code == -signal.SIGKILL and self._reports and self._running and self._deadline is None:
-            self._note_lost(child, status)
-            return
-        if status and self._deadline is None and not self._reports:
-            others = f"; stopping the other {len(self._running)}" if self._running else ""
-            what = f"the process on {self._names[child.pid]} ended first, with status {status}"
-            say(f"rehearsal: {what}{others}", "rehearsal")
-        if status:
+        if self._restarts:
+            self._status = status if is_first else self._status
+            if left and not is_first:
+                _say(f"the process on {node} has ended with status {status}; the others go on")
+        elif code == -signal.SIGKILL and self._reports and left:
+            self._status = self._status or status
+            _say(f"{node} is lost (SIGKILL); waiting for the other nodes to report it")
+            self._loop.timers.append(Later(time.monotonic() + REPORT_S, lambda: self._stop(self._status)))
+        else:
+            if not self._reports:
+                others = f"; stopping the other {left}" if left else ""
+                _say(f"the process on {node} ended first, with status {status}{others}")
             self._stop(status)
 
-    def _note_lost(self, child: subprocess.Popen[bytes], status: int) -> None:
-        """Give the others time to report the loss of a node."""
-        self._status = self._status or status
-        self._patience = self._patience or time.monotonic() + REPORT_S
-        what = f"{self._names[child.pid]} is lost (SIGKILL); waiting for the other nodes to report it"
-        say(f"rehearsal: {what}", "rehearsal")
-
-    def _note_end(self, child: subprocess.Popen[bytes], status: int) -> None:
-        if child is self._first:
-            self._status = status
-        elif status and self._running:
-            what = f"the process on {self._names[child.pid]} has ended with status {status}; the others go on"
-            say(f"rehearsal: {what}", "rehearsal")
-
-    def _signalled(self, signals: bytes) -> None:
-        for signum in signals:
-            if signum not in STOPS:
-                continue
-            if self._deadline is not None:
-                self._deadline = time.monotonic()
+    def _on_signals(self, signals: bytes) -> None:
+        for signum in filter(STOPS.__contains__, signals):
+            if self._stopping:
+                self.kill()
             else:
                 name = signal.Signals(signum).name
-                what = f"{name}: stopping all processes, {self._grace_s:g} s until SIGKILL"
-                say(f"rehearsal: {what}", "rehearsal")
-            self._stop(128 + signum)
+                _say(f"{name}: stopping all processes, {self._grace_s:g} s until SIGKILL")
+                self._stop(128 + signum)
 
     def _stop(self, status: int) -> None:
         """Send the rest SIGTERM, once; the first status is the job's."""
-        if self._deadline is not None:
-            return
-        self._status, self._deadline = status, time.monotonic() + self._grace_s
-        for child in self._running.values():
-            self._cluster.kill(child.pid, signal.SIGTERM)
-
-    def _expired(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
-
-    def _timeout_ms(self) -> float | None:
-        due = self._deadline if self._deadline is not None else self._patience
-        return None if due is None else max(0.0, due - time.monotonic()) * 1000
-
-
-def _start(cluster: Cluster, start: Start) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        cluster.argv(start.node, start.argv),
-        env=dict(start.environ),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C must reach us only: we stop them in our order
-    )
+        if not self._stopping:
+            self._status, self._stopping = status, True
+            for child in self._running.values():
+                self._cluster.kill(child.pid, signal.SIGTERM)
+            self._loop.timers.append(Later(time.monotonic() + self._grace_s, self.kill))
 
 
 def _reap(child: subprocess.Popen[bytes]) -> int:
@@ -280,35 +252,22 @@ def _reap(child: subprocess.Popen[bytes]) -> int:
     return child.wait()
 
 
-@contextlib.contextmanager
-def _signals_as_bytes() -> Iterator[int]:
-    """Turn the signals of `STOPS` into bytes on a pipe within a block; yield the read end."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-
-    def ignore(signum: int, frame: FrameType | None) -> None:
-        """Do nothing: a signal without a Python handler would write no byte."""
-
-    before = {signum: signal.signal(signum, ignore) for signum in STOPS}
-    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    try:
-        yield read
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-        os.close(read)
-        os.close(write)
-
-
-def _announce(like: str, job: RehearsedJob, cluster: Cluster) -> None:
-    """Print on standard error what is about to run, and why nodes are not namespaces, with the fix."""
+def _announce(like: str, job: RehearsedJob, cluster: Cluster, removed: Sequence[str]) -> None:
+    """Print on standard error what is about to run, and what is unlike the platform."""
     nodes, processes = len(job.nodes), job.processes
     how = [str(job.mpirun)] if job.mpirun else []
     how += [f"started once per {job.scope}"]
     how += ["network namespaces" if cluster.isolated else "loopback addresses"]
     shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
-    say(f"rehearsal: {shape} as {like} ({', '.join(how)})", "rehearsal")
+    _say(f"{shape} as {like} ({', '.join(how)})")
     if cluster.fallback_reason:
-        text = f"the nodes share one host name, network and /tmp ({cluster.fallback_reason})"
-        say(f"rehearsal: {text}", "rehearsal")
+        _say(f"the nodes share one host name, network and /tmp ({cluster.fallback_reason})")
+    if removed:
+        more = f" and {len(removed) - SHOWN} more" if len(removed) > SHOWN else ""
+        shown = ", ".join(name if name.isprintable() else repr(name) for name in removed[:SHOWN])
+        what = "removed from the environment, because the platform sets its own"
+        _say(f"{what}: {shown}{more} (--env NAME keeps one)")
+
+
+def _say(text: str) -> None:
+    say(f"rehearsal: {text}", "rehearsal")

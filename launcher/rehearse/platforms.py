@@ -5,22 +5,23 @@ If the platform uses mpirun or torchrun, these processes are the real programs.
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import sys
 from dataclasses import dataclass
 
-from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.blocks import read_blocks
+from launcher.core.errors import Problem, UsageError
 from launcher.rehearse.mpirun import command_line
-from launcher.rehearse.variables import variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.machine.mpi import Mpi
-    from launcher.rehearse.nodes import Node
+    from launcher.rehearse.cluster import Node
 
 MASTER_PORT = "6105"
+ALSO = "also"
 REHEARSED = "LAUNCHER_REHEARSED"
 """Variable that tells a launcher that all nodes write to one screen: node 0 prints what concerns all."""
 
@@ -106,73 +107,91 @@ PLATFORMS: dict[str, Platform] = {
 """What can be imitated. What each sets is in ``variables.txt``; torchrun itself sets all that it does."""
 
 
-def plan_starts(like: str, job: RehearsedJob) -> list[Start]:
-    """Return the processes that a platform starts for a job, in rank order.
-
-    Raises:
-        NotReady: The platform is torchrun, and torch is not installed beside the launcher.
-    """
-    if PLATFORMS[like].uses == "torchrun":
-        if importlib.util.find_spec("torch") is None:
-            raise NotReady(_no_torch())
-        return [_torchrun(job, node) for node in job.nodes]
-    if job.mpirun is not None:
-        environ = job.environ(variables(like, job.nodes, job.nodes[0]))
-        line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
-        return [Start(job.nodes[0], (*line, *job.command), environ)]
-    return [
-        Start(
-            node,
-            job.command,
-            job.environ({
-                REHEARSED: str(node.index), **variables(like, job.nodes, node, local, job.per_node)
-            }),
-        )
-        for node in job.nodes
-        for local in range(job.per_node)
-    ]  # fmt: skip
-
-
 def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platform, str]:
     """Return a platform and the scope of its rehearsal.
 
     Raises:
-        UsageError: There is no such platform, or it cannot start processes in that way.
+        UsageError: It cannot start processes in that way.
     """
-    platform = PLATFORMS.get(like)
-    if platform is None:
-        known = ", ".join(sorted(PLATFORMS))
-        raise UsageError(_usage(f"--like {like}: expected one of {known}", "name a platform"))
-    problems = []
-    if processes < 1:
-        problems.append(_usage(f"--processes {processes}: expected 1 or more", "pass 1 or more"))
+    platform = PLATFORMS[like]
     if like == "azureml-tensorflow" and processes > 1:
-        problems.append(_usage(f"--processes {processes}: {like} has one per node", "pass 1"))
+        raise UsageError(
+            Problem(
+                "rehearsal", f"--processes {processes}: {like} has one per node", "command line", "pass 1"
+            )
+        )
     if scope is not None and scope not in platform.scopes:
-        expected = " or ".join(platform.scopes)
-        problems.append(_usage(f"--scope {scope}: expected {expected} with {like}", "leave it out"))
-    if problems:
-        raise UsageError(*problems)
+        what = f"--scope {scope}: expected {' or '.join(platform.scopes)} with {like}"
+        raise UsageError(Problem("rehearsal", what, "command line", "leave it out"))
     return platform, scope or platform.scopes[0]
 
 
-def _torchrun(job: RehearsedJob, node: Node) -> Start:
-    flags = {
-        "--nnodes": str(len(job.nodes)),
-        "--nproc-per-node": str(job.processes),
-        "--node-rank": str(node.index),
-        "--master-addr": job.nodes[0].address,
-        "--master-port": MASTER_PORT,
+def plan_starts(like: str, job: RehearsedJob) -> list[Start]:
+    """Return the processes that a platform starts for a job, in rank order."""
+    if PLATFORMS[like].uses == "torchrun":
+        return [Start(node, (*_torchrun(job, node), *job.command), job.environ({})) for node in job.nodes]
+    if job.mpirun is not None:
+        environ = job.environ(variables(like, job.nodes, job.nodes[0]))
+        line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
+        return [Start(job.nodes[0], (*line, *job.command), environ)]
+    starts = []
+    for node in job.nodes:
+        for local_rank in range(job.per_node):
+            own = variables(like, job.nodes, node, local_rank, job.per_node)
+            starts.append(Start(node, job.command, job.environ({REHEARSED: str(node.index), **own})))
+    return starts
+
+
+def _torchrun(job: RehearsedJob, node: Node) -> list[str]:
+    line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(job.nodes))]
+    line += ["--nproc-per-node", str(job.processes), "--node-rank", str(node.index)]
+    return [*line, "--master-addr", job.nodes[0].address, "--master-port", MASTER_PORT, "--no-python"]
+
+
+def variables(
+    platform: str, nodes: Sequence[Node], node: Node, local_rank: int = 0, local_size: int = 1
+) -> dict[str, str]:
+    """Return what a platform, a block of the file, sets for one of ``local_size`` processes of a node."""
+    fields = _fields(nodes, node, local_rank, local_size)
+    unset = tuple(f"{{{name}}}" for name, field in fields.items() if field == "")
+    return {
+        name: value.format_map(fields)
+        for name, value in _read(platform).items()
+        if not any(field in value for field in unset)
     }
-    line = [sys.executable, "-m", "torch.distributed.run"]
-    line += [word for flag in flags.items() for word in flag]
-    return Start(node, (*line, "--no-python", *job.command), job.environ({}))
 
 
-def _usage(what: str, fix: str) -> Problem:
-    return Problem("rehearsal", what, "command line", fix)
+@functools.cache
+def _read(platform: str) -> dict[str, str]:
+    block = next(block for block in read_blocks("rehearse/variables.txt") if block.name == platform)
+    also = [_read(name) for name in block.words(ALSO)]
+    own = {name: value for name, value in block.fields.items() if name != ALSO}
+    return {name: value for part in (*also, own) for name, value in part.items()}
 
 
-def _no_torch() -> Problem:
-    what = f"torch is not installed for {sys.executable}"
-    return Problem("no-torch", what, "rehearsal", "pip install torch")
+def _fields(nodes: Sequence[Node], node: Node, local_rank: int, local_size: int) -> dict[str, object]:
+    """Return the fields of the file; ``loopback_master`` and ``several_master`` are empty for other jobs."""
+    count, first, master = len(nodes), node.index * local_size, nodes[0]
+    addresses = [other.address for other in nodes]
+    is_named = count > 1 and master.hostname == "node0"
+    return {
+        "count": count,
+        "node": node,
+        "number": node.index + 1,
+        "is_first": "false" if node.index else "true",
+        "master": master,
+        "master_or_localhost": master.address if count > 1 else "localhost",
+        "several_master": master.address if count > 1 else "",
+        "loopback_master": master.address if master.hostname == master.address else "",
+        "addresses": ",".join(addresses),
+        "addresses_semicolon": ";".join(addresses),
+        "addresses_cores": " ".join(f"{address} 1" for address in addresses),
+        "workers": ",".join(f'"{address}:2222"' for address in addresses),
+        "rank": first + local_rank,
+        "local_rank": local_rank,
+        "local_size": local_size,
+        "world_size": count * local_size,
+        "node_ranks": ",".join(str(first + index) for index in range(local_size)),
+        "each_local_size": f"{local_size}(x{count})" if count > 1 else local_size,
+        "nodelist": f"node[0-{count - 1}]" if is_named else ",".join(other.hostname for other in nodes),
+    }

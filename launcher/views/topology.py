@@ -126,15 +126,11 @@ def show_links(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> str:
 def show_state(gpu: GpuFacts, is_visible: bool) -> str:
     """Return the notable state of a GPU; ``ok`` if there is none, ``?`` if its state is unknown."""
     words = [] if is_visible else ["hidden"]
-    words += [f"{len(gpu.mig)} MIG instances"] if gpu.mig else []
     words += ["no ECC"] if gpu.has_ecc is False else []
-    words += [f"{gpu.retired_pages} retired pages"] if gpu.retired_pages else []
-    words += [f"{gpu.remapped_rows} remapped rows"] if gpu.remapped_rows else []
     words += ["no spare rows left"] if gpu.remapping_failed else []
     words += ["needs a reset"] if gpu.needs_reset else []
     words += [reason for reason in gpu.throttle or () if reason != "idle"]
-    words += [f"clique {gpu.fabric_clique} of {gpu.fabric_cluster}"] if gpu.fabric_cluster else []
-    known = any(fact is not None for fact in (gpu.has_ecc, gpu.remapped_rows, gpu.throttle))
+    known = any(fact is not None for fact in (gpu.has_ecc, gpu.throttle))
     return ", ".join(words) or ("ok" if known else "?")
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse import namespaces
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, Node, find_fallback_reason
 from tests.cluster.fleets import Fleet
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
@@ -161,7 +160,7 @@ def dump(tmp_path: Path) -> tuple[str, ...]:
 
 def need_namespaces() -> None:
     """Skip unless namespaces can be made."""
-    if not namespaces.available():
+    if find_fallback_reason():
         pytest.skip("needs root, or a kernel that gives user namespaces to us")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.rehearse import namespaces
+from launcher.rehearse.cluster import find_fallback_reason
 from tests.cluster.frameworks import run_example
 
 pytestmark = [pytest.mark.torch, pytest.mark.root]
@@ -19,7 +19,7 @@ EXAMPLE = "jax_data_parallel.py"
 @pytest.fixture(scope="module")
 def alone() -> str:
     """What one process learns."""
-    if not namespaces.available():
+    if find_fallback_reason():
         pytest.skip("needs root, or a kernel that gives user namespaces to us")
     job, _, learned = last_line(run_example("plain", EXAMPLE, nodes=1)).partition(": ")
     assert job == "processes 1, devices 1"

@@ -16,7 +16,7 @@ from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, pl
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.machine.mpi import Mpi, find_mpi
 from launcher.rehearse.cluster import Cluster
-from launcher.rehearse.node_init import ENVIRON as SSH_ENVIRON
+from launcher.rehearse.node import ENVIRON as SSH_ENVIRON
 from tests import mpis
 from tests.cluster.conftest import need_namespaces
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.rehearse.variables import variables
+from launcher.rehearse.platforms import variables
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.slurm import SlurmCluster
 from tests.mpis import find_mpi

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from launcher.rehearse.cluster import Cluster, Node
-from launcher.rehearse.variables import variables
+from launcher.rehearse.platforms import variables
 from tests.cluster.fleets import ALLREDUCE
 from tests.container.containers import Container, wait_for
 from tests.container.test_entry_point import SAVE

@@ -742,9 +742,9 @@ def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
     """It has the places of the GPUs and the default route."""
     host = build(tmp_path, MACHINES["oci_bm_gpu_h100_8"])
     replayed = replay(json.loads(render_snapshot(take_snapshot(host, {}))))
-    expected = choose(host)
-    assert len(expected.network.ports) == 16
-    assert choose(replayed) == expected
+    expected = choose(host).network.ports
+    assert len(expected) == 16
+    assert choose(replayed).network.ports == expected
 
 
 def test_gib_is_roce(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.machine.host import Host
-from launcher.machine.infiniband import Port, is_usable, parse_pkey, read_ports
+from launcher.machine.infiniband import Port, is_usable, read_ports
 from launcher.machine.numa import parse_pci_path
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
@@ -35,8 +35,6 @@ ONE = {
                     "link_layer": "InfiniBand",
                     "state": "4: ACTIVE",
                     "rate": "400 Gb/sec (4X NDR)",
-                    "gids/0": "fe80:0000:0000:0000:0015:5dff:fe34:0033",
-                    "pkeys/0": "0x8001",
                 }
             },
         }
@@ -122,28 +120,15 @@ def test_a_fact_in_another_form_is_none_and_the_others_stay(
 
 @pytest.mark.parametrize("garbage", [*GARBAGE, b"ib\x1b[31m", "ib\u00b2".encode()])
 def test_facts_around_a_port_are_none_in_another_form(garbage: bytes, tmp_path: Path) -> None:
-    """Its NUMA node, its identifiers, its keys, its interface; nothing unprintable comes out."""
+    """Its NUMA node, its interface; nothing unprintable comes out."""
     write_fabric(tmp_path, ONE)
     place = tmp_path / PORT
-    files = ("gids/1", "pkeys/1", "gid_attrs/types/0", "gid_attrs/ndevs/0")
-    for path in [place.parents[3] / "numa_node", *(place / name for name in files)]:
+    for path in (place.parents[3] / "numa_node", place / "gid_attrs/ndevs/0"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(garbage)
     (port,) = read_ports(Host(str(tmp_path)))
-    (gid,) = port.gids
-    assert (port.numa_node, port.pkeys, gid.index) == (None, ((0, 0x8001),), 0)
-    assert gid.type is None
+    assert port.numa_node is None
     assert port.interface in ("ib0", "-1", "0x")
-
-
-def test_a_snapshot_leaves_out_entries_that_are_empty(tmp_path: Path) -> None:
-    """Hundreds of zeros per port say nothing; numbers that are zero elsewhere do."""
-    write_fabric(tmp_path, {**ONE, "tables": {"gids": 256, "pkeys": 128}})
-    recorded = take_snapshot(Host(str(tmp_path)), {})["files"]
-    assert isinstance(recorded, dict)
-    tables = [name for name in recorded if "/gids/" in name or "/pkeys/" in name]
-    assert tables == [f"/sys/class/infiniband/mlx5_0/ports/1/{entry}" for entry in ("gids/0", "pkeys/0")]
-    assert recorded["/sys/class/infiniband/mlx5_0/device/net/ib0/dev_port"].strip() == "0"
 
 
 def test_a_port_is_left_out_if_nothing_of_it_can_be_read_or_its_name_is_no_number(tmp_path: Path) -> None:
@@ -165,14 +150,13 @@ def test_files_that_disappear_or_are_folders_or_links_in_a_circle(tmp_path: Path
     (place / "rate").mkdir()
     (place / "state").unlink()
     (place / "state").symlink_to("state")
-    (place / "pkeys/1").mkdir()
     home = place.parents[3]
     (home / "numa_node").unlink()
     (home / "driver").unlink()
     (home / "net/ib0/dev_port").unlink()
     (port,) = read_ports(Host(str(tmp_path)))
     assert (port.link_layer, port.state, port.rate_gbps) == ("InfiniBand", None, None)
-    assert (port.numa_node, port.driver, port.interface, port.pkeys) == (None, None, "ib0", ((0, 0x8001),))
+    assert (port.numa_node, port.driver, port.interface) == (None, None, "ib0")
 
 
 REFUSED = """
@@ -189,27 +173,24 @@ print(read_ports(Host(sys.argv[1])))
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who is refused")
 def test_what_a_user_may_not_read_is_none() -> None:
-    """Permission denied on one file, and on the whole folder of a table."""
+    """Permission denied on one file."""
     with tempfile.TemporaryDirectory() as folder:  # tmp_path is closed to others, above where it begins
         root = Path(folder)
         root.chmod(0o755)
         write_fabric(root, ONE)
         (expected,) = read_ports(Host(folder))
         (root / PORT / "state").chmod(0)
-        (root / PORT / "gids").chmod(0)
         line = [sys.executable, "-c", REFUSED, folder]
         done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=30)
-    assert expected.state == "ACTIVE" and expected.gids
-    fields = {**vars(expected), "state": None, "gids": ()}
+    assert expected.state == "ACTIVE"
+    fields = {**vars(expected), "state": None}
     assert f"({Port(**fields)!r},)\n" == done.stdout
 
 
 @deterministic(150)
 @given(
     st.dictionaries(
-        st.sampled_from(
-            ["link_layer", "state", "rate", "gids/0", "gids/7", "pkeys/0", "pkeys/9", "gid_attrs/types/0"]
-        ),
+        st.sampled_from(["link_layer", "state", "rate", "gid_attrs/ndevs/0"]),
         st.text(max_size=40) | st.sampled_from([text.decode("utf-8", "surrogateescape") for text in GARBAGE]),
     ),
     st.text(alphabet="m5_0\u00b2\u0665", min_size=1, max_size=8),
@@ -226,32 +207,12 @@ def test_any_text_anywhere_is_survived(files: dict[str, str], device: str, targe
         assert port.rate_gbps is None or 0 < port.rate_gbps < 1e6
 
 
-def test_numbers_are_in_the_kernels_form() -> None:
-    """A key of four digits, a path that begins at the root."""
-    # Zero stands for none.
-    assert (parse_pkey("0x8001"), parse_pkey("0xffff")) == (0x8001, 0xFFFF)
-    assert [parse_pkey(text) for text in ("0x0000", "8001", "0x1", "0x80011", "0xg000", "")] == [None] * 6
+def test_a_path_begins_at_the_root() -> None:
+    """And ends at the device."""
     # Bridges in between stay, what is no PCI goes: two devices share as much as their paths do.
     path = "../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/infiniband/mlx5_0"
     assert parse_pci_path(path) == ("pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0")
     assert parse_pci_path("../../devices/virtual/infiniband/rxe0") == ()
-
-
-def test_a_long_table_of_empty_keys_is_not_read_to_its_end(tmp_path: Path) -> None:
-    """A ConnectX has 128 entries, and the firmware is asked for each."""
-
-    class Counting(Host):
-        reads = 0
-
-        def read_text(self, path: str) -> str | None:
-            self.reads += 1
-            return super().read_text(path)
-
-    write_fabric(tmp_path, {**ONE, "tables": {"pkeys": 128}})
-    host = Counting(str(tmp_path))
-    (port,) = read_ports(host)
-    assert port.pkeys == ((0, 0x8001),)
-    assert host.reads < 20
 
 
 OVERLAY = """\

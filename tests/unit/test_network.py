@@ -24,8 +24,7 @@ from launcher.machine.network import (
 )
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import render_snapshot, take_snapshot
-from launcher.rehearse import namespaces
-from launcher.rehearse.cluster import Cluster
+from launcher.rehearse.cluster import Cluster, find_fallback_reason
 from tests.unit.machines import write
 from tests.unit.platforms_model import deterministic
 
@@ -316,7 +315,7 @@ print(json.dumps(read_routes(Host())))
 @pytest.mark.root
 def test_interfaces_of_a_node_are_as_ip_says() -> None:
     """On a simulated node: names, addresses with prefixes, up, carrier; and the way to the other node."""
-    if not namespaces.available():
+    if find_fallback_reason():
         pytest.skip("needs root, or a kernel that gives user namespaces to us")
     with Cluster(2) as cluster:
         first, second = cluster.nodes

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from launcher.machine.gpu_facts import (
     GpuFacts,
-    MigInstance,
     NvLink,
     describe_gpu,
     find_gpu,
@@ -32,7 +31,6 @@ from tests.unit.machines import write, write_gpus
 from tests.unit.platforms_model import deterministic
 
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-bbbb2222-0000-0000-0000-000000000000")
-CLUSTER = bytes(range(16))
 
 
 def refuse(*_: object) -> Any:
@@ -51,10 +49,9 @@ class Board:
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetMinorNumber": lambda gpu: gpu,
             "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(busId=self.address(gpu)),
-            "nvmlDeviceGetUUID": lambda gpu: "MIG-part" if gpu == "part" else UUIDS[gpu],
-            "nvmlDeviceGetName": lambda gpu: b"NVIDIA H200 MIG 1g.18gb" if gpu == "part" else "NVIDIA H200",
-            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=16 if gpu == "part" else 141 << 30),
-            "nvmlDeviceGetCudaComputeCapability": lambda gpu: (9, 0),
+            "nvmlDeviceGetUUID": lambda gpu: UUIDS[gpu],
+            "nvmlDeviceGetName": lambda gpu: b"NVIDIA H200",
+            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=141 << 30),
             "nvmlDeviceGetMemoryAffinity": lambda gpu, words, scope: [0] * (words - 1) + [1 << gpu],
             "nvmlDeviceGetNvLinkState": self.link_state,
             "nvmlDeviceGetNvLinkRemoteDeviceType": lambda gpu, link: 0 if link < 4 else 2,
@@ -64,13 +61,8 @@ class Board:
             "nvmlDeviceGetFieldValues": lambda gpu, fields: [
                 SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))
             ],
-            "nvmlDeviceGetMigMode": lambda gpu: [gpu, gpu],
-            "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
-            "nvmlDeviceGetMigDeviceHandleByIndex": lambda gpu, index: "part" if index == 0 else refuse(),
-            "nvmlDeviceGetGpuFabricInfoV": self.fabric,
             "nvmlDeviceGetEccMode": lambda gpu: [1, 1],
             "nvmlDeviceGetRemappedRows": lambda gpu: (1, 2, 0, gpu),
-            "nvmlDeviceGetRetiredPages": refuse,
             "nvmlDeviceGetRetiredPagesPendingStatus": refuse,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x40 | 0x1,
         }
@@ -84,13 +76,6 @@ class Board:
         if link >= 18:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return int(link != 17)  # the last one is down
-
-    @staticmethod
-    def fabric(_: int, reference: Any) -> int:
-        info = reference._obj
-        info.state, info.status, info.cliqueId = 3, 0, 4
-        info.clusterUuid[:] = CLUSTER
-        return 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, answer in self.answers.items():
@@ -106,21 +91,16 @@ def test_every_fact_that_nvml_states(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         address="0001:00:00.0",
         uuid=UUIDS[1],
         name="NVIDIA H200",
-        capability="9.0",
         memory_bytes=141 << 30,
         numa_node=15 * 64 + 1,
         links=(NvLink("gpu", "0002:00:00.0", 4, 212.496), NvLink("switch", None, 13, 212.496)),
-        mig=(MigInstance("MIG-part", "NVIDIA H200 MIG 1g.18gb", 16),),
-        fabric_cluster="00010203-0405-0607-0809-0a0b0c0d0e0f",
-        fabric_clique=4,
         has_ecc=True,
-        remapped_rows=3,
         remapping_failed=True,
         needs_reset=False,
         throttle=("idle", "hot (hardware)"),
     )
     assert expected == first
-    assert (second.index, second.address, second.mig) == (1, "0002:00:00.0", ())
+    assert (second.index, second.address) == (1, "0002:00:00.0")
     assert count_links(first, second) == 4
 
 
@@ -218,7 +198,6 @@ FACTS = GpuFacts(
     address="0001:00:00.0",
     uuid=UUIDS[0],
     links=(NvLink("switch", None, 18, 212.5), NvLink(None, "0000:00:01.0", 1)),
-    mig=(MigInstance("MIG-0123"),),
     throttle=("power cap",),
     needs_reset=True,
 )
@@ -258,14 +237,13 @@ def test_any_fields_of_a_snapshot_are_a_gpu(fields: dict[str, object]) -> None:
         ("GPU-bbbb", {1}),
         ("GPU-", set()),  # of both
         ("GPU-bbbb2222-0000-0000-0000-000000000000,0", {1}),  # one kind of names, as on an H200
-        ("MIG-0123", {0}),
         (f"MIG-{UUIDS[1]}/1/0", {1}),
         ("MIG-unknown", set()),
         ("all", set()),
     ],
 )
 def test_what_cuda_visible_devices_leaves(listed: str | None, indices: set[int]) -> None:
-    """Indices, UUIDs and their beginnings, MIG instances in both forms."""
+    """Indices, UUIDs and their beginnings, MIG instances of the older form."""
     gpus = (FACTS, GpuFacts(1, address="0002:00:00.0", uuid=UUIDS[1]))
     environ = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
     assert find_visible(environ, Hardware("node", gpus=gpus)) == indices

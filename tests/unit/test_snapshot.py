@@ -161,10 +161,9 @@ def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     """What tells InfiniBand from Ethernet, and nothing else of /sys."""
     link = "/sys/devices/pci0/infiniband/mlx5_0"
     device = tmp_path / link[1:]
-    (device / "ports/1/gids").mkdir(parents=True)
+    (device / "ports/1").mkdir(parents=True)
     for name, text in {"link_layer": "InfiniBand\n", "state": "4: ACTIVE\n", "lid": "0x1\n"}.items():
         (device / "ports/1" / name).write_text(text)
-    (device / "ports/1/gids/0").write_text("fe80::\n")
     (device / "node_guid").write_text("0000:0000\n")
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
     (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(link)
@@ -175,7 +174,6 @@ def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     assert device_files == {
         "/sys/class/infiniband/mlx5_0": {"link": link},
         "/sys/class/infiniband/mlx5_0/ports/1": None,
-        "/sys/class/infiniband/mlx5_0/ports/1/gids/0": "fe80::\n",
         "/sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
         "/sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
     }

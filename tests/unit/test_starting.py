@@ -52,8 +52,8 @@ STARTS = {
     "remote/ssh.py": "ssh, and the launcher of node 0",
     "remote/started.py": "becomes the launcher of a node",
     "rehearse/job.py": "the launchers of a rehearsal",
-    "rehearse/namespaces.py": "the nodes of a rehearsal",
-    "rehearse/node_init.py": "what a node of a rehearsal was asked to run",
+    "rehearse/cluster.py": "the nodes of a rehearsal",
+    "rehearse/node.py": "what a node of a rehearsal was asked to run",
     "servers/tf_server.py": "the user's command",
     "servers/torchrun_agent.py": "becomes torch's agent",
 }

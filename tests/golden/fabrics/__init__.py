@@ -83,14 +83,10 @@ def _link(path: Path, target: Path) -> None:
 
 def describe(port: Port) -> str:
     """Return everything that is known of a port in one line."""
-    gids = " ".join(f"{gid.index}={gid.address}({gid.type})" for gid in port.gids)
-    pkeys = " ".join(f"{index}={pkey:#06x}" for index, pkey in port.pkeys)
     facts = [
         "usable" if is_usable(port) else "not usable",
         f"{port.link_layer} {port.state} {port.rate_gbps} Gb/s",
         *(f"driver {port.driver}", f"pci {'/'.join(port.pci_path)}", f"numa {port.numa_node}"),
         *(f"interface {port.interface}", f"uverbs {port.has_uverbs}"),
-        f"gids {gids}".rstrip(),
-        f"pkeys {pkeys}".rstrip(),
     ]
     return f"{port.device}:{port.number} {', '.join(facts)}"

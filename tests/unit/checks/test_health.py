@@ -43,8 +43,8 @@ def test_one_that_should_not_be_so(gpu: dict[str, Any], level: str, words: str) 
 def test_nothing_is_compared_that_nobody_tells() -> None:
     """Links between GPUs may differ; without NVML nothing is known; all may be well."""
     # Idle, at its power cap, with pages that were retired long ago: nothing that anybody should do.
-    good = {"links": LINKS, "has_ecc": True, "throttle": ["idle", "power cap"], "retired_pages": 2}
-    (finding,) = found(good, {**good, "mig": []})
+    good = {"links": LINKS, "has_ecc": True, "throttle": ["idle", "power cap"]}
+    (finding,) = found(good, good)
     assert (finding.level, finding.found) == (OK, "nothing remarkable about 2 GPUs")
     # A bridge joins two cards, and a third has none.
     bridged = [{"to": "gpu", "pci_bus_id": "0000:00:00.0", "count": 12}]
