@@ -74,7 +74,7 @@ def choose(job: Case) -> Choice:
     options, allocation = job.options, job.allocation
     asked, needs = options.text("engine", "auto"), _needs(options, allocation)
     if allocation.scope is Scope.PROCESS:
-        how = "stays as its parent" if options.switch("stay") else "becomes it"
+        how = "stays as its parent" if job.stays else "becomes it"
         return Choice(PROCESS, f"this is one process of the job: the launcher {how}")
     if asked in (PROCESS, MPIRUN):
         if needs:

@@ -1214,6 +1214,48 @@ def test_a_launcher_that_need_not_stay_is_gone(environ: dict[str, str], flags: d
     assert found.mode is Mode.EXEC and found.peers is None
 
 
+AZUREML_PER_NODE = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.4",
+    "AZUREML_RUN_ID": "x",
+}
+"""One process per node, whose number nothing states: the PyTorch distribution of Azure ML."""
+
+
+@pytest.mark.parametrize("environ", [AZUREML_PER_NODE, {**PER_NODE, "MASTER_ADDR": "10.0.0.4"}])
+def test_a_launcher_stays_to_see_whether_the_rank_of_its_node_meets_the_others(
+    environ: dict[str, str],
+) -> None:
+    """Alone on its node, each rank may be a job of its own, and no other launcher could see that."""
+    stays = plan(*TRAIN, environ=environ)
+    assert stays.allocation.scope is Scope.PROCESS and stays.mode is Mode.SUPERVISE
+    assert stays.supervision.contact is not None and stays.supervision.contact.spans_nodes
+    assert stays.peers is None and not stays.supervision.prefix  # neither a port nor a changed line
+    assert "the launcher stays as its parent" in " ".join(stays.notes)
+    asked = plan(*TRAIN, environ=environ, require_meeting=True)
+    assert asked.supervision.contact is not None and asked.supervision.contact.required
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags"),
+    [
+        (AZUREML_PER_NODE, {"meeting": False}),
+        ({**AZUREML_PER_NODE, "LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}, {}),  # one of several
+        ({**AZUREML_PER_NODE, MARKER: "1"}, {}),
+        ({**AZUREML_PER_NODE, "LAUNCHER_STAY": "0"}, {}),
+        ({**PER_RANK, "MASTER_ADDR": "10.0.0.4"}, {}),
+    ],
+)
+def test_a_launcher_that_has_nothing_to_see_becomes_the_command(
+    environ: dict[str, str], flags: dict[str, Any]
+) -> None:
+    """Without the check, in a process of a launcher, and where it is one of several launchers of a node."""
+    assert plan(*TRAIN, environ=environ, **flags).mode is Mode.EXEC
+
+
 def test_who_stays_alone_talks_to_nobody() -> None:
     """One rank has no others; with --no-peers they are left alone."""
     alone = {**PER_RANK, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
@@ -1462,6 +1504,6 @@ def test_one_rank_on_each_node_is_started_again_by_its_launcher(flags: dict[str,
         "SLURM_NODEID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "4",
         "SLURM_STEP_NODELIST": "node[0-3]", "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
     }  # fmt: skip
-    assert plan(*TRAIN, environ=step).mode is Mode.EXEC
+    assert plan(*TRAIN, environ=step).peers is None
     made = plan(*TRAIN, environ=step, **flags)
     assert made.mode is Mode.SUPERVISE and made.topology.world_size == 4 - int(flags.get("spares", "0"))
