@@ -204,10 +204,11 @@ def _full_name(launcher: Block, flag: str) -> str:
     return found[0] if len(found) == 1 else name
 
 
-def read_facts(command: Command) -> tuple[Options, list[str]]:
+def read_facts(command: Command, options: Options) -> tuple[Options, list[str]]:
     """Return the job facts in a launcher's own flags as options of ours, and notes.
 
-    A value that we cannot parse gives a note and is left to the launcher.
+    A value that we cannot parse gives a note and is left to the launcher; so does a value that overrides
+    another one of the user's options.
     """
     names = read_pairs(command.launcher, "facts")
     flags = {flag.dest: flag for flag in FLAGS}
@@ -222,4 +223,8 @@ def read_facts(command: Command) -> tuple[Options, list[str]]:
             given[flag.dest] = Given(flag.parse(text) if flag.parse else True, origin, text)
         except Malformed:
             notes.append(f"{origin} is for {command.name} to understand: the job may be another one")
+    for dest, nearer in given.items():
+        ours = options.get(dest)
+        if ours is not None and not ours.is_platforms and ours.value != nearer.value:
+            notes.append(f"{ours.origin}: no effect, {nearer.origin} is nearer to the script")
     return Options(given), notes

@@ -8,7 +8,7 @@ from launcher.command.fronts import find_front
 from launcher.command.launchers import find_launcher
 from launcher.command.words import is_python, is_shell, part_module, read_interpreter, read_python
 from launcher.core.errors import Problem, UsageError
-from launcher.machine.pythons import PYTHON_VARIABLE, own_python
+from launcher.machine.pythons import PYTHON_VARIABLE, find_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
     if not command[0].endswith(SCRIPTS) and not _is_script(command[0]):
         return tuple(command)
     named = () if environ.get(PYTHON_VARIABLE) else read_python(command[0])
-    is_any = not named or named[0] in ("python", "python3")
-    return (python, *command) if is_any else (*named, *command)
+    return (*named, *command) if named and find_program(named[0], environ) else (python, *command)
 
 
 def _flag_first(command: Sequence[str]) -> Problem:

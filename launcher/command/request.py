@@ -75,7 +75,7 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
         return Request(argv, options, starter=_name_starter(options))
     if asked in (TORCHRUN, MPIRUN):
         raise UsageError(_two_launchers(options, own.name))
-    facts, notes = read_facts(own)
+    facts, notes = read_facts(own, options)
     return Request(argv, options.with_inner(facts), own, f"the command is {own.name}", tuple(notes))
 
 

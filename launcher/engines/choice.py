@@ -117,12 +117,13 @@ def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
     """Return the error for a starter of a node's processes if the platform has started them already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
     started = f"the platform has started {several} of this node already: each would start them again"
-    what = f"{starter}, which starts the processes of a node, but {started}"
+    who = "it" if starter.startswith("the command") else "the launcher"
+    what = f"{starter}: {who} would start the processes of this node, but {started}"
     fix = "leave it out: launcher run -- python train.py; or let the platform start one launcher per node"
     return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
 
 
-def refuse_framework(engine: str, options: Options) -> None:
+def refuse_framework(engine: str, options: Options, *, is_command: bool) -> None:
     """Refuse roles and a typed framework if an agent starts the processes that does not serve them.
 
     A framework from a variable is accepted, because the variable may come from an image for other kinds of
@@ -141,6 +142,8 @@ def refuse_framework(engine: str, options: Options) -> None:
     asked = options.origins("engine") if engine == TORCHRUN else []
     other = asked[0] if asked else f"what calls for {engine}"
     fix = f"leave out {other} (the launcher starts the processes then), or {refused[0]}"
+    if is_command:
+        fix += f"; --engine {PROCESS} starts {engine} in place of each process"
     raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 

@@ -9,6 +9,7 @@ from launcher.command.words import is_python, is_shell, may_be_shell, name_progr
 from launcher.core.environ import shorten
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
 from launcher.frameworks.script import note_framework
+from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import RESTART_RULES, find_unknown, list_working
 
@@ -99,6 +100,7 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *case.options.files.warnings,
         *unheard,
         *_note_behind(case),
+        *_note_env(case),
         *note_unheard(case.options, agent),
         *_note_shell(case, host),
     )
@@ -130,6 +132,18 @@ def _note_behind(case: Case) -> tuple[str, ...]:
     come, them = ("comes", "it") if len(behind) == 1 else ("come", "them")
     said = f"{', '.join(behind)} {come} after the script, so the script receives {them}"
     return (f"{said}. Move {them} before the script: {starter} {behind[0]} ...",)
+
+
+def _note_env(case: Case) -> tuple[str, ...]:
+    """Return a warning if ``env`` in front of the command changes what differs between processes."""
+    front = case.argv[: len(case.argv) - len(case.command)]
+    place = next((n for n, word in enumerate(front) if name_program(word) == "env"), len(front))
+    words = front[place:]
+    changed = [word for word in words[1:] if word == "-i" or not set(CONTRACT).isdisjoint(word.split("="))]
+    if not changed or case.topology.world_size == 1:
+        return ()
+    what = f"`{' '.join(words)}` comes after the launcher, so {', '.join(changed)} changes what it sets"
+    return (f"{what} for each process. Leave it out, or write it before: env ... launcher run",)
 
 
 def _about_the_job(word: str) -> str:

@@ -110,7 +110,7 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     choice, agent = plan_engine(case)
     if agent is not None:
         case = replace(case, agent=agent.engine)
-        refuse_framework(choice.engine, options)
+        refuse_framework(choice.engine, options, is_command=request.own is not None)
     argv = horovod.plan_argv(case) if agent is None else request.argv
     beside = table.plan_beside(case) if agent is None else Beside()
     if agent is not None and request.own is not None and not request.starts_job:

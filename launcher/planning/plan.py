@@ -142,7 +142,10 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     has_channel, meets = parts.peers is not None, meeting is not None
     idle = note_idle(case, agent, stays=stays, has_channel=has_channel, meets=meets, unseen=unseen)
     # Of the notes about flags that do nothing or not all, those that begin with a typed flag
-    warnings = (*warned, *(note for note in (*parts.binding.notes, *idle) if note.startswith("-")))
+    warnings = (
+        *warned,
+        *(note for note in (*shape.request.notes, *parts.binding.notes, *idle) if note[:1] == "-"),
+    )
     notes = _gather_notes(shape, parts, host, missing, (*warned, *idle), stays=stays)
     return Plan(
         allocation=case.allocation,

@@ -833,6 +833,7 @@ def test_a_launcher_per_process_is_refused(command: tuple[str, ...]) -> None:
     """Two processes on this node would start two launchers, each for both."""
     status, code, text = refuse(*command, environ={**PER_RANK, "MASTER_ADDR": "10.0.0.4"})
     assert (status, code) == (64, "launcher-per-process") and "2 processes of this node" in text
+    assert f"the command is {command[0]}: it would start the processes of this node" in text
 
 
 @pytest.mark.parametrize("given", [{"require_meeting": True}, {}], ids=["flag", "variable"])
@@ -1183,7 +1184,44 @@ def test_a_framework_that_an_engine_does_not_serve_names_both(
     """Either can be left out, and each is named."""
     _, code, text = refuse(*command, machine=TORCH, framework="horovod", nproc_per_node="2", **flags)
     assert code == "engine-conflict"
-    assert fix in text and text.endswith("or --framework horovod")
+    assert fix in text and "or --framework horovod" in text
+    assert ("--engine process starts torchrun" in text) is (command[0] == "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "said"),
+    [
+        (
+            ("torchrun", "--nproc-per-node", "2", "t.py"),
+            {"nproc_per_node": "4"},
+            "torchrun --nproc_per_node 2",
+        ),
+        (("deepspeed", "--num_gpus", "1", "t.py"), {"nproc_per_node": "4"}, "deepspeed --num_gpus 1"),
+        (("torchrun", "--max-restarts", "1", "t.py"), {"max_restarts": "3"}, "torchrun --max_restarts 1"),
+    ],
+)
+def test_a_flag_of_ours_that_the_commands_own_beats_is_warned_about(
+    command: tuple[str, ...], flags: dict[str, str], said: str
+) -> None:
+    """The number nearest to the script counts, and the other one would be believed."""
+    ((name, value),) = flags.items()
+    flag = f"--{name.replace('_', '-')} {value}"
+    made = plan(*command, machine=TORCH, **flags)
+    assert f"{flag}: no effect, {said} is nearer to the script" in made.warnings
+    same = plan(*command, machine=TORCH, **{name: said.rpartition(" ")[2]})
+    assert not any("nearer" in note for note in (*same.warnings, *same.notes))
+
+
+@pytest.mark.parametrize(
+    "front", ["env WORLD_SIZE=1 RANK=0", "nice env -u LOCAL_RANK", "env --unset=NODE_RANK", "nice env -i A=1"]
+)
+def test_variables_of_a_process_that_env_changes_are_warned_about(front: str) -> None:
+    """They come behind ours, and are the same in all processes."""
+    (warning,) = plan(*front.split(), *TRAIN, nproc_per_node="2").warnings
+    assert warning.startswith(f"{front.removeprefix('nice ')} comes after the launcher") or "env" in warning
+    assert not plan("env", "A=1", "MASTER_PORT=5", *TRAIN, nproc_per_node="2").warnings
+    assert not plan(*front.split(), *TRAIN, nproc_per_node="1").warnings
+    assert not plan(*TRAIN, "RANK=0", nproc_per_node="2").warnings
 
 
 # --- one launcher for each rank
