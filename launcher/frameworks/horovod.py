@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.words import is_python
+from launcher.command.words import is_python, read_interpreter
 from launcher.core.blocks import PACKAGE
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem, Unavailable, UsageError
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
-from launcher.frameworks.script import list_pythons
-from launcher.machine.pythons import own_program
+from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,8 +150,10 @@ def _choose_controller(
 
 def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
     """Return a Python that has Horovod: the command's or, if unknown, one that the command may start."""
-    known = host.find_version(argv[0], environ, NAME) if is_python(argv[0]) else None
-    pythons = list_pythons(argv, environ) if known is None else [argv[0]]
+    pythons = [argv[0]]
+    if not is_python(argv[0]) or host.find_version(argv[0], environ, NAME) is None:
+        named = filter(is_python, (*argv, *read_interpreter(argv[0])))
+        pythons = [*named, own_python(environ), "python3", "python"]
     return next((python for python in pythons if host.find_version(python, environ, NAME)), "")
 
 

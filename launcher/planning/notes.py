@@ -8,10 +8,9 @@ from launcher.command.launchers import SRUN, list_names, name_launcher
 from launcher.command.words import is_python, is_shell, may_be_shell, name_program, read_flags
 from launcher.core.environ import shorten
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
-from launcher.frameworks.script import note_framework
 from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import RESTART_RULES, find_unknown, list_working
+from launcher.options.flags import PREFIX, RESTART_RULES, find_unknown, list_working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     """
     _check_hostfile(case, request, host)
     return (
-        *note_framework(case.options),
+        *_note_framework(case.options),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *_note_port(ledger, case),
@@ -52,6 +51,13 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
         *_note_hook(case.environ),
         *_note_pipeline(case, host),
     )
+
+
+def _note_framework(options: Options) -> tuple[str, ...]:
+    """Return a note with the framework that the job shows; none if the user named it."""
+    given = options.get("framework")
+    written = given is None or given.is_typed or given.origin.startswith(PREFIX)
+    return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)
 
 
 def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
