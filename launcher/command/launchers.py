@@ -141,13 +141,6 @@ def _unknown(argv: Sequence[str], place: int, name: str) -> Problem:
     )
 
 
-def name_launcher(argv: Sequence[str], text: str) -> str:
-    """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
-    lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
-    known = list_names() | {SRUN}
-    return next((name for words in lines for word in words if (name := name_program(word)) in known), "")
-
-
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:
     """Return the command line of a process that a launcher starts, with this Python first if it needs one."""
     module, words = command.launcher.fields.get("module", ""), argv[command.inner :]

@@ -74,7 +74,11 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     if own is None:
         return Request(argv, options, starter=_name_starter(options))
     if asked in (TORCHRUN, MPIRUN):
-        raise UsageError(_two_launchers(options, own.name))
+        what = (
+            f"{options.origins('engine')[0]}, but the command is {own.name}: it starts the processes itself"
+        )
+        fix = f"leave out one of them (--engine {PROCESS} runs {own.name} like any other command)"
+        raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
     facts, notes = read_facts(own, options)
     return Request(argv, options.with_inner(facts), own, f"the command is {own.name}", tuple(notes))
 
@@ -104,13 +108,6 @@ def _srun_behind(argv: tuple[str, ...]) -> Problem:
         "command line",
         line if place else "srun ... launcher run -- COMMAND",
     )
-
-
-def _two_launchers(options: Options, name: str) -> Problem:
-    asked = options.origins("engine")[0]
-    what = f"{asked}, but the command is {name}, which starts the processes itself"
-    fix = f"leave out one of them (--engine {PROCESS} runs {name} like any other command)"
-    return Problem("engine-conflict", what, "command line and environment", fix)
 
 
 def _name_starter(options: Options) -> str | None:

@@ -7,7 +7,6 @@ modules are loaded.
 
 from __future__ import annotations
 
-from launcher.command.fronts import look_behind
 from launcher.command.words import is_python
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen
@@ -78,7 +77,9 @@ def choose(job: Case) -> Choice:
         return Choice(PROCESS, f"this is one process of the job: the launcher {how}")
     if asked in (PROCESS, MPIRUN):
         if needs:
-            raise UsageError(_conflict(options, needs))
+            what = f"{options.origins('engine')[0]} but {', '.join(needs)}: only torchrun's agent can do that"
+            fix = "leave out one of them (on one node --restarts N needs no agent), or pass --engine torchrun"
+            raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
@@ -103,8 +104,7 @@ def _find_python(job: Case, why: str) -> str:
 
     If it is unknown whether either has torch (in a replay), torchrun will report it itself.
     """
-    argv = look_behind(job.argv, job.environ)
-    pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
+    pythons = [job.command[0], ""] if job.command and is_python(job.command[0]) else [""]
     versions = {python: job.host.find_version(python or None, job.environ, "torch") for python in pythons}
     for known in (True, False):
         for python, version in versions.items():
@@ -158,9 +158,3 @@ def _no_torch(python: str, why: str) -> Problem:
         "command line and environment",
         f"install torch there, or {fix}",
     )
-
-
-def _conflict(options: Options, needs: list[str]) -> Problem:
-    what = f"{options.origins('engine')[0]} but {', '.join(needs)}: only torchrun's agent can do that"
-    other = f"leave out one of them (on one node --restarts N needs no agent), or pass --engine {TORCHRUN}"
-    return Problem("engine-conflict", what, "command line and environment", other)

@@ -106,8 +106,8 @@ class Case:
     def stays(self) -> bool:
         """Whether we stay as the parent of the only process that the platform started us for.
 
-        On request, and by default where it may be the only one of its node: nobody else could see that it
-        never meets those of other nodes. A launcher or a torchrun around us stays and looks already.
+        On request, and by default where it may be the only one of its node: no other launcher could see
+        that it never meets those of other nodes. A launcher or a torchrun around us stays and looks already.
         """
         if self.forks or LAUNCHED in self.environ:
             return False

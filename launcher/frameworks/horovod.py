@@ -40,6 +40,7 @@ TRAP = "trap"
 """It is unknown whether this is a Horovod job; if it is, ``hvd.init()`` must fail."""
 STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """Variables that show that an mpirun started this process, with the MPI family that its library must have."""
+LEGACY = "TF_USE_LEGACY_KERAS"
 KERAS = ("horovod.tensorflow.keras", "horovod.keras")
 OF_THE_NODE = {
     "HOROVOD_SIZE": "world_size",
@@ -114,23 +115,15 @@ def find_meeting(
 
 def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
     """Refuse a script whose ranks would train alone and succeed: Keras 3 ignores Horovod's optimizer."""
-    text, legacy = script.text, environ.get("TF_USE_LEGACY_KERAS", "").lower()
-    if not any(map(script.imports, KERAS)) or "DistributedOptimizer" not in text:
+    text, is_legacy = script.text, environ.get(LEGACY, "").lower() in ("1", "true")
+    if is_legacy or any(word in text for word in ("tf_keras", LEGACY)) or "DistributedOptimizer" not in text:
         return
-    if legacy in ("1", "true") or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
-        return
-    version = host.find_version(python, environ, "keras") or ""
-    major = version.partition(".")[0]
-    if major.isdecimal() and int(major) >= 3:
+    version = host.find_version(python, environ, "keras") if any(map(script.imports, KERAS)) else ""
+    if version and not version.startswith(("0.", "1.", "2.")):
         what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
-        raise Unavailable(
-            Problem(
-                "horovod-keras",
-                f"{what}: its DistributedOptimizer does not average there, each rank would train alone",
-                "command line and environment",
-                "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
-            )
-        )
+        what += ": its DistributedOptimizer does not average there, each rank would train alone"
+        fix = f"install tf_keras and set {LEGACY}=1, or a loop with hvd.DistributedGradientTape"
+        raise Unavailable(Problem("horovod-keras", what, "command line and environment", fix))
 
 
 def _choose_controller(
@@ -180,8 +173,7 @@ def _find_gap(topology: Topology, environ: Mapping[str, str]) -> LauncherError |
         return UsageError(Problem("horovod-shape", what, where, fix))
     if environ.get(OPERATIONS, "").lower() != MPI:
         return None
-    asks = f"{OPERATIONS}={environ[OPERATIONS]}"
-    what = f"{asks}, but mpirun does not start the processes: each would train alone"
+    what = f"{OPERATIONS}=mpi, but mpirun does not start the processes: each would train alone"
     fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
     return EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.launchers import SRUN, list_names, name_launcher
-from launcher.command.words import is_python, is_shell, may_be_shell, name_program, read_flags
+from launcher.command.launchers import SRUN, list_names
+from launcher.command.words import (
+    is_python,
+    is_shell,
+    may_be_shell,
+    name_program,
+    read_flags,
+    read_shell_flags,
+)
 from launcher.core.environ import shorten
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
 from launcher.frameworks.starters import CONTRACT
@@ -167,7 +174,7 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     if case.is_wrapped or not may_be_shell(case.command):
         return ()
     path, text = _read_shell(case.command, host)
-    name = name_launcher(case.command, text)
+    name = _name_launcher(case.command, text)
     may_be_right = case.topology.world_size == 1 or (
         each == 1 and _spans_nodes("\n".join((*case.command, text)))
     )
@@ -182,6 +189,13 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     )
 
 
+def _name_launcher(argv: Sequence[str], text: str) -> str:
+    """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
+    lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
+    known = list_names() | {SRUN}
+    return next((name for words in lines for word in words if (name := name_program(word)) in known), "")
+
+
 def _spans_nodes(text: str) -> bool:
     """Whether a shell's text mentions nodes, and this machine as their master only as a default."""
     text = text.replace('"', "").replace(":-localhost", "").replace(":-127.0.0.1", "")
@@ -191,16 +205,9 @@ def _spans_nodes(text: str) -> bool:
 
 def _read_shell(command: Sequence[str], host: Host) -> tuple[str, str]:
     """Return the name and the text of what a shell runs: its file, or the words behind ``-c``."""
-    words = iter(command[is_shell(command[0]) :])
-    has_text, path = False, ""
-    for word in words:
-        if word[:1] not in ("-", "+"):
-            path = word
-            break
-        has_text = has_text or (word[:1] == "-" != word[1:2] and "c" in word)
-        if word.endswith("o") and word[:2] != "--":
-            next(words, "")  # the name of an option
-    if has_text:
+    place, letters = read_shell_flags(command) if is_shell(command[0]) else (0, "")
+    path = "".join(command[place : place + 1])
+    if "c" in letters:
         return f"{command[0]} -c", path
     return path, host.read_text(os.path.abspath(path)) or ""
 
@@ -228,7 +235,7 @@ def _check_hostfile(case: Case, request: Request, host: Host) -> None:
     if request.own is not None and request.own.name == "deepspeed":
         from launcher.engines.deepspeed import check_hostfile
 
-        check_hostfile(request.own, case.topology, case.machine, host)
+        check_hostfile(request.own, case.topology, host)
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:

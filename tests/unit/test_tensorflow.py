@@ -23,7 +23,7 @@ from launcher.cluster.address_exchange import meet
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.model import Companion, Meeting, Mode, Plan, Process
-from launcher.frameworks.tensorflow_roles import Cast, plan_cast
+from launcher.frameworks.tensorflow import Cast, plan_cast
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
