@@ -114,7 +114,10 @@ def _state(job: Case, names: Mapping[str, str]) -> dict[str, str]:
 def _tell_accelerate(job: Case, own: Command, told: Told) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
-        raise UsageError(_alone_on_cpus(total))
+        what = f"accelerate launch --cpu starts one process without a rank, a job of its own, {total} times"
+        fix = "let the launcher start them: launcher run -- python train.py, with ACCELERATE_USE_CPU=1 or "
+        fix += "Accelerator(cpu=True); or leave --cpu out"
+        raise UsageError(Problem("accelerate-cpu", what, "command line", fix))
     flags = [] if own.has("num_processes") else [f"--num_processes={total}"]
     if job.nodes != 1:
         # pdsh, its default, would start the whole job again from every node
@@ -160,16 +163,6 @@ def _tell_mpirun(job: Case, own: Command, told: Told) -> Told:
     if job.nodes != 1:
         raise UsageError(_once_per_node(own.name, job.nodes))
     return told if own.has(*own.launcher.words("decides")) else Told(("-np", str(job.each)))
-
-
-def _alone_on_cpus(total: int) -> Problem:
-    return Problem(
-        "accelerate-cpu",
-        f"accelerate launch --cpu starts one process without a rank, each a job of its own; here are {total}",
-        "command line",
-        "let the launcher start them: launcher run -- python train.py, with ACCELERATE_USE_CPU=1 or "
-        "Accelerator(cpu=True); or leave --cpu out",
-    )
 
 
 def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:

@@ -21,6 +21,7 @@ from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem, U
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
+from launcher.frameworks.torch import FACTS
 from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
@@ -42,12 +43,7 @@ STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """Variables that show that an mpirun started this process, with the MPI family that its library must have."""
 LEGACY = "TF_USE_LEGACY_KERAS"
 KERAS = ("horovod.tensorflow.keras", "horovod.keras")
-OF_THE_NODE = {
-    "HOROVOD_SIZE": "world_size",
-    "HOROVOD_LOCAL_SIZE": "local_size",
-    "HOROVOD_CROSS_RANK": "node_rank",
-    "HOROVOD_CROSS_SIZE": "node_count",
-}
+OF_THE_NODE = FACTS["horovod"]
 OF_A_PROCESS = {"HOROVOD_RANK": "rank", "HOROVOD_LOCAL_RANK": "local_rank"}
 """Variables, and the facts that they state."""
 INTERFACE = "HOROVOD_GLOO_IFACE"

@@ -139,7 +139,9 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
         EnvironmentUntrusted: The node of each task is unknown, or an inherited TF_CONFIG lacks a chief.
     """
     if case.environ.get(TF_CONFIG):
-        _check_inherited(case)
+        cluster = _read_inherited(case.environ, "cluster")
+        if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
+            raise EnvironmentUntrusted(_no_chief())
         return []
     cast = find_cast(case)
     return plan_task(cast, cast.ranked[place.rank] if case.forks else _find_own(cast, case)[0], case)
@@ -246,13 +248,6 @@ def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, objec
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _check_inherited(case: Case) -> None:
-    """Refuse a TensorFlow 2 job with parameter servers and without a chief."""
-    cluster = _read_inherited(case.environ, "cluster")
-    if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
-        raise EnvironmentUntrusted(_no_chief())
 
 
 def _no_chief() -> Problem:
