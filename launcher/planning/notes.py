@@ -114,6 +114,7 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *unheard,
         *_note_behind(case),
         *_note_env(case),
+        *_note_total(case),
         *note_unheard(case.options, agent),
         *_note_shell(case, host),
     )
@@ -157,6 +158,16 @@ def _note_env(case: Case) -> tuple[str, ...]:
         return ()
     what = f"`{' '.join(words)}` comes after the launcher, so {', '.join(changed)} changes what it sets"
     return (f"{what} for each process. Leave it out, or write it before: env ... launcher run",)
+
+
+def _note_total(case: Case) -> tuple[str, ...]:
+    """Return a warning if the total on a launcher's own command line overrides our number per node."""
+    own, given = case.request.own, case.options.get("nproc_per_node")
+    if own is None or given is None or not given.is_typed or given.value == case.topology.local_size:
+        return ()
+    names = own.launcher.words("total")
+    said = f"{own.name} --{names[0]} {own.value(*names)}" if own.has(*names) else ""
+    return (f"{given.origin}: no effect, {said} is nearer to the script",) if said else ()
 
 
 def _about_the_job(word: str) -> str:

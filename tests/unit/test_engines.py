@@ -1198,6 +1198,12 @@ def test_a_framework_that_an_engine_does_not_serve_names_both(
         ),
         (("deepspeed", "--num_gpus", "1", "t.py"), {"nproc_per_node": "4"}, "deepspeed --num_gpus 1"),
         (("torchrun", "--max-restarts", "1", "t.py"), {"max_restarts": "3"}, "torchrun --max_restarts 1"),
+        (
+            ("accelerate", "launch", "--num_processes", "2", "t"),
+            {"nproc_per_node": "4"},
+            "accelerate --num_processes 2",
+        ),
+        (("mpirun", "-np", "2", "t"), {"nproc_per_node": "4"}, "mpirun --np 2"),
     ],
 )
 def test_a_flag_of_ours_that_the_commands_own_beats_is_warned_about(
