@@ -132,13 +132,14 @@ def _unknown(argv: Sequence[str], place: int, name: str) -> Problem:
     import shlex
 
     front, before, behind = argv[0], shlex.join(argv[:place]), shlex.join(argv[place:])
-    return Problem(
-        "unknown-front",
-        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job",
-        "command line",
-        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
-        f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}",
+    what = (
+        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job"
     )
+    fix = (
+        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
+    )
+    fix += f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}"
+    return Problem("unknown-front", what, "command line", fix)
 
 
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:

@@ -82,10 +82,8 @@ def _flag_first(command: Sequence[str]) -> Problem:
 
     place = next((place for place, word in enumerate(command) if word.endswith(".py") or is_python(word)), 0)
     line = f"{shlex.join(command[:place])} -- {shlex.join(command[place:])}" if place else "FLAGS -- COMMAND"
-    fix = (
-        f"flags of the launcher go before --: launcher run {line} (docker run IMAGE launcher run {line}), "
-        "or set their LAUNCHER_* variables"
-    )
+    fix = f"flags of the launcher go before --: launcher run {line} (docker run IMAGE launcher run {line}), "
+    fix += "or set their LAUNCHER_* variables"
     if command[0][:2] in OF_PYTHON:
         fix = f"put python before its flags: launcher run -- python {shlex.join(command)}"
     what = f"{command[0]!r} comes after --, where the command's program is expected"
@@ -105,9 +103,5 @@ def _is_script(path: str) -> bool:
 
 def no_command() -> Problem:
     """Return the problem of a missing command."""
-    return Problem(
-        "no-command",
-        "nothing to run: expected a .py file, -m MODULE, or a program",
-        "command line",
-        "launcher run [options] -- python train.py",
-    )
+    what = "nothing to run: expected a .py file, -m MODULE, or a program"
+    return Problem("no-command", what, "command line", "launcher run [options] -- python train.py")

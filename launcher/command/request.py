@@ -102,12 +102,11 @@ def _srun_behind(argv: tuple[str, ...]) -> Problem:
     starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in names)
     place = next((n for n in starts if n), 0)
     line = f"{shlex.join(argv[:place])} launcher run -- {shlex.join(argv[place:])}"
-    return Problem(
-        "job-per-node",
-        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher",
-        "command line",
-        line if place else "srun ... launcher run -- COMMAND",
+    what = (
+        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher"
     )
+    fix = line if place else "srun ... launcher run -- COMMAND"
+    return Problem("job-per-node", what, "command line", fix)
 
 
 def _name_starter(options: Options) -> str | None:

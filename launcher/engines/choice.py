@@ -110,7 +110,13 @@ def _find_python(job: Case, why: str) -> str:
         for python, version in versions.items():
             if version if known else version is None:
                 return python
-    raise Unavailable(_no_torch(pythons[0], why))
+    where = f"{pythons[0]} and the launcher's own Python have" if pythons[0] else "the launcher's Python has"
+    what = f"{why}: torchrun has to start this job, and {where} no torch"
+    fix = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
+    if "ENGINE" in why.upper():
+        fix = f"leave out {why}: the launcher starts the processes then"
+    fix = f"install torch there, or {fix}"
+    raise Unavailable(Problem("torch-missing", what, "command line and environment", fix))
 
 
 def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
@@ -145,16 +151,3 @@ def refuse_framework(engine: str, options: Options, *, is_command: bool) -> None
     if is_command:
         fix += f"; --engine {PROCESS} starts {engine} in place of each process"
     raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
-
-
-def _no_torch(python: str, why: str) -> Problem:
-    fix = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
-    if "ENGINE" in why.upper():
-        fix = f"leave out {why}: the launcher starts the processes then"
-    where = f"{python} and the launcher's own Python have" if python else "the launcher's Python has"
-    return Problem(
-        "torch-missing",
-        f"{why}: torchrun has to start this job, and {where} no torch",
-        "command line and environment",
-        f"install torch there, or {fix}",
-    )

@@ -41,7 +41,11 @@ def check_hostfile(own: Command, topology: Topology, host: Host) -> None:
         found = [] if path else _list_nodes(host.read_text(DEFAULT))
         foreign = [name for name in found if name != "localhost" and not own_places(host, (name,))]
         if foreign:
-            raise UsageError(_starts_others(foreign))
+            what = f"{DEFAULT} exists, and deepspeed reads it by default: it would start processes on "
+            what += f"{', '.join(foreign[:4])}, by ssh, in a job of one node"
+            fix = f"for a job of these nodes start the launcher on each with --hostfile {DEFAULT}; for this "
+            fix += "node alone pass deepspeed a hostfile of its own, or none: deepspeed --hostfile=none ..."
+            raise UsageError(Problem("default-hostfile", what, "this node", fix))
         return
     text = host.read_text(os.path.abspath(path)) if path else None
     if path is None or (text is None and host.is_recorded()) or own.has(*FILTERS):
@@ -57,17 +61,6 @@ def _list_nodes(text: str | None) -> list[str]:
     """Return the nodes whose lines DeepSpeed understands; it stops by itself at any other line."""
     lines = (line.partition("#")[0].split() for line in (text or "").splitlines())
     return [words[0] for words in lines if words[1:] and words[1].removeprefix("slots=").isdecimal()]
-
-
-def _starts_others(foreign: list[str]) -> Problem:
-    return Problem(
-        "default-hostfile",
-        f"{DEFAULT} exists, and deepspeed reads it by default: it would start processes on "
-        f"{', '.join(foreign[:4])}, by ssh, in a job of one node",
-        "this node",
-        f"for a job of these nodes start the launcher on each with --hostfile {DEFAULT}; for this node alone "
-        "pass deepspeed a hostfile of its own, or none: deepspeed --hostfile=none ...",
-    )
 
 
 def plan_tuner(job: Case, own: Command) -> NodeCommand:

@@ -162,12 +162,9 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
 
 def no_token(who: str) -> Problem:
     """Return the problem of nodes that would run programs for anyone; ``who`` starts the processes there."""
-    return Problem(
-        "no-token",
-        f"{who} starts processes on the other nodes, and they run them only for a job with a token",
-        "command line and environment",
-        "the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE",
-    )
+    what = f"{who} starts processes on the other nodes, and they run them only for a job with a token"
+    fix = "the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE"
+    return Problem("no-token", what, "command line and environment", fix)
 
 
 def _require_mpi(job: Case) -> Mpi:

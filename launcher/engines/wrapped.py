@@ -167,24 +167,19 @@ def _tell_mpirun(job: Case, own: Command, told: Told) -> Told:
 
 def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
     """Return the problem of a total on a launcher's command line that does not fit the job."""
-    return Problem(
-        "flag-conflict",
-        f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}",
-        "command line",
-        f"leave {flag.partition(' ')[2]} out: the launcher passes it",
-    )
+    what = f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}"
+    fix = f"leave {flag.partition(' ')[2]} out: the launcher passes it"
+    return Problem("flag-conflict", what, "command line", fix)
 
 
 def _once_per_node(name: str, nodes: int | None) -> Problem:
-    return Problem(
-        "job-per-node",
-        f"{name} starts the processes of all nodes, but the launcher was started on each of {nodes} "
-        f"nodes: there would be {nodes} such jobs",
-        "command line and environment",
-        f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run --engine "
-        "mpirun -- COMMAND those of all nodes by mpirun (or --source manual --standalone for a job of its "
-        "own on each node)",
+    what = f"{name} starts the processes of all nodes, but the launcher was started on each of {nodes} nodes"
+    fix = f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run "
+    fix += (
+        "--engine mpirun -- COMMAND those of all nodes (or --source manual --standalone: a job on each node)"
     )
+    where = "command line and environment"
+    return Problem("job-per-node", f"{what}: there would be {nodes} such jobs", where, fix)
 
 
 def count_own(command: Command, node_count: int | None) -> int | None:

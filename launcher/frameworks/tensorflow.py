@@ -251,13 +251,12 @@ def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, objec
 
 
 def _no_chief() -> Problem:
-    return Problem(
-        "no-chief",
-        f"TF_CONFIG has no chief: {UNLED}, and worker 0 would wait forever",
-        "environment, source tensorflow",
+    what = f"TF_CONFIG has no chief: {UNLED}, and worker 0 would wait forever"
+    fix = (
         "pass --tf1 for a program of TensorFlow 1; else start one launcher per node without TF_CONFIG, with "
-        "--parameter-server-count N (Azure ML: the PyTorch distribution)",
     )
+    fix += "--parameter-server-count N (Azure ML: the PyTorch distribution)"
+    return Problem("no-chief", what, "environment, source tensorflow", fix)
 
 
 def asks_for_roles(options: Options) -> bool:
@@ -329,12 +328,10 @@ def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
 
 def _unknown(case: Case, what: str) -> Problem:
     started = "process" if case.allocation.scope is Scope.PROCESS else "node"
-    return Problem(
-        "tf-config-unknown",
-        f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}",
-        f"environment, started once per {started} by {case.allocation.source}",
-        "start the same number of processes on every node, and pass --node-rank R if the platform has none",
-    )
+    where = f"environment, started once per {started} by {case.allocation.source}"
+    what = f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}"
+    fix = "start the same number of processes on every node, and pass --node-rank R if the platform has none"
+    return Problem("tf-config-unknown", what, where, fix)
 
 
 def plan_cast(options: Options, node_count: int) -> Cast:
