@@ -132,20 +132,14 @@ def _unknown(argv: Sequence[str], place: int, name: str) -> Problem:
     import shlex
 
     front, before, behind = argv[0], shlex.join(argv[:place]), shlex.join(argv[place:])
-    return Problem(
-        "unknown-front",
-        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job",
-        "command line",
-        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
-        f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}",
+    what = (
+        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job"
     )
-
-
-def name_launcher(argv: Sequence[str], text: str) -> str:
-    """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
-    lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
-    known = list_names() | {SRUN}
-    return next((name for words in lines for word in words if (name := name_program(word)) in known), "")
+    fix = (
+        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
+    )
+    fix += f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}"
+    return Problem("unknown-front", what, "command line", fix)
 
 
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:
@@ -204,10 +198,11 @@ def _full_name(launcher: Block, flag: str) -> str:
     return found[0] if len(found) == 1 else name
 
 
-def read_facts(command: Command) -> tuple[Options, list[str]]:
+def read_facts(command: Command, options: Options) -> tuple[Options, list[str]]:
     """Return the job facts in a launcher's own flags as options of ours, and notes.
 
-    A value that we cannot parse gives a note and is left to the launcher.
+    A value that we cannot parse gives a note and is left to the launcher; so does a value that overrides
+    another one of the user's options.
     """
     names = read_pairs(command.launcher, "facts")
     flags = {flag.dest: flag for flag in FLAGS}
@@ -222,4 +217,8 @@ def read_facts(command: Command) -> tuple[Options, list[str]]:
             given[flag.dest] = Given(flag.parse(text) if flag.parse else True, origin, text)
         except Malformed:
             notes.append(f"{origin} is for {command.name} to understand: the job may be another one")
+    for dest, nearer in given.items():
+        ours = options.get(dest)
+        if ours is not None and not ours.is_platforms and ours.value != nearer.value:
+            notes.append(f"{ours.origin}: no effect, {nearer.origin} is nearer to the script")
     return Options(given), notes

@@ -8,7 +8,7 @@ from launcher.command.fronts import find_front
 from launcher.command.launchers import find_launcher
 from launcher.command.words import is_python, is_shell, part_module, read_interpreter, read_python
 from launcher.core.errors import Problem, UsageError
-from launcher.machine.pythons import PYTHON_VARIABLE, own_python
+from launcher.machine.pythons import PYTHON_VARIABLE, find_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
     if not command[0].endswith(SCRIPTS) and not _is_script(command[0]):
         return tuple(command)
     named = () if environ.get(PYTHON_VARIABLE) else read_python(command[0])
-    is_any = not named or named[0] in ("python", "python3")
-    return (python, *command) if is_any else (*named, *command)
+    return (*named, *command) if named and find_program(named[0], environ) else (python, *command)
 
 
 def _flag_first(command: Sequence[str]) -> Problem:
@@ -83,10 +82,8 @@ def _flag_first(command: Sequence[str]) -> Problem:
 
     place = next((place for place, word in enumerate(command) if word.endswith(".py") or is_python(word)), 0)
     line = f"{shlex.join(command[:place])} -- {shlex.join(command[place:])}" if place else "FLAGS -- COMMAND"
-    fix = (
-        f"flags of the launcher go before --: launcher run {line} (docker run IMAGE launcher run {line}), "
-        "or set their LAUNCHER_* variables"
-    )
+    fix = f"flags of the launcher go before --: launcher run {line} (docker run IMAGE launcher run {line}), "
+    fix += "or set their LAUNCHER_* variables"
     if command[0][:2] in OF_PYTHON:
         fix = f"put python before its flags: launcher run -- python {shlex.join(command)}"
     what = f"{command[0]!r} comes after --, where the command's program is expected"
@@ -106,9 +103,5 @@ def _is_script(path: str) -> bool:
 
 def no_command() -> Problem:
     """Return the problem of a missing command."""
-    return Problem(
-        "no-command",
-        "nothing to run: expected a .py file, -m MODULE, or a program",
-        "command line",
-        "launcher run [options] -- python train.py",
-    )
+    what = "nothing to run: expected a .py file, -m MODULE, or a program"
+    return Problem("no-command", what, "command line", "launcher run [options] -- python train.py")

@@ -74,8 +74,12 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     if own is None:
         return Request(argv, options, starter=_name_starter(options))
     if asked in (TORCHRUN, MPIRUN):
-        raise UsageError(_two_launchers(options, own.name))
-    facts, notes = read_facts(own)
+        what = (
+            f"{options.origins('engine')[0]}, but the command is {own.name}: it starts the processes itself"
+        )
+        fix = f"leave out one of them (--engine {PROCESS} runs {own.name} like any other command)"
+        raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+    facts, notes = read_facts(own, options)
     return Request(argv, options.with_inner(facts), own, f"the command is {own.name}", tuple(notes))
 
 
@@ -98,19 +102,11 @@ def _srun_behind(argv: tuple[str, ...]) -> Problem:
     starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in names)
     place = next((n for n in starts if n), 0)
     line = f"{shlex.join(argv[:place])} launcher run -- {shlex.join(argv[place:])}"
-    return Problem(
-        "job-per-node",
-        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher",
-        "command line",
-        line if place else "srun ... launcher run -- COMMAND",
+    what = (
+        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher"
     )
-
-
-def _two_launchers(options: Options, name: str) -> Problem:
-    asked = options.origins("engine")[0]
-    what = f"{asked}, but the command is {name}, which starts the processes itself"
-    fix = f"leave out one of them (--engine {PROCESS} runs {name} like any other command)"
-    return Problem("engine-conflict", what, "command line and environment", fix)
+    fix = line if place else "srun ... launcher run -- COMMAND"
+    return Problem("job-per-node", what, "command line", fix)
 
 
 def _name_starter(options: Options) -> str | None:

@@ -128,14 +128,17 @@ def reads_program(argv: Sequence[str]) -> bool:
         place, flag, _ = read_flags(argv)
         asks = any(word in ASK for word in argv[1:place])
         return not asks and not flag and (place >= len(argv) or argv[place] in STDIN)
-    words = iter(argv[1:])
-    for word in words:
-        if not word.startswith(("-", "+")) or word in STDIN:
-            return word in STDIN
-        if word.startswith("--") and word != "--":
-            return False  # few of them run anything, and their files come next
-        if "s" in word[1:] or "c" in word[1:]:
-            return "c" not in word[1:]
-        if word.endswith("o"):
-            next(words, "")  # the name of an option
-    return True
+    place, letters = read_shell_flags(argv)
+    # Few long flags run anything, and their files come next
+    return not {"c", "-"} & {*letters} and ("s" in letters or place >= len(argv) or argv[place] in STDIN)
+
+
+def read_shell_flags(argv: Sequence[str]) -> tuple[int, str]:
+    """Return where a shell's own flags end, and their letters; a long flag gives a dash."""
+    place, letters = 1, ""
+    while place < len(argv) and argv[place][:1] in ("-", "+") and argv[place] != "-":
+        is_long = argv[place].startswith("--")
+        letters += argv[place][2:3] and "-" if is_long else argv[place][1:]
+        # After -o comes the name of an option
+        place += 2 if argv[place].endswith("o") and not is_long else 1
+    return place, letters

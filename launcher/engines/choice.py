@@ -7,7 +7,6 @@ modules are loaded.
 
 from __future__ import annotations
 
-from launcher.command.fronts import look_behind
 from launcher.command.words import is_python
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen
@@ -74,11 +73,13 @@ def choose(job: Case) -> Choice:
     options, allocation = job.options, job.allocation
     asked, needs = options.text("engine", "auto"), _needs(options, allocation)
     if allocation.scope is Scope.PROCESS:
-        how = "stays as its parent" if options.switch("stay") else "becomes it"
+        how = "stays as its parent" if job.stays else "becomes it"
         return Choice(PROCESS, f"this is one process of the job: the launcher {how}")
     if asked in (PROCESS, MPIRUN):
         if needs:
-            raise UsageError(_conflict(options, needs))
+            what = f"{options.origins('engine')[0]} but {', '.join(needs)}: only torchrun's agent can do that"
+            fix = "leave out one of them (on one node --restarts N needs no agent), or pass --engine torchrun"
+            raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
@@ -103,26 +104,32 @@ def _find_python(job: Case, why: str) -> str:
 
     If it is unknown whether either has torch (in a replay), torchrun will report it itself.
     """
-    argv = look_behind(job.argv, job.environ)
-    pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
+    pythons = [job.command[0], ""] if job.command and is_python(job.command[0]) else [""]
     versions = {python: job.host.find_version(python or None, job.environ, "torch") for python in pythons}
     for known in (True, False):
         for python, version in versions.items():
             if version if known else version is None:
                 return python
-    raise Unavailable(_no_torch(pythons[0], why))
+    where = f"{pythons[0]} and the launcher's own Python have" if pythons[0] else "the launcher's Python has"
+    what = f"{why}: torchrun has to start this job, and {where} no torch"
+    fix = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
+    if "ENGINE" in why.upper():
+        fix = f"leave out {why}: the launcher starts the processes then"
+    fix = f"install torch there, or {fix}"
+    raise Unavailable(Problem("torch-missing", what, "command line and environment", fix))
 
 
 def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
     """Return the error for a starter of a node's processes if the platform has started them already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
     started = f"the platform has started {several} of this node already: each would start them again"
-    what = f"{starter}, which starts the processes of a node, but {started}"
+    who = "it" if starter.startswith("the command") else "the launcher"
+    what = f"{starter}: {who} would start the processes of this node, but {started}"
     fix = "leave it out: launcher run -- python train.py; or let the platform start one launcher per node"
     return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
 
 
-def refuse_framework(engine: str, options: Options) -> None:
+def refuse_framework(engine: str, options: Options, *, is_command: bool) -> None:
     """Refuse roles and a typed framework if an agent starts the processes that does not serve them.
 
     A framework from a variable is accepted, because the variable may come from an image for other kinds of
@@ -141,23 +148,6 @@ def refuse_framework(engine: str, options: Options) -> None:
     asked = options.origins("engine") if engine == TORCHRUN else []
     other = asked[0] if asked else f"what calls for {engine}"
     fix = f"leave out {other} (the launcher starts the processes then), or {refused[0]}"
+    if is_command:
+        fix += f"; --engine {PROCESS} starts {engine} in place of each process"
     raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
-
-
-def _no_torch(python: str, why: str) -> Problem:
-    fix = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
-    if "ENGINE" in why.upper():
-        fix = f"leave out {why}: the launcher starts the processes then"
-    where = f"{python} and the launcher's own Python have" if python else "the launcher's Python has"
-    return Problem(
-        "torch-missing",
-        f"{why}: torchrun has to start this job, and {where} no torch",
-        "command line and environment",
-        f"install torch there, or {fix}",
-    )
-
-
-def _conflict(options: Options, needs: list[str]) -> Problem:
-    what = f"{options.origins('engine')[0]} but {', '.join(needs)}: only torchrun's agent can do that"
-    other = f"leave out one of them (on one node --restarts N needs no agent), or pass --engine {TORCHRUN}"
-    return Problem("engine-conflict", what, "command line and environment", other)

@@ -55,8 +55,7 @@ def check_counts(
         return  # the user wants a job of one node, whatever the platform says
     names = (*COUNTS, "node_rank", *MEETING)
     inner = {name: given for name in names if (given := _find(request.options, name)) is not outer.get(name)}
-    nodes = _find(outer, "nnodes")
-    for added, others in ((inner, outer), ({"nnodes": nodes}, outer.without("nnodes"))):
+    for added, others in ((inner, outer), ({"nnodes": _find(outer, "nnodes")}, outer.without("nnodes"))):
         count = next((given for name in COUNTS if (given := added.get(name))), None)
         rank = added.get("node_rank")
         if count is None and rank is None:
@@ -84,21 +83,16 @@ def _find(options: Options, dest: str) -> Given | None:
 
 
 def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request) -> None:
-    found = ledger.findings.get(Fact.NODE_COUNT)
+    found, asked = ledger.findings.get(Fact.NODE_COUNT), given.value  # True for --standalone
     if found is None or found.claim.trust is Trust.INDIRECT or not isinstance(found.claim.value, int):
         return  # the platform did not state this number: it only follows from missing variables
-    asked = (
-        int(given.value) if isinstance(given.value, int) else None
-    )  # no number: a range, known at the start
-    if asked in (None, found.claim.value):
+    if not isinstance(asked, int) or asked == found.claim.value:  # no number: a range, known at the start
         return
     if asked != 1 and (complete or found.claim.source == DEFAULTS):
         return  # nodes of several jobs or a part of the nodes, each with its rank; or an image's defaults
-    nodes, more = (
-        ("1 node", f"; for a job of its own on each node: {ALONE}") if asked == 1 else (f"{asked} nodes", "")
-    )
+    nodes = "1 node" if asked == 1 else f"{asked} nodes"
     what = f"{given.origin} is for {nodes}, but the platform has {found.claim.value} ({found.claim.origin})"
-    raise _contradict(what, given, request, more)
+    raise _contradict(what, given, request, f"; for a job of its own on each node: {ALONE}" * (asked == 1))
 
 
 def _contradict(what: str, given: Given, request: Request, more: str = "") -> EnvironmentUntrusted:

@@ -133,19 +133,15 @@ def plan_line(job: MpirunJob) -> tuple[str, ...]:
 def _plan_options(job: MpirunJob, asked: frozenset[str], names: Sequence[str]) -> Iterator[str]:
     """Yield the words of the table for this job that the user's words and variables leave open."""
     values = {
+        **vars(job),
         "rsh": " ".join(job.rsh),
         "shell": job.rsh[0],
-        "hostfile": job.hostfile,
-        "nodes": str(len(job.hosts)),
-        "per_node": str(job.per_node),
-        "ranks": str(len(job.hosts) * job.per_node),
-        "network": job.network,
-        "interface": job.interface,
+        "nodes": len(job.hosts),
+        "ranks": len(job.hosts) * job.per_node,
         "ports": ",".join(job.ports),
         "names": ",".join(names),
     }
     facts = {*_name_kind(job.mpi), *(name for name, value in values.items() if value)}
-    facts |= {"root"} if job.as_root else set()
     facts |= {"nameless"} if not names else set()
     facts |= {"ucx"} if job.ports and not _has_own_fabric(job, asked) else set()
     for when, words, others in read_rows("engines/dialects.txt"):

@@ -14,15 +14,7 @@ from launcher.core.blocks import PACKAGE
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import MPIRUN, Fleet, NodeCommand, Setting
-from launcher.engines.dialects import (
-    EVERYWHERE,
-    MpirunJob,
-    carries,
-    changed,
-    plan_line,
-    plan_variables,
-    render_hostfile,
-)
+from launcher.engines import dialects
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.guest.marker import TOKEN
 from launcher.identity.hosts import no_hosts
@@ -59,26 +51,26 @@ def plan_agent(job: Case) -> NodeCommand:
     mpi = _require_mpi(job)
     inherited = {name: value for name, value in job.environ.items() if not name.startswith(PREFIX)}
     chosen = choose_forwarded(inherited, job.options.words("forward"))
-    forward = tuple(name for name in chosen if carries(mpi, name))
-    fleet = replace(fleet, forward=forward, restored=changed(mpi))
+    forward = tuple(name for name in chosen if dialects.carries(mpi, name))
+    fleet = replace(fleet, forward=forward, restored=dialects.changed(mpi))
     line = make_line(mpi, fleet, job)
-    variables = plan_variables(line)
+    variables = dialects.plan_variables(line)
     wrapper = (sys.executable, "-I", WRAPPER, JOB, *plan_rank_options(job), "--", *job.argv)
     dropped = job.environ.keys() - plan_starter_environ(inherited, fleet.forward, variables).keys()
     return NodeCommand(
         engine=MPIRUN,
-        argv=(*plan_line(line), *(wrapper if job.argv else ())),
+        argv=(*dialects.plan_line(line), *(wrapper if job.argv else ())),
         settings=tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables),
         unset=tuple(sorted(dropped)),
-        files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
+        files=((HOSTFILE, dialects.render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
         fleet=fleet,
     )
 
 
-def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> MpirunJob:
+def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> dialects.MpirunJob:
     """Return the job for an mpirun of any dialect."""
     interface, network = find_network(fleet, job.host)
-    return MpirunJob(
+    return dialects.MpirunJob(
         mpi=mpi,
         hosts=fleet.hosts,
         per_node=fleet.per_node,
@@ -156,7 +148,9 @@ def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
 def names_folder(argv: tuple[str, ...]) -> bool:
     """Return whether the user's words on a planned command line set the working directory of ranks."""
     words = argv[: argv.index(JOB)] if JOB in argv else argv
-    return any(pair[0] in FOLDER_OPTIONS and pair != EVERYWHERE for pair in itertools.pairwise(words))
+    return any(
+        pair[0] in FOLDER_OPTIONS and pair != dialects.EVERYWHERE for pair in itertools.pairwise(words)
+    )
 
 
 def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
@@ -168,12 +162,9 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
 
 def no_token(who: str) -> Problem:
     """Return the problem of nodes that would run programs for anyone; ``who`` starts the processes there."""
-    return Problem(
-        "no-token",
-        f"{who} starts processes on the other nodes, and they run them only for a job with a token",
-        "command line and environment",
-        "the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE",
-    )
+    what = f"{who} starts processes on the other nodes, and they run them only for a job with a token"
+    fix = "the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE"
+    return Problem("no-token", what, "command line and environment", fix)
 
 
 def _require_mpi(job: Case) -> Mpi:

@@ -114,7 +114,10 @@ def _state(job: Case, names: Mapping[str, str]) -> dict[str, str]:
 def _tell_accelerate(job: Case, own: Command, told: Told) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
-        raise UsageError(_alone_on_cpus(total))
+        what = f"accelerate launch --cpu starts one process without a rank, a job of its own, {total} times"
+        fix = "let the launcher start them: launcher run -- python train.py, with ACCELERATE_USE_CPU=1 or "
+        fix += "Accelerator(cpu=True); or leave --cpu out"
+        raise UsageError(Problem("accelerate-cpu", what, "command line", fix))
     flags = [] if own.has("num_processes") else [f"--num_processes={total}"]
     if job.nodes != 1:
         # pdsh, its default, would start the whole job again from every node
@@ -162,36 +165,21 @@ def _tell_mpirun(job: Case, own: Command, told: Told) -> Told:
     return told if own.has(*own.launcher.words("decides")) else Told(("-np", str(job.each)))
 
 
-def _alone_on_cpus(total: int) -> Problem:
-    return Problem(
-        "accelerate-cpu",
-        f"accelerate launch --cpu starts one process without a rank, each a job of its own; here are {total}",
-        "command line",
-        "let the launcher start them: launcher run -- python train.py, with ACCELERATE_USE_CPU=1 or "
-        "Accelerator(cpu=True); or leave --cpu out",
-    )
-
-
 def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
     """Return the problem of a total on a launcher's command line that does not fit the job."""
-    return Problem(
-        "flag-conflict",
-        f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}",
-        "command line",
-        f"leave {flag.partition(' ')[2]} out: the launcher passes it",
-    )
+    what = f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}"
+    fix = f"leave {flag.partition(' ')[2]} out: the launcher passes it"
+    return Problem("flag-conflict", what, "command line", fix)
 
 
 def _once_per_node(name: str, nodes: int | None) -> Problem:
-    return Problem(
-        "job-per-node",
-        f"{name} starts the processes of all nodes, but the launcher was started on each of {nodes} "
-        f"nodes: there would be {nodes} such jobs",
-        "command line and environment",
-        f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run --engine "
-        "mpirun -- COMMAND those of all nodes by mpirun (or --source manual --standalone for a job of its "
-        "own on each node)",
+    what = f"{name} starts the processes of all nodes, but the launcher was started on each of {nodes} nodes"
+    fix = f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run "
+    fix += (
+        "--engine mpirun -- COMMAND those of all nodes (or --source manual --standalone: a job on each node)"
     )
+    where = "command line and environment"
+    return Problem("job-per-node", f"{what}: there would be {nodes} such jobs", where, fix)
 
 
 def count_own(command: Command, node_count: int | None) -> int | None:

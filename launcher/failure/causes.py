@@ -23,6 +23,7 @@ from launcher.failure.starters import is_own_error
 from launcher.failure.stderr import (
     LastOutput,
     find_message,
+    find_script,
     read_root_cause,
     read_words_of,
     read_words_of_others,
@@ -88,7 +89,7 @@ SPAWNERS = {
 }
 """Parts of paths of what starts processes inside of a script, the most special first."""
 SPAWN_FIX = (
-    "`launcher run --nproc-per-node 1 --expand-args -- python train.py`, and the script's flags of nodes: "
+    "`launcher run --nproc-per-node 1 --expand-args -- python {}`, and the script's flags of nodes: "
     "`--num-machines '$WORLD_SIZE' --machine-rank '$RANK' --dist-url 'tcp://$MASTER_ADDR:$MASTER_PORT'`"
 )
 
@@ -251,8 +252,9 @@ def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, netwo
         spawner = next((name for part, name in SPAWNERS.items() if part in frames), "")
         what = f"the script starts its own processes ({spawner}), and was started once per process"
         if spawner:  # another port, which is the usual fix, cannot help
+            script = find_script(words.traceback) or "train.py"
             others = [cause for cause in symptoms if cause.code != "port-in-use"]
-            symptoms = [Cause("script-spawns", what, SPAWN_FIX, False), *others]
+            symptoms = [Cause("script-spawns", what, SPAWN_FIX.format(script), False), *others]
     return symptoms
 
 

@@ -15,8 +15,8 @@ STALLED_STATUS = EXIT_NOT_READY
 NEVER_MET_FIX = (
     "have the program join its processes (torch.distributed.init_process_group, its framework's own way, "
     "--engine mpirun for mpi4py); if the command starts processes itself (torchrun in a file, mp.spawn), "
-    "give the launcher what it starts, or on one node --nproc-per-node 1; --no-meeting if they never "
-    "communicate on purpose"
+    "give the launcher what it starts, or pass --nproc-per-node 1 and on several nodes the script's own "
+    "flags for them (--expand-args); --no-meeting if they never communicate on purpose"
 )
 
 

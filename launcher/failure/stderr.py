@@ -276,8 +276,7 @@ def find_user_frame(traceback: Sequence[str]) -> str:
         heads = [place for place, line in enumerate(traceback) if line.startswith(STACK)] or [0]
         start = next((one for one in heads if traceback[one].startswith(STACK[0])), heads[-1])
         traceback = [traceback[0], *itertools.takewhile(bool, traceback[start:])]
-    matches = (FRAME.match(line) for line in traceback)
-    frames = [frame for frame in matches if frame and not NOT_THE_USERS.search(frame["file"])]
+    frames = _list_user_frames(traceback)
     if not frames:
         return ""
     if is_fatal:
@@ -286,6 +285,16 @@ def find_user_frame(traceback: Sequence[str]) -> str:
     found = frames[-1]
     name = f" in {found['name']}" if found["name"] not in (None, "<module>") else ""
     return f"{found['file'].removeprefix(f'{folder}/' if folder else '')}:{found['line']}{name}"
+
+
+def find_script(traceback: Sequence[str]) -> str:
+    """Return the file of the outermost frame of the user's own code; empty without one."""
+    return next((frame["file"] for frame in _list_user_frames(traceback)), "")
+
+
+def _list_user_frames(traceback: Sequence[str]) -> list[re.Match[str]]:
+    matches = (FRAME.match(line) for line in traceback)
+    return [frame for frame in matches if frame and not NOT_THE_USERS.search(frame["file"])]
 
 
 def unbox(lines: Sequence[str]) -> tuple[str, ...]:

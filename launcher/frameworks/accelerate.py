@@ -24,16 +24,11 @@ LAUNCHERS = (NAME, "trl")
 
 def plan_common(case: Case) -> list[Setting]:
     """Return the setting for CPUs, for a job of theirs with several processes and without any accelerator."""
-    asked = case.options.framework
-    own = case.request.own
+    asked, own = case.options.framework, case.request.own
     is_shown = (own is not None and own.name in LAUNCHERS) or any(map(case.script.imports, PACKAGES))
     is_theirs = asked == NAME or (not asked and is_shown)
-    if (
-        not is_theirs
-        or case.topology.world_size == 1
-        or case.machine.gpu_count != 0
-        or case.machine.has_others
-    ):
+    has_accelerator = case.machine.gpu_count != 0 or case.machine.has_others
+    if not is_theirs or has_accelerator or case.topology.world_size == 1:
         return []
     why = "no accelerator: each process would be a job of its own"
     return [Setting(USE_CPU, "true", why, Policy.IF_UNSET)]

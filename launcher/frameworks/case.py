@@ -8,7 +8,7 @@ from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.core.model import Scope, Setting
 from launcher.frameworks.script import Script
-from launcher.guest.marker import is_worker
+from launcher.guest.marker import LAUNCHED, is_worker
 from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False
@@ -101,6 +101,28 @@ class Case:
     def forks(self) -> bool:
         """Whether we start the processes; otherwise we are one of them."""
         return self.allocation.scope is Scope.NODE
+
+    @property
+    def stays(self) -> bool:
+        """Whether we stay as the parent of the only process that the platform started us for.
+
+        On request, and by default where it may be the only one of its node: no other launcher could see
+        that it never meets those of other nodes. A launcher or a torchrun around us stays and looks already.
+        """
+        if self.forks or LAUNCHED in self.environ:
+            return False
+        return self.options.switch("stay", self._may_be_lone)
+
+    @property
+    def joins_launchers(self) -> bool:
+        """Whether it then has a control channel to the launchers of the other ranks, which stay, too."""
+        return self.stays and self.options.switch("stay")
+
+    @property
+    def _may_be_lone(self) -> bool:
+        job, is_watched = self.topology, self.options.switch("meeting", True)
+        is_first = [place.local_rank for place in job.places] == [0] and job.local_size in (1, None)
+        return is_watched and is_first and job.spans_nodes and not is_worker(self.environ)
 
     @property
     def is_wrapped(self) -> bool:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.words import is_python
+from launcher.command.words import is_python, read_interpreter
 from launcher.core.blocks import PACKAGE
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem, Unavailable, UsageError
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
-from launcher.frameworks.script import list_pythons
-from launcher.machine.pythons import own_program
+from launcher.frameworks.torch import FACTS
+from launcher.machine.pythons import own_program, own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,13 +41,9 @@ TRAP = "trap"
 """It is unknown whether this is a Horovod job; if it is, ``hvd.init()`` must fail."""
 STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """Variables that show that an mpirun started this process, with the MPI family that its library must have."""
+LEGACY = "TF_USE_LEGACY_KERAS"
 KERAS = ("horovod.tensorflow.keras", "horovod.keras")
-OF_THE_NODE = {
-    "HOROVOD_SIZE": "world_size",
-    "HOROVOD_LOCAL_SIZE": "local_size",
-    "HOROVOD_CROSS_RANK": "node_rank",
-    "HOROVOD_CROSS_SIZE": "node_count",
-}
+OF_THE_NODE = FACTS["horovod"]
 OF_A_PROCESS = {"HOROVOD_RANK": "rank", "HOROVOD_LOCAL_RANK": "local_rank"}
 """Variables, and the facts that they state."""
 INTERFACE = "HOROVOD_GLOO_IFACE"
@@ -115,23 +111,15 @@ def find_meeting(
 
 def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
     """Refuse a script whose ranks would train alone and succeed: Keras 3 ignores Horovod's optimizer."""
-    text, legacy = script.text, environ.get("TF_USE_LEGACY_KERAS", "").lower()
-    if not any(map(script.imports, KERAS)) or "DistributedOptimizer" not in text:
+    text, is_legacy = script.text, environ.get(LEGACY, "").lower() in ("1", "true")
+    if is_legacy or any(word in text for word in ("tf_keras", LEGACY)) or "DistributedOptimizer" not in text:
         return
-    if legacy in ("1", "true") or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
-        return
-    version = host.find_version(python, environ, "keras") or ""
-    major = version.partition(".")[0]
-    if major.isdecimal() and int(major) >= 3:
+    version = host.find_version(python, environ, "keras") if any(map(script.imports, KERAS)) else ""
+    if version and not version.startswith(("0.", "1.", "2.")):
         what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
-        raise Unavailable(
-            Problem(
-                "horovod-keras",
-                f"{what}: its DistributedOptimizer does not average there, each rank would train alone",
-                "command line and environment",
-                "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
-            )
-        )
+        what += ": its DistributedOptimizer does not average there, each rank would train alone"
+        fix = f"install tf_keras and set {LEGACY}=1, or a loop with hvd.DistributedGradientTape"
+        raise Unavailable(Problem("horovod-keras", what, "command line and environment", fix))
 
 
 def _choose_controller(
@@ -151,8 +139,10 @@ def _choose_controller(
 
 def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
     """Return a Python that has Horovod: the command's or, if unknown, one that the command may start."""
-    known = host.find_version(argv[0], environ, NAME) if is_python(argv[0]) else None
-    pythons = list_pythons(argv, environ) if known is None else [argv[0]]
+    pythons = [argv[0]]
+    if not is_python(argv[0]) or host.find_version(argv[0], environ, NAME) is None:
+        named = filter(is_python, (*argv, *read_interpreter(argv[0])))
+        pythons = [*named, own_python(environ), "python3", "python"]
     return next((python for python in pythons if host.find_version(python, environ, NAME)), "")
 
 
@@ -179,8 +169,7 @@ def _find_gap(topology: Topology, environ: Mapping[str, str]) -> LauncherError |
         return UsageError(Problem("horovod-shape", what, where, fix))
     if environ.get(OPERATIONS, "").lower() != MPI:
         return None
-    asks = f"{OPERATIONS}={environ[OPERATIONS]}"
-    what = f"{asks}, but mpirun does not start the processes: each would train alone"
+    what = f"{OPERATIONS}=mpi, but mpirun does not start the processes: each would train alone"
     fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
     return EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))
 

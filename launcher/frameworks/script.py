@@ -13,15 +13,11 @@ from launcher.command.words import (
     is_python,
     part_module,
     read_flags,
-    read_interpreter,
     read_python,
 )
 from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
-from launcher.machine.pythons import find_module, find_program, import_folders, own_python
-from launcher.options.flags import PREFIX
-from launcher.options.given import Given
-from launcher.options.reading import Options
+from launcher.machine.pythons import find_module, find_program, import_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +33,6 @@ ONLY_AST = 0x400
 """``ast.PyCF_ONLY_AST``: parse only, generate no code."""
 INNER = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields with inner statements."""
-OF_VARIABLES = ("environ", "environb", "putenv", "unsetenv", "load_dotenv")
-"""Names by which a script changes variables."""
 TENSORFLOW, STRATEGY = "tensorflow", "MultiWorkerMirroredStrategy"
 
 
@@ -139,19 +133,6 @@ def _find_file(name: str, flags: tuple[str, ...], python: str, environ: Mapping[
     return os.path.normpath(found) if found else find_module(name, import_folders(python, environ) or ())
 
 
-def list_pythons(argv: tuple[str, ...], environ: Mapping[str, str]) -> list[str]:
-    """Return the Pythons that a command other than a Python may start, most likely first.
-
-    These are the ones in its words or in the first line of its file, then our own, then those on PATH.
-
-    Args:
-        argv: A command line, e.g. ``("bash", "run.sh")``.
-        environ: The environment that it would be started with.
-    """
-    named = [word for word in (*argv, *read_interpreter(argv[0])) if is_python(word)]
-    return list(dict.fromkeys((*named, own_python(environ), "python3", "python")))
-
-
 def find_missing(argv: tuple[str, ...]) -> str:
     """Return the script that a Python's command line names, if it does not exist; otherwise empty."""
     place = find_script(argv) if argv and is_python(argv[0]) else None
@@ -174,25 +155,11 @@ def names_workers(script: Script) -> bool:
 
     A script that writes TF_CONFIG before it reads it, or takes the ranks from something else, needs none.
     """
-    if STRATEGY not in script.text or not script.imports(TENSORFLOW):
-        return False
-    resolvers = script.text.count("ClusterResolver") - script.text.count("TFConfigClusterResolver")
-    if resolvers or "TF_CONFIG" not in script.text:
-        return not resolvers
-    after = script.text.partition("TF_CONFIG")[2].lstrip("\"'] ")
-    return not after.startswith("=") or after.startswith("==")
-
-
-def name_framework(options: Options, name: str, why: str) -> Options:
-    """Return the options with a framework that the job shows, as if the user had named it."""
-    return options.with_inner(Options({"framework": Given(name, why, name)}))
-
-
-def note_framework(options: Options) -> tuple[str, ...]:
-    """Return a note with the framework that the job shows; none if the user named it."""
-    given = options.get("framework")
-    written = given is None or given.is_typed or given.origin.startswith(PREFIX)
-    return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)
+    text = script.text
+    after = text.partition("TF_CONFIG")[2].lstrip("\"'] ")
+    writes = after.startswith("=") and not after.startswith("==")
+    has_others = text.count("ClusterResolver") > text.count("TFConfigClusterResolver")
+    return STRATEGY in text and script.imports(TENSORFLOW) and not has_others and not writes
 
 
 def read_imports(text: str) -> dict[str, bool]:
@@ -203,40 +170,13 @@ def read_imports(text: str) -> dict[str, bool]:
     this Python cannot parse is read line by line. Relative imports do not count: they are the user's own.
     """
     found: dict[str, bool] = {}
-    body = _parse(text)
-    pairs = _read_lines(text) if body is None else _visit(body, True)
-    for name, is_certain in pairs:
+    for name, is_certain in _read_lines(text) if (body := parse(text)) is None else visit(body, True):
         found[name] = found.get(name, False) or is_certain
     return found
 
 
-def list_first(text: str) -> list[str]:
-    """Return the modules that a script always imports before it changes variables or ``sys.path``.
-
-    What comes behind such a line may be another module, or may read the variable.
-    """
-    body = _parse(text)
-    if body is None:
-        return [name for name, is_certain in read_imports(text).items() if is_certain]
-    end = next((index for index, node in enumerate(body) if _may_change(node)), len(body))
-    return [name for name, is_certain in _visit(body[:end], True) if is_certain]
-
-
-def _may_change(node: Any) -> bool:
-    """Whether a statement names the variables or ``sys.path``, other than in a function."""
-    kind = type(node).__name__
-    if kind.endswith("FunctionDef"):
-        return False
-    name = _name(node)
-    if name in OF_VARIABLES or (name == "path" and _name(getattr(node, "value", None)) == "sys"):
-        return True
-    children = [getattr(node, field) for field in getattr(node, "_fields", ())]
-    return any(
-        _may_change(one) for child in children for one in (child if isinstance(child, list) else [child])
-    )
-
-
-def _parse(text: str) -> list[Any] | None:
+def parse(text: str) -> list[Any] | None:
+    """Return the statements of a script; None for a text that this Python cannot parse."""
     import warnings
 
     try:
@@ -248,7 +188,8 @@ def _parse(text: str) -> list[Any] | None:
     return body
 
 
-def _visit(body: list[Any], is_certain: bool) -> Iterator[tuple[str, bool]]:
+def visit(body: list[Any], is_certain: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the modules that statements import, and whether each is imported unconditionally."""
     for node in body:
         kind = type(node).__name__
         if kind == "Import":
@@ -257,27 +198,26 @@ def _visit(body: list[Any], is_certain: bool) -> Iterator[tuple[str, bool]]:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             yield from ((name, is_certain) for name in names if not node.level)
         else:
-            for_types = kind == "If" and _name(node.test) == "TYPE_CHECKING"
+            for_types = kind == "If" and find_name(node.test) == "TYPE_CHECKING"
             is_reached = is_certain and (for_types or _is_straight(node, kind))
             parts = ("orelse",) if for_types else INNER
-            yield from (pair for part in parts for pair in _visit(getattr(node, part, []), is_reached))
+            yield from (pair for part in parts for pair in visit(getattr(node, part, []), is_reached))
 
 
 def _is_straight(node: Any, kind: str) -> bool:
     """Whether the body of a statement always runs when the statement is reached."""
     if kind == "If":
-        return _name(getattr(node.test, "left", None)) == "__name__"
+        return find_name(getattr(node.test, "left", None)) == "__name__"
     return kind in ("With", "ClassDef") or (kind.startswith("Try") and not node.handlers)
 
 
-def _name(node: Any) -> str:
+def find_name(node: Any) -> str:
+    """Return the name of a node, or of the attribute that it reads; empty if it has none."""
     return getattr(node, "id", "") or getattr(node, "attr", "")
 
 
 def _read_lines(text: str) -> Iterator[tuple[str, bool]]:
     for line in text.splitlines():
-        word, _, rest = line.strip().partition(" ")
-        names = rest.split(",") if word == "import" else [rest] if word == "from" else []
-        for name in names:
-            if name.split()[:1]:
-                yield name.split()[0], line.startswith(word)
+        words = line.split()
+        if words[1:] and words[0] in ("import", "from"):
+            yield words[1].rstrip(","), line.startswith(words[0])

@@ -11,7 +11,7 @@ rewrite public names that are set, for the process that reads them.
 from __future__ import annotations
 
 from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE, STATE
-from launcher.frameworks.torch import ELASTIC
+from launcher.frameworks.torch import ELASTIC, FACTS
 from launcher.options.given import PET_PREFIX
 
 TYPE_CHECKING = False
@@ -27,24 +27,7 @@ CONTRACT = (
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK", "MASTER_ADDRESS"),
 )
 """Names that describe one process, and are wrong in a program that starts processes."""
-PUBLIC = {
-    OPEN_MPI.rank[0]: "rank",
-    OPEN_MPI.size: "world_size",
-    OPEN_MPI.local_rank: "local_rank",
-    OPEN_MPI.local_size: "local_size",
-    RANK_ON_NODE: "local_rank",
-    "OMPI_WORLD_SIZE": "world_size",
-    "OMPI_WORLD_LOCAL_SIZE": "local_size",
-    "SLURM_PROCID": "rank",
-    "SLURM_LOCALID": "local_rank",
-    "SLURM_NODEID": "node_rank",
-    "SLURM_NTASKS": "world_size",
-    "SLURM_NPROCS": "world_size",
-    "SLURM_STEP_NUM_TASKS": "world_size",
-    "SLURM_NTASKS_PER_NODE": "local_size",
-    "SLURM_NNODES": "node_count",
-    "SLURM_STEP_NUM_NODES": "node_count",
-}
+PUBLIC = FACTS["starters"]
 """Public names, and the facts that they state about the programs that were started."""
 COUNTED = tuple(name for name, fact in PUBLIC.items() if not fact.startswith("node_"))
 """Those that count the started programs, which are launchers if there is one per node."""

@@ -20,6 +20,7 @@ from launcher.options.flags import ROLE_FLAGS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from launcher.core.model import Allocation, Place, Setting, Topology
     from launcher.frameworks.case import Case
@@ -39,11 +40,8 @@ def plan_common(case: Case) -> list[Setting]:
 
 def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
     """Return the shape of a job whose framework assigns roles; None for any other."""
-    if not _is_tensorflow(options, allocation):
-        return None
-    from launcher.frameworks import tensorflow
-
-    return tensorflow.plan_topology(options, allocation, environ)
+    tensorflow = _load_tensorflow(options, allocation)
+    return tensorflow.plan_topology(options, allocation, environ) if tensorflow else None
 
 
 def name_roles(options: Options) -> str:
@@ -63,10 +61,10 @@ def plan_beside(case: Case) -> Beside:
     Raises:
         LauncherError: The framework cannot work in this job.
     """
-    if _is_tensorflow(case.options, case.allocation):
-        from launcher.frameworks import tensorflow
-
-        return tensorflow.plan_beside(case)
+    tensorflow = _load_tensorflow(case.options, case.allocation)
+    if tensorflow:
+        beside: Beside = tensorflow.plan_beside(case)
+        return beside
     return Beside(horovod.plan_companions(case) if case.options.framework == HOROVOD else ())
 
 
@@ -79,11 +77,8 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
         *lightning.plan_process(case, place),
         *starters.plan_missing(asks, case, place, f"{starters.ON_ITP} reads it"),
     ]
-    if _is_tensorflow(case.options, case.allocation):
-        from launcher.frameworks import tensorflow
-
-        settings += tensorflow.plan_process(case, place)
-    return settings
+    tensorflow = _load_tensorflow(case.options, case.allocation)
+    return [*settings, *tensorflow.plan_process(case, place)] if tensorflow else settings
 
 
 def plan_wrapped(case: Case) -> list[Setting]:
@@ -92,6 +87,10 @@ def plan_wrapped(case: Case) -> list[Setting]:
     return [setting for framework in alike for setting in framework.plan_common(case)]
 
 
-def _is_tensorflow(options: Options, allocation: Allocation) -> bool:
-    """Whether it is a TensorFlow job or task: its module is loaded only for these."""
-    return bool(allocation.task) or options.framework == "tensorflow"
+def _load_tensorflow(options: Options, allocation: Allocation) -> Any:
+    """Return TensorFlow's module; it is loaded only for a job or task of TensorFlow, None for any other."""
+    if not allocation.task and options.framework != "tensorflow":
+        return None
+    from launcher.frameworks import tensorflow
+
+    return tensorflow

@@ -3,33 +3,31 @@
 A TF_CONFIG that is set already comes from the platform and stays as it is (`launcher.sources.tensorflow` has
 validated it). In ours the evaluator is not part of the cluster, as TensorFlow requires since 2.3.
 
-Source: tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py (2.21); Azure Machine
-Learning, "Distributed GPU training guide", TensorFlow.
+All nodes assign the tasks alike, without communication. Computing tasks are distributed over the nodes evenly
+and in order, a chief first. Each parameter server goes to the first node with the fewest tasks so far. A
+coordinator and an evaluator go to node 0. The tasks of a node listen on consecutive ports, in TensorFlow's
+order of roles, so the port of a task follows from its place on its node.
+
+Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_strategy_v2.py} and
+cluster_resolver/tfconfig_cluster_resolver.py (2.21); Azure Machine Learning, "Distributed GPU training".
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 
 from launcher.core.blocks import PACKAGE
+from launcher.core.environ import PORT_LIMIT, bracket
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.core.frozen import replace
+from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Companion, Meeting, Place, Policy, Scope, Setting, Topology
 from launcher.frameworks.case import Beside
-from launcher.frameworks.tensorflow_roles import (
-    CHIEF,
-    EVALUATOR,
-    PS,
-    WORKER,
-    Cast,
-    Task,
-    make_cast,
-    plan_cast,
-)
 from launcher.identity.topology import make_topology
 from launcher.machine.gpus import share_gpus
 from launcher.machine.pythons import own_program
+from launcher.options.flag_values import ROLES
 from launcher.options.flags import ROLE_FLAGS, TENSORFLOW
 
 TYPE_CHECKING = False
@@ -39,6 +37,9 @@ if TYPE_CHECKING:
     from launcher.frameworks.case import Case
     from launcher.options.reading import Options
 
+CHIEF, WORKER, PS, EVALUATOR = ROLES
+FIRST_PORT = 2222
+"""Azure ML's port, also used in TensorFlow's own guides."""
 TF_CONFIG = "TF_CONFIG"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -46,8 +47,65 @@ SERVER = os.path.join(PACKAGE, "servers", "tf_server.py")
 """The standard server, a separate program: the job's Python may not have the launcher."""
 STANDARD = "standard"
 """Value of ``--tf-server`` with which a platform's task runs it, too."""
+UNLED = "with TensorFlow 2's parameter servers a chief tells the workers what to do"
 WATCH = "watch"
 """Name of the companion that ends a job whose coordinator would wait forever."""
+
+
+@frozen
+class Task:
+    """One task: its role and index in the role, its node, and its place among the node's tasks."""
+
+    role: str
+    index: int
+    node: int
+    place: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its name, ``worker 3``."""
+        return f"{self.role} {self.index}"
+
+
+@frozen
+class Cast:
+    """All tasks of a job, in TensorFlow's order.
+
+    Attributes:
+        tasks: The tasks.
+        coordinated: Whether the chief is the coordinator of TensorFlow 2's parameter servers: then it
+            computes nothing itself, and the job ends with it.
+        first_port: Port of the first task of a node.
+        hosts: Address of each node.
+    """
+
+    tasks: tuple[Task, ...]
+    coordinated: bool = False
+    first_port: int = FIRST_PORT
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def ranked(self) -> tuple[Task, ...]:
+        """The tasks with a rank, in rank order: the job ends with them."""
+        roles = (CHIEF,) if self.coordinated else (CHIEF, WORKER)
+        return tuple(task for task in self.tasks if task.role in roles)
+
+    def on(self, node: int) -> tuple[Task, ...]:
+        """Return the tasks of one node."""
+        return tuple(task for task in self.tasks if task.node == node)
+
+    def list_computing(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return those of these tasks that compute: workers, and without a coordinator the chief, too."""
+        roles = (WORKER,) if self.coordinated else (CHIEF, WORKER)
+        return [task for task in tasks if task.role in roles]
+
+    def address(self, task: Task) -> str:
+        """Return the address of one task, ``host:port``."""
+        return f"{bracket(self.hosts[task.node])}:{self.port(task)}"
+
+    def port(self, task: Task) -> int:
+        """Return the port of a task."""
+        return self.first_port + task.place
 
 
 def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
@@ -60,7 +118,9 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
     """
     if asks_for_roles(options):
         if environ.get(TF_CONFIG):
-            raise UsageError(_both(options))
+            what = f"TF_CONFIG and {', '.join(options.origins(*TENSORFLOW))} both define this task"
+            fix = f"leave out the flags, or the platform's variable: env -u {TF_CONFIG} launcher run ..."
+            raise UsageError(Problem("roles-and-config", what, "command line and environment", fix))
         if allocation.node_count is None:
             return None  # another launcher without roles assigns the ranks at the start
         cast = plan_cast(options, allocation.node_count)
@@ -79,7 +139,9 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
         EnvironmentUntrusted: The node of each task is unknown, or an inherited TF_CONFIG lacks a chief.
     """
     if case.environ.get(TF_CONFIG):
-        _check_inherited(case)
+        cluster = _read_inherited(case.environ, "cluster")
+        if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
+            raise EnvironmentUntrusted(_no_chief())
         return []
     cast = find_cast(case)
     return plan_task(cast, cast.ranked[place.rank] if case.forks else _find_own(cast, case)[0], case)
@@ -188,32 +250,13 @@ def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, objec
     return found if isinstance(found, dict) else {}
 
 
-def _check_inherited(case: Case) -> None:
-    """Refuse a TensorFlow 2 job with parameter servers and without a chief."""
-    cluster = _read_inherited(case.environ, "cluster")
-    if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
-        raise EnvironmentUntrusted(_no_chief())
-
-
 def _no_chief() -> Problem:
-    return Problem(
-        "no-chief",
-        "TF_CONFIG has no chief: with TensorFlow 2's parameter servers a chief tells the workers what to do, "
-        "and worker 0 would wait forever",
-        "environment, source tensorflow",
+    what = f"TF_CONFIG has no chief: {UNLED}, and worker 0 would wait forever"
+    fix = (
         "pass --tf1 for a program of TensorFlow 1; else start one launcher per node without TF_CONFIG, with "
-        "--parameter-server-count N (Azure ML: the PyTorch distribution)",
     )
-
-
-def _both(options: Options) -> Problem:
-    flags = ", ".join(options.origins(*TENSORFLOW))
-    return Problem(
-        "roles-and-config",
-        f"TF_CONFIG and {flags} both define this task",
-        "command line and environment",
-        f"leave out the flags, or the platform's variable: env -u {TF_CONFIG} launcher run ...",
-    )
+    fix += "--parameter-server-count N (Azure ML: the PyTorch distribution)"
+    return Problem("no-chief", what, "environment, source tensorflow", fix)
 
 
 def asks_for_roles(options: Options) -> bool:
@@ -285,9 +328,106 @@ def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
 
 def _unknown(case: Case, what: str) -> Problem:
     started = "process" if case.allocation.scope is Scope.PROCESS else "node"
-    return Problem(
-        "tf-config-unknown",
-        f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}",
-        f"environment, started once per {started} by {case.allocation.source}",
-        "start the same number of processes on every node, and pass --node-rank R if the platform has none",
-    )
+    where = f"environment, started once per {started} by {case.allocation.source}"
+    what = f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}"
+    fix = "start the same number of processes on every node, and pass --node-rank R if the platform has none"
+    return Problem("tf-config-unknown", what, where, fix)
+
+
+def plan_cast(options: Options, node_count: int) -> Cast:
+    """Return the tasks that the user requests.
+
+    Args:
+        options: ``--roles``, or any of the counts.
+        node_count: Number of nodes.
+
+    Raises:
+        UsageError: TensorFlow has no cluster with these roles, or a node has no task.
+    """
+    roles = options.get("roles")
+    if roles is not None and isinstance(roles.value, tuple):
+        nodes = {role: list(dict(roles.value).get(role, ())) for role in ROLES}
+    else:
+        nodes = _deal(options, node_count)
+    problem = _find_problem(options, nodes, node_count)
+    if problem is not None:
+        raise UsageError(problem)
+    coordinated = bool(nodes[PS]) and not options.switch("tf1")
+    if coordinated and not nodes[CHIEF]:
+        nodes[CHIEF] = [0]
+    tasks = [Task(role, index, node) for role in ROLES for index, node in enumerate(nodes[role])]
+    return make_cast(tasks, options, coordinated=coordinated)
+
+
+def make_cast(tasks: Sequence[Task], options: Options, *, coordinated: bool = False) -> Cast:
+    """Return a job's tasks with their places: for each the number of earlier tasks on the same node.
+
+    Raises:
+        UsageError: A port would be too large.
+    """
+    taken: Counter[int] = Counter()
+    placed = []
+    for task in tasks:
+        placed.append(replace(task, place=taken[task.node]))
+        taken[task.node] += 1
+    first = int(options.number("tf_port", FIRST_PORT))
+    count = max((task.place + 1 for task in placed if task.role != EVALUATOR), default=0)
+    if first + count > PORT_LIMIT:
+        what = f"a node has {count} tasks that listen, and the last would listen on port {first + count - 1}"
+        fix = "a lower --tf-port, or fewer tasks on the node"
+        raise UsageError(Problem("roles", f"--tf-port {first}: {what}", "command line and environment", fix))
+    return Cast(tuple(placed), coordinated, first)
+
+
+def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
+    """Return the nodes of each role's tasks, from the numbers of tasks."""
+    servers = int(options.number("parameter_server_count", 0))
+    coordinates = bool(servers) and not options.switch("tf1")
+    chiefs = int(options.switch("chief", coordinates))
+    computing_chiefs = 0 if coordinates else chiefs
+    left = max(1, node_count - servers) if servers else node_count - computing_chiefs
+    workers = int(options.number("worker_count", max(0, left)))
+    # Evenly and in order: the first nodes get one more if necessary
+    each, more = divmod(computing_chiefs + workers, node_count)
+    computing = [node for node in range(node_count) for _ in range(each + (node < more))]
+    counts = [computing.count(node) for node in range(node_count)]
+    nodes: dict[str, list[int]] = {
+        CHIEF: computing[:computing_chiefs] or [0] * chiefs,
+        WORKER: computing[computing_chiefs:],
+        PS: [],
+        EVALUATOR: [0] if options.switch("evaluator") else [],
+    }
+    for _ in range(servers):
+        node = counts.index(min(counts))
+        counts[node] += 1
+        nodes[PS].append(node)
+    return nodes
+
+
+def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int) -> Problem | None:
+    """Return the problem of roles that make no cluster, or leave a node idle; None if there is none."""
+
+    def problem(code: str, what: str, fix: str) -> Problem:
+        flags = (options.get(dest) for dest in (*ROLE_FLAGS, "tf1"))
+        asked = ", ".join(flag.origin for flag in flags if flag is not None)
+        return Problem(code, f"{asked}: {what}", "command line and environment", fix)
+
+    beyond = [f"{role}={node}" for role in ROLES for node in nodes[role] if node >= node_count]
+    if beyond:
+        fix = "pass the number of nodes (--nnodes N, or --hosts HOST,...), or name existing nodes"
+        return problem(
+            "roles-outside", f"{beyond[0]}, but the nodes of this job are 0..{node_count - 1}", fix
+        )
+    for role in (CHIEF, EVALUATOR):
+        if len(nodes[role]) > 1:
+            return problem("roles", f"TensorFlow has one {role} at most", "name one node for it")
+    if not nodes[WORKER] and not (nodes[CHIEF] and not nodes[PS]):
+        return problem("roles", "nothing computes", "add a worker: --worker-count N")
+    if nodes[PS] and not options.switch("tf1") and not options.switch("chief", True):
+        fix = "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
+        return problem("no-chief", UNLED, fix)
+    for node in range(node_count):
+        if not any(node in nodes[role] for role in ROLES):
+            what = f"node {node} of {node_count} has no task"
+            return problem("roles-idle-node", what, "give each node one, or use fewer nodes")
+    return None

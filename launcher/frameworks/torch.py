@@ -6,6 +6,7 @@ name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by t
 
 from __future__ import annotations
 
+from launcher.core.blocks import read_blocks
 from launcher.core.environ import find_job_id
 from launcher.core.model import Binding, Machine, Place, Policy, Setting, Topology
 from launcher.core.mpi import STARTED_BY_MPI
@@ -24,16 +25,9 @@ RUN_ID, RESTART_COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS, AGENT_STORE = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"
 ELASTIC = (RUN_ID, RESTART_COUNT, MAX_RESTARTS, AGENT_STORE)
 """Variables that torchrun gives its workers about itself, and we give ours."""
-OF_THE_NODE = {
-    "WORLD_SIZE": "world_size",
-    "LOCAL_WORLD_SIZE": "local_size",
-    "NODE_RANK": "node_rank",
-    "GROUP_RANK": "node_rank",
-    "GROUP_WORLD_SIZE": "node_count",
-    "MASTER_ADDR": "master_addr",
-    "MASTER_ADDRESS": "master_addr",
-    "MASTER_PORT": "master_port",
-}
+FACTS = {block.name: block.fields for block in read_blocks("frameworks/facts.txt")}
+"""Variables that state a fact, and the fact, of PyTorch and others."""
+OF_THE_NODE = FACTS["torch"]
 OF_DEEPSPEED = {"LOCAL_SIZE": "local_size", "CROSS_RANK": "node_rank", "CROSS_SIZE": "node_count"}
 """What DeepSpeed's own launcher sets beyond the contract.
 

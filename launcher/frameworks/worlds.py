@@ -51,19 +51,22 @@ def check_worlds(case: Case) -> None:
     """
     named = case.options.get("framework")
     is_named = named is not None and (named.is_typed or named.origin.startswith(PREFIX))
-    if case.topology.world_size == 1 or is_named or _are_by_mpi(case):
+    # An MPI launcher gives each of these frameworks a world
+    by_mpi = not case.forks and any(name.startswith(STARTED_BY_MPI) for name in case.environ)
+    by_mpi = by_mpi or case.is_by_mpi or case.agent == "horovodrun"
+    if case.topology.world_size == 1 or is_named or by_mpi:
         return
     # with torchrun as our engine, each process starts through us
     through_us = not case.agent or (case.agent == "torchrun" and not case.is_wrapped)
     for package in (MPI4PY,) if through_us else LACKS:
         if _is_lone(package, case):
-            raise UsageError(_lone(package, case))
-
-
-def _are_by_mpi(case: Case) -> bool:
-    """Whether an MPI launcher starts the processes, which gives each of these frameworks a world."""
-    by_us = case.is_by_mpi or case.agent == "horovodrun"
-    return by_us or (not case.forks and any(name.startswith(STARTED_BY_MPI) for name in case.environ))
+            count = f"{case.topology.world_size} " if case.topology.world_size else ""
+            who = case.agent or ("the launcher" if case.forks else case.allocation.source)
+            starts = f"its {count}processes are started by {who}, which {LACKS[package]}"
+            what = f"{case.script.path} imports {package}, and {starts}"
+            fix = BY_US if package != MPI4PY else BY_MPIRUN if case.forks else AROUND_MPI
+            fix = f"{fix}; or name the framework, if it is not {package}: --framework torch"
+            raise UsageError(Problem("lone-processes", what, "command line and script", fix))
 
 
 def _is_lone(package: str, case: Case) -> bool:
@@ -78,15 +81,3 @@ def _is_lone(package: str, case: Case) -> bool:
     # Without the package in the job's Python, a script that runs does not need it
     is_used = script.needs(package) and not joins
     return is_used and case.host.find_version(case.python, case.environ, package) != ""
-
-
-def _lone(package: str, case: Case) -> Problem:
-    count, who = (
-        case.topology.world_size,
-        case.agent or ("the launcher" if case.forks else case.allocation.source),
-    )
-    processes = f"its {count} processes are" if count else "its processes are"
-    what = f"{case.script.path} imports {package}, and {processes} started by {who}, which {LACKS[package]}"
-    fix = BY_US if package != MPI4PY else BY_MPIRUN if case.forks else AROUND_MPI
-    fix = f"{fix}; or name the framework, if it is not {package}: --framework torch"
-    return Problem("lone-processes", what, "command line and script", fix)

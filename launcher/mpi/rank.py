@@ -268,8 +268,8 @@ def prepare(
     coordination = RankCoordination(channel, put, briefing.grace_s)
     # The head makes the lines; a variable that it has forwarded to us asks for them, too
     log = LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes)
-    # The head maps the job's status: mpirun and the head need the ranks' own.
-    watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None)
+    # The head maps the job's status: mpirun and the head need the ranks' own. One mpirun is one world
+    watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None, contact=None)
     coordination.agent = agent = Agent(watch, place, told, coordination, log_id=log_id)
     agent.runtime.attempt = briefing.attempt
     agent.take([child], [path])

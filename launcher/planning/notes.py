@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.launchers import SRUN, list_names, name_launcher
-from launcher.command.words import is_python, is_shell, may_be_shell, name_program, read_flags
+from launcher.command.launchers import SRUN, list_names
+from launcher.command.words import (
+    is_python,
+    is_shell,
+    may_be_shell,
+    name_program,
+    read_flags,
+    read_shell_flags,
+)
 from launcher.core.environ import shorten
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Fact, NodeCommand
-from launcher.frameworks.script import note_framework
+from launcher.frameworks.starters import CONTRACT
 from launcher.identity.ledger import RULE, Ledger
-from launcher.options.flags import RESTART_RULES, find_unknown, list_working
+from launcher.options.flags import PREFIX, RESTART_RULES, find_unknown, list_working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
     """
     _check_hostfile(case, request, host)
     return (
-        *note_framework(case.options),
+        *_note_framework(case.options),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *_note_port(ledger, case),
@@ -51,6 +58,13 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
         *_note_hook(case.environ),
         *_note_pipeline(case, host),
     )
+
+
+def _note_framework(options: Options) -> tuple[str, ...]:
+    """Return a note with the framework that the job shows; none if the user named it."""
+    given = options.get("framework")
+    written = given is None or given.is_typed or given.origin.startswith(PREFIX)
+    return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)
 
 
 def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
@@ -99,6 +113,8 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *case.options.files.warnings,
         *unheard,
         *_note_behind(case),
+        *_note_env(case),
+        *_note_total(case),
         *note_unheard(case.options, agent),
         *_note_shell(case, host),
     )
@@ -132,6 +148,28 @@ def _note_behind(case: Case) -> tuple[str, ...]:
     return (f"{said}. Move {them} before the script: {starter} {behind[0]} ...",)
 
 
+def _note_env(case: Case) -> tuple[str, ...]:
+    """Return a warning if ``env`` in front of the command changes what differs between processes."""
+    front = case.argv[: len(case.argv) - len(case.command)]
+    place = next((n for n, word in enumerate(front) if name_program(word) == "env"), len(front))
+    words = front[place:]
+    changed = [word for word in words[1:] if word == "-i" or not set(CONTRACT).isdisjoint(word.split("="))]
+    if not changed or case.topology.world_size == 1:
+        return ()
+    what = f"`{' '.join(words)}` comes after the launcher, so {', '.join(changed)} changes what it sets"
+    return (f"{what} for each process. Leave it out, or write it before: env ... launcher run",)
+
+
+def _note_total(case: Case) -> tuple[str, ...]:
+    """Return a warning if the total on a launcher's own command line overrides our number per node."""
+    own, given = case.request.own, case.options.get("nproc_per_node")
+    if own is None or given is None or not given.is_typed or given.value == case.topology.local_size:
+        return ()
+    names = own.launcher.words("total")
+    said = f"{own.name} --{names[0]} {own.value(*names)}" if own.has(*names) else ""
+    return (f"{given.origin}: no effect, {said} is nearer to the script",) if said else ()
+
+
 def _about_the_job(word: str) -> str:
     """Return the flag about the shape of the job that a word names or abbreviates; empty if none."""
     near = [dest for dest in ABOUT_THE_JOB if dest == word or (len(word) > 4 and dest.startswith(word))]
@@ -147,7 +185,7 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     if case.is_wrapped or not may_be_shell(case.command):
         return ()
     path, text = _read_shell(case.command, host)
-    name = name_launcher(case.command, text)
+    name = _name_launcher(case.command, text)
     may_be_right = case.topology.world_size == 1 or (
         each == 1 and _spans_nodes("\n".join((*case.command, text)))
     )
@@ -162,6 +200,13 @@ def _note_shell(case: Case, host: Host) -> tuple[str, ...]:
     )
 
 
+def _name_launcher(argv: Sequence[str], text: str) -> str:
+    """Return a launcher that a shell's text, or that of its file, names outside a comment; empty if none."""
+    lines = [line.partition("#")[0].split() for line in (*argv[1:], *text.splitlines())]
+    known = list_names() | {SRUN}
+    return next((name for words in lines for word in words if (name := name_program(word)) in known), "")
+
+
 def _spans_nodes(text: str) -> bool:
     """Whether a shell's text mentions nodes, and this machine as their master only as a default."""
     text = text.replace('"', "").replace(":-localhost", "").replace(":-127.0.0.1", "")
@@ -171,16 +216,9 @@ def _spans_nodes(text: str) -> bool:
 
 def _read_shell(command: Sequence[str], host: Host) -> tuple[str, str]:
     """Return the name and the text of what a shell runs: its file, or the words behind ``-c``."""
-    words = iter(command[is_shell(command[0]) :])
-    has_text, path = False, ""
-    for word in words:
-        if word[:1] not in ("-", "+"):
-            path = word
-            break
-        has_text = has_text or (word[:1] == "-" != word[1:2] and "c" in word)
-        if word.endswith("o") and word[:2] != "--":
-            next(words, "")  # the name of an option
-    if has_text:
+    place, letters = read_shell_flags(command) if is_shell(command[0]) else (0, "")
+    path = "".join(command[place : place + 1])
+    if "c" in letters:
         return f"{command[0]} -c", path
     return path, host.read_text(os.path.abspath(path)) or ""
 
@@ -208,7 +246,7 @@ def _check_hostfile(case: Case, request: Request, host: Host) -> None:
     if request.own is not None and request.own.name == "deepspeed":
         from launcher.engines.deepspeed import check_hostfile
 
-        check_hostfile(request.own, case.topology, case.machine, host)
+        check_hostfile(request.own, case.topology, host)
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:

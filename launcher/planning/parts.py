@@ -110,7 +110,7 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     choice, agent = plan_engine(case)
     if agent is not None:
         case = replace(case, agent=agent.engine)
-        refuse_framework(choice.engine, options)
+        refuse_framework(choice.engine, options, is_command=request.own is not None)
     argv = horovod.plan_argv(case) if agent is None else request.argv
     beside = table.plan_beside(case) if agent is None else Beside()
     if agent is not None and request.own is not None and not request.starts_job:
@@ -192,7 +192,7 @@ def plan_channel(case: Case, agent: NodeCommand | None) -> Peers | None:
     allocation = case.allocation
     if allocation.scope is Scope.NODE:
         member, count = NODE, allocation.node_count
-    elif stays_with_process(case):
+    elif case.joins_launchers:
         member, count = RANK, case.topology.world_size
     else:
         return None
@@ -266,11 +266,3 @@ def plan_peers(
         spare_count=int(options.number("spares", 0)) if member == NODE else 0,
         index=allocation.index if member == NODE and allocation.index is not None else own,
     )
-
-
-def stays_with_process(case: Case) -> bool:
-    """Whether the launcher stays as the parent of the only process that the platform started it for.
-
-    It does not inside a process of another launcher, which stays already.
-    """
-    return not case.forks and case.options.switch("stay") and MARKER not in case.environ

@@ -31,7 +31,7 @@ from launcher.core.mpi import STARTED_BY_MPI
 from launcher.frameworks import table, torch
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
-from launcher.planning.parts import Parts, plan_parts, stays_with_process
+from launcher.planning.parts import Parts, plan_parts
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
 from launcher.planning.supervision import (
@@ -142,7 +142,10 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     has_channel, meets = parts.peers is not None, meeting is not None
     idle = note_idle(case, agent, stays=stays, has_channel=has_channel, meets=meets, unseen=unseen)
     # Of the notes about flags that do nothing or not all, those that begin with a typed flag
-    warnings = (*warned, *(note for note in (*parts.binding.notes, *idle) if note.startswith("-")))
+    warnings = (
+        *warned,
+        *(note for note in (*shape.request.notes, *parts.binding.notes, *idle) if note[:1] == "-"),
+    )
     notes = _gather_notes(shape, parts, host, missing, (*warned, *idle), stays=stays)
     return Plan(
         allocation=case.allocation,
@@ -197,7 +200,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         parts.case.options,
         parts.case.topology,
         starts_node=parts.case.forks,
-        stays=stays_with_process(parts.case),
+        stays=parts.case.joins_launchers,
         of_agent=parts.agent is not None,
         companion_count=len(parts.beside.companions),
         proof=proof,
@@ -215,7 +218,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
 def _find_blindness(parts: Parts) -> str:
     """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
     case, agent = parts.case, parts.agent
-    if not case.forks and not stays_with_process(case):
+    if not case.forks and not case.stays:
         return "the platform has started the processes, one launcher for each"
     if agent is not None and agent.engine not in WITH_WORKERS:
         return f"{agent.engine} starts the processes"
@@ -246,7 +249,7 @@ def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
 
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
     """Whether the launcher stays: as a parent, as init, or to watch for preemption or NCCL's network."""
-    parent = parts.case.forks or stays_with_process(parts.case) or bool(parts.beside.companions and shown)
+    parent = parts.case.forks or parts.case.stays or bool(parts.beside.companions and shown)
     watches = parts.preemption is not None or proof is not None
     is_init = os.getpid() == 1 and not host.is_recorded()  # process 1 of a container
     return parent or watches or parts.case.options.switch("init", is_init)

@@ -7,10 +7,12 @@ import os
 from launcher.command.words import is_python, read_flags
 from launcher.core.model import Preload
 from launcher.frameworks.horovod import GLOO
+from launcher.frameworks.script import find_name, parse, read_imports, visit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from launcher.core.model import NodeCommand
     from launcher.frameworks.case import Case
@@ -21,6 +23,8 @@ APART = "EIS"
 """Python's flags with which it ignores PYTHONPATH, by which the template is reached."""
 
 
+OF_VARIABLES = ("environ", "environb", "putenv", "unsetenv", "load_dotenv")
+"""Names by which a script changes variables."""
 SLOW_SHOWN = 2
 """Number of packages whose import time is shown: the slowest ones."""
 
@@ -42,8 +46,6 @@ def plan_preload(
     asked = case.options.words("preload")
     if asked != (AUTO,):
         return Preload(asked, folders=case.script.folders), ""
-    from launcher.frameworks.script import list_first
-
     near = [os.path.abspath(folder) for folder in case.script.folders if not folder.endswith("-packages")]
     own = {"__future__", *(name.removesuffix(".py") for folder in near for name in host.list_folder(folder))}
     names = dict.fromkeys(list_first(case.script.text))
@@ -78,6 +80,32 @@ def _ignores_path(flag: str) -> bool:
     """Whether one of Python's flags, or one of several in a word, makes it ignore PYTHONPATH."""
     letters = flag[1:].partition("W")[0].partition("X")[0]
     return not flag.startswith("--") and any(letter in letters for letter in APART)
+
+
+def list_first(text: str) -> list[str]:
+    """Return the modules that a script always imports before it changes variables or ``sys.path``.
+
+    What comes behind such a line may be another module, or may read the variable.
+    """
+    body = parse(text)
+    if body is None:
+        return [name for name, is_certain in read_imports(text).items() if is_certain]
+    end = next((index for index, node in enumerate(body) if _may_change(node)), len(body))
+    return [name for name, is_certain in visit(body[:end], True) if is_certain]
+
+
+def _may_change(node: Any) -> bool:
+    """Whether a statement names the variables or ``sys.path``, other than in a function."""
+    kind = type(node).__name__
+    if kind.endswith("FunctionDef"):
+        return False
+    name = find_name(node)
+    if name in OF_VARIABLES or (name == "path" and find_name(getattr(node, "value", None)) == "sys"):
+        return True
+    children = [getattr(node, field) for field in getattr(node, "_fields", ())]
+    return any(
+        _may_change(one) for child in children for one in (child if isinstance(child, list) else [child])
+    )
 
 
 def describe(preload: Preload) -> str:

@@ -16,7 +16,6 @@ from launcher.frameworks.script import (
     STRATEGY,
     TENSORFLOW,
     Script,
-    name_framework,
     names_workers,
     read_script,
 )
@@ -27,6 +26,8 @@ from launcher.identity.topology import plan_topology
 from launcher.machine import read_machine
 from launcher.machine.own_names import is_called
 from launcher.options.flag_values import PROCESS_LIMIT
+from launcher.options.given import Given
+from launcher.options.reading import Options
 from launcher.planning.settings import PER_PROCESS
 from launcher.sources import Gathered, gather
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from launcher.identity.ledger import Ledger
     from launcher.machine.host import Host
-    from launcher.options.reading import Options
 
 
 NAMED_NODES = ("standalone", "nnodes", "node_rank")
@@ -155,6 +155,11 @@ def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: 
     return found
 
 
+def _name_framework(options: Options, name: str, why: str) -> Options:
+    """Return the options with a framework that the job shows, as if the user had named it."""
+    return options.with_inner(Options({"framework": Given(name, why, name)}))
+
+
 def _name_tensorflow(request: Request, script: Script, environ: Mapping[str, str]) -> Request:
     """Return the request with TensorFlow as its framework if the script uses several workers.
 
@@ -163,7 +168,7 @@ def _name_tensorflow(request: Request, script: Script, environ: Mapping[str, str
     known = request.options.framework or environ.get("TF_CONFIG") or request.own is not None
     if known or not names_workers(script):
         return request
-    options = name_framework(request.options, TENSORFLOW, f"{script.path} uses {STRATEGY}")
+    options = _name_framework(request.options, TENSORFLOW, f"{script.path} uses {STRATEGY}")
     return replace(request, options=options)
 
 
@@ -181,9 +186,9 @@ def _find_framework(
     options = request.options
     meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
     if meeting.kind in (MPI, GLOO):
-        options = name_framework(options, HOROVOD, meeting.why)
+        options = _name_framework(options, HOROVOD, meeting.why)
     elif options.framework == "" and jax.is_distributed(script):
-        options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
+        options = _name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
     return replace(request, options=options), meeting
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ LONE = "import time, torch; time.sleep({}); print('DONE')"
 TRAIN = (os.path.join(ROOT, "examples", "train_ddp.py"), "--epochs", "1")
 BRIEF = "import jax; jax.distributed.initialize(); print(jax.process_index(), jax.process_count())"
 
+AS_THERE = {"LAUNCHER_STAY": "", "LAUNCHER_REHEARSED": ""}
+"""A rehearsal has --stay by default, and one report."""
 CLOSED_THERE = """
 import os, socket, time
 time.sleep(7)
@@ -47,6 +50,25 @@ def test_lone_workers_of_two_agents_are_warned_about() -> None:
     assert len(lines) == 2
     for ranks in ("ranks 0-1", "ranks 2-3"):
         assert any(f"[never-met] all processes have ended; {ranks} were not seen" in line for line in lines)
+
+
+@pytest.mark.parametrize("platform", ["azureml-pytorch", "openmpi", "slurm"])
+def test_lone_ranks_that_a_platform_has_started_are_warned_about(
+    platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launcher per process, one process per node: each node tells of its own."""
+    monkeypatch.chdir(tmp_path)  # where Azure ML's job has its ./outputs
+    done = rehearse(platform, "python", "-c", LONE.format(12), scope="process", environ=AS_THERE)
+    assert (done.returncode, done.stdout.count("DONE")) == (0, 2), done.stderr
+    assert len(unmet(done)) == 2, done.stderr
+
+
+@pytest.mark.parametrize("platform", ["azureml-pytorch", "openmpi"])
+def test_ranks_that_a_platform_has_started_have_met(platform: str) -> None:
+    """Gloo, one rank per node."""
+    environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_MEETING_TIMEOUT": "60", **AS_THERE}
+    done = rehearse(platform, "python", *TRAIN, scope="process", environ=environ)
+    assert (done.returncode, unmet(done)) == (0, []), done.stderr
 
 
 @pytest.mark.parametrize("processes", [1, 2])

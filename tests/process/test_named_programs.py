@@ -90,7 +90,14 @@ def test_an_executable_script_keeps_its_python(tmp_path: Path) -> None:
     assert launch("run", "--", str(script), cwd=tmp_path).stdout == version
     assert launch("run", "--", "train.py", cwd=tmp_path).stdout == own  # a shell would not run it, either
     script.write_text(f"#!/usr/bin/env python3\n{show}")
-    assert launch("run", "--", "./train.py", cwd=tmp_path).stdout == own
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(other)
+    environ = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    assert launch("run", "--", "./train.py", cwd=tmp_path, environ=environ).stdout == version
+    environ |= {"PYTHON_EXEC": sys.executable}
+    assert launch("run", "--", "./train.py", cwd=tmp_path, environ=environ).stdout == own
+    environ = {"PATH": "/nonexistent"}
+    assert launch("run", "--", "./train.py", cwd=tmp_path, environ=environ).stdout == own
 
 
 @pytest.mark.rows(6)

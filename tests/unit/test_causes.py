@@ -884,6 +884,17 @@ def test_a_script_that_starts_its_own_processes_is_named(part: str, name: str) -
     found = find_causes(death(1, text.replace('  File "train.py"', inner, 1)), UNKNOWN, EMPTY_HOST)
     assert codes(found) == ["script-spawns"]
     assert name in found[0].what and "--nproc-per-node 1" in found[0].fix and found[0].retryable is False
+    other = find_causes(
+        death(
+            1,
+            text.replace('  File "train.py"', inner.replace("train.py", "tools/net.py"), 1).replace(
+                "train.py", "tools/net.py"
+            ),
+        ),
+        UNKNOWN,
+        EMPTY_HOST,
+    )
+    assert "-- python tools/net.py`" in other[0].fix
     assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["port-in-use"]
 
 

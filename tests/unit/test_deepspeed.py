@@ -141,13 +141,12 @@ def test_a_hostfile_that_nobody_named_is_not_followed_to_other_nodes() -> None:
         (HOSTS, None),
         ("one slots=4\n", "hostfile-mismatch"),
         ("# none\n", "hostfile-mismatch"),
-        ("one slots=4\ntwo slots=8\n", "hostfile-mismatch"),
-        (f"one slots={'9' * 5000}\ntwo slots=4\n", "hostfile-mismatch"),
+        ("one slots=many\ntwo slots=4\n", "hostfile-mismatch"),
     ],
-    ids=range(5),
+    ids=range(4),
 )
 def test_a_hostfile_of_the_users_fits_the_job(text: str, code: str | None) -> None:
-    """As many nodes as the job has, and no more processes than GPUs."""
+    """As many nodes as the job has."""
     command = ("deepspeed", "-H", "/hosts", "train.py")
     options: dict[str, Any] = {"files": {"/hosts": text}, **TWO_NODES}
     if code is None:
@@ -189,11 +188,9 @@ def test_a_single_node_tunes_without_a_token() -> None:
 
 
 def test_what_the_autotuner_cannot_do_is_told() -> None:
-    """No hosts, no token, GPUs that experiments would not run on, restarts."""
+    """No hosts, no token, restarts."""
     assert refused(*TUNE, **TWO_NODES) == "no-hosts"
     assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-token"
-    assert refused(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "2,3"}) == "autotuner-gpus"
-    assert plan(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert refused(*TUNE, restarts="1") == refused(*TUNE, restarts="1", **HEAD) == "engine-conflict"
     assert refused(*TUNE, restarts="1", **{**HEAD, "node_rank": "1"}) == "engine-conflict"
 

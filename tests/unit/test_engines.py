@@ -833,6 +833,7 @@ def test_a_launcher_per_process_is_refused(command: tuple[str, ...]) -> None:
     """Two processes on this node would start two launchers, each for both."""
     status, code, text = refuse(*command, environ={**PER_RANK, "MASTER_ADDR": "10.0.0.4"})
     assert (status, code) == (64, "launcher-per-process") and "2 processes of this node" in text
+    assert f"the command is {command[0]}: it would start the processes of this node" in text
 
 
 @pytest.mark.parametrize("given", [{"require_meeting": True}, {}], ids=["flag", "variable"])
@@ -1183,7 +1184,51 @@ def test_a_framework_that_an_engine_does_not_serve_names_both(
     """Either can be left out, and each is named."""
     _, code, text = refuse(*command, machine=TORCH, framework="horovod", nproc_per_node="2", **flags)
     assert code == "engine-conflict"
-    assert fix in text and text.endswith("or --framework horovod")
+    assert fix in text and "or --framework horovod" in text
+    assert ("--engine process starts torchrun" in text) is (command[0] == "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "said"),
+    [
+        (
+            ("torchrun", "--nproc-per-node", "2", "t.py"),
+            {"nproc_per_node": "4"},
+            "torchrun --nproc_per_node 2",
+        ),
+        (("deepspeed", "--num_gpus", "1", "t.py"), {"nproc_per_node": "4"}, "deepspeed --num_gpus 1"),
+        (("torchrun", "--max-restarts", "1", "t.py"), {"max_restarts": "3"}, "torchrun --max_restarts 1"),
+        (
+            ("accelerate", "launch", "--num_processes", "2", "t"),
+            {"nproc_per_node": "4"},
+            "accelerate --num_processes 2",
+        ),
+        (("mpirun", "-np", "2", "t"), {"nproc_per_node": "4"}, "mpirun --np 2"),
+    ],
+)
+def test_a_flag_of_ours_that_the_commands_own_beats_is_warned_about(
+    command: tuple[str, ...], flags: dict[str, Any], said: str
+) -> None:
+    """The number nearest to the script counts, and the other one would be believed."""
+    ((name, value),) = flags.items()
+    flag = f"--{name.replace('_', '-')} {value}"
+    made = plan(*command, machine=TORCH, **flags)
+    assert f"{flag}: no effect, {said} is nearer to the script" in made.warnings
+    again: dict[str, Any] = {name: said.rpartition(" ")[2]}
+    same = plan(*command, machine=TORCH, **again)
+    assert not any("nearer" in note for note in (*same.warnings, *same.notes))
+
+
+@pytest.mark.parametrize(
+    "front", ["env WORLD_SIZE=1 RANK=0", "nice env -u LOCAL_RANK", "env --unset=NODE_RANK", "nice env -i A=1"]
+)
+def test_variables_of_a_process_that_env_changes_are_warned_about(front: str) -> None:
+    """They come behind ours, and are the same in all processes."""
+    (warning,) = plan(*front.split(), *TRAIN, nproc_per_node="2").warnings
+    assert warning.startswith(f"{front.removeprefix('nice ')} comes after the launcher") or "env" in warning
+    assert not plan("env", "A=1", "MASTER_PORT=5", *TRAIN, nproc_per_node="2").warnings
+    assert not plan(*front.split(), *TRAIN, nproc_per_node="1").warnings
+    assert not plan(*TRAIN, "RANK=0", nproc_per_node="2").warnings
 
 
 # --- one launcher for each rank
@@ -1212,6 +1257,48 @@ def test_a_launcher_that_need_not_stay_is_gone(environ: dict[str, str], flags: d
     """Nothing is left of it."""
     found = plan(*TRAIN, environ={"MASTER_ADDR": "10.0.0.4", **environ}, **flags)
     assert found.mode is Mode.EXEC and found.peers is None
+
+
+AZUREML_PER_NODE = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.4",
+    "AZUREML_RUN_ID": "x",
+}
+"""One process per node, whose number nothing states: the PyTorch distribution of Azure ML."""
+
+
+@pytest.mark.parametrize("environ", [AZUREML_PER_NODE, {**PER_NODE, "MASTER_ADDR": "10.0.0.4"}])
+def test_a_launcher_stays_to_see_whether_the_rank_of_its_node_meets_the_others(
+    environ: dict[str, str],
+) -> None:
+    """Alone on its node, each rank may be a job of its own, and no other launcher could see that."""
+    stays = plan(*TRAIN, environ=environ)
+    assert stays.allocation.scope is Scope.PROCESS and stays.mode is Mode.SUPERVISE
+    assert stays.supervision.contact is not None and stays.supervision.contact.spans_nodes
+    assert stays.peers is None and not stays.supervision.prefix  # neither a port nor a changed line
+    assert "the launcher stays as its parent" in " ".join(stays.notes)
+    asked = plan(*TRAIN, environ=environ, require_meeting=True)
+    assert asked.supervision.contact is not None and asked.supervision.contact.required
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags"),
+    [
+        (AZUREML_PER_NODE, {"meeting": False}),
+        ({**AZUREML_PER_NODE, "LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}, {}),  # one of several
+        ({**AZUREML_PER_NODE, MARKER: "1"}, {}),
+        ({**AZUREML_PER_NODE, "LAUNCHER_STAY": "0"}, {}),
+        ({**PER_RANK, "MASTER_ADDR": "10.0.0.4"}, {}),
+    ],
+)
+def test_a_launcher_that_has_nothing_to_see_becomes_the_command(
+    environ: dict[str, str], flags: dict[str, Any]
+) -> None:
+    """Without the check, in a process of a launcher, and where it is one of several launchers of a node."""
+    assert plan(*TRAIN, environ=environ, **flags).mode is Mode.EXEC
 
 
 def test_who_stays_alone_talks_to_nobody() -> None:
@@ -1462,6 +1549,6 @@ def test_one_rank_on_each_node_is_started_again_by_its_launcher(flags: dict[str,
         "SLURM_NODEID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "4",
         "SLURM_STEP_NODELIST": "node[0-3]", "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
     }  # fmt: skip
-    assert plan(*TRAIN, environ=step).mode is Mode.EXEC
+    assert plan(*TRAIN, environ=step).peers is None
     made = plan(*TRAIN, environ=step, **flags)
     assert made.mode is Mode.SUPERVISE and made.topology.world_size == 4 - int(flags.get("spares", "0"))

@@ -19,7 +19,6 @@ import pytest
 from launcher.core.errors import LauncherError, NotReady, UsageError
 from launcher.core.model import Mode, Plan
 from launcher.frameworks.horovod import SERVE, SERVER, WAITER
-from launcher.frameworks.script import list_pythons
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
@@ -69,6 +68,18 @@ class Made(Host):
         from launcher.machine.packages import Package
 
         return () if self.built_for is None else (Package("horovod", "0.28.1", "/site", self.built_for),)
+
+
+class Only(Made):
+    """This machine, where a single Python has Horovod."""
+
+    def __init__(self, python: str) -> None:
+        super().__init__("gloo")
+        self.python = python
+
+    def find_version(self, python: str | None, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the version of that Python's."""
+        return "0.28.1" if (python, name) == (self.python, "horovod") else ""
 
 
 def plan(
@@ -129,11 +140,15 @@ def test_the_python_of_a_first_line_is_one_that_may_have_horovod(tmp_path: Path)
     path = tmp_path / "hv"
     path.write_text("#!/opt/own/bin/python3 -u\n")
     path.chmod(0o755)
-    assert list_pythons((str(path),), {}) == ["/opt/own/bin/python3", sys.executable, "python3", "python"]
-    assert list_pythons(("env", "python3.11", "x.py"), {"PYTHON_EXEC": "/p/python"})[:2] == [
-        "python3.11",
-        "/p/python",
-    ]
+    for words, environ, named in (
+        ((str(path),), {}, "/opt/own/bin/python3"),
+        (("bash", "-c", "python3.11 x.py", "python3.11"), {}, "python3.11"),
+        (("./x",), {"PYTHON_EXEC": "/p/python"}, "/p/python"),
+        (("./x",), {}, "python3"),
+    ):
+        host = Only(named)
+        job = plan_job(environ, host, read_options({"nproc_per_node": "2"}, environ), words)
+        assert horovod_of(job)["GLOO_RENDEZVOUS_PORT"] == "1", words
 
 
 def test_what_every_process_of_two_nodes_gets() -> None:

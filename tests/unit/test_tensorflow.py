@@ -23,7 +23,7 @@ from launcher.cluster.address_exchange import meet
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.model import Companion, Meeting, Mode, Plan, Process
-from launcher.frameworks.tensorflow_roles import Cast, plan_cast
+from launcher.frameworks.tensorflow import Cast, plan_cast
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
@@ -423,8 +423,12 @@ def test_roles_need_one_launcher_per_node() -> None:
         "MASTER_ADDR": "127.0.0.1",
     }
     with pytest.raises(LauncherError) as refused:
-        plan_job(environ, make_host(), read_options({"worker_count": "2"}, environ), ("./train",))
-    assert refused.value.problems[0].code == "launcher-per-process"
+        asked = read_options({"worker_count": "2", "chief": True}, environ)
+        plan_job(environ, make_host(), asked, ("./train",))
+    (problem,) = refused.value.problems
+    assert problem.code == "launcher-per-process"
+    said = "--worker-count 2, --chief: the launcher would start the processes of this node, but"
+    assert problem.what.startswith(said)
 
 
 def test_roles_need_the_launcher_as_the_parent() -> None:
