@@ -15,12 +15,13 @@ Source: Azure ML "Distributed GPU training guide"; a Kubernetes pod published in
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, each_once, is_loopback, parse_json
+from launcher.core.environ import Malformed, Reader, each_once, is_loopback, parse_host_port, parse_json
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.table import MARKERS
 
 NODE_COUNT, NODE_RANK, DISTRIBUTED_CONFIG, COMPUTE_CONTEXT, WORKER_COUNT, MASTER = MARKERS["azure_ml"]
-*MASTERS, GPUS = MARKERS["batch_ai"]
+*MASTERS, WORKERS, GPUS = MARKERS["batch_ai"]
+TASK_INDEX, TASK_TYPE = "AZ_BATCHAI_TASK_INDEX", "AZ_BATCHAI_TASK_TYPE"
 RANK_NAMES = ("_INDEX", "RANK")
 """Suffixes of variables that can hold a rank. The value of any other variable must not appear in a
 message."""
@@ -50,11 +51,22 @@ def read(reader: Reader) -> None:
 
 
 def read_batch_ai(reader: Reader) -> None:
-    """Claim the master's address from either name, and the GPUs."""
+    """Claim the master's address from either name, the rank among the workers, and the GPUs."""
     for name in MASTERS:
         if not is_loopback(reader.text(name) or ""):  # else it is this node's own name for itself
             reader.claim_host(Fact.MASTER_ADDR, name)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, trust=Trust.DERIVED)
+    hosts = reader.parsed(WORKERS, lambda text: [parse_host_port(item)[0] for item in text.split(",")])
+    if not hosts or reader.text(TASK_TYPE) not in (None, "worker"):
+        return  # single-node jobs have an index, too; it counts tasks of a type, and only workers have ranks
+    index = reader.integer(TASK_INDEX)
+    if index is not None and index >= len(hosts):
+        reader.malformed(TASK_INDEX, f"a number below {len(hosts)}, the hosts in {WORKERS}")
+        return
+    from launcher.sources.tensorflow import claim_task
+
+    claim_task(reader, hosts, index, WORKERS, TASK_INDEX)
+    reader.claim_hosts(tuple(dict.fromkeys(hosts)), WORKERS, Trust.DERIVED)
 
 
 def _parse_object(text: str) -> dict[str, object]:

@@ -17,6 +17,8 @@ TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
 MALFORMED = "malformed-variable"
 RANKED = ("chief", "worker")
+ALONE = ("chief", "evaluator")
+"""Roles with at most one task."""
 
 
 @frozen
@@ -116,15 +118,8 @@ def _parse(text: str) -> Task:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
         raise Invalid(MALFORMED, expected) from None
-    strange = sorted({task.role, *task.cluster} - set(ROLES))
-    if strange:
-        raise Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
-    if not all(
-        isinstance(items, list) and all(isinstance(item, str) for item in items) for items in cluster.values()
-    ):
-        raise Invalid(MALFORMED, "a list of host:port for every role (no map, as of TFJob's dynamic workers)")
-    _check_addresses([address for items in task.cluster.values() for address in items])
-    _check_index(task)
+    _check_roles(task)
+    _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
     return task
 
 
@@ -133,6 +128,15 @@ def _index(value: object) -> int:
     if not isinstance(value, (int, str)) or isinstance(value, bool):
         raise TypeError
     return parse_int(value) if isinstance(value, str) else value
+
+
+def _check_roles(task: Task) -> None:
+    strange = sorted({task.role, *task.cluster} - set(ROLES))
+    if "master" in strange:
+        expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
+        raise Invalid("tf-config-master", expected, fix)
+    if strange:
+        raise Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
 
 
 def _check_addresses(addresses: list[str]) -> None:
@@ -151,12 +155,27 @@ def _check_addresses(addresses: list[str]) -> None:
             raise Invalid(MALFORMED, f"an address of its own for every task, not {shorten(other)!r} {second}")
 
 
-def _check_index(task: Task) -> None:
+def _check_tasks(task: Task, sparse: list[str]) -> None:
     """Check what TensorFlow finds out late or never: an index of -1 passes its own check."""
-    count = len(task.cluster.get(task.role, []))
-    is_unlisted = task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster
-    if is_unlisted or 0 <= task.index < count:
+    if sparse:
+        expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
+        fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
+        raise Invalid("tf-config-sparse", expected, fix)
+    if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
+        raise Invalid(MALFORMED, "a list of host:port for every role (not so: an item)")
+    _check_addresses([address for items in task.cluster.values() for address in items])
+    for role in ALONE:
+        if len(task.cluster.get(role, [])) > 1:
+            fix = f"keep one {role}; make the others workers"
+            raise Invalid("tf-config-roles", f"one {role} at most", fix)
+    if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
         return
-    expected = f"a task index of {task.role} in 0..{count - 1}" if count else f"tasks of the role {task.role}"
+    count = len(task.cluster.get(task.role, []))
+    if not 0 <= task.index < max(1, count):
+        expected = f"a task index of {task.role} in 0..{max(1, count) - 1}"
+    elif not count:
+        expected = f"tasks of the role {task.role}, which this task has"
+    else:
+        return
     fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
     raise Invalid("tf-config-index", expected, fix)

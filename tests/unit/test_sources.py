@@ -236,6 +236,19 @@ def test_a_port_is_the_jobs_if_mpirun_forwards_it(
     assert plan(alone, 0, ancestors=[MPIRUN]).topology.master_port == 29500
 
 
+def test_batch_ai_workers_on_hosts_of_their_own_are_nodes() -> None:
+    """One worker per host: the index of the worker is the index of the node."""
+    environ = {"AZ_BATCHAI_WORKER_HOSTS": "10.0.0.4:2223,10.0.0.5:2222", "AZ_BATCHAI_TASK_INDEX": "1"}
+    assert facts(ask("batch_ai", environ))[Fact.NODE_RANK] == 1
+
+
+def test_batch_ai_workers_that_share_a_host_are_processes_of_one_node() -> None:
+    """Two workers on one host: the index is that of a process."""
+    environ = {"AZ_BATCHAI_WORKER_HOSTS": "10.0.0.4:2223,10.0.0.4:2224", "AZ_BATCHAI_TASK_INDEX": "1"}
+    found = facts(ask("batch_ai", environ))
+    assert (found[Fact.LOCAL_RANK], found[Fact.LOCAL_SIZE], found[Fact.NODE_RANK]) == (1, 2, 0)
+
+
 def test_jaxjob_starts_one_process_per_pod() -> None:
     """PROCESS_ID is JAX's own: four processes with the same one would never meet."""
     environ = {"COORDINATOR_ADDRESS": "job-worker-0", "NUM_PROCESSES": "2", "PROCESS_ID": "1"}
@@ -334,7 +347,7 @@ def test_a_wrong_tf_config_names_a_fix_that_works() -> None:
     """There is no flag for TF_CONFIG."""
     environ = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "master", "index": 0}}'}
     (problem,) = ask("tensorflow", environ).problems
-    assert problem.code == "malformed-variable"
+    assert problem.code == "tf-config-master"
     assert "flag" not in problem.fix
 
 

@@ -480,13 +480,15 @@ def test_a_platforms_workers_can_run_the_standard_server() -> None:
 @pytest.mark.parametrize(
     ("role", "index", "cluster", "code"),
     [
-        ("master", 0, CLUSTER, "malformed-variable"),
-        ("worker", 0, {"master": ["d:1"], **CLUSTER}, "malformed-variable"),
+        ("master", 0, CLUSTER, "tf-config-master"),
+        ("worker", 0, {"master": ["d:1"], **CLUSTER}, "tf-config-master"),
         ("worker", 2, CLUSTER, "tf-config-index"),
         ("worker", -1, CLUSTER, "tf-config-index"),
         ("chief", 0, CLUSTER, "tf-config-index"),
         ("evaluator", 1, CLUSTER, "tf-config-index"),
-        ("worker", 0, {"worker": {"1": "a:2222"}}, "malformed-variable"),
+        ("worker", 0, {"worker": {"1": "a:2222"}}, "tf-config-sparse"),
+        ("worker", 0, {**CLUSTER, "chief": ["d:1", "e:1"]}, "tf-config-roles"),
+        ("worker", 0, {**CLUSTER, "evaluator": ["d:1", "e:1"]}, "tf-config-roles"),
         ("driver", 0, CLUSTER, "malformed-variable"),
         ("worker", 0, {"worker": [1]}, "malformed-variable"),
         ("worker", "x", CLUSTER, "malformed-variable"),
