@@ -156,7 +156,7 @@ ALONE = {
     "one host of a batch system that starts nothing there": ("lsf_one_host_8_slots", "pbs_one_host"),
     "an index that needs a flag, or is a job of its own": ("refused_indexed_job",),
     "a platform that is not understood": (
-        *("batch_ai_worker_hosts", "refused_platform_without_source", "refused_trainer_v2_xgboost"),
+        *("refused_platform_without_source", "refused_trainer_v2_xgboost"),
     ),
     "a flag that makes no job of itself": ("refused_master_flag_alone",),
     "told already, by torchrun or this launcher": (
