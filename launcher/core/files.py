@@ -401,7 +401,7 @@ def _remove_tree(folder: int, name: str) -> None:
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=folder)
-    except OSError:
+    except (OSError, RecursionError):
         pass
 
 
