@@ -24,6 +24,7 @@ from launcher.core.files import look_at_all
 from launcher.core.redact import printable
 from launcher.core.wire import Garbled
 from launcher.machine.process import list_pids, read_command, read_stat, read_users
+from launcher.process.limits import limit_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ LINE_LIMIT_BYTES = 1 << 21
 ANSWER_LIMIT_BYTES = 1 << 28
 """Limit for all nodes together; the status of 16,000 nodes with 8 ranks each has 30 MB."""
 OTHERS_LIMIT_BYTES = 1 << 25
-"""The same for a launcher of another user, which root asks: JSON may take 24 times as much memory."""
+"""The same for a launcher of another user, which root asks."""
+OTHERS_MEMORY_BYTES = 1 << 29
+"""Limit of our memory then: a row of three bytes takes 600. 16,000 nodes with 8 ranks each take 360 MB."""
 NAMED_MAX = 8
 """Number of jobs that an error message names."""
 CONNECT_S = 5.0
@@ -306,6 +309,7 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
     Raises:
         OSError: There is no launcher, we may not ask it, or it does not answer in time (TimeoutError).
         ValueError: The connection was closed too early, or the answer is not a launcher's.
+        MemoryError: The answer of another user's launcher is too large.
     """
     lines, answers, size = Lines(LINE_LIMIT_BYTES), list[Message](), 0
     deadline = time.monotonic() + ANSWER_S[what]
@@ -316,6 +320,8 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
         if not is_trusted and os.geteuid():
             raise PermissionError(f"{path} is another user's")
         limit = ANSWER_LIMIT_BYTES if is_trusted else OTHERS_LIMIT_BYTES
+        if not is_trusted:
+            limit_memory(OTHERS_MEMORY_BYTES)
         connected.sendall(pack({"ask": what, "limit_s": limit_s, **more}))
         while True:
             left = deadline - time.monotonic()
