@@ -7,7 +7,7 @@ import os
 import sys
 from errno import EMFILE, ENFILE
 
-from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, print_problems
+from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, NotReady, Problem, print_problems
 from launcher.core.log import STYLE, guess_style
 
 TYPE_CHECKING = False
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
+MEMORY = "this node; ulimit -v and -d; 512 MiB for the answer of another user's launcher"
+"""Where the limit may be."""
 HIGHEST = 1 << 16
 """Descriptors up to this one are closed where none is left."""
 
@@ -45,6 +47,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
+    except MemoryError:
+        pass  # what its frames hold is free after this block
     except Exception as error:
         known = _with_descriptors(_explain, error)
         if known is None:
@@ -52,6 +56,11 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             return EXIT_BUG
         _with_descriptors(print_problems, known)
         return known.exit_status
+    full = NotReady(
+        Problem("no-memory", "no memory is left for this command", MEMORY, "free some, or raise the limit")
+    )
+    _report(full, words, given)
+    return full.exit_status
 
 
 def _report(error: LauncherError, words: Sequence[str], environ: Mapping[str, str]) -> None:

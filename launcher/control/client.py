@@ -20,10 +20,11 @@ from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.table import number
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
-from launcher.core.files import look_at
+from launcher.core.files import look_at_all
 from launcher.core.redact import printable
 from launcher.core.wire import Garbled
 from launcher.machine.process import list_pids, read_command, read_stat, read_users
+from launcher.process.limits import limit_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ LINE_LIMIT_BYTES = 1 << 21
 ANSWER_LIMIT_BYTES = 1 << 28
 """Limit for all nodes together; the status of 16,000 nodes with 8 ranks each has 30 MB."""
 OTHERS_LIMIT_BYTES = 1 << 25
-"""The same for a launcher of another user, which root asks: JSON may take 24 times as much memory."""
+"""The same for a launcher of another user, which root asks."""
+OTHERS_MEMORY_BYTES = 1 << 29
+"""Limit of our memory then: a row of three bytes takes 600. 16,000 nodes with 8 ranks each take 360 MB."""
 NAMED_MAX = 8
 """Number of jobs that an error message names."""
 CONNECT_S = 5.0
@@ -64,6 +67,8 @@ WAIT_S = 2.0
 STEP_S = 0.02
 _WORDS_BEFORE = 6
 """Number of words to search for the program; an interpreter and its options may come before it."""
+WORDS_BYTES = 1 << 14
+"""The beginning of a command line in which they are: another user may have made it megabytes long."""
 
 
 class Launcher:
@@ -143,12 +148,10 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
     own = os.geteuid()
     by_owner: dict[int, dict[tuple[int, int], str]] = {own: {}}
     others = 0
-    for path in paths:
-        try:
-            found = look_at(path)  # thousands behind long links would take minutes
-        except (FileNotFoundError, NotADirectoryError):
+    for path, found in look_at_all(paths):
+        if isinstance(found, (FileNotFoundError, NotADirectoryError)):
             continue  # of another container that shares our network; behind a link
-        except OSError:
+        if isinstance(found, OSError):
             others += 1
             continue
         if own in (0, found.st_uid) or found.st_uid == 0:
@@ -260,9 +263,10 @@ def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher
     deadline = time.monotonic() + WAIT_S
     while True:
         # Before the search, so that a launcher that begins to listen in between is found
-        may_come = time.monotonic() < deadline and is_coming()
+        may_come = is_coming()
         launchers, others = find_launchers(environ)
-        if not may_come or any(one.is_meant(job) for one in launchers):
+        is_over = not may_come or time.monotonic() >= deadline
+        if is_over or any(one.is_meant(job) for one in launchers):
             return launchers, others
         time.sleep(STEP_S)
 
@@ -305,6 +309,7 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
     Raises:
         OSError: There is no launcher, we may not ask it, or it does not answer in time (TimeoutError).
         ValueError: The connection was closed too early, or the answer is not a launcher's.
+        MemoryError: The answer of another user's launcher is too large.
     """
     lines, answers, size = Lines(LINE_LIMIT_BYTES), list[Message](), 0
     deadline = time.monotonic() + ANSWER_S[what]
@@ -315,6 +320,8 @@ def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Mess
         if not is_trusted and os.geteuid():
             raise PermissionError(f"{path} is another user's")
         limit = ANSWER_LIMIT_BYTES if is_trusted else OTHERS_LIMIT_BYTES
+        if not is_trusted:
+            limit_memory(OTHERS_MEMORY_BYTES)
         connected.sendall(pack({"ask": what, "limit_s": limit_s, **more}))
         while True:
             left = deadline - time.monotonic()
@@ -360,9 +367,9 @@ def is_coming() -> bool:
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     own = os.geteuid()
     for pid in list_pids():
-        found = read_stat(pid) if is_run(read_command(pid)) else None
+        found = read_stat(pid)
         is_young = found is not None and now - found.started_s < YOUNG_S
-        if is_young and (own == 0 or read_users(pid) == {own}):
+        if is_young and (own == 0 or read_users(pid) == {own}) and is_run(read_command(pid, WORDS_BYTES)):
             return True
     return False
 

@@ -22,7 +22,7 @@ from errno import EACCES, EEXIST, EISDIR, ELOOP, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 LINKS_MAX = 40
 """Number of links that the kernel follows in one path (path_resolution(7))."""
@@ -289,21 +289,29 @@ def open_folder(
         raise
 
 
-def look_at(path: str) -> os.stat_result:
-    """Return the status of what an absolute path leads to without any link.
+def look_at_all(paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result | OSError]]:
+    """Yield what absolute paths lead to without any link, or why they lead to nothing.
 
-    Raises:
-        OSError: It leads to nothing, or through a link.
+    If they are sorted, a folder above many is opened once: another user may have made them, deep below.
     """
-    folder = os.open("/", FOLDER_FLAGS)
-    *above, name = path.split("/")
+    parts: list[str] = []
+    folders = [os.open("/", FOLDER_FLAGS)]
     try:
-        for part in filter(None, above):
-            outer, folder = folder, os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(outer)
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        for path in paths:
+            *above, name = filter(None, path.split("/"))
+            while above[: len(parts)] != parts:
+                del parts[-1]
+                os.close(folders.pop())
+            try:
+                for part in above[len(parts) :]:
+                    folders.append(os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folders[-1]))
+                    parts.append(part)
+                yield path, os.stat(name, dir_fd=folders[-1], follow_symlinks=False)
+            except OSError as error:
+                yield path, error
     finally:
-        os.close(folder)
+        for folder in folders:
+            os.close(folder)
 
 
 def find(folder: int, name: str) -> os.stat_result | None:
@@ -393,7 +401,7 @@ def _remove_tree(folder: int, name: str) -> None:
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=folder)
-    except OSError:
+    except (OSError, RecursionError):
         pass
 
 

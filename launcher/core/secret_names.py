@@ -118,6 +118,7 @@ _BARE = {
     "line": re.compile(r"[^\r\n]+"),
     "blob": re.compile(r"[\w+/=-]+"),
     "signature": re.compile(r"[\w%+/=-]+"),
+    "word": re.compile(r"""(?:[^\s"',\[\]`()]|,(?=[^\s"',]))+"""),
 }
 _HARMLESS_ITEM = re.compile(r"(?i:true|false|none|null|nil|<redacted>|\d+(?:\.\d+)?|\W*)\Z")
 _COMMA = re.compile(r",(?=.)")
@@ -127,7 +128,7 @@ _LINES_MAX = 100
 _WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
 
 
-class _Text:
+class Text:
     """A text that is searched once; caches the ends of values, quotes and blocks."""
 
     def __init__(self, text: str) -> None:
@@ -144,7 +145,9 @@ class _Text:
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start < last:
             match = _BARE[kind].match(self.text, start)
-            last = match.end() if match else start
+            if match is None:
+                return start
+            last = match.end()
             self._ends[kind] = (start, last)
         return last
 
@@ -186,7 +189,7 @@ class _Text:
 
 def find_named(text: str) -> Iterator[Span]:
     """Yield the (start, end) of the values after names of secrets."""
-    seen = _Text(text)
+    seen = Text(text)
     for match in _NAME.finditer(seen.lower):
         if not _ANY_SEPARATOR.match(seen.lower, match.end()):
             continue
@@ -218,12 +221,12 @@ def _begins_word(text: str, start: int) -> bool:
     return text[start].isupper() and (before.islower() or before.isdigit())
 
 
-def _names_class(seen: _Text, match: re.Match[str]) -> bool:
+def _names_class(seen: Text, match: re.Match[str]) -> bool:
     """Return whether this is a class that is made of secrets: ``AzureKeyCredential("X")``."""
     return match[0] in ("auth", "credential", "credentials") and seen.text[match.start()].isupper()
 
 
-def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
+def _find_separator(seen: Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
     """Return the kind and the match of the separator after a name; None if there is none."""
     start = match.start()
     named = f"{seen.text[start - len(before) : start]}\0{seen.text[start : match.end()]}"
@@ -240,7 +243,7 @@ def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str
     return None
 
 
-def _is_below(seen: _Text, kind: str, before: str, start: int, separator: re.Match[str]) -> bool:
+def _is_below(seen: Text, kind: str, before: str, start: int, separator: re.Match[str]) -> bool:
     """Return whether lines below a name are its values: further in, items of a list, or alone."""
     ahead = before[: len(before) - len(_name_start(before))]
     line = ahead.rpartition("\n")[2].rstrip("\"'")
@@ -263,7 +266,7 @@ def _name_start(before: str) -> str:
 
 
 def _find_value(
-    seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
+    seen: Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str]
 ) -> Iterator[Span]:
     """Yield what is secret after a name and its separator: lines, items, or a single value."""
     start, text = separator.end(), seen.text
@@ -296,7 +299,7 @@ def _find_value(
 
 
 def _find_opened(
-    seen: _Text, match: re.Match[str], group: str, opening: re.Match[str] | None
+    seen: Text, match: re.Match[str], group: str, opening: re.Match[str] | None
 ) -> tuple[list[Span], bool]:
     """Return the secret items of a list, a table or a call that begins here, and whether that is all."""
     if opening is None or group not in ("strong", "plural", "word"):
@@ -312,7 +315,7 @@ def _find_opened(
 
 
 def _find_single(
-    seen: _Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str], start: int
+    seen: Text, match: re.Match[str], group: str, kind: str, separator: re.Match[str], start: int
 ) -> Iterator[Span]:
     """Yield a value that is one text, quoted or not, unless it cannot be a secret."""
     text = seen.text
@@ -351,7 +354,7 @@ def _find_single(
         yield start, end
 
 
-def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], int, bool]:
+def _find_items(seen: Text, start: int, is_pair: bool, is_call: bool) -> tuple[list[Span], int, bool]:
     """Return the values in a list, table or call that opens here, without keys.
 
     Of a pair (user, password), only the last one is secret; of a call, only strings. Also return how far all
@@ -393,7 +396,7 @@ def _find_items(seen: _Text, start: int, is_pair: bool, is_call: bool) -> tuple[
     return found, open_at or at, False
 
 
-def _find_lines(seen: _Text, start: int, indent: int, kind: str) -> Iterator[Span]:
+def _find_lines(seen: Text, start: int, indent: int, kind: str) -> Iterator[Span]:
     """Yield the values in lines of the same indentation: of a list, of a table, or a single one."""
     margin = seen.text[start - indent : start]
     for _ in range(_LINES_MAX):
@@ -421,7 +424,7 @@ def _find_lines(seen: _Text, start: int, indent: int, kind: str) -> Iterator[Spa
             return
 
 
-def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
+def _find_blob(seen: Text, start: int) -> Iterator[Span]:
     """Yield a value that looks like a key: long, and with digits, lower and upper case, or hexadecimal."""
     end = seen.end("blob", start)
     head = seen.text[start : min(end, start + 200)]
@@ -431,7 +434,7 @@ def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
         yield start, end
 
 
-def _find_keys(seen: _Text, start: int) -> Iterator[Span]:
+def _find_keys(seen: Text, start: int) -> Iterator[Span]:
     """Yield the values in a list without brackets that look like keys."""
     end = seen.end("equals", start)
     start, seen.keyed = max(start, seen.keyed), max(end, seen.keyed)
@@ -439,7 +442,7 @@ def _find_keys(seen: _Text, start: int) -> Iterator[Span]:
         yield from _find_blob(seen, item.start())
 
 
-def _begins_parameter(seen: _Text, match: re.Match[str]) -> bool:
+def _begins_parameter(seen: Text, match: re.Match[str]) -> bool:
     """Return whether a name is one in the query of an address."""
     before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
     return before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
@@ -453,7 +456,7 @@ def _is_mixed(value: str) -> bool:
     return all(re.search(part, value) for part in ("[0-9]", "[a-z]", "[A-Z]"))
 
 
-def _is_harmless(seen: _Text, match: re.Match[str], kind: str, value: str) -> bool:
+def _is_harmless(seen: Text, match: re.Match[str], kind: str, value: str) -> bool:
     """Return whether a value cannot be a secret although its name says so."""
     if _HARMLESS.match(value.rstrip(",;)}]")):
         return True

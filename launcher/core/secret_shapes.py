@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.secret_names import MARKER, TABLE, compile_row, find_named
+from launcher.core.secret_names import MARKER, TABLE, Text, compile_row, find_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,34 +174,42 @@ PROGRAMS = frozenset((*_OPTIONS, *_WORDS_OF))
 _PROGRAM = re.compile(
     rf"(?<![\w.-])(?:{'|'.join(sorted(PROGRAMS, key=lambda name: (-len(name), name)))})(?![\w.=:@-])"
 )
-_WORD = re.compile(r""""((?:[^"\\\n]|\\.)*)"|'([^'\n]*)'|((?:[^\s"',\[\]`()]|,(?=[^\s"',]))+)""")
 _GAP = re.compile(r"""(?:[ \t,\[\]]|\\\r?\n[ \t]{0,32})+""")
 SWITCHES = ("--relogin", "--verify", "--cloud", "-no-print")
-WORDS_MAX = 40
+WORDS_MAX, WORD_LENGTH = 40, 1 << 12
+"""Number of arguments that are looked at, and of characters at the beginning of each."""
 _USER = re.compile(r"[^:%,=]{0,64}[:%,=](?!\d+\Z)(?=.)")
 
 
 def _find_arguments(text: str) -> Iterator[Span]:
     """Yield the (start, end) of arguments in a text that are secret by position."""
+    seen = Text(text)
     for match in _PROGRAM.finditer(text):
         at = match.end() + (text[match.end() : match.end() + 1] in ("'", '"'))
         words: list[str] = []
         places: list[list[int]] = []
         while len(words) < WORDS_MAX:
             gap = _GAP.match(text, at)
-            word = _WORD.match(text, gap.end() if gap else at)
-            if word is None or word[0] in ("|", "||", "&&", ";", "&"):
+            begin = gap.end() if gap else at
+            quote = text[begin : begin + 1]
+            if quote in ("'", '"'):
+                start, end = begin + 1, seen.end_of_quote(quote, 0, begin + 1)
+                is_word, at = end < len(text) and text.find("\n", start, end) < 0, end + 1
+            else:
+                start, end = begin, seen.end("word", begin)
+                is_word, at = begin < end, end
+            word = text[begin : min(at, begin + WORD_LENGTH)]
+            if not is_word or word in ("|", "||", "&&", ";", "&"):
                 break
-            at = word.end()
-            if gap is None and words:
-                if not word[0].startswith(("'", '"')):
+            if gap is None:
+                if start == begin or not words or len(words[-1]) > WORD_LENGTH:
                     break
-                words[-1] += word[0]  # -p'X'
+                words[-1] += word  # -p'X'
                 places[-1][1] = at
             else:
-                words.append(word[word.lastindex or 0])
-                places.append(list(word.span(word.lastindex or 0)))
-            if word[0].endswith(";"):
+                words.append(text[start : min(end, start + WORD_LENGTH)])
+                places.append([start, end])
+            if text[at - 1] == ";":
                 break
         for index, offset in find_words(match[0], words):
             start, end = places[index]

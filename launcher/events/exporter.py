@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import re
-import resource
 from datetime import datetime, timezone
 
 from opentelemetry import trace
@@ -28,6 +27,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.events.ids import Ids, Parent, find_ids
+from launcher.process.limits import limit_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -337,9 +337,7 @@ def export(fd: int, environ: Mapping[str, str], own: str) -> None:
         own: The launcher's own run.
     """
     gc.enable()
-    with contextlib.suppress(OSError, ValueError):  # refused, or the user's own limit is lower
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
+    limit_memory(MEMORY_BYTES)
     complaints = Complaints(fd, environ)
     logging.getLogger("opentelemetry").addHandler(complaints)
     try:

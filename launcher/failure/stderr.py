@@ -11,6 +11,7 @@ import json
 import re
 
 from launcher.core.frozen import frozen
+from launcher.core.redact import shorten
 from launcher.core.signal import signal
 from launcher.failure.model import ProcessExit
 from launcher.failure.starters import SUMMARY, is_own_error
@@ -29,6 +30,8 @@ OF_AN_EXCEPTION = 1
 STDERR_BYTES = 32 << 10
 """Size of the end of a process's stderr that is kept; a text of this length has lost its beginning."""
 CPP_FRAME = "frame #"
+FIRST_CHARS = 1 << 12
+"""Of a message only the first line is shown, and of that not more than this."""
 CONTINUED_MAX = 12
 """Maximum number of lines of an exception's message after the first."""
 WHOLE_MAX = 40
@@ -448,7 +451,7 @@ def _read_pid(extra: dict[str, object]) -> str:
 
 
 def _first_line(message: object) -> str:
-    lines = clean_lines(message) if isinstance(message, str) else []
+    lines = clean_lines(shorten(message, FIRST_CHARS)) if isinstance(message, str) else []
     return lines[0] if lines else ""
 
 

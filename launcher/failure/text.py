@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from launcher.core.redact import drop_partial, printable, redact_ends, shorten
+from launcher.core import redact
+from launcher.core.redact import drop_partial, printable, shorten
 from launcher.core.shorten import shorten_lines
 
 TYPE_CHECKING = False
@@ -23,6 +25,8 @@ QUOTE_CHARS = 300
 LINE_CHARS = 1000
 TEXT_CHARS = 1 << 16
 """Of a longer text only the beginning and the end are searched for secrets, and shown."""
+redact_ends = lru_cache(maxsize=4)(redact.redact_ends)
+"""The same text is read for each part of a verdict, and a search takes a second where a rank means ill."""
 # Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"

@@ -97,9 +97,9 @@ def read_name(pid: int) -> str:
     return read_file(f"{PROC}/{pid}/comm").decode("utf-8", "replace").strip()
 
 
-def read_command(pid: int) -> list[str]:
+def read_command(pid: int, limit: int = LIMIT_BYTES) -> list[str]:
     """Return the command line; empty for a kernel thread and for a zombie."""
-    return read_file(f"{PROC}/{pid}/cmdline").decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return read_file(f"{PROC}/{pid}/cmdline", limit).decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
 def read_environ(pid: int) -> dict[str, str]:
@@ -157,7 +157,7 @@ def read_link(path: str) -> str:
 
 
 def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
-    """Return the content of a file, up to about ``limit`` bytes; empty if it cannot be read."""
+    """Return the content of a file, up to ``limit`` bytes; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -169,10 +169,10 @@ def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
 
 
 def read_all(fd: int, limit: int = LIMIT_BYTES) -> bytes:
-    """Return what is left to read from a descriptor, up to about ``limit`` bytes."""
+    """Return what is left to read from a descriptor, up to ``limit`` bytes."""
     parts, size = [], 0
     try:
-        while size < limit and (part := os.read(fd, PIECE_BYTES)):
+        while part := os.read(fd, min(PIECE_BYTES, limit - size)):
             parts.append(part)
             size += len(part)
     except OSError:

@@ -8,12 +8,16 @@ Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h.
 
 from __future__ import annotations
 
+import time
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN, TIME_WAIT = "0A", "06"
+HOLDER_S = 1.0
+"""Seconds for the search for a holder: root sees all descriptors of all users."""
 
 
 def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
@@ -31,12 +35,15 @@ def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
 
 
 def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
-    """Return (PID, name) of a process that has one of these sockets open; None if we cannot see one."""
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    """Return (PID, name) of a process that has one of these sockets open; None if we see none in time."""
+    wanted, until = {f"socket:[{inode}]" for inode in inodes}, time.monotonic() + HOLDER_S
     for pid in filter(str.isdecimal, host.list_folder("/proc")):
         folder = f"/proc/{pid}/fd"
-        if any(host.read_link(f"{folder}/{fd}") in wanted for fd in host.list_folder(folder)):
-            return pid, (host.read_text(f"/proc/{pid}/comm") or "").strip() or "unknown"
+        for fd in host.list_folder(folder):
+            if host.read_link(f"{folder}/{fd}") in wanted:
+                return pid, (host.read_text(f"/proc/{pid}/comm") or "").strip() or "unknown"
+            if time.monotonic() > until:
+                return None
     return None
 
 

@@ -1,4 +1,4 @@
-"""Limit of open files of a launcher, which needs more if it holds the connections to many nodes."""
+"""Limits of a process: open files, of which a launcher with many nodes needs more, and memory."""
 
 from __future__ import annotations
 
@@ -18,3 +18,14 @@ def raise_limit(more: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+
+
+def limit_memory(most_bytes: int) -> None:
+    """Limit the memory of this process, which reads what a stranger sends: more raises MemoryError.
+
+    Nothing changes if the kernel refuses, or the user's own limit is lower.
+    """
+    try:  # noqa: SIM105 - contextlib would be one more module
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    except (OSError, ValueError):
+        pass

@@ -244,5 +244,6 @@ def is_watchdog(pid: int) -> bool:
 
 
 def _has_mark(environ: bytes, run_id: bytes) -> bool:
-    variables = (entry.partition(b"=") for entry in environ.split(b"\0"))
-    return any(name == MARK.encode() and run_id in value.split(b"/") for name, _, value in variables)
+    """Whether an environment has this name in a mark; another user's may be megabytes of anything."""
+    values = (b"\0" + environ).split(b"\0%s=" % MARK.encode())[1:]
+    return any(b"/%s/" % run_id in b"/%s/" % value.partition(b"\0")[0] for value in values)

@@ -24,7 +24,7 @@ from launcher.cli.status import find_debugger
 from launcher.control import NAME as SOCKET_NAME
 from launcher.control import QUESTION_LIMIT_BYTES, client
 from launcher.control.responder import CLIENTS_MAX, PROGRAMS_MAX
-from launcher.core.errors import Unavailable
+from launcher.core.errors import EXIT_NOT_READY, Unavailable
 from launcher.core.wire import Garbled
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
@@ -804,6 +804,48 @@ def test_answers_of_another_user_take_little_memory(tmp_path: Path) -> None:
             with pytest.raises(Garbled, match="the answer is too long"):
                 client.ask(path, "status")
             assert int(other.stdout.readline()) < client.OTHERS_LIMIT_BYTES + (1 << 21)
+        finally:
+            other.kill()
+            shutil.rmtree(folder)
+
+
+MANY_ROWS = """
+import os, socket, sys
+here = socket.socket(socket.AF_UNIX)
+here.bind(sys.argv[1])
+here.listen()
+print("up", flush=True)
+with here.accept()[0] as connected:
+    for node in range(4):
+        connected.sendall(b'{"node":%d,"answer":{"ranks":[' % node + b"{}," * 299999 + b"{}]}}\\n")
+    connected.sendall(b'{"over":true}\\n')
+"""
+ASKS = """
+import sys
+from launcher.cli import entry, status
+from launcher.control import client
+client.OTHERS_MEMORY_BYTES = 64 << 20
+status._find = lambda *words: client.Launcher(sys.argv[1], {"pid": 7}, 1)
+sys.exit(entry.main(["stacks"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_rows_of_another_user_take_little_memory() -> None:
+    """Each has three bytes in the answer and 600 in a table: root's question took 5.8 GB."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    os.chown(folder, NOBODY, NOBODY)
+    path = str(folder / SOCKET_NAME)
+    line = ["/usr/bin/python3", "-I", "-c", MANY_ROWS, path]
+    with subprocess.Popen(
+        line, user=NOBODY, group=NOBODY, extra_groups=(), cwd="/", stdout=subprocess.PIPE
+    ) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"up\n"
+            done = subprocess.run(
+                [sys.executable, "-c", ASKS, path], capture_output=True, text=True, check=False, timeout=60
+            )
+            assert done.returncode == EXIT_NOT_READY and "error: [no-memory]" in done.stderr
         finally:
             other.kill()
             shutil.rmtree(folder)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import resource
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.core.files import create_file
+from launcher.core.files import create_file, remove_tree
 from tools.reference import find_nodes
 
 pytestmark = pytest.mark.xdist_group("source")
@@ -97,3 +99,14 @@ def test_no_part_of_a_new_file_stays(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_nested_too_deeply_stay(tmp_path: Path) -> None:
+    """A job's own in the folder of its run: it ended with status 70, as if the launcher had failed."""
+    tmp_path.joinpath(*["d"] * 100).mkdir(parents=True)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
+    try:
+        remove_tree(str(tmp_path / "d"))
+    finally:
+        sys.setrecursionlimit(limit)

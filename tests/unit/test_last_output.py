@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core import secret_shapes
 from launcher.core.shorten import shorten_lines
 from launcher.failure.model import ProcessExit
 from launcher.failure.stderr import (
@@ -27,7 +28,7 @@ from launcher.failure.stderr import (
     read_root_cause,
     read_uncaught,
 )
-from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable
+from launcher.failure.text import LINE_CHARS, LINES_MAX, TEXT_CHARS, clean_lines, presentable
 from launcher.guest.process import TEXT_LIMIT, write_error_file
 from tests.fuzz.redaction import find_left, make_key
 from tests.unit.platforms_model import deterministic
@@ -460,3 +461,17 @@ def test_the_innermost_line_of_the_users_code_is_found(name: str) -> None:
 def test_an_exception_that_ends_an_output_was_not_caught(text: str, raised: str) -> None:
     """One that is followed by something was caught, or is another's."""
     assert read_uncaught(text.encode()) == raised
+
+
+def test_a_long_error_file_is_searched_for_secrets_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict reads it several times: 1 MB of command lines kept a launcher from its signals for 14 s."""
+    searched = list[int]()
+    monkeypatch.setattr(secret_shapes, "find_secrets", lambda text: searched.append(len(text)))
+    path = tmp_path / "error.json"
+    long = "x " * (1 << 17)
+    path.write_text(json.dumps({"message": {"message": long, "extraInfo": {"py_callstack": f"{long}y"}}}))
+    for _ in range(3):
+        assert read_last_output(b"", str(path)).exception.startswith("x x")
+    assert sum(searched) < 3 * TEXT_CHARS

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -32,6 +33,7 @@ from launcher.control.table import (
 )
 from launcher.control.watch import Screen, press, split_keys
 from launcher.core.wire import pack as pack_message
+from launcher.machine import process
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.output.tables import Paper, measure
@@ -459,6 +461,57 @@ def test_what_a_launcher_of_another_user_says_of_itself_hides_no_job(
     assert launchers == [own, other]
     assert client.choose(launchers, others, "9") is own
     assert "a1" in render_launchers(launchers)
+
+
+def test_a_folder_above_many_sockets_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30,000 sockets of another user, 31 folders deep, took 21 seconds."""
+    deep = tmp_path.joinpath(*"abcdefghij")
+    for number in range(50):
+        (deep / f"launcher_{number:016x}").mkdir(parents=True)
+        (deep / f"launcher_{number:016x}" / "status").touch()
+    opened, open_real = list[str](), os.open
+
+    def note(path: str, flags: int, **more: Any) -> int:
+        opened.append(path)
+        return open_real(path, flags, **more)
+
+    monkeypatch.setattr(os, "open", note)
+    paths = sorted(str(path) for path in deep.glob("*/status"))
+    assert client._choose_paths(paths) == (paths, 0)
+    assert len(opened) == 50 + len(deep.parts)
+
+
+def test_silent_sockets_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user has some, and a launcher that is always young: each search takes 5 seconds."""
+    now, searches = [0.0], list[float]()
+
+    def search(environ: object) -> tuple[list[client.Launcher], int]:
+        searches.append(now[0])
+        now[0] += client.FIND_S
+        return [], 300
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(client, "is_coming", lambda: True)
+    monkeypatch.setattr(client, "find_launchers", search)
+    assert (client.await_launchers({}, ""), searches) == (([], 300), [0.0])
+
+
+def test_only_the_words_of_young_processes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 processes of another user, each with five million empty words, took 13 seconds."""
+    read = list[tuple[str, int]]()
+
+    def read_zeros(path: str, limit: int) -> bytes:
+        read.append((path, limit))
+        return b"\0" * limit
+
+    monkeypatch.setattr(client, "list_pids", lambda: [11, 12])
+    monkeypatch.setattr(client, "read_users", lambda pid: {os.geteuid()})
+    age_s = {11: client.YOUNG_S + 1, 12: 1.0}
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    monkeypatch.setattr(client, "read_stat", lambda pid: Stat(1, "S", started_s=now - age_s[pid]))
+    monkeypatch.setattr(process, "read_file", read_zeros)
+    assert client.is_coming() is False
+    assert read == [(f"{process.PROC}/12/cmdline", client.WORDS_BYTES)]
 
 
 @pytest.mark.parametrize("nodes", [(), (0,), (0, 1)])

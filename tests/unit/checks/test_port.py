@@ -10,6 +10,7 @@ import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.port import look
+from launcher.machine import sockets
 from launcher.machine.files import READ_LIMIT_BYTES
 from launcher.machine.host import Host
 from tests.unit.checks.cases import Machine, case, only
@@ -73,3 +74,18 @@ def test_who_holds_the_port_is_named_if_it_can_be(tmp_path: Path) -> None:
     assert look(case(Machine(tmp_path, rows()), is_master=False, master_port=6105)) == []
     assert look(case(Machine(tmp_path, rows()), is_master=True)) == []
     assert look(case(Machine(tmp_path / "bare"), is_master=True, master_port=6105)) == []
+
+
+def test_the_search_for_who_holds_the_port_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user who holds it, and a million descriptors, delayed a start by root by 17 seconds."""
+    read = list[str]()
+
+    def read_link(host: Host, path: str) -> str:
+        read.append(path)
+        return "/dev/null"
+
+    monkeypatch.setattr(sockets, "HOLDER_S", -1.0)
+    monkeypatch.setattr(Host, "read_link", read_link)
+    host = Machine(tmp_path, {f"proc/7/fd/{number}": "" for number in range(9)})
+    assert sockets.find_holder(host, frozenset({"5"})) is None
+    assert read == ["/proc/7/fd/0"]
