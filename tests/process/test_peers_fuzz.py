@@ -196,6 +196,56 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller.socket.close()
 
 
+def test_texts_that_take_long_to_search_hold_up_no_other_node() -> None:
+    """One frame full of programs with passwords took 30 s: all other nodes gave node 0 up."""
+    with live_hub(3) as live:
+        hostile, other = Caller(live.port), Caller(live.port)
+        hostile.say(make_join(1, 3))
+        other.say(make_join(2, 3))
+        other.hear("start")
+        record = {
+            **render_message(judge(dead(1, 1))),
+            "stderr": [" -u a:b \u200bcurl -u " * 600] * 60,
+            "evidence": [{"ranks": "0", "doing": "", "stack": ["&curl -u \x01" * 30] * 500}],
+        }
+        say_raw(hostile, render({"is": "exited", "node": 1, "status": 0, "attempt": 0, "record": record}))
+        began = time.monotonic()
+        other.say({"is": "beat", "sent": 1.5})
+        assert other.hear("beat")
+        assert time.monotonic() - began < 5.0
+        node = live.node(1)
+        assert node is not None and node.ended == 0 and live.faults == []
+        hostile.socket.close()
+        other.socket.close()
+
+
+def test_stacks_that_take_long_to_compare_hold_up_no_other_node() -> None:
+    """Processes with a hundred threads that share a stack, and words full of passwords."""
+    words = [f"curl -u \u200b{number} " * 12 for number in range(1800)]
+    places = [[[number + deep, 1, number] for deep in range(20)] for number in range(0, 1700, 25)]
+    texts = dict.fromkeys(("command", "state", "call", "kernel", "folder", "means", "why"), 0)
+    processes = [
+        {**texts, "rank": rank, "pid": 1, "python": True, "threads": [[0, rank % len(places)]] * 101}
+        for rank in range(600)
+    ]
+    with live_hub(3) as live:
+        hostile, other = Caller(live.port), Caller(live.port)
+        hostile.say(make_join(1, 3))
+        other.say(make_join(2, 3))
+        other.hear("start")
+        stacks = {"words": words, "stacks": places, "processes": processes}
+        say_raw(hostile, render({"is": "looked", "stacks": stacks}))
+        hostile.say({"is": "exited", "node": 1, "status": 1, "attempt": 0})
+        other.say({"is": "exited", "node": 2, "status": 1, "attempt": 0})
+        live.hear_own(exited(1))
+        began = time.monotonic()
+        assert other.hear("over")
+        assert time.monotonic() - began < 5.0
+        assert live.faults == []
+        hostile.socket.close()
+        other.socket.close()
+
+
 @pytest.mark.parametrize("status", [256, -1, 1.0, True, "0", None])
 def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
     """Of 256 a shell would make 0: a success."""
