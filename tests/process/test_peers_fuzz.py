@@ -23,7 +23,8 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.connect import REFUSED, ConnectAttempt
-from launcher.core.wire import LINE_LENGTH
+from launcher.cluster.messages import FROM_COORDINATOR, Over
+from launcher.core.wire import LINE_LENGTH, unpack
 from launcher.core.wire import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from launcher.process.loop import Loop
@@ -258,6 +259,25 @@ def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
             caller.hear("over")
         node = live.node(1)
         assert node is not None and node.ended is None and live.faults == []
+
+
+@pytest.mark.parametrize("at_ns", [-(1 << 63), 1 << 63])
+def test_a_time_that_cannot_be_keeps_no_node_from_the_end(at_ns: int) -> None:
+    """How long ago that was fitted into no message: the others turned the end of the job away as invalid."""
+    with live_hub(3) as live:
+        liar, other = Caller(live.port), Caller(live.port)
+        liar.say(make_join(1, 3))
+        other.say(make_join(2, 3))
+        other.hear("start")
+        liar.say({**GOOD["failed"], "is": "failed", "event": {**EVENT, "at_ns": at_ns}})
+        for rank, caller in ((1, liar), (2, other)):
+            caller.say({"is": "exited", "node": rank, "status": 1, "attempt": 0})
+        live.hear_own(exited(1))
+        over = unpack(other.hear("over"), FROM_COORDINATOR)
+        assert isinstance(over, Over) and over.first is not None and over.first.event.node == 1
+        assert 0 <= over.first.ago_ns <= time.monotonic_ns() and live.faults == []
+        liar.socket.close()
+        other.socket.close()
 
 
 @pytest.mark.parametrize("kind", ["lost", "cut-off", "x"])
