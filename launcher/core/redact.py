@@ -41,8 +41,7 @@ class LimitedSearch:
 
     def __enter__(self) -> None:
         self._before: float | None = getattr(_search, "until", None)
-        if self._before is None:
-            _search.until = time.thread_time() + _LIMIT_S
+        _search.until = time.thread_time() + _LIMIT_S
 
     def __exit__(self, *_: object) -> None:
         _search.until = self._before

@@ -197,30 +197,36 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller.socket.close()
 
 
-def test_texts_that_take_long_to_search_hold_up_no_other_node() -> None:
-    """One frame full of programs with passwords took 30 s: all other nodes gave node 0 up."""
-    with live_hub(3) as live:
-        hostile, other = Caller(live.port), Caller(live.port)
-        hostile.say(make_join(1, 3))
-        other.say(make_join(2, 3))
-        other.hear("start")
+LOOP_S = 3.0
+"""CPU time that one frame may cost node 0, with its way through a socket; its search alone took 30 s."""
+
+
+def has_ended(live: LiveHub, index: int) -> bool:
+    """Whether a node has reported its end."""
+    node = live.node(index)
+    return node is not None and node.ended is not None
+
+
+def test_texts_that_take_long_to_search_hold_up_no_node() -> None:
+    """A frame full of programs with passwords: all other nodes gave node 0 up."""
+    with live_hub(2) as live:
+        hostile = Caller(live.port)
+        hostile.say(make_join(1, 2))
+        hostile.hear("start")
         record = {
             **render_message(judge(dead(1, 1))),
             "stderr": [" -u a:b \u200bcurl -u " * 600] * 60,
             "evidence": [{"ranks": "0", "doing": "", "stack": ["&curl -u \x01" * 30] * 500}],
         }
-        say_raw(hostile, render({"is": "exited", "node": 1, "status": 0, "attempt": 0, "record": record}))
-        began = time.monotonic()
-        other.say({"is": "beat", "sent": 1.5})
-        assert other.hear("beat")
-        assert time.monotonic() - began < 5.0
-        node = live.node(1)
-        assert node is not None and node.ended == 0 and live.faults == []
+        frame = render({"is": "exited", "node": 1, "status": 0, "attempt": 0, "record": record})
+        began = time.process_time()
+        say_raw(hostile, frame)
+        wait_for(lambda: has_ended(live, 1), "it is read", deadline_s=WAIT_S)
+        assert time.process_time() - began < LOOP_S and live.faults == []
         hostile.socket.close()
-        other.socket.close()
 
 
-def test_stacks_that_take_long_to_compare_hold_up_no_other_node() -> None:
+def test_stacks_that_take_long_to_compare_hold_up_no_node() -> None:
     """Processes with a hundred threads that share a stack, and words full of passwords."""
     words = [f"curl -u \u200b{number} " * 12 for number in range(1800)]
     places = [[[number + deep, 1, number] for deep in range(20)] for number in range(0, 1700, 25)]
@@ -229,22 +235,19 @@ def test_stacks_that_take_long_to_compare_hold_up_no_other_node() -> None:
         {**texts, "rank": rank, "pid": 1, "python": True, "threads": [[0, rank % len(places)]] * 101}
         for rank in range(600)
     ]
-    with live_hub(3) as live:
-        hostile, other = Caller(live.port), Caller(live.port)
-        hostile.say(make_join(1, 3))
-        other.say(make_join(2, 3))
-        other.hear("start")
+    with live_hub(2) as live:
+        hostile = Caller(live.port)
+        hostile.say(make_join(1, 2))
+        hostile.hear("start")
         stacks = {"words": words, "stacks": places, "processes": processes}
-        say_raw(hostile, render({"is": "looked", "stacks": stacks}))
+        frame = render({"is": "looked", "stacks": stacks})
+        began = time.process_time()
+        say_raw(hostile, frame)
         hostile.say({"is": "exited", "node": 1, "status": 1, "attempt": 0})
-        other.say({"is": "exited", "node": 2, "status": 1, "attempt": 0})
         live.hear_own(exited(1))
-        began = time.monotonic()
-        assert other.hear("over")
-        assert time.monotonic() - began < 5.0
-        assert live.faults == []
+        assert hostile.hear("over")
+        assert time.process_time() - began < LOOP_S and live.faults == []
         hostile.socket.close()
-        other.socket.close()
 
 
 @pytest.mark.parametrize("status", [256, -1, 1.0, True, "0", None])
