@@ -97,7 +97,7 @@ class Life:
     @property
     def starts_at(self) -> float | None:
         """When the next attempt starts at the earliest, monotonic seconds; None if none follows."""
-        return None if self._state.pause is None else self._state.pause.not_before
+        return None if self._state.pause is None else self._state.pause.starts_at
 
     @property
     def refusal(self) -> str:

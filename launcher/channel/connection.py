@@ -9,6 +9,7 @@ import struct
 import time
 
 from launcher.channel.lines import encode
+from launcher.core.redact import LimitedSearch
 from launcher.core.wire import Garbled
 
 TYPE_CHECKING = False
@@ -124,7 +125,8 @@ class Connection:
         """Handle data that has arrived."""
         try:
             for message in self._framing.feed(data):
-                self._hear(message)
+                with LimitedSearch():
+                    self._hear(message)
                 if self._is_closed:
                     return
         except Garbled as garbled:

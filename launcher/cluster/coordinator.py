@@ -454,7 +454,7 @@ class Coordinator:
     @property
     def starts_at(self) -> float | None:
         """When the next attempt starts at the earliest, monotonic seconds; None if none is to follow."""
-        return None if self.state.pause is None else self.state.pause.not_before
+        return None if self.state.pause is None else self.state.pause.starts_at
 
     @property
     def due(self) -> float | None:

@@ -12,6 +12,7 @@ from launcher.agent.collector import DUMP_LIMIT_S
 from launcher.cluster.messages import Hung, Look, Quiet, Seen
 from launcher.cluster.outcome import CAUSES
 from launcher.core.frozen import replace
+from launcher.core.redact import LimitedSearch
 from launcher.failure.arbiter import STALLED
 
 TYPE_CHECKING = False
@@ -90,9 +91,9 @@ class JobEvidence:
         from launcher.stacks.packing import unpack
 
         answers = unpack(looked.stacks) if isinstance(looked.stacks, dict) else []
-        # A thousand ranks have few stacks, and share them
+        # A thousand ranks have few stacks, and share them; nodes send that of the main thread alone
         self._answers[node] = [
-            one.with_threads(self._threads.setdefault(one.threads, one.threads), one.means)
+            one.with_threads(self._threads.setdefault(one.threads[:1], one.threads[:1]), one.means)
             if one.threads
             else one
             for one in answers
@@ -120,8 +121,10 @@ class JobEvidence:
             from launcher.evidence.groups import make_groups
             from launcher.evidence.recorders import group_records
 
-            recorded = group_records(self._join_records(), self._shape.world_size)
-            self._tell_all(fit(Seen((*recorded, *make_groups(answers)), self._attempt)))
+            with LimitedSearch():
+                recorded = group_records(self._join_records(), self._shape.world_size)
+                seen = fit(Seen((*recorded, *make_groups(answers)), self._attempt))
+            self._tell_all(seen)
 
     # --- a job that hangs
 
@@ -180,7 +183,8 @@ class JobEvidence:
         first = next(iter(self._quiet.values()))
         progress = [pair for pairs in self._progress.values() for pair in pairs]
         records, size = self._join_records(), self._shape.world_size
-        hang = describe_hang(first.what, answers, size, places, unheard, progress, records)
+        with LimitedSearch():
+            hang = describe_hang(first.what, answers, size, places, unheard, progress, records)
         self._tell_all(Hung(hang.headline, hang.lines))
         if any(quiet.ends for quiet in self._quiet.values()):
             node = silent[0] if silent else nodes.get(hang.rank, next(iter(self._quiet)))

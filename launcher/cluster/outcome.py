@@ -115,6 +115,7 @@ def read_failure(index: int, place: str, failed: Failed) -> Failed:
     event = replace(
         told,
         node=index,
+        at_ns=min(max(told.at_ns, 0), time.monotonic_ns()),
         status=told.status or 1,
         what=told.what if told.kind == GAVE_UP else f"{told.what} on {place}",
         cause=None if cause is None else replace(cause, what=told.what),

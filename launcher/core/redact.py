@@ -8,6 +8,9 @@ a variable with a harmless name can contain a connection string or a signed addr
 
 from __future__ import annotations
 
+import _thread
+import time
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +28,29 @@ _ARGUMENTS_MAX = 100
 """Number of words after a program that may be its arguments: all words of a line may be programs."""
 _HALF_MAX = 1 << 10
 """Number of characters that may be needed to recognize a secret."""
+_LIMIT_S = 0.5
+"""CPU time to search the texts of one message, see `LimitedSearch`; a large one of a launcher needs 0.1 s."""
+_search = _thread._local()
+
+
+class LimitedSearch:
+    """Limits the time to search the texts that another program has sent; what is left then is not shown.
+
+    A text may be made so that its search takes a thousand times as long as that of another one.
+    """
+
+    def __enter__(self) -> None:
+        self._before: float | None = getattr(_search, "until", None)
+        _search.until = time.thread_time() + _LIMIT_S
+
+    def __exit__(self, *_: object) -> None:
+        _search.until = self._before
+
+
+def is_search_over() -> bool:
+    """Whether a `LimitedSearch` has used up its time."""
+    until: float | None = getattr(_search, "until", None)
+    return until is not None and time.thread_time() > until
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -54,6 +80,8 @@ def redact(text: str) -> str:
     """
     if len(text) < _SECRET_MIN:
         return text
+    if is_search_over():
+        return MARKER
     from launcher.core.secret_shapes import find_secrets
 
     for _ in range(_PASSES_MAX):

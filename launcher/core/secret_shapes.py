@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Span = tuple[int, int]
+    Known = dict[tuple[str, bool, str, str], int]
 
 _LEVELS_MAX = 3
 """So often a text may be encoded: an address inside an address inside JSON."""
@@ -184,6 +185,7 @@ _USER = re.compile(r"[^:%,=]{0,64}[:%,=](?!\d+\Z)(?=.)")
 def _find_arguments(text: str) -> Iterator[Span]:
     """Yield the (start, end) of arguments in a text that are secret by position."""
     seen = Text(text)
+    known: Known = {}
     for match in _PROGRAM.finditer(text):
         at = match.end() + (text[match.end() : match.end() + 1] in ("'", '"'))
         words: list[str] = []
@@ -211,7 +213,7 @@ def _find_arguments(text: str) -> Iterator[Span]:
                 places.append([start, end])
             if text[at - 1] == ";":
                 break
-        for index, offset in find_words(match[0], words):
+        for index, offset in find_words(match[0], words, known):
             start, end = places[index]
             start += offset
             if text[start] in "'\"" and text[start] == text[end - 1] and end - start > 2:
@@ -219,46 +221,58 @@ def _find_arguments(text: str) -> Iterator[Span]:
             yield start, end
 
 
-def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+def find_words(program: str, words: Sequence[str], known: Known | None = None) -> Iterator[tuple[int, int]]:
     """Yield (index, offset) of each secret argument of a program: it is secret from that character on.
 
-    An empty argument is not secret: ``--key=`` at the end of a text.
+    An empty argument is not secret: ``--key=`` at the end of a text. ``known`` keeps what was found of words.
     """
-    for index, offset in (*_find_options(program, words), *_find_places(program, words)):
+    known = {} if known is None else known
+    for index, offset in (*_find_options(program, words, known), *_find_places(program, words)):
         if offset < len(words[index]):
             yield index, offset
 
 
-def _find_options(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _find_options(program: str, words: Sequence[str], known: Known) -> Iterator[tuple[int, int]]:
     """Yield the secret arguments of options."""
     options = _OPTIONS.get(program, [])
     if options and options[-1][0] == "+" and {*options[-1][1:].split("|")}.isdisjoint(words):
         options = []
+    if not options and program != "kubectl":
+        return
+    for index, pair in enumerate(zip(("", *words), words, strict=False)):
+        key = (program, bool(options), *pair)
+        if key not in known:
+            known[key] = _find_option(program, options, *pair)
+        if known[key] >= 0:
+            yield index, known[key]
+
+
+def _find_option(program: str, options: Sequence[str], before: str, word: str) -> int:
+    """Return the first secret character of the word after another one; -1 if none is."""
     users = [option[:-1] for option in options if option[0] != "[" and option[-1] == ":"]
-    for index, (before, word) in enumerate(zip(("", *words), words, strict=False)):
-        attached = next((o.lstrip("[") for o in options if word.startswith(o.lstrip("["))), "")
-        name, equals, _ = word.partition("=")
-        short = re.match(r"-[a-zA-Z]{0,8}(?=.)", word) if word[:2] != "--" else None
-        if before in options or f"{before}]" in options:
-            yield index, 0
-        elif attached[:2] != "--" and 0 < len(attached) < len(word):
-            yield index, len(attached)
-        elif equals and word[:2] == "--" and name in options:
-            yield index, len(name) + 1
-        elif before in users or (re.fullmatch(r"-[a-zA-Z]{1,8}", before) and f"-{before[-1]}" in users):
-            yield from _find_user(index, word, 0)
-        elif equals and name in users:
-            yield from _find_user(index, word, len(name) + 1)
-        elif short is not None and word[:2] in users:
-            yield from _find_user(index, word, 2)
-        elif program == "kubectl" and "--from-literal" in (before, name):
-            yield index, word.find("=", len(name) + 1 if name == "--from-literal" else 0) + 1
+    attached = next((o.lstrip("[") for o in options if word.startswith(o.lstrip("["))), "")
+    name, equals, _ = word.partition("=")
+    short = re.match(r"-[a-zA-Z]{0,8}(?=.)", word) if word[:2] != "--" else None
+    if before in options or f"{before}]" in options:
+        return 0
+    if attached[:2] != "--" and 0 < len(attached) < len(word):
+        return len(attached)
+    if equals and word[:2] == "--" and name in options:
+        return len(name) + 1
+    if before in users or (re.fullmatch(r"-[a-zA-Z]{1,8}", before) and f"-{before[-1]}" in users):
+        return _find_user(word, 0)
+    if equals and name in users:
+        return _find_user(word, len(name) + 1)
+    if short is not None and word[:2] in users:
+        return _find_user(word, 2)
+    if program == "kubectl" and "--from-literal" in (before, name):
+        return word.find("=", len(name) + 1 if name == "--from-literal" else 0) + 1
+    return -1
 
 
-def _find_user(index: int, word: str, start: int) -> Iterator[tuple[int, int]]:
+def _find_user(word: str, start: int) -> int:
     user = _USER.match(word, start)
-    if user:
-        yield index, user.end()
+    return user.end() if user else -1
 
 
 def _find_places(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ An annotation is ``int``, ``bool``, ``str``, one of the names in `RULES`, a mess
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import quote
+from launcher.core.redact import is_search_over, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -189,7 +189,10 @@ def fact(value: object) -> str:
     if text not in _facts:
         if len(_facts) >= FACTS_KEPT:
             _facts.clear()  # the nodes of one job do not differ so much
-        _facts[text] = quote(text, FACT_LENGTH)
+        shown = quote(text, FACT_LENGTH)
+        if is_search_over():
+            return shown  # of another message it may be the whole text
+        _facts[text] = shown
     return _facts[text]
 
 

@@ -65,11 +65,11 @@ def describe_hang(
         suspect = f"{', '.join(silent[:4])} {verb} not answer, and the others wait"
     behind = describe_stragglers(progress)
     said = (*recorded, behind, *render_report(answers, world_size), missing)
-    lines = [_line(line) for line in said if line]
+    lines = [line for line in said if line]
     if len(lines) > LINES_MAX:
         lines = [*lines[: LINES_MAX - 1], f"and {len(lines) - LINES_MAX + 1} more"]
     headline = f"stalled: {what}" + (f"; {suspect}" if suspect else "")
-    return Hang(_line(headline), tuple(lines), rank)
+    return Hang(_line(headline), tuple(map(_line, lines)), rank)
 
 
 def _line(text: str) -> str:

@@ -2,8 +2,9 @@
 
 No two attempts run at once. A node that fell silent may still run its processes, but it has stopped them when
 its lease ends, which began with the last heartbeat of it that node 0 has heard. The next attempt does not
-start before. A connection that the other side has closed shows that the launcher has ended, and its watchdog
-kills the processes at once. A launcher that goes on resets a connection that it gives up.
+start before. A launcher that says that it ends, or in whose place another one calls, has ended, and its
+watchdog has killed the processes. A closed connection alone does not show that: what is between two nodes may
+have closed it. A launcher that goes on resets a connection that it gives up.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ def drop(turn: Turn, index: int) -> None:
     has_rest = node.ended is None or not (node.ended or node.is_ready or node.has_left)
     set_ready(turn, index, ready=False)
     if node.part == turn.attempt.number and has_rest:
-        if node.has_exited:
-            clear_at = now + KILLED_S + LEASE_SLACK_S
-        else:
-            heard = now if node.link is Link.OPEN else node.heard
-            clear_at = heard + job.lease_s + KILLED_S
+        killed_at = now + KILLED_S + LEASE_SLACK_S
+        heard = now if node.link is Link.OPEN else node.heard
+        ended_at = heard + job.lease_s + KILLED_S
+        clear_at = killed_at if node.has_exited else ended_at
+        if node.has_exited and not node.has_left:
+            turn.change_pause(closed={**turn.pause.closed, index: ended_at})
         turn.change_pause(not_before=max(turn.pause.not_before, clear_at))
     if node.rank is not None:
         wait_for(turn, index)
@@ -76,7 +78,7 @@ def wait_for(turn: Turn, index: int) -> None:
     node, pause, job = turn.find(index), turn.pause, turn.state.job
     if node is None or node.rank is None:
         return
-    until = max(turn.now, pause.not_before) + job.grace_s + job.restarts.rejoin_timeout_s
+    until = max(turn.now, pause.starts_at) + job.grace_s + job.restarts.rejoin_timeout_s
     turn.change_pause(until={**pause.until, node.rank: max(until, pause.until.get(node.rank, 0.0))})
 
 
@@ -280,7 +282,7 @@ def advance(turn: Turn) -> None:
         return
     pause, now = turn.pause, turn.now
     if is_complete(turn):
-        if now >= pause.not_before:
+        if now >= pause.starts_at:
             turn.start(pause.again.attempt)
         return
     if now < first_deadline(turn):
@@ -343,9 +345,9 @@ def find_awaited(state: State) -> list[int]:
 def first_deadline(turn: Turn) -> float:
     """Return until when no node is late."""
     pause = turn.pause
-    return max(min((pause.until_all, *pause.until.values())), pause.not_before)
+    return max(min((pause.until_all, *pause.until.values())), pause.starts_at)
 
 
 def deadline(pause: Pause, rank: int) -> float:
     """Return until when a rank is waited for."""
-    return max(pause.until.get(rank, pause.until_all), pause.not_before)
+    return max(pause.until.get(rank, pause.until_all), pause.starts_at)

@@ -257,7 +257,7 @@ def find_due(turn: Turn) -> float | None:
         times.append(state.began + state.job.roll_call_s)
     if state.phase is Phase.BETWEEN:
         if between.is_complete(turn):
-            times.append(turn.pause.not_before)
+            times.append(turn.pause.starts_at)
         else:
             times.append(between.first_deadline(turn))
             times += [between.deadline(turn.pause, rank) for rank in turn.pause.until]

@@ -46,7 +46,7 @@ class Lost:
 
     Attributes:
         heard: When it was heard last.
-        has_exited: Whether the other side has closed it: that launcher has ended.
+        has_exited: Whether the other side has closed it, as by the end of that launcher.
         why: How it has ended, in words.
     """
 

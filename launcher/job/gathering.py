@@ -128,7 +128,8 @@ def let_in(turn: Turn, event: Joined) -> None:
         turn.send(Print(f"{name} is back", "node-back"))
     catch_up(turn, node)
     if is_between:
-        turn.change_pause(not_before=max(turn.pause.not_before, event.free_at))
+        closed = {one: until for one, until in turn.pause.closed.items() if one != index}
+        turn.change_pause(not_before=max(turn.pause.not_before, event.free_at), closed=closed)
     if is_between and node.rank is not None and not has_part and not state.job.restarts.health_argv:
         between.set_ready(turn, index)  # it has nothing left of the last attempt
 

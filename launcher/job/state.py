@@ -93,7 +93,7 @@ class Node:
         heard: When it was heard last, if it is silent or its connection is closed.
         since: When its connection was closed, or `heard`.
         why: How its connection has ended, in words.
-        has_exited: Whether it has closed its connection itself: its launcher has ended.
+        has_exited: Whether its connection was closed, as by the end of its launcher.
         part: The attempt in which it took part last; -1 for none.
         ended: Status of its processes in this attempt; None while they run.
         is_lost: Whether it was lost in this attempt.
@@ -159,6 +159,8 @@ class Pause:
     Attributes:
         again: What all nodes were sent.
         not_before: When the attempt may start at the earliest: by then nothing of the last one runs.
+        closed: The same for nodes whose connection was closed and that have not said that they end, by index:
+            it may be the end of what is between them and us. A successor shows that they have ended.
         ready: Number of ranks whose holder is ready.
         until: Until when each rank is waited for, if that is not `until_all`.
         hosts: The host that had each rank.
@@ -171,6 +173,12 @@ class Pause:
     until_all: float
     until: Mapping[int, float] = {}
     hosts: Mapping[int, str] = {}
+    closed: Mapping[int, float] = {}
+
+    @property
+    def starts_at(self) -> float:
+        """When the attempt may start at the earliest."""
+        return max((self.not_before, *self.closed.values()))
 
 
 @frozen

@@ -83,21 +83,22 @@ class Reports:
         """Note the end of a rank; a failure ends the attempt."""
         node.started.setdefault(end.pid, end.rank)
         node.ended.add(end.pid)
-        self.ends[end.rank] = end, time.monotonic_ns()
+        self.ends[end.rank] = end, (at_ns := time.monotonic_ns())
         if end.asked in self._ending.passed_on and end.status == 128 + (end.asked or 0):
             self._on_signalled(end.asked or 0)
-        if end.status:
-            self._note_failure(make_rank_event(node, end))
+        if not (end.status and self._note_failure(make_rank_event(node, end))):
+            self.ends[end.rank] = replace(end, verdict=None), at_ns  # a long one, of which nothing is shown
         self._ending.check()
 
-    def _note_failure(self, event: Event) -> None:
+    def _note_failure(self, event: Event) -> bool:
         """Pass on the failure of a rank, unless an earlier one of its node comes before it in any case."""
         order, least = (event.asked, event.follows), self._least.get(event.node)
-        if event.kind != RANK:
-            self._fail(event)
-        elif least is None or order < least:
+        if event.kind == RANK and least is not None and order >= least:
+            return False
+        if event.kind == RANK:
             self._least[event.node] = order
-            self._fail(event)
+        self._fail(event)
+        return True
 
     def find_verdict(self, first: Event | None) -> Verdict | None:
         """Return the verdict of the rank whose failure this is; None if there is none."""

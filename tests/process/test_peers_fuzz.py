@@ -23,7 +23,8 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.connect import REFUSED, ConnectAttempt
-from launcher.core.wire import LINE_LENGTH
+from launcher.cluster.messages import FROM_COORDINATOR, Over
+from launcher.core.wire import LINE_LENGTH, unpack
 from launcher.core.wire import render as render_message
 from launcher.preemption.events import ANNOUNCED
 from launcher.process.loop import Loop
@@ -196,6 +197,59 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller.socket.close()
 
 
+LOOP_S = 3.0
+"""CPU time that one frame may cost node 0, with its way through a socket; its search alone took 30 s."""
+
+
+def has_ended(live: LiveHub, index: int) -> bool:
+    """Whether a node has reported its end."""
+    node = live.node(index)
+    return node is not None and node.ended is not None
+
+
+def test_texts_that_take_long_to_search_hold_up_no_node() -> None:
+    """A frame full of programs with passwords: all other nodes gave node 0 up."""
+    with live_hub(2) as live:
+        hostile = Caller(live.port)
+        hostile.say(make_join(1, 2))
+        hostile.hear("start")
+        record = {
+            **render_message(judge(dead(1, 1))),
+            "stderr": [" -u a:b \u200bcurl -u " * 600] * 60,
+            "evidence": [{"ranks": "0", "doing": "", "stack": ["&curl -u \x01" * 30] * 500}],
+        }
+        frame = render({"is": "exited", "node": 1, "status": 0, "attempt": 0, "record": record})
+        began = time.process_time()
+        say_raw(hostile, frame)
+        wait_for(lambda: has_ended(live, 1), "it is read", deadline_s=WAIT_S)
+        assert time.process_time() - began < LOOP_S and live.faults == []
+        hostile.socket.close()
+
+
+def test_stacks_that_take_long_to_compare_hold_up_no_node() -> None:
+    """Processes with a hundred threads that share a stack, and words full of passwords."""
+    words = [f"curl -u \u200b{number} " * 12 for number in range(1800)]
+    places = [[[number + deep, 1, number] for deep in range(20)] for number in range(0, 1700, 25)]
+    texts = dict.fromkeys(("command", "state", "call", "kernel", "folder", "means", "why"), 0)
+    processes = [
+        {**texts, "rank": rank, "pid": 1, "python": True, "threads": [[0, rank % len(places)]] * 101}
+        for rank in range(600)
+    ]
+    with live_hub(2) as live:
+        hostile = Caller(live.port)
+        hostile.say(make_join(1, 2))
+        hostile.hear("start")
+        stacks = {"words": words, "stacks": places, "processes": processes}
+        frame = render({"is": "looked", "stacks": stacks})
+        began = time.process_time()
+        say_raw(hostile, frame)
+        hostile.say({"is": "exited", "node": 1, "status": 1, "attempt": 0})
+        live.hear_own(exited(1))
+        assert hostile.hear("over")
+        assert time.process_time() - began < LOOP_S and live.faults == []
+        hostile.socket.close()
+
+
 @pytest.mark.parametrize("status", [256, -1, 1.0, True, "0", None])
 def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
     """Of 256 a shell would make 0: a success."""
@@ -208,6 +262,25 @@ def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
             caller.hear("over")
         node = live.node(1)
         assert node is not None and node.ended is None and live.faults == []
+
+
+@pytest.mark.parametrize("at_ns", [-(1 << 63), 1 << 63])
+def test_a_time_that_cannot_be_keeps_no_node_from_the_end(at_ns: int) -> None:
+    """How long ago that was fitted into no message: the others turned the end of the job away as invalid."""
+    with live_hub(3) as live:
+        liar, other = Caller(live.port), Caller(live.port)
+        liar.say(make_join(1, 3))
+        other.say(make_join(2, 3))
+        other.hear("start")
+        liar.say({**GOOD["failed"], "is": "failed", "event": {**EVENT, "at_ns": at_ns}})
+        for rank, caller in ((1, liar), (2, other)):
+            caller.say({"is": "exited", "node": rank, "status": 1, "attempt": 0})
+        live.hear_own(exited(1))
+        over = unpack(other.hear("over"), FROM_COORDINATOR)
+        assert isinstance(over, Over) and over.first is not None and over.first.event.node == 1
+        assert 0 <= over.first.ago_ns <= time.monotonic_ns() and live.faults == []
+        liar.socket.close()
+        other.socket.close()
 
 
 @pytest.mark.parametrize("kind", ["lost", "cut-off", "x"])

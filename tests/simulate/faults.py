@@ -69,13 +69,13 @@ def heal(world: World, machine: int, way: int) -> None:
 
 
 def reset(world: World, one: Launcher) -> None:
-    """Break a connection: both sides are told."""
+    """Break a connection: both sides are told, node 0 as if the launcher had ended."""
     connection = one.connection
     if connection is not None and one.is_alive:
         world.disturb(one)
         world.note(f"the connection of {one.session} is reset")
         connection.is_open[UP] = False
-        world.server.lose(connection, has_exited=False)
+        world.server.lose(connection, has_exited=True)
         world.act(one, lambda: world.drop(one, connection))
 
 

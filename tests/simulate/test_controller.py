@@ -23,7 +23,7 @@ from launcher.job.events import (
     Tick,
     Unable,
 )
-from launcher.job.settings import LEAVE_S, SPARES_S
+from launcher.job.settings import KILLED_S, LEAVE_S, SPARES_S
 from launcher.job.state import Job, Phase, State
 
 
@@ -137,6 +137,28 @@ def test_no_attempt_starts_while_a_node_is_silent(is_heard: bool) -> None:
         assert job.state.due == lost_at
         job.take(Tick(), lost_at)
         assert job.state.holders[2] is None and job.is_in(Phase.BETWEEN)
+
+
+@pytest.mark.parametrize("has_successor", [False, True])
+def test_a_closed_connection_alone_does_not_show_that_a_launcher_has_ended(has_successor: bool) -> None:
+    """What is between two nodes may have closed it, and the node's ranks still have their grace."""
+    job = Steps(3, spares=1)
+    job.gather()
+    job.take(Lost(2, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Tick(), 11.6)
+    job.take(Exited(0, 143, 0), 12.0)
+    job.take(Exited(1, 143, 0), 12.0)
+    job.take(Ready(0, 1), 12.5)
+    job.take(Ready(1, 1), 12.5)
+    assert job.state.pause is not None and job.state.holders[2] == 3
+    if has_successor:
+        job.take(Joined(2, "new"), 13.0)
+        assert job.state.pause.starts_at < 16.0
+    else:
+        assert job.state.pause.starts_at == 1.5 + job.state.job.lease_s + KILLED_S
+    found = job.take(Tick(), job.state.pause.starts_at - 0.1)
+    assert not any(isinstance(one, Start) for one in found)
+    assert Start(1, (0, 1, 3)) in job.take(Tick(), job.state.pause.starts_at)
 
 
 def test_all_nodes_that_are_lost_at_once_are_bad_nodes() -> None:

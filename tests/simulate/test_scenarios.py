@@ -44,6 +44,18 @@ def test_two_attempts_never_run_at_once() -> None:
         assert (status(world), attempts(world)) == (0, 2)
 
 
+def test_a_connection_that_something_between_closes_ends_no_node() -> None:
+    """To node 0 it looks like the end of the launcher, whose ranks go on; then no packet arrives any more."""
+
+    def close(world: World) -> None:
+        faults.reset(world, of(world, 2))
+        faults.cut(world, 2, {UP: 60.0, DOWN: 60.0})
+
+    stubborn = {(2, 0): Fate(1e6, dies_s=1e9)}
+    world = play({10.0: close}, stubborn, spares=1)
+    assert (status(world), attempts(world)) == (0, 2)
+
+
 def test_a_second_lost_node_has_its_own_time_to_come_back() -> None:
     """Node 1 is lost while node 2 is waited for."""
     world = play(

@@ -318,7 +318,7 @@ class World:
 
             def notice() -> None:
                 if side is UP:
-                    self.server.lose(connection, has_exited=True)
+                    self.server.lose(connection, has_exited=not self.launchers[connection.session].is_alive)
                 else:
                     self.drop(self.launchers[connection.session], connection)
 
@@ -651,7 +651,7 @@ class Server:
             one = self.world.launchers[connection.session]
             heard = self.world.now if one.is_calm else self.silence.heard(index, self.world.now)
             self.silence.forget(index)
-            self.feed(events.Lost(index, heard, has_exited and not one.is_alive))
+            self.feed(events.Lost(index, heard, has_exited))
 
     def watch(self) -> None:
         """Look for silent nodes, as long as any may be."""

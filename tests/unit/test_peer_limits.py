@@ -41,6 +41,7 @@ from launcher.remote.hub import Gate
 from launcher.remote.programs import Membership
 from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
+from tests.unit.test_verdict import dead, judge
 
 FLOOD = 100_000
 FEW_LINES = 4 * LINES_MAX
@@ -395,13 +396,15 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     head.attach(agent)  # type: ignore[arg-type]
     head.nodes.feed(Joined(1, "1", host="node1"))
     head.begin()
-    node = head.nodes.all[1]
+    node, verdict = head.nodes.all[1], judge(dead(1, 1))
     for number in range(FLOOD // 4):
         head.on_message(node, Started(number, number, 0, number))
-        head.on_message(node, RankEnded(number, 0, 1, 1, pid=number))
+        head.on_message(node, RankEnded(number, 0, 1, 1, verdict=verdict, pid=number))
         head.on_message(node, Orphaned(number))
         head.on_message(node, NodeTold(signal.SIGTERM))
     sizes = (node.started, node.ended, head.reports.ends, head.nodes.failures, head.reports.counting._sizes)
     assert all(len(found) <= 2 * RANKS_MAX for found in sizes)
+    verdicts = [end.verdict for end, _ in head.reports.ends.values() if end.verdict is not None]
+    assert 1 <= len(verdicts) <= 4  # each may have a megabyte
     assert len(said) < FEW_LINES and len(told) < FEW_LINES
     head.nodes.close()
