@@ -17,6 +17,7 @@ from launcher.engines import wrapped
 from launcher.engines.mpirun import HOSTFILE, plan_fleet, plan_server
 from launcher.machine.own_names import own_places
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.command.launchers import Command
@@ -69,13 +70,19 @@ def plan_tuner(job: Case, own: Command) -> NodeCommand:
     A single node needs no hostfile; one that the command names takes precedence.
 
     Raises:
-        UsageError: The hosts are unknown, there is no token, or restarts were requested.
+        UsageError: The hosts are unknown, there is no token, experiments would run on GPUs that
+            the job does not have, or restarts were requested.
     """
     if job.options.number("restarts", 0):
         goes_on = "starts its experiments by itself, and goes on after one that has failed"
         what = f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which {goes_on}"
         fix = "leave out --restarts, and let the platform start the job again"
         raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+    visible = job.environ.get(VISIBLE, "").split(",")
+    if visible != [""] and visible != [str(number) for number in range(len(visible))]:
+        what = f"{VISIBLE}={','.join(visible)!r}, and the autotuner's experiments run on GPUs counted from 0"
+        fix = "give the container these GPUs alone (docker run --gpus), or tune on the first ones"
+        raise UsageError(Problem("autotuner-gpus", what, "environment", fix))
     fleet = plan_fleet(job, WHO)
     if job.allocation.node_rank:
         return plan_server(fleet)

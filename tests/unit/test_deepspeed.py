@@ -188,7 +188,9 @@ def test_a_single_node_tunes_without_a_token() -> None:
 
 
 def test_what_the_autotuner_cannot_do_is_told() -> None:
-    """No hosts, no token, restarts."""
+    """No hosts, no token, restarts, GPUs that are not counted from 0."""
+    assert refused(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "2,3"}) == "autotuner-gpus"
+    assert plan(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
     assert refused(*TUNE, **TWO_NODES) == "no-hosts"
     assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-token"
     assert refused(*TUNE, restarts="1") == refused(*TUNE, restarts="1", **HEAD) == "engine-conflict"
