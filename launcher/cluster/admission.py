@@ -69,6 +69,8 @@ class Admission:
         """
         heard_ns, members = time.monotonic_ns(), self._members
         identity = read_identity(message)
+        if identity.rank is None:
+            raise Garbled("joins as no node")
         if identity.session == members.by_index[0].session:  # through a service in front of us
             connection.send(pack(Busy("this launcher itself")))
             connection.close()
@@ -78,15 +80,16 @@ class Admission:
             return
         join = parse(Join, message)
         known = members.find(join.session)
-        if join.session in self._calls or (known is not None and known.index != join.rank):
+        index = identity.rank
+        if join.session in self._calls or (known is not None and known.index != index):
             raise Garbled("joins twice")
         facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
-        caller = Member(join.rank, facts, address)
+        caller = Member(index, facts, address)
         self._calls[join.session] = Call(connection, caller, join, heard_ns)
         refusal = None if known is not None or join.begun else self._find_refusal(caller)
         host, described = caller.host, caller.described
         try:
-            self._feed(Joined(join.rank, join.session, join.begun, join.attempt, refusal, host, described))
+            self._feed(Joined(index, join.session, join.begun, join.attempt, refusal, host, described))
         finally:
             if self._calls.pop(join.session, None) is not None:
                 connection.close()

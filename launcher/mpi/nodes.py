@@ -19,20 +19,20 @@ from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.job import between, commands, controller, events
 from launcher.job.feed import Feed
-from launcher.job.refusals import other_versions
-from launcher.job.settings import SAY_EVERY_S
+from launcher.job.refusals import WAIT_LONGER, other_versions
+from launcher.job.settings import BEAT_S, SAY_EVERY_S
 from launcher.job.state import Job, Phase
 from launcher.machine.ports import find_free_port
 from launcher.mpi.folder import no_folder
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
-from launcher.remote.hub import NOT_YET, Hub
-from launcher.remote.protocol import BEAT_S, LOST_S
+from launcher.remote.hub import LOST_S, NOT_YET, Hub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
     from launcher.failure.arbiter import Event
@@ -41,16 +41,11 @@ if TYPE_CHECKING:
     from launcher.process.helper import Helpers
     from launcher.process.loop import Loop
     from launcher.remote.hub import Gate
-    from launcher.remote.protocol import NodeHere
 
 CLOSE_S = 8.0
 LEFT = "the last attempt has not ended there"
 KILL_S = 3.0
 """Seconds that ranks may take to end after their grace."""
-WAIT_LONGER = (
-    "let them reach the control port of node 0 (--control-port N, where only some ports are open), or wait "
-    "longer: --roll-call-timeout S"
-)
 END_S = 30.0
 """Seconds beside the grace in which mpirun has ended after its ranks."""
 
@@ -294,17 +289,17 @@ class Nodes:
 
     # --- from the nodes
 
-    def _join(self, index: int, here: NodeHere) -> None:
+    def _join(self, index: int, join: Join) -> None:
         node = self.all[index]
         # The same launcher knows what runs there, and so does another one of the same machine
-        (ended, until), launcher = node.lost, here.session or ""
-        if launcher != node.launcher and not (ended and here.node == node.name):
+        (ended, until), name, version = node.lost, join.host or "", join.launcher or ""
+        if join.session != node.launcher and not (ended and name == node.name):
             node.free_at = max(node.free_at, until)
-        node.launcher = launcher
-        node.is_here, node.reason, node.name = True, "", here.node
+        node.launcher = join.session
+        node.is_here, node.reason, node.name = True, "", name
         node.session = f"{node.index}-{os.urandom(8).hex()}"
-        if here.launcher != __version__:
-            problem = other_versions(self.all[0].host, {node.host: quote(here.launcher, 40)})
+        if version != __version__:
+            problem = other_versions(self.all[0].host, {node.host: quote(version, 40)})
             self.feed(events.Joined(index, node.session, refusal=commands.Refusal(EXIT_UNTRUSTED, problem)))
         elif self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
             self._prepare(node)

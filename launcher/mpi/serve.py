@@ -6,22 +6,26 @@ import time
 
 from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
-from launcher.core.budget import Quota
-from launcher.core.errors import NotReady, Problem
-from launcher.core.redact import quote
+from launcher.cluster.client import CoordinatorClient
+from launcher.core.errors import NotReady
 from launcher.core.signal import signal
-from launcher.core.wire import LINE_LENGTH
+from launcher.job.refusals import WAIT_LONGER, node_0_missing
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.local import LocalRanks
-from launcher.mpi.protocol import FROM_HEAD, Briefing, JobOver, NodeTold
+from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing, JobOver, NodeTold
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
-from launcher.remote.programs import Member, Membership
+from launcher.remote.programs import Programs
+from launcher.remote.protocol import FROM_NODE as TO_HEAD
+from launcher.remote.protocol import TO_NODE, UNSENT_LIMIT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.cluster.join import Join
+    from launcher.cluster.settings import Shape
+    from launcher.core.errors import Problem
     from launcher.core.model import Supervision
 
 GONE = 75
@@ -41,48 +45,46 @@ class Serving(Coordination):
 
     shares_terminal = lends_terminal = has_work = False
 
-    def __init__(self, place: Membership, timeout_s: float, rejoin_s: float) -> None:
+    def __init__(self, key: bytes, shape: Shape, join: Join, rejoin_s: float) -> None:
         """Create the coordination.
 
         Args:
-            place: Where the head is, and our rank.
-            timeout_s: Seconds that the head may take to come.
+            key: Key of the job.
+            shape: The job, and where the head is.
+            join: Our first message to it.
             rejoin_s: Seconds that the head may take to come back; 0 if it does not start the job again.
         """
         self.status: int | None = None
-        self._place, self._timeout_s, self._rejoin_s = place, timeout_s, rejoin_s
-        self._wake = Later(time.monotonic() + timeout_s, self._on_late)
+        self._key, self._shape, self._join, self._rejoin_s = key, shape, join, rejoin_s
+        self._wake = Later(time.monotonic() + shape.timeout_s, self._on_late)
         self._told: int | None = None
         self._final: int | None = None
         """Status of the job, as the head has reported."""
         self._briefing: Briefing | None = None
-        self._is_late = self._is_losing = False
+        self._late: Problem | None = None
+        """Why the head has not come."""
+        self._is_losing = False
 
     def attach(self, agent: Agent) -> None:
         """Prepare to join."""
         super().attach(agent)
-        self._quota = Quota(agent.say)
-        self._ranks = LocalRanks(agent.loop, lambda message: self._member.send(message))
+        self._channel = CoordinatorClient(
+            self._key, self._shape, self._join, agent.loop, agent.group.helpers.ask, agent.say,
+            self._on_message, on_lost=self._on_lost, streams=(*FROM_NODE, *FROM_HEAD, *TO_NODE, *TO_HEAD),
+            limit_bytes=UNSENT_LIMIT_BYTES,
+        )  # fmt: skip
+        send, restore = self._channel.send, agent.signals.reset
+        self._programs = Programs(send, agent.loop, agent.environ, restore)
+        self._ranks = LocalRanks(agent.loop, send)
 
     def gather(self) -> None:
         """Serve until the job is over, and end what is left."""
         agent = self.agent
-        agent.loop.timers[:] = [self._wake, self._ranks]
-        self._member = member = Member(
-            self._place,
-            agent.loop,
-            agent.group.helpers.ask,
-            (agent.environ, agent.signals.reset),
-            self.complain,
-            self._on_message,
-            self._on_lost,
-            FROM_HEAD,
-        )
-        agent.loop.timers.append(member)
+        agent.loop.timers[:] = [self._wake, self._ranks, self._channel]
         agent.loop.guard(agent.observers.check)
         while self.status is None or not self._ranks.is_over:
             agent.loop.turn()
-            agent.group.reap(member.programs.pids)
+            agent.group.reap(self._programs.pids)
             self._look()
         agent.observers.end()
         self.close()
@@ -125,10 +127,10 @@ class Serving(Coordination):
             typed_twice = from_terminal and number == signal.SIGINT and not is_first
             if typed_twice:
                 self._ranks.end(0.0)
-            if typed_twice or not self._member.is_connected:
+            if typed_twice or not self._channel.is_connected:
                 self._end(128 + number)
                 return True
-            self._member.send(NodeTold(number))
+            self._channel.send(NodeTold(number))
             if is_first:
                 self.agent.say(
                     f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes",
@@ -139,12 +141,18 @@ class Serving(Coordination):
 
     # --- the head
 
-    def complain(self, why: str, event: str) -> None:
-        """Print why the head is not reached, up to a limit."""
-        self._quota(quote(why, LINE_LENGTH), event)
-
     def _on_message(self, message: object) -> None:
-        """Handle a message from the head."""
+        """Handle a message from the head.
+
+        Raises:
+            Garbled: It is about a program, and invalid.
+        """
+        if isinstance(message, TO_NODE):
+            self._programs.obey(message)
+        else:
+            self.agent.loop.guard(lambda: self._obey(message))
+
+    def _obey(self, message: object) -> None:
         if isinstance(message, JobOver):
             self._final = message.status
             self._ranks.end()
@@ -166,14 +174,16 @@ class Serving(Coordination):
             group.start_watchdog(None, self.agent.clean_up)
 
     def _on_lost(self) -> None:
-        """End what runs here: the head is gone without a report."""
+        """End what runs here: the head is gone without a report. Another one may come, at another port."""
+        self._programs.let_go()
+        self._channel.has_met = False
         if self._final is None and self.status is None and self._briefing is not None:
             self._is_losing = True
             self._ranks.lose_head()
 
     def _wait_for_head(self) -> None:
         """Wait for the head to come back, or end this node's part."""
-        if self._rejoin_s and self._told is None and (self._member.is_connected or self._wake.due):
+        if self._rejoin_s and self._told is None and (self._channel.is_connected or self._wake.due):
             return  # it is back, and says when another attempt follows; or we wait already
         if self._rejoin_s and self._told is None:
             self.agent.say(
@@ -195,7 +205,9 @@ class Serving(Coordination):
             self._end(128 + self._told)
             return
         if self._briefing is None:
-            self._is_late = True
+            shape = self._shape
+            reason = self._channel.explain()
+            self._late = node_0_missing(shape.member, shape.timeout_s, reason, WAIT_LONGER)
         else:
             self.agent.say(
                 f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
@@ -209,7 +221,8 @@ class Serving(Coordination):
 
     def close(self) -> None:
         """Leave the job."""
-        self._member.close()
+        self._channel.close()
+        self._programs.let_go()
         self._ranks.close()
 
     def finish(self) -> int:
@@ -218,42 +231,34 @@ class Serving(Coordination):
         Raises:
             NotReady: The head has not come in time.
         """
-        self._quota.say_dropped()
-        if self._is_late:
-            raise NotReady(_no_head(self._timeout_s))
+        if self._late is not None:
+            raise NotReady(self._late)
         return GONE if self.status is None else self.status
 
 
 def serve(
-    place: Membership,
+    key: bytes,
+    shape: Shape,
+    join: Join,
     watch: Supervision,
     environ: Mapping[str, str],
-    timeout_s: float,
     rejoin_s: float = 0.0,
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
     """Serve until the job is over; return its status.
 
     Args:
-        place: Where the head is, and our rank.
+        key: Key of the job.
+        shape: The job, and where the head is.
+        join: Our first message to it.
         watch: How to log, and the grace.
         environ: Our environment, which the processes that the head starts here get as well.
-        timeout_s: Seconds that the head may take to come.
-        rejoin_s: Seconds that it may take to come back; 0 if it does not start the job again.
+        rejoin_s: Seconds that the head may take to come back; 0 if it does not start the job again.
         checks: Run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
         NotReady: The head has not come (75).
     """
-    agent = Agent(watch, NodePlace(), environ, Serving(place, timeout_s, rejoin_s), checks=checks)
-    agent.say(f"serving node 0 ({place.host}) until it reports that the job is over", "serving")
+    agent = Agent(watch, NodePlace(), environ, Serving(key, shape, join, rejoin_s), checks=checks)
+    agent.say(f"serving node 0 ({shape.address}) until it reports that the job is over", "serving")
     return agent.run()
-
-
-def _no_head(timeout_s: float) -> Problem:
-    return Problem(
-        "no-head",
-        f"the head of the job did not connect within {timeout_s:g} s",
-        "this node",
-        "start the same command on node 0, with the same token, or wait longer: --roll-call-timeout S",
-    )

@@ -7,11 +7,13 @@ import os
 from launcher.agent.agent import Agent, NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
+from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
 from launcher.core.files import create_file, make_private_folder, remove_tree
 from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
+from launcher.core.version import __version__
 from launcher.engines.mpirun import (
     FOLDER,
     SERVE,
@@ -36,7 +38,7 @@ from launcher.process.limits import raise_limit
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
 from launcher.remote.hub import Gate
-from launcher.remote.programs import Membership
+from launcher.remote.protocol import LOST_AFTER_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,7 +185,10 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
 def make_shape(fleet: Fleet, watch: Supervision, world_size: int | None = None) -> Shape:
     """Return the job as its launchers see it."""
     hosts = fleet.hosts
-    return Shape(0, len(hosts), world_size, hosts[0], (), hosts, fleet.timeout_s, grace_s=watch.grace_s)
+    return Shape(
+        fleet.index or 0, len(hosts), world_size, hosts[0], fleet.ports, hosts, fleet.timeout_s,
+        LOST_AFTER_S, watch.grace_s, index=fleet.index or 0,
+    )  # fmt: skip
 
 
 def _serve(
@@ -192,14 +197,17 @@ def _serve(
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
-    place = Membership(fleet.hosts[0], fleet.ports, read_key(fleet, environ), fleet.index, fleet.address)
+    known = (fleet.address,) if fleet.address else ()
+    host, session = os.uname().nodename, os.urandom(8).hex()
+    join = Join(fleet.index, session, host=host, launcher=__version__, addresses=known)
     # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
     unset = {TOKEN_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
     # The rest is for ranks: a node without a job is no stall
     own = Supervision(grace_s=watch.grace_s, log=watch.log)
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
-    return serve(place, own, inherited, fleet.timeout_s, rejoin_s, checks)
+    shape, key = make_shape(fleet, own), read_key(fleet, environ)
+    return serve(key, shape, join, own, inherited, rejoin_s, checks)
 
 
 def _lead(

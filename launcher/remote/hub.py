@@ -17,25 +17,25 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.channel.keys import at_port
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines, encode
 from launcher.channel.listener import Listener, read_peer
+from launcher.cluster.join import Join
+from launcher.cluster.messages import Beat, Busy, Welcome
 from launcher.core.files import remove_file
 from launcher.core.frozen import frozen
 from launcher.core.wire import Garbled, pack, parse, unpack
+from launcher.job.settings import QUIET_S, find_given_up_s
 from launcher.remote.protocol import (
-    BEAT_S,
     CHUNK_BYTES,
     FROM_CLIENT,
     FROM_NODE,
-    LOST_S,
+    LOST_AFTER_S,
     NOT_REACHED,
+    UNSENT_LIMIT_BYTES,
     AskProgram,
     EndProgram,
-    NodeHere,
-    NotAdmitted,
     ProgramEnded,
     RunHere,
     RunProgram,
     RunThere,
-    StillHere,
     StreamData,
     StreamTaken,
     decode_data,
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from launcher.core.log import Say
     from launcher.process.loop import Loop
 
-UNSENT_LIMIT_BYTES = 1 << 26
-"""Data that a node does not take; each program has `WINDOW_BYTES` on the way at most."""
+LOST_S = find_given_up_s(LOST_AFTER_S)
+"""Seconds after the last message until a node counts as lost."""
 NOT_YET = "its launcher has not joined"
 IN_ITS_PLACE = "another launcher has joined in its place"
 ENDED = (CLOSED, os.strerror(ECONNRESET), os.strerror(EPIPE))
@@ -106,7 +106,7 @@ class Hub:
         gate: Gate,
         loop: Loop,
         say: Say,
-        on_joined: Callable[[int, NodeHere], None],
+        on_joined: Callable[[int, Join], None],
         on_lost: Callable[[int, str, bool], None] = lambda index, why, ended: None,
         on_message: Callable[[int, object], None] = lambda index, message: None,
         kinds: tuple[type, ...] = (),
@@ -129,7 +129,6 @@ class Hub:
         self._lost: dict[int, str] = {}
         self._count = 0
         self.due: float | None = time.monotonic() + 1.0
-        self._beat_at = 0.0
         self._acceptor: Acceptor | None = None
         if gate.listening is not None:
             self._acceptor = Acceptor(gate.listening, at_port(gate.key, gate.port), loop, say, self._admit)
@@ -164,26 +163,28 @@ class Hub:
         Raises:
             Garbled: It is no node of the job.
         """
-        here = unpack(packed, (NodeHere,))
-        assert isinstance(here, NodeHere)  # noqa: S101 - there is no other kind
-        index = here.index if here.index is not None else self._find(here.address) or self._find(address)
+        join, heard_ns = unpack(packed, (Join,)), time.monotonic_ns()
+        assert isinstance(join, Join)  # noqa: S101 - there is no other kind
+        index, host = join.rank, join.host or address
+        if index is None:
+            index = next(filter(None, map(self._find, (*join.addresses, address))), None)
         if not index or index >= len(self._gate.hosts):
-            connection.send(pack(NotAdmitted(f"{here.node} is no other node of this job: {self._names()}")))
+            connection.send(pack(Busy(f"{host} is no other node of this job: {self._names()}")))
             raise Garbled("is no other node of this job")
         before = self._nodes.get(index)
-        if before is not None and before.name != here.node and before.heard_at > time.monotonic() - BEAT_S:
-            connection.send(pack(NotAdmitted(f"node {index} is {before.name} already, not {here.node}")))
+        if before is not None and before.name != host and before.heard_at > time.monotonic() - QUIET_S:
+            connection.send(pack(Busy(f"node {index} is {before.name} already, not {host}")))
             raise Garbled("has the rank of another node")
         if before is not None:
-            is_same = before.session == (here.session or "")
-            self._lose(before, "it has joined again" if is_same else IN_ITS_PLACE)
-        node = self._nodes[index] = Node(index, here.node, here.session or "")
+            self._lose(before, "it has joined again" if before.session == join.session else IN_ITS_PLACE)
+        node = self._nodes[index] = Node(index, host, join.session)
         node.connection = connection
         connection.redirect(
             lambda message: self._hear(node, message), lambda why: self._lose(node, why), UNSENT_LIMIT_BYTES
         )
         self._lost.pop(index, None)
-        self._on_joined(index, here)
+        connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
+        self._on_joined(index, join)
 
     def send(self, index: int, message: object) -> None:
         """Send a node a message, if it is there."""
@@ -222,13 +223,15 @@ class Hub:
             Garbled: The message is invalid.
         """
         node.heard_at = time.monotonic()
-        message = unpack(packed, (*FROM_NODE, *self._kinds))
+        message = unpack(packed, (Beat, *FROM_NODE, *self._kinds))
         if isinstance(message, self._kinds):
             self._loop.guard(lambda: self._on_message(node.index, message))
             return
         number = message.number if isinstance(message, (StreamData, StreamTaken, ProgramEnded)) else 0
         client = node.clients.get(number)
         match message:
+            case Beat():
+                node.connection.send(pack(message))
             case StreamData() if client is not None:
                 client.send(pack(StreamData(0, message.stream, message.data)))
             case StreamTaken() if client is not None:
@@ -303,21 +306,16 @@ class Hub:
     # --- time
 
     def fire(self, now: float) -> None:
-        """Send signs of life, and give up the nodes that have sent none for too long."""
+        """Give up the nodes that have sent no heartbeat for too long."""
         self._clients.fire(now)
         dues = [now + 1.0, self._clients.due]
         if self._acceptor is not None:
             self._acceptor.look(now)
             dues.append(self._acceptor.due)
         self.due = min(due for due in dues if due is not None)
-        if now < self._beat_at:
-            return
-        self._beat_at = now + BEAT_S
         for node in list(self._nodes.values()):
             if now > node.heard_at + LOST_S:
                 self._lose(node, f"nothing was heard of it for {LOST_S:g} s")
-            else:
-                node.connection.send(pack(StillHere()))
 
     def close(self) -> None:
         """End all connections."""

@@ -171,7 +171,7 @@ def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet) ->
     assert "node 4 (10.77.0.99): " in head.err and "node 3 (node3): " in head.err
     assert "node 2 (node2): " in head.err and "another token" in head.err and "another token" in wrong.err
     assert good.status == 75, good.err
-    assert wrong.status == 75 and "[no-head]" in wrong.err
+    assert wrong.status == 75 and "[nodes-missing]" in wrong.err
     four.await_empty()
 
 

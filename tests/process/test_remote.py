@@ -24,6 +24,7 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
 from launcher.channel.keys import at_port
 from launcher.channel.lines import encode
 from launcher.channel.listener import listen
+from launcher.cluster.messages import Welcome
 from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
 from launcher.process.loop import Loop
@@ -46,17 +47,24 @@ import json, os, signal, sys
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from launcher.process.signals import SignalFile
-from launcher.remote import programs as module
-from launcher.remote.programs import Member, Membership
+from launcher.cluster import client as module
+from launcher.cluster.join import Join
+from launcher.cluster.settings import Shape
+from launcher.remote.programs import Programs
+from launcher.remote.protocol import FROM_NODE, TO_NODE
 told = json.loads(sys.argv[1])
 def say(text, event, **_):
     print(text, file=sys.stderr, flush=True)
 loop, signals = Loop(say), SignalFile()
 module.read_address = lambda name: tuple(told["addresses"])
-place = Membership("zero", tuple(told["ports"]), bytes.fromhex(told["key"]), told["index"])
-programs = os.environ, signals.reset
-member = Member(place, loop, Helpers(loop).ask, programs, say, lambda message: None, lambda: None)
-loop.timers.append(member)
+module.SAY_EVERY_S = 1.0
+shape = Shape(1, 3, None, "zero", tuple(told["ports"]))
+join = Join(told["index"], os.urandom(8).hex(), host="here")
+client = module.CoordinatorClient(
+    bytes.fromhex(told["key"]), shape, join, loop, Helpers(loop).ask, say, lambda told: programs.obey(told),
+    on_lost=lambda: programs.let_go(), streams=(*FROM_NODE, *TO_NODE))
+programs = Programs(client.send, loop, os.environ, signals.reset)
+loop.timers.append(client)
 while True:
     loop.turn()
 """
@@ -238,6 +246,7 @@ def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
         while answering.sealed is None:
             connected.sendall(answering.feed(connected.recv(4096)))
         sealed = answering.sealed
+        connected.sendall(sealed.pack(pack(Welcome(0, 0, 0))))
         connected.sendall(
             sealed.pack(pack(RunProgram(1, f"head -c {flood_bytes} /dev/zero; touch {tmp_path}/over")))
         )

@@ -9,18 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady
 from launcher.core.model import Restarts
 from launcher.core.version import __version__
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
 from launcher.job import commands, events
+from launcher.job.settings import BEAT_S
 from launcher.mpi.nodes import KILL_S, Node, Nodes, ServedJob
 from launcher.mpi.protocol import Briefing, CannotServe, Cleared, JobOver, RankEnded
 from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
-from launcher.remote.hub import Gate
-from launcher.remote.protocol import BEAT_S, LOST_S, NodeHere
+from launcher.remote.hub import LOST_S, Gate
 
 HOSTS = ("a", "b")
 
@@ -90,7 +91,7 @@ class Played:
 
     def join(self, version: str = __version__) -> None:
         """Let node 1 connect."""
-        self.nodes._join(1, NodeHere("b", version))
+        self.nodes._join(1, Join(1, "one", host="b", launcher=version))
 
     def start(self) -> None:
         """Let both nodes join."""
@@ -166,15 +167,16 @@ def test_a_fault_of_ours_between_two_attempts_ends_the_job(
     assert over is not None and over.decision is not None and "a fault" in over.decision.why
 
 
-LATER = NodeHere("b", __version__, session="later")
-MOVED = NodeHere("c", __version__, session="later")
+SAME = Join(1, "one", host="b", launcher=__version__)
+LATER = Join(1, "later", host="b", launcher=__version__)
+MOVED = Join(1, "later", host="c", launcher=__version__)
 CUT_OFF_S = LOST_S + BEAT_S
 
 
 @pytest.mark.parametrize(
     ("ended", "here", "wait_s"),
     [
-        (False, NodeHere("b", __version__), None),
+        (False, SAME, None),
         (False, LATER, CUT_OFF_S),  # a machine of this name, perhaps another one
         (False, MOVED, CUT_OFF_S),
         (True, LATER, None),  # it finds what runs there
@@ -182,7 +184,7 @@ CUT_OFF_S = LOST_S + BEAT_S
     ],
 )
 def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
-    ended: bool, here: NodeHere, wait_s: float | None, played: Played
+    ended: bool, here: Join, wait_s: float | None, played: Played
 ) -> None:
     """One that is cut off notices that the head is gone, and then its ranks have their grace."""
     played.start()

@@ -33,12 +33,10 @@ from launcher.mpi.head import Head
 from launcher.mpi.nodes import ServedJob
 from launcher.mpi.protocol import Briefing, NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
-from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
 from launcher.recovery.recovery import Recovery
 from launcher.remote.hub import Gate
-from launcher.remote.programs import Membership
 from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
 
@@ -364,16 +362,6 @@ def test_a_node_0_that_talks_without_end_fills_no_log() -> None:
 
 
 # --- mpirun
-
-
-def test_the_messages_of_a_serving_node_fill_no_log() -> None:
-    """Why it does not reach node 0 is printed up to a limit."""
-    said: list[str] = []
-    serving = Serving(Membership("a", (1,), KEY), 9.0, 0.0)
-    serving.attach(SimpleNamespace(say=keep(said), loop=Loop(keep(said))))  # type: ignore[arg-type]
-    for number in range(FLOOD // 10):
-        serving.complain(f"node 0 (a{number}), port {number}: no route", "joining")
-    assert LINES_MAX <= len(said) < FEW_LINES
 
 
 def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
