@@ -118,7 +118,7 @@ class CoordinatorClient:
             on_connected: Called when node 0 has let us in, again or for the first time.
             on_answered: Called when node 0 has answered a heartbeat, or our first message on a connection,
                 with the time at which that was sent.
-            on_lost: Called when a connection has ended.
+            on_lost: Called when the connection on which node 0 has let us in has ended.
             streams: Types of messages of which none may be lost, or come twice: they end with their
                 connection, so that no other one may replace it while it is open.
             limit_bytes: Maximum of data that node 0 does not take.
@@ -278,9 +278,10 @@ class CoordinatorClient:
             self._wake(self._retry_at)
 
     def _on_closed(self, why: str) -> None:
-        self._connection, self.is_connected = None, False
-        if not self._is_closed:
+        was_connected, self._connection, self.is_connected = self.is_connected, None, False
+        if was_connected:
             self._on_lost()
+        if not self._is_closed:
             self._fail(why, next_port=False)
 
     # --- messages

@@ -45,7 +45,7 @@ def is_odd(index: int, facts: Facts, shape: Shape) -> bool:
     """Whether a launcher with this index cannot work with node 0, whatever the others are."""
     has_place, is_counted = (
         index < shape.node_count + shape.spare_count,
-        facts["node_count"] == shape.node_count,
+        facts["node_count"] in (None, shape.node_count),
     )
     return not (has_place and is_counted and facts["launcher"] == __version__)
 

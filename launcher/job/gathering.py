@@ -129,7 +129,8 @@ def let_in(turn: Turn, event: Joined) -> None:
     catch_up(turn, node)
     if is_between:
         turn.change_pause(not_before=max(turn.pause.not_before, event.free_at))
-    if is_between and node.rank is not None and not has_part and not state.job.restarts.health_argv:
+    has_checks = state.job.restarts.health_argv or state.job.serves
+    if is_between and node.rank is not None and not has_part and not has_checks:
         between.set_ready(turn, index)  # it has nothing left of the last attempt
 
 

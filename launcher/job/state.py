@@ -56,6 +56,9 @@ class Job:
         seed: Seed for the random part of waits.
         end_s: Seconds beside the grace and the loss of a node, after which it is decided how an attempt has
             ended.
+        serves: Whether the other nodes serve node 0, which starts their ranks: the end of a connection is the
+            loss of its node, and what a lost launcher has left has its grace, so that the one in its place
+            is not ready before it has looked.
     """
 
     node_count: int
@@ -68,11 +71,17 @@ class Job:
     restarts: Restarts = Restarts()
     seed: str = ""
     end_s: float = SLACK_S
+    serves: bool = False
 
     @property
     def given_up_s(self) -> float:
         """Seconds after the last message until a node, or node 0, counts as lost."""
         return find_given_up_s(self.lost_after_s)
+
+    @property
+    def closed_s(self) -> float:
+        """Seconds after the end of a connection until its node counts as lost."""
+        return 0.0 if self.serves else self.lost_after_s
 
     @property
     def lease_s(self) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.cluster import messages
-from launcher.cluster.outcome import make_over, read_verdict
+from launcher.cluster.outcome import read_verdict
 from launcher.core.frozen import replace
 from launcher.core.redact import printable
 from launcher.failure.arbiter import STARTER
@@ -14,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.cluster.messages import Over
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
-    from launcher.job.commands import Over
     from launcher.mpi.protocol import RankEnded
 
 
@@ -41,15 +40,14 @@ def judge(
         started_mono_ns: The same by the monotonic clock.
         told: Name of the signal by which the head was told to end; None if it was not.
     """
-    message, first = make_over(over), over.first
-    assert isinstance(message, messages.Over)  # noqa: S101 - of an attempt
-    verdict = read_verdict(message, None, shape, started_ns, attempt)
+    verdict = read_verdict(over, None, shape, started_ns, attempt)
+    first = None if over.first is None else over.first.event
     if verdict is None or first is None or first.kind == STARTER:
         return verdict
     own = None if first.facts is None else first.facts["rank"]
     others = tuple(_end(*ends[rank], first.at_ns, told) for rank in sorted(ends) if rank != own)
     ended_ns = started_ns + first.at_ns - started_mono_ns
-    changed = replace(verdict, ended_ns=ended_ns, started_ns=started_ns, node_rank=over.rank)
+    changed = replace(verdict, ended_ns=ended_ns, started_ns=started_ns, node_rank=first.node)
     return replace(changed, others=others, told=told)
 
 

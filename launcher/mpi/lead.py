@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
 from launcher.agent.coordination import Coordination
-from launcher.core.files import remove_tree
+from launcher.cluster.messages import Again, Over, Refuse
+from launcher.cluster.outcome import read_refusal
+from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
-from launcher.mpi.leftovers import end_job
+from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.nodes import Nodes
-from launcher.mpi.protocol import NodeTold
-from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.agent.forwarder import Target
     from launcher.core.errors import LauncherError
-    from launcher.job.commands import Command
     from launcher.mpi.nodes import Node, ServedJob
+    from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
 
 
@@ -26,27 +28,30 @@ class Lead(Coordination):
     Attributes:
         job: The job.
         nodes: The nodes, and the controller.
+        over: How the job has ended; None before.
     """
 
     shares_terminal = lends_terminal = decides_alone = False
+    over: Over | Refuse | None = None
 
-    def __init__(self, job: ServedJob, private: str, gate: Gate) -> None:
+    def __init__(self, job: ServedJob, guard: Watchdog, gate: Gate) -> None:
         """Create the coordination.
 
         Args:
             job: The job.
-            private: The job's private folder, which `clean_up` removes.
+            guard: Removes the job's folder if we are killed before there is a watchdog of the agent.
             gate: Where the other nodes come.
         """
         self.job, self.has_others = job, len(job.shape.hosts) > 1
-        self._private, self._gate = private, gate
+        self._guard, self._gate = guard, gate
 
     def attach(self, agent: Agent) -> Target | None:
         """Let the nodes join."""
         super().attach(agent)
         rule = agent.watch.restarts if agent.watch.restarts.most else None
         self.nodes = Nodes(
-            self.job, self._gate, agent.loop, agent.group.helpers, agent.say, self.on_message, self.act, rule,
+            self.job, self._gate, agent.loop, agent.group.helpers, agent.say, self.on_message, self.deliver,
+            self.find_status, lambda: agent.restarter.recovery, rule,
         )  # fmt: skip
         return None
 
@@ -54,31 +59,45 @@ class Lead(Coordination):
         """Wait until every node is ready, or until we are told to end.
 
         Raises:
-            LauncherError: See `Nodes.gather`.
+            LauncherError: The job does not start.
         """
         agent = self.agent
         agent.group.start_watchdog(None, agent.clean_up)
+        self._guard.dismiss()
         self.has_work = self.nodes.gather(lambda: agent.forwarder.told, agent.group.reap)
+        if self.has_work and isinstance(self.over, Refuse):
+            raise read_refusal(self.over)
 
     def begin(self) -> None:
         """Prepare for an attempt."""
-        self.nodes.begin()
+        self.agent.loop.timers += self.nodes.timers
 
     def on_message(self, node: Node, message: object) -> None:
-        """Report a signal that a serving node has received: it is for the whole job."""
-        if isinstance(message, NodeTold) and message.number in ENDING:
-            self.nodes.feed(events.Received(node.index, message.number, name_signal(message.number)))
+        """Handle a message about ranks of a node."""
 
-    def act(self, command: Command) -> None:
-        """Do what the controller decides."""
+    def deliver(self, message: object) -> None:
+        """Handle a message for this node, as the others get it."""
+        match message:
+            case Over() | Refuse():
+                self.over = message
+            case Again():
+                ready = events.Ready(0, message.attempt)
+                self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.hear_own(ready))
+            case _:
+                self.nodes.ranks.obey(message)
+
+    def find_status(self, over: Over) -> int:
+        """Return the exit status of the launchers from how the job has ended."""
+        return self.agent.restarter.exit_status(over.status)
 
     def on_refused(self, error: LauncherError) -> None:
-        """Take the status of the error: the job cannot be started."""
-        self.nodes.status = error.exit_status
+        """End the job: what node 0 runs cannot be started."""
+        event = Event(0, REFUSED, time.monotonic_ns(), error.exit_status, what=error.summary)
+        self.nodes.feed(events.Failed(0, event, self.nodes.attempt))
+        self.nodes.end_all(error.exit_status)
 
     def clean_up(self) -> None:
-        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
-        remove_tree(self._private)
+        """End what is left here; the watchdog calls this if we were killed."""
         end_job(self.job.briefing.job, self.agent.watch.grace_s)
 
     def close(self) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from errno import EADDRINUSE
 
 from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.cluster.client import CoordinatorClient
-from launcher.core.errors import NotReady
+from launcher.cluster.messages import Again, Over, Refuse
+from launcher.cluster.outcome import read_refusal
+from launcher.core.errors import EnvironmentUntrusted, NotReady
 from launcher.core.signal import signal
+from launcher.failure.arbiter import REFUSED, Event
+from launcher.job import events
 from launcher.job.refusals import WAIT_LONGER, node_0_missing
-from launcher.mpi.leftovers import end_job
+from launcher.mpi.folder import cannot_have_ranks
+from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.local import LocalRanks
-from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing, JobOver, NodeTold
+from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
 from launcher.remote.programs import Programs
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
-    from launcher.core.errors import Problem
+    from launcher.core.errors import LauncherError
     from launcher.core.model import Supervision
 
 GONE = 75
@@ -58,24 +64,30 @@ class Serving(Coordination):
         self._key, self._shape, self._join, self._rejoin_s = key, shape, join, rejoin_s
         self._wake = Later(time.monotonic() + shape.timeout_s, self._on_late)
         self._told: int | None = None
-        self._final: int | None = None
-        """Status of the job, as the head has reported."""
+        self._over: Over | Refuse | None = None
+        """How the job has ended, as the head has reported."""
         self._briefing: Briefing | None = None
-        self._late: Problem | None = None
-        """Why the head has not come."""
-        self._is_losing = False
+        self._refused: LauncherError | None = None
+        """Why this node cannot take part, or the head has not come."""
+        self._has_met = self._is_losing = False
 
     def attach(self, agent: Agent) -> None:
         """Prepare to join."""
         super().attach(agent)
-        self._channel = CoordinatorClient(
+        self._channel = self._make_channel()
+        self._programs = Programs(self._send, agent.loop, agent.environ, agent.signals.reset)
+        self._ranks = LocalRanks(agent.loop, self._send)
+
+    def _make_channel(self) -> CoordinatorClient:
+        agent = self.agent
+        return CoordinatorClient(
             self._key, self._shape, self._join, agent.loop, agent.group.helpers.ask, agent.say,
-            self._on_message, on_lost=self._on_lost, streams=(*FROM_NODE, *FROM_HEAD, *TO_NODE, *TO_HEAD),
-            limit_bytes=UNSENT_LIMIT_BYTES,
+            self._on_message, self._on_connected, on_lost=self._on_lost,
+            streams=(*FROM_NODE, *FROM_HEAD, *TO_NODE, *TO_HEAD), limit_bytes=UNSENT_LIMIT_BYTES,
         )  # fmt: skip
-        send, restore = self._channel.send, agent.signals.reset
-        self._programs = Programs(send, agent.loop, agent.environ, restore)
-        self._ranks = LocalRanks(agent.loop, send)
+
+    def _send(self, message: object) -> None:
+        self._channel.send(message)
 
     def gather(self) -> None:
         """Serve until the job is over, and end what is left."""
@@ -94,8 +106,9 @@ class Serving(Coordination):
         """Go on when nothing of the job is left here."""
         if not self._ranks.is_over:
             return
-        if self._final is not None:
-            self._end(self._final)
+        if self._over is not None:
+            is_told = self._told is not None and isinstance(self._over, Refuse)
+            self._end(128 + (self._told or 0) if is_told else self._over.status)
         elif self._is_losing:
             self._is_losing = False
             self._wait_for_head()
@@ -130,7 +143,7 @@ class Serving(Coordination):
             if typed_twice or not self._channel.is_connected:
                 self._end(128 + number)
                 return True
-            self._channel.send(NodeTold(number))
+            self._send(events.Received(self._shape.index, int(number), name_signal(number)))
             if is_first:
                 self.agent.say(
                     f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes",
@@ -140,6 +153,12 @@ class Serving(Coordination):
         return True
 
     # --- the head
+
+    def _on_connected(self) -> None:
+        """Note that the head is there."""
+        self._has_met = True
+        if self._told is None:
+            self._wake.due = None
 
     def _on_message(self, message: object) -> None:
         """Handle a message from the head.
@@ -153,16 +172,37 @@ class Serving(Coordination):
             self.agent.loop.guard(lambda: self._obey(message))
 
     def _obey(self, message: object) -> None:
-        if isinstance(message, JobOver):
-            self._final = message.status
-            self._ranks.end()
-            return
-        if isinstance(message, Briefing):
-            if self._told is None:
-                self._wake.due = None
-            self._is_losing = False
-            self._watch(message)
-        self._ranks.obey(message)
+        match message:
+            case Over() | Refuse():
+                self._over = message
+                self._ranks.end()
+            case Again():
+                self._clear(message)
+            case Briefing():
+                self._watch(message)
+                self._begin(message)
+            case _:
+                self._ranks.obey(message)
+
+    def _begin(self, briefing: Briefing) -> None:
+        """Let ranks of an attempt start here."""
+        try:
+            self._ranks.obey(briefing)
+        except OSError as error:
+            problem = cannot_have_ranks(error)
+            self._refused = refused = (
+                EnvironmentUntrusted(problem) if error.errno == EADDRINUSE else NotReady(problem)
+            )
+            status = refused.exit_status
+            event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=problem.what)
+            self._send(events.Failed(self._shape.index, event, briefing.attempt))
+
+    def _clear(self, again: Again) -> None:
+        """Report when nothing of the last attempt is left; ranks of a launcher before us have their grace."""
+        is_own = self._briefing is not None and self._briefing.job == again.run
+        linger_s = LINGER_S if is_own else self.agent.watch.grace_s
+        ready = events.Ready(self._shape.index, again.attempt)
+        self._ranks.clear(again.run, linger_s, lambda: self._send(ready))
 
     def _watch(self, briefing: Briefing) -> None:
         """Have the watchdog end the job here if we are killed."""
@@ -174,27 +214,29 @@ class Serving(Coordination):
             group.start_watchdog(None, self.agent.clean_up)
 
     def _on_lost(self) -> None:
-        """End what runs here: the head is gone without a report. Another one may come, at another port."""
+        """End what runs here, and then call again: the head is gone without a report."""
         self._programs.let_go()
-        self._channel.has_met = False
-        if self._final is None and self.status is None and self._briefing is not None:
+        if self._has_met and self._over is None and self.status is None:
+            self._channel.close()
             self._is_losing = True
             self._ranks.lose_head()
 
     def _wait_for_head(self) -> None:
-        """Wait for the head to come back, or end this node's part."""
-        if self._rejoin_s and self._told is None and (self._channel.is_connected or self._wake.due):
-            return  # it is back, and says when another attempt follows; or we wait already
-        if self._rejoin_s and self._told is None:
-            self.agent.say(
-                f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
-                "(--rejoin-timeout)",
-                "head-lost",
-            )
-            self._wake.due = time.monotonic() + self._rejoin_s
-        else:
+        """Wait for the head, or another one, to come back, or end this node's part."""
+        if not self._rejoin_s or self._told is not None:
             self.agent.say("the head of the job is gone: ended what it left on this node", "head-lost")
             self._end(GONE)
+            return
+        self.agent.say(
+            f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
+            "(--rejoin-timeout)",
+            "head-lost",
+        )
+        self._wake.due = time.monotonic() + self._rejoin_s
+        timers = self.agent.loop.timers
+        timers.remove(self._channel)
+        self._channel = self._make_channel()
+        timers.append(self._channel)
 
     # --- the end
 
@@ -204,10 +246,10 @@ class Serving(Coordination):
             self.agent.say("the head did not end the job in time: giving up", "gave-up")
             self._end(128 + self._told)
             return
-        if self._briefing is None:
+        if not self._has_met:
             shape = self._shape
             reason = self._channel.explain()
-            self._late = node_0_missing(shape.member, shape.timeout_s, reason, WAIT_LONGER)
+            self._refused = NotReady(node_0_missing(shape.member, shape.timeout_s, reason, WAIT_LONGER))
         else:
             self.agent.say(
                 f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
@@ -221,6 +263,7 @@ class Serving(Coordination):
 
     def close(self) -> None:
         """Leave the job."""
+        self._send(events.Left(self._shape.index))
         self._channel.close()
         self._programs.let_go()
         self._ranks.close()
@@ -229,10 +272,14 @@ class Serving(Coordination):
         """Return the status of the job.
 
         Raises:
-            NotReady: The head has not come in time.
+            LauncherError: The head has not come in time, or the job does not start.
         """
-        if self._late is not None:
-            raise NotReady(self._late)
+        if self._refused is not None:
+            raise self._refused
+        if isinstance(self._over, Refuse) and self._told is None:
+            raise read_refusal(self._over)
+        if isinstance(self._over, Over) and self._over.leaves:
+            self.agent.say(self._over.why, "no-restart")
         return GONE if self.status is None else self.status
 
 
@@ -257,7 +304,7 @@ def serve(
         checks: Run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
-        NotReady: The head has not come (75).
+        LauncherError: The head has not come (75), or the job does not start (75, 78).
     """
     agent = Agent(watch, NodePlace(), environ, Serving(key, shape, join, rejoin_s), checks=checks)
     agent.say(f"serving node 0 ({shape.address}) until it reports that the job is over", "serving")

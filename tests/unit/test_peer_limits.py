@@ -25,13 +25,14 @@ from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, News, Q
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.model import Restarts
+from launcher.core.version import __version__
 from launcher.core.wire import pack, parse
 from launcher.failure.arbiter import RANK
-from launcher.job.events import Joined, Received, Silent
+from launcher.job.events import Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.head import Head
 from launcher.mpi.nodes import ServedJob
-from launcher.mpi.protocol import Briefing, NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.protocol import Briefing, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
@@ -48,7 +49,7 @@ FEW_LINES = 4 * LINES_MAX
 class Line:
     """A connection without a socket: keeps the number of what was sent."""
 
-    has_unsent = False
+    has_unsent, limit_bytes = False, 0
 
     def __init__(self) -> None:
         self.is_open, self.sent = True, 0
@@ -368,7 +369,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
     hosts = ("node0", "node1")
-    job = ServedJob(Shape(0, 2, 2, "node0", (), hosts), Briefing("job"))
+    job = ServedJob(Shape(0, 2, 2, "node0", (), hosts, serves=True), Briefing("job"))
     told: list[int] = []
     agent = SimpleNamespace(
         say=keep(said),
@@ -378,17 +379,25 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         group=SimpleNamespace(helpers=None, running=()),
         watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
         run_id="job",
+        restarter=SimpleNamespace(exit_status=lambda status, verdict: status),
+        started_ns=0,
+        started_mono_ns=0,
     )
-    head = Head(job, str(tmp_path), Gate(hosts, hosts, (), str(tmp_path / "rsh"), b""))
+    listening, _ = listen("127.0.0.1", (0,))
+    head = Head(job, None, Gate(hosts, hosts, (), str(tmp_path / "rsh"), KEY, listening))
     head.attach(agent)  # type: ignore[arg-type]
-    head.nodes.feed(Joined(1, "1", host="node1"))
+    line = Line()
+    head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
     node = head.nodes.all[1]
     for number in range(FLOOD // 4):
-        head.on_message(node, Started(number, number, 0, number))
-        head.on_message(node, RankEnded(number, 0, 1, 1, pid=number))
-        head.on_message(node, Orphaned(number))
-        head.on_message(node, NodeTold(signal.SIGTERM))
+        for one in (
+            Started(number, number, 0, number),
+            RankEnded(number, 0, 1, 1, pid=number),
+            Orphaned(number),
+            Received(1, 15, "SIGTERM"),
+        ):
+            line.hear(pack(one))
     sizes = (node.started, node.ended, head.reports.ends, head.nodes.failures, head.reports.counting._sizes)
     assert all(len(found) <= 2 * RANKS_MAX for found in sizes)
     assert len(said) < FEW_LINES and len(told) < FEW_LINES
