@@ -19,9 +19,8 @@ from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, fin
 from launcher.job import events
 from launcher.job.state import Phase
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import explains
 from launcher.mpi.lead import Lead
-from launcher.mpi.reports import Reports
+from launcher.mpi.reports import Reports, explains, judge
 from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
@@ -228,8 +227,6 @@ class Head(Lead):
         """Return the verdict on the whole job."""
         agent = self.agent
         found: list[Verdict | None] = []
-        from launcher.mpi.judge import judge
-
         told = name_signal(agent.forwarder.told) if agent.forwarder.told is not None else None
         agent.loop.guard(
             lambda: found.append(

@@ -17,9 +17,8 @@ from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
-from launcher.mpi.daemons import Daemons, find_daemon, stop_daemon
 from launcher.mpi.folder import SOCKET, make_folder, remove_folder
-from launcher.mpi.leftovers import LINGER_S, Sweep
+from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
 from launcher.mpi.protocol import (
     FROM_RANK,
     Abandoned,
