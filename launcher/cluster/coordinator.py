@@ -141,7 +141,6 @@ class Coordinator:
             shape.keep_going,
             restarts or Restarts(),
             run,
-            shape.end_s,
             shape.serves,
         )
         self._run = run

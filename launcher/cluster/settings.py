@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.model import GRACE_S, NODE
-from launcher.job.settings import SLACK_S, find_given_up_s, find_lease_s
+from launcher.job.settings import find_given_up_s, find_lease_s
 
 
 @frozen
@@ -32,7 +32,6 @@ class Shape:
         tells_hosts: Whether the start signal has the addresses of all nodes.
         has_token: Whether the key of the channel is made from a token.
         serves: See `launcher.job.state.Job`.
-        end_s: See `launcher.job.state.Job`.
     """
 
     node_rank: int
@@ -54,7 +53,6 @@ class Shape:
     tells_hosts: bool = False
     has_token: bool = False
     serves: bool = False
-    end_s: float = SLACK_S
 
     @property
     def given_up_s(self) -> float:

@@ -15,7 +15,7 @@ from launcher.channel.connection import CLOSED
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Over, Refuse
-from launcher.cluster.start import look_for
+from launcher.cluster.roll import look_for
 from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem
 from launcher.core.frozen import frozen, replace
 from launcher.core.redact import quote
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 CLOSE_S = 8.0
 KILL_S = 3.0
 """Seconds that ranks may take to end after their grace."""
-END_S = 30.0
-"""Seconds beside the grace in which mpirun has ended after its ranks."""
 ENDED = (CLOSED, os.strerror(ECONNRESET), os.strerror(EPIPE))
 """Reasons of a loss that come from the node's kernel: its launcher has ended, or has given us up."""
 

@@ -26,11 +26,8 @@ from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
 from launcher.mpi.folder import cannot_have_ranks, find_socket, make_folder, no_folder, remove_folder
-from launcher.mpi.head import Head, find_stdin
 from launcher.mpi.leftovers import end_job
-from launcher.mpi.nodes import END_S, ServedJob, same_node
 from launcher.mpi.protocol import Briefing
-from launcher.mpi.serve import serve
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings
 from launcher.planning.supervision import plan_log
@@ -75,6 +72,8 @@ def run_fleet(
     """
     if agent.engine == SERVE:
         return _serve(plan.supervision, fleet, environ, checks)
+    from launcher.mpi.nodes import ServedJob
+
     name = os.urandom(8).hex()
     try:
         guard = Watchdog(None, lambda: end_job(name, 0.0))  # until there is that of the agent
@@ -161,6 +160,8 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
     addresses = tuple(min(known.get(name, ()), default=name) for name in fleet.hosts)
     twins = [address for address in addresses if addresses.count(address) > 1]
     if twins:
+        from launcher.mpi.nodes import same_node
+
         pairs = zip(fleet.hosts, addresses, strict=True)
         one, other, *_ = (name for name, address in pairs if address == twins[0])
         raise EnvironmentUntrusted(same_node(one, other, twins[0]))
@@ -185,7 +186,7 @@ def make_shape(fleet: Fleet, watch: Supervision, world_size: int | None = None) 
     hosts = fleet.hosts
     return Shape(
         fleet.index or 0, len(hosts), world_size, hosts[0], fleet.ports, hosts, fleet.timeout_s,
-        LOST_AFTER_S, watch.grace_s, index=fleet.index or 0, serves=True, end_s=END_S,
+        LOST_AFTER_S, watch.grace_s, index=fleet.index or 0, serves=True,
     )  # fmt: skip
 
 
@@ -195,6 +196,8 @@ def _serve(
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
+    from launcher.mpi.serve import serve
+
     known = (fleet.address,) if fleet.address else ()
     host, session = os.uname().nodename, os.urandom(8).hex()
     join = Join(fleet.index, session, host=host, launcher=__version__, addresses=known)
@@ -218,6 +221,9 @@ def _lead(
     guard: Watchdog,
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
+    from launcher.mpi.head import Head, find_stdin
+    from launcher.mpi.nodes import ServedJob
+
     inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     argv = fill_line(agent.argv, folder, name)
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
