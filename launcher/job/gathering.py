@@ -46,7 +46,7 @@ def join_running(turn: Turn, event: Joined) -> None:
     """Let a node back in, or a spare one in. Send others away; a successor shows that its node is lost."""
     known, state = turn.find(event.node), turn.state
     is_of_job = 0 < event.node < len(state.nodes)
-    if known is not None and known.session == event.session:
+    if known is not None and known.session == event.session and not (state.job.serves and known.is_lost):
         let_back(turn, event.node, known)
     elif not is_of_job:
         turn.send(Busy(event.session))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from errno import EADDRINUSE
 
-from launcher.agent.agent import Agent, NodePlace
 from launcher.agent.coordination import Coordination
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.messages import Again, Over, Refuse
@@ -27,12 +26,10 @@ from launcher.remote.protocol import TO_NODE, UNSENT_LIMIT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
+    from launcher.agent.agent import Agent
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
-    from launcher.core.model import Supervision
 
 GONE = 75
 """Our exit status if the head is gone without a report, or has not come."""
@@ -281,31 +278,3 @@ class Serving(Coordination):
         if isinstance(self._over, Over) and self._over.leaves:
             self.agent.say(self._over.why, "no-restart")
         return GONE if self.status is None else self.status
-
-
-def serve(
-    key: bytes,
-    shape: Shape,
-    join: Join,
-    watch: Supervision,
-    environ: Mapping[str, str],
-    rejoin_s: float = 0.0,
-    checks: Callable[[], Sequence[str]] | None = None,
-) -> int:
-    """Serve until the job is over; return its status.
-
-    Args:
-        key: Key of the job.
-        shape: The job, and where the head is.
-        join: Our first message to it.
-        watch: How to log, and the grace.
-        environ: Our environment, which the processes that the head starts here get as well.
-        rejoin_s: Seconds that the head may take to come back; 0 if it does not start the job again.
-        checks: Run meanwhile, see `launcher.agent.agent.Agent`.
-
-    Raises:
-        LauncherError: The head has not come (75), or the job does not start (75, 78).
-    """
-    agent = Agent(watch, NodePlace(), environ, Serving(key, shape, join, rejoin_s), checks=checks)
-    agent.say(f"serving node 0 ({shape.address}) until it reports that the job is over", "serving")
-    return agent.run()

@@ -101,7 +101,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
     """Serve the head at ``--master-addr``, or from the list of hosts or the platform; return the status.
 
     Raises:
-        LauncherError: The head's address or the token is missing; see `serve`.
+        LauncherError: The head's address or the token is missing; see `Serving`.
     """
     head = options.get("master_addr")
     if head is not None:
@@ -196,7 +196,7 @@ def _serve(
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
-    from launcher.mpi.serve import serve
+    from launcher.mpi.serve import Serving
 
     known = (fleet.address,) if fleet.address else ()
     host, session = os.uname().nodename, os.urandom(8).hex()
@@ -208,7 +208,9 @@ def _serve(
     own = Supervision(grace_s=watch.grace_s, log=watch.log)
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
     shape, key = make_shape(fleet, own), read_key(fleet, environ)
-    return serve(key, shape, join, own, inherited, rejoin_s, checks)
+    agent = Agent(own, NodePlace(), inherited, Serving(key, shape, join, rejoin_s), checks=checks)
+    agent.say(f"serving node 0 ({shape.address}) until it reports that the job is over", "serving")
+    return agent.run()
 
 
 def _lead(

@@ -14,7 +14,7 @@ import pytest
 from launcher.channel.connection import CLOSED
 from launcher.channel.listener import listen
 from launcher.cluster.join import Join
-from launcher.cluster.messages import Again, Over, Refuse, Stop
+from launcher.cluster.messages import Again, Busy, Over, Refuse, Stop
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady
 from launcher.core.frozen import replace
@@ -199,9 +199,9 @@ def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played
     played.line.lose(CLOSED)
     assert played.find(Stop).what == "node 1 (b) is lost: its connection has ended (closed by the other side)"
     played.join()
-    assert not played.line.find(Briefing) and played.phase == "stopping"
+    assert played.line.find(Busy) and not played.line.is_open and played.phase == "stopping"
     played.end_attempt()
-    assert played.phase == "between attempts" and not played.line.is_open
+    assert played.phase == "between attempts"
     played.join()
     assert played.line.find(Again)
     played.be_ready(1)
