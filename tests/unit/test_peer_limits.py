@@ -384,7 +384,8 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         started_mono_ns=0,
     )
     listening, _ = listen("127.0.0.1", (0,))
-    head = Head(job, None, Gate(hosts, hosts, (), str(tmp_path / "rsh"), KEY, listening))
+    gate = Gate(hosts, hosts, (), str(tmp_path / "rsh"), KEY, listening)
+    head = Head(job, None, gate)  # type: ignore[arg-type]
     head.attach(agent)  # type: ignore[arg-type]
     line = Line()
     head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]

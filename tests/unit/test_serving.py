@@ -42,7 +42,7 @@ class Played:
         shape = Shape(1, 2, None, "a", (1,), index=1, serves=True)
         self.serving = Serving(b"k", shape, Join(1, "one"), 5.0)
         self.serving.attach(agent)  # type: ignore[arg-type]
-        self.serving._channel.send = self.sent.append  # type: ignore[method-assign]
+        self.serving._send = self.sent.append  # type: ignore[method-assign, assignment]
         self.serving._on_connected()
 
     def turn(self) -> None:
