@@ -53,12 +53,13 @@ class Connection:
         is_open: Whether messages can still be sent.
         resets: Whether the end on our side resets the connection. Without that it looks to the peer like the
             end of this process, whose sockets the kernel closes.
+        limit_bytes: Maximum of unsent data; with more, the connection ends.
         took_at: When the peer last took data, or nothing was left to take; monotonic seconds.
     """
 
     __slots__ = (
-        "_fd", "_finishes", "_framing", "_hear", "_is_closed", "_limit", "_loop", "_lose", "_unsent",
-        "_waits", "_why", "is_open", "resets", "took_at",
+        "_fd", "_finishes", "_framing", "_hear", "_is_closed", "_loop", "_lose", "_unsent", "_waits", "_why",
+        "is_open", "limit_bytes", "resets", "took_at",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +86,7 @@ class Connection:
                 with contextlib.suppress(OSError):
                     connected.setsockopt(*option)
         self._fd = connected.detach()
-        self._framing, self._loop, self._limit = framing, loop, limit_bytes
+        self._framing, self._loop, self.limit_bytes = framing, loop, limit_bytes
         self._hear, self._lose = hear, lose
         self._unsent = bytearray()
         self._waits = self._finishes = self._is_closed = False
@@ -98,10 +99,9 @@ class Connection:
         self,
         hear: Callable[[dict[str, object]], None],
         lose: Callable[[str], None],
-        limit_bytes: int | None = None,
     ) -> None:
-        """Replace both callbacks, and the maximum of unsent data."""
-        self._hear, self._lose, self._limit = hear, lose, limit_bytes or self._limit
+        """Replace both callbacks."""
+        self._hear, self._lose = hear, lose
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message, now or as soon as the peer can take it."""
@@ -114,7 +114,7 @@ class Connection:
         data = self._framing.frame(encoded)
         if self._unsent:
             self._unsent += data
-            if len(self._unsent) > self._limit:
+            if len(self._unsent) > self.limit_bytes:
                 self._end("does not read its messages")
             return
         self.took_at = time.monotonic()

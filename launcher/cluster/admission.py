@@ -46,7 +46,12 @@ class Admission:
     """Makes events of the controller from first messages, and keeps their connections for its answer."""
 
     def __init__(
-        self, members: Members, feed: Callable[[Joined], None], turned_away: TurnedAway, say: Say
+        self,
+        members: Members,
+        feed: Callable[[Joined], None],
+        turned_away: TurnedAway,
+        say: Say,
+        find: Callable[[str], int | None],
     ) -> None:
         """Wait for launchers.
 
@@ -55,7 +60,9 @@ class Admission:
             feed: Takes the event that a launcher has called; by its end the controller has decided.
             turned_away: Takes the launchers that do not belong to the job.
             say: Prints a line in the log of the job.
+            find: Returns the rank of the node with an address.
         """
+        self._find = find
         self._members, self._feed, self._turned_away, self._say = members, feed, turned_away, say
         self._calls: dict[str, Call] = {}
         self._claims: dict[int, tuple[float, str, str]] = {}
@@ -69,24 +76,31 @@ class Admission:
         """
         heard_ns, members = time.monotonic_ns(), self._members
         identity = read_identity(message)
+        index = identity.rank
+        if index is None:
+            known_as = (*parse(Join, message).addresses, address)
+            index = next((rank for rank in map(self._find, known_as) if rank is not None), None)
+        if index is None:
+            connection.send(pack(Busy("no node of this job has your address: name its rank, --node-rank N")))
+            raise Garbled("is no node of this job")
         if identity.session == members.by_index[0].session:  # through a service in front of us
             connection.send(pack(Busy("this launcher itself")))
             connection.close()
             return
-        if self._is_hopeless(identity.rank, identity.session):
-            self._send_away(connection, address, identity.rank)
+        if self._is_hopeless(index, identity.session):
+            self._send_away(connection, address, index)
             return
         join = parse(Join, message)
         known = members.find(join.session)
-        if join.session in self._calls or (known is not None and known.index != join.rank):
+        if join.session in self._calls or (known is not None and known.index != index):
             raise Garbled("joins twice")
         facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
-        caller = Member(join.rank, facts, address)
+        caller = Member(index, facts, address)
         self._calls[join.session] = Call(connection, caller, join, heard_ns)
         refusal = None if known is not None or join.begun else self._find_refusal(caller)
         host, described = caller.host, caller.described
         try:
-            self._feed(Joined(join.rank, join.session, join.begun, join.attempt, refusal, host, described))
+            self._feed(Joined(index, join.session, join.begun, join.attempt, refusal, host, described))
         finally:
             if self._calls.pop(join.session, None) is not None:
                 connection.close()

@@ -7,7 +7,7 @@ import time
 from errno import ECONNREFUSED
 from os import strerror
 
-from launcher.channel.connection import Connection
+from launcher.channel.connection import UNSENT_LIMIT_BYTES, Connection
 from launcher.channel.frames import Calling
 from launcher.cluster.connect import MUTE_SHARE, NOT_YET, SILENT, ConnectAttempt, ConnectStatus, answer_s
 from launcher.cluster.messages import (
@@ -100,6 +100,9 @@ class CoordinatorClient:
         deliver: Callable[[object], None],
         on_connected: Callable[[], None] = lambda: None,
         on_answered: Callable[[float], None] = lambda sent: None,
+        on_lost: Callable[[], None] = lambda: None,
+        streams: tuple[type, ...] = (),
+        limit_bytes: int = UNSENT_LIMIT_BYTES,
     ) -> None:
         """Prepare to call; nothing is sent before the first `fire`.
 
@@ -115,6 +118,10 @@ class CoordinatorClient:
             on_connected: Called when node 0 has let us in, again or for the first time.
             on_answered: Called when node 0 has answered a heartbeat, or our first message on a connection,
                 with the time at which that was sent.
+            on_lost: Called when the connection on which node 0 has let us in has ended.
+            streams: Types of messages of which none may be lost, or come twice: they end with their
+                connection, so that no other one may replace it while it is open.
+            limit_bytes: Maximum of data that node 0 does not take.
         """
         now = time.monotonic()
         self.due: float | None = now
@@ -125,7 +132,8 @@ class CoordinatorClient:
         self._key, self._shape, self._join, self._loop = key, shape, join, loop
         self._quota = Quota(say, shape.node_count)
         self._say, self._deliver = say, deliver
-        self._on_connected, self._on_answered = on_connected, on_answered
+        self._on_connected, self._on_answered, self._on_lost = on_connected, on_answered, on_lost
+        self._streams, self._limit = streams, limit_bytes
         self._ask = ask
         self._resolving: Asked | None = None
         self._looking: Asked | None = None
@@ -233,7 +241,7 @@ class CoordinatorClient:
             self._connection.close()
         self.is_connected = False
         self._connection = connection = Connection(
-            connected, calling.sealed, self._loop, self._on_message, self._on_closed
+            connected, calling.sealed, self._loop, self._on_message, self._on_closed, self._limit
         )
         connection.resets = True  # what runs here may run on: only the end of this launcher is its end
         self._until = time.monotonic() + self._answer_s
@@ -270,7 +278,9 @@ class CoordinatorClient:
             self._wake(self._retry_at)
 
     def _on_closed(self, why: str) -> None:
-        self._connection, self.is_connected = None, False
+        was_connected, self._connection, self.is_connected = self.is_connected, None, False
+        if was_connected:
+            self._on_lost()
         if not self._is_closed:
             self._fail(why, next_port=False)
 
@@ -281,7 +291,7 @@ class CoordinatorClient:
 
         What is about the end of the job `launcher.job.node` repeats after each reconnection.
         """
-        if not isinstance(message, (Failed, Received, Exited, Ready, Left)):
+        if not isinstance(message, (Failed, Received, Exited, Ready, Left, *self._streams)):
             self._unheard = [*self._unheard[1 - UNHEARD_MAX :], message]
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
@@ -302,7 +312,7 @@ class CoordinatorClient:
         Raises:
             Garbled: It is not a valid message.
         """
-        message, now = unpack(packed, FROM_COORDINATOR), time.monotonic()
+        message, now = unpack(packed, (*FROM_COORDINATOR, *self._streams)), time.monotonic()
         if not isinstance(message, Busy):  # of a node 0 that goes on without us
             self._heard = now
             if not isinstance(message, Welcome):
@@ -353,7 +363,7 @@ class CoordinatorClient:
             self._until += late_s
             for attempt in (*self._mute, *filter(None, (self._attempt,))):
                 attempt.until += late_s
-        if self.is_connected:
+        if self.is_connected and not self._streams:
             self._call_beside(now)
         if self._retry_at is not None and now >= self._retry_at:
             self._call()

@@ -75,10 +75,13 @@ class Coordinator:
         may_leave: Whether all nodes know how the job ended, or have had the time to hear it.
         offset: No offset: times are those of our own clock.
         is_lost: No: node 0 does not lose itself.
+        kinds: Types of the messages of nodes that are not the channel's own, besides those of a job whose
+            nodes decide with us.
     """
 
     offset: Offset | None = None
     is_lost = False
+    kinds: tuple[type, ...] = ()
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class Coordinator:
         self._quota = quota = Quota(say, shape.node_count + shape.spare_count)
         self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree
         own = Member(0, {**vars(join), "clock_ahead_s": 0.0}, shape.address)
-        self._missing = Missing(shape, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
+        self._missing = Missing(shape, find_reasons, self.list_turned_away, lambda: acceptor.has_heard)
         job = Job(
             shape.node_count,
             shape.spare_count,
@@ -138,15 +141,18 @@ class Coordinator:
             shape.keep_going,
             restarts or Restarts(),
             run,
+            shape.serves,
         )
         self._run = run
         state = controller.begin(job, own.session, now, own.host, own.described)
         self.members = members = Members(shape, own, state)
         self._attempts = Attempts(shape, recovery, quota)
-        self._admission = Admission(members, self.feed, acceptor.turned_away, self._attempts.say)
+        self._admission = Admission(
+            members, self.feed, acceptor.turned_away, self._attempts.say, self.find_rank
+        )
         self.may_leave = False
         self._feed = Feed(self._take, lambda event, error: rescue(self.state, event, error))
-        self._silence = Silence()
+        self._silence = Silence(shape.given_up_s) if shape.serves else Silence()
         self._sent: dict[type, tuple[object, object]] = {}
         """The latest command of each type that went to all nodes, and its message."""
         self._first: messages.First | None = None
@@ -168,6 +174,24 @@ class Coordinator:
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
         self._admission.take(connection, address, message)
+
+    def find_rank(self, address: str) -> int | None:
+        """Return the rank of the node with an address, for a launcher that does not know it."""
+        return None
+
+    def list_turned_away(self) -> Mapping[str, str]:
+        """Return why connections were turned away, by address."""
+        return self.acceptor.turned_away.reasons()
+
+    def finish(self, over: messages.Over | messages.Refuse) -> messages.Over | messages.Refuse:
+        """Return how the job ends, as all nodes are told."""
+        return over
+
+    def on_let_in(self, index: int, connection: Connection) -> None:
+        """Note that a launcher was let in, or back in, with this connection."""
+
+    def on_closed(self, index: int, why: str) -> None:
+        """Note that the connection of a node has ended."""
 
     # --- the controller
 
@@ -240,7 +264,8 @@ class Coordinator:
             if decision is not None:
                 self._note(make_over(command), command, decision)
         known = self._first if was_between else None
-        self._send_all(command, make_over(command, "" if decision is None else decision.describe(), known))
+        over = make_over(command, "" if decision is None else decision.describe(), known)
+        self._send_all(command, self.finish(over))
 
     def _note(self, over: object, ended: commands.Over, decision: Decision) -> None:
         """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
@@ -304,6 +329,7 @@ class Coordinator:
         connection.send(pack(messages.Welcome(call.join.mono_ns, call.heard_ns, time.monotonic_ns())))
         for encoded in member.unheard:
             connection.send_encoded(encoded)
+        self.on_let_in(index, connection)
         if not connection.is_open:  # it has left already, and will call again
             member.connection = None
             self.feed(events.Lost(index, now, why="broken"))
@@ -356,10 +382,10 @@ class Coordinator:
             if member.connection is not None:
                 member.connection.send({"is": "beat", "sent": packed["sent"]})
             return
-        message = unpack(packed, messages.FROM_NODE)
+        message = unpack(packed, (*messages.FROM_NODE, *self.kinds))
         if self.members.by_index.get(member.index) is not member:
             return  # its place was given to another
-        if self.members.may_send(member.index, type(message)):
+        if isinstance(message, self.kinds) or self.members.may_send(member.index, type(message)):
             self._hear(member.index, message)
         else:
             name = self.members.name(member.index)
@@ -398,6 +424,7 @@ class Coordinator:
             member.hang_up()
             self._silence.forget(index)
             self.feed(events.Lost(index, time.monotonic(), has_exited=True, why=CLOSED))
+            self.on_closed(index, CLOSED)
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
@@ -408,6 +435,17 @@ class Coordinator:
         self._silence.forget(index)
         has_exited = why == CLOSED and node is not None and not node.has_left
         self.feed(events.Lost(index, heard, has_exited, why))
+        self.on_closed(index, why)
+
+    def _fall_silent(self, index: int, heard: float) -> None:
+        """Note that a node was not heard. Streams are given up with their connection, and so is the node."""
+        member = self.members.by_index.get(index)
+        connection = None if member is None else member.connection
+        if not self._shape.serves:
+            self.feed(events.Silent(index, heard))
+        elif member is not None and connection is not None:
+            connection.close()
+            self._on_closed(member, connection, f"nothing was heard of it for {self._shape.given_up_s:g} s")
 
     # --- messages to nodes
 
@@ -470,7 +508,7 @@ class Coordinator:
         self._admission.note_claims(now)
         if self._tick_at is not None and now >= self._tick_at:
             for index, heard in list(self._silence.look(now, TICK_S)):
-                self.feed(events.Silent(index, heard))
+                self._fall_silent(index, heard)
             self._tick_at = now + TICK_S
         if self.state.due is not None and now >= self.state.due:
             self.feed(events.Tick())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Identity:
     """Identity of a joining launcher: the part that is cheap to parse. See `Join`."""
 
-    rank: NodeRank
+    rank: NodeRank | None
     session: Word
     begun: bool = False
 
@@ -26,7 +26,7 @@ class Join:
     """The facts of a node, see `launcher.cluster.facts`; None if unknown.
 
     Attributes:
-        rank: Rank of the node.
+        rank: Rank of the node; None if node 0 finds it by the address.
         session: Random name that tells its launcher from a later one.
         begun: Whether it has been told that the job has started.
         attempt: The attempt that it was told to start last; -1 for none.
@@ -35,7 +35,7 @@ class Join:
         wall_ns: Its wall clock.
     """
 
-    rank: NodeRank
+    rank: NodeRank | None
     session: Word
     begun: bool = False
     attempt: int = -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.cluster.consistency import compare, render_table
+from launcher.cluster.reach import find_reasons, read_reasons
 from launcher.core.errors import EXIT_UNTRUSTED
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.cluster.settings import Shape
+    from launcher.process.helper import Helpers
 
     Facts = Mapping[str, object]
     Reasons = Mapping[int, str]
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 20
 """Maximum number of nodes that are named in one message, and probed."""
+LOOK_S = 3.0
+"""Seconds for that."""
 
 
 @frozen
@@ -45,7 +49,7 @@ def is_odd(index: int, facts: Facts, shape: Shape) -> bool:
     """Whether a launcher with this index cannot work with node 0, whatever the others are."""
     has_place, is_counted = (
         index < shape.node_count + shape.spare_count,
-        facts["node_count"] == shape.node_count,
+        facts["node_count"] in (None, shape.node_count),
     )
     return not (has_place and is_counted and facts["launcher"] == __version__)
 
@@ -140,3 +144,18 @@ class Missing:
 
 def _describe_left(left: Mapping[int, str]) -> dict[int, str]:
     return {rank: f"it had joined, and {how}" for rank, how in left.items()}
+
+
+def look_for(
+    ranks: Sequence[int],
+    take: Callable[[Mapping[int, str]], None],
+    shape: Shape,
+    port: int,
+    helpers: Helpers,
+) -> None:
+    """Probe the hosts of missing nodes in a helper, if they are listed, and pass on the results later."""
+    hosts = {rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}
+    try:
+        helpers.ask(lambda: find_reasons(hosts, port), lambda lines: take(read_reasons(lines)), LOOK_S)
+    except OSError:
+        take({})

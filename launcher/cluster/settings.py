@@ -31,6 +31,7 @@ class Shape:
         is_spare: Whether this node is a spare one at the start; its rank is only a placeholder then.
         tells_hosts: Whether the start signal has the addresses of all nodes.
         has_token: Whether the key of the channel is made from a token.
+        serves: See `launcher.job.state.Job`.
     """
 
     node_rank: int
@@ -51,6 +52,7 @@ class Shape:
     is_spare: bool = False
     tells_hosts: bool = False
     has_token: bool = False
+    serves: bool = False
 
     @property
     def given_up_s(self) -> float:

@@ -10,12 +10,13 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.cluster.agreed import adopt, choose, read_seats, remember_last
-from launcher.cluster.client import LOOK_S, CoordinatorClient
+from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join
 from launcher.cluster.node import ClusterNode
-from launcher.cluster.reach import find_address, find_reasons, read_reasons
+from launcher.cluster.reach import find_address
+from launcher.cluster.roll import look_for
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from launcher.agent.observers import Checks
     from launcher.core.log import Say
     from launcher.core.model import Peers, Plan
-    from launcher.process.helper import Helpers
     from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
@@ -176,21 +176,6 @@ def make_coordinator(
         rule if rule.most else None,
         node.runtime.run_id,
     )
-
-
-def look_for(
-    ranks: Sequence[int],
-    take: Callable[[Mapping[int, str]], None],
-    shape: Shape,
-    port: int,
-    helpers: Helpers,
-) -> None:
-    """Probe the hosts of missing nodes in a helper, if they are listed, and pass on the results later."""
-    hosts = {rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}
-    try:
-        helpers.ask(lambda: find_reasons(hosts, port), lambda lines: take(read_reasons(lines)), LOOK_S)
-    except OSError:
-        take({})
 
 
 def is_own(name: str) -> bool:

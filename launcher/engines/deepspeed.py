@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WHO = "the autotuner"
 DEFAULT = "/job/hostfile"
+EXPERIMENTS = 64
+"""Ports from the master port on that experiments may use, one after the other: none may be a control port."""
 FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")
 """Its flags that choose among the nodes and GPUs of the hostfile."""
 
@@ -90,7 +92,10 @@ def plan_tuner(job: Case, own: Command) -> NodeCommand:
     if job.nodes == 1:
         return agent
     hostfile = () if own.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
-    master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
+    port = job.allocation.master_port
+    if port < min(fleet.ports) < port + EXPERIMENTS:
+        port = max(fleet.ports) + 1
+    master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={port}")
     return replace(
         agent,
         argv=(*job.argv[: own.head], *hostfile, *master, *job.argv[own.head :]),

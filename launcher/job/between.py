@@ -89,7 +89,7 @@ def note_ready(turn: Turn, event: Ready) -> None:
         return
     turn.change_node(event.node, health=event.unhealthy, is_held=event.is_held)
     has_part = node.part == turn.attempt.number
-    if event.attempt == (turn.pause.again.attempt if has_part else 0):
+    if event.attempt == turn.pause.again.attempt or not (has_part or event.attempt or turn.state.job.serves):
         set_ready(turn, event.node)
     take_unhealthy(turn, event.node, event.unhealthy)
 

@@ -156,7 +156,7 @@ def outwait(turn: Turn, late_s: float) -> None:
 
 def lost_at(state: State, node: Node) -> float:
     """Return when a node that is away counts as lost."""
-    return node.since + (state.job.lost_after_s if node.link is Link.CLOSED else state.job.given_up_s)
+    return node.since + (state.job.closed_s if node.link is Link.CLOSED else state.job.given_up_s)
 
 
 def is_lost(turn: Turn, node: Node) -> bool:

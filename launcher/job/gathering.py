@@ -46,7 +46,7 @@ def join_running(turn: Turn, event: Joined) -> None:
     """Let a node back in, or a spare one in. Send others away; a successor shows that its node is lost."""
     known, state = turn.find(event.node), turn.state
     is_of_job = 0 < event.node < len(state.nodes)
-    if known is not None and known.session == event.session:
+    if known is not None and known.session == event.session and not (state.job.serves and known.is_lost):
         let_back(turn, event.node, known)
     elif not is_of_job:
         turn.send(Busy(event.session))
@@ -130,7 +130,8 @@ def let_in(turn: Turn, event: Joined) -> None:
     if is_between:
         closed = {one: until for one, until in turn.pause.closed.items() if one != index}
         turn.change_pause(not_before=max(turn.pause.not_before, event.free_at), closed=closed)
-    if is_between and node.rank is not None and not has_part and not state.job.restarts.health_argv:
+    has_checks = state.job.restarts.health_argv or state.job.serves
+    if is_between and node.rank is not None and not has_part and not has_checks:
         between.set_ready(turn, index)  # it has nothing left of the last attempt
 
 

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROLL_CALL = "roll call of the nodes"
-OR_ELSE = (
+WAIT_LONGER = (
     "let them reach the control port of node 0 (--control-port N, where only some ports are open), or wait "
-    "longer: --roll-call-timeout S. Without a roll call: --no-peers, on all nodes"
+    "longer: --roll-call-timeout S"
 )
+OR_ELSE = f"{WAIT_LONGER}. Without a roll call: --no-peers, on all nodes"
 NO_NODE = (
     "no other node has connected to the control port so far: where their launchers run, a firewall or a "
     "security group may drop their packets"
@@ -91,13 +92,13 @@ def nodes_missing(
     )
 
 
-def node_0_missing(kind: str, waited_s: float, reason: str) -> Problem:
+def node_0_missing(kind: str, waited_s: float, reason: str, or_else: str = OR_ELSE) -> Problem:
     """Return the problem that node 0 did not start the job in time."""
     return Problem(
         "nodes-missing",
         f"{kind} 0 did not start the job within {waited_s:g} s: {reason}",
         ROLL_CALL,
-        f"{_key_fix(reason)}start the same command on all nodes, see what {kind} 0 says, {OR_ELSE}",
+        f"{_key_fix(reason)}start the same command on all nodes, see what {kind} 0 says, {or_else}",
     )
 
 

@@ -26,6 +26,8 @@ SETTLE_S = 0.3
 SLACK_S = 5.0
 """Seconds beside the grace and the loss of a node, after which it is decided how an attempt has ended, for a
 launcher that stops its processes itself."""
+STARTER_S = 30.0
+"""The same if mpirun has started the ranks: it has ended after them within this time."""
 SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 ALSO_MAX = 4

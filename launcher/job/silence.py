@@ -15,7 +15,8 @@ LATE_S = 1.0
 class Silence:
     """When each node was heard last. That is no part of the state: each node has a heartbeat every 2 s."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet_s: float = QUIET_S) -> None:
+        self._quiet_s = quiet_s
         self._heard: dict[int, float] = {}
         self._silent: set[int] = set()
         self._looked: float | None = None
@@ -52,6 +53,6 @@ class Silence:
         if late_s > LATE_S:
             self._heard = {node: heard + late_s for node, heard in self._heard.items()}
         for node, heard in self._heard.items():
-            if now - heard > QUIET_S and node not in self._silent:
+            if now - heard > self._quiet_s and node not in self._silent:
                 self._silent.add(node)
                 yield node, heard

@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.model import GRACE_S, NODE, Restarts
-from launcher.job.settings import SLACK_S, find_given_up_s, find_lease_s
+from launcher.job.settings import SLACK_S, STARTER_S, find_given_up_s, find_lease_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ class Job:
         keep_going: Whether the other nodes go on after a failure or a lost node.
         restarts: What the user allows after a failure.
         seed: Seed for the random part of waits.
-        end_s: Seconds beside the grace and the loss of a node, after which it is decided how an attempt has
-            ended.
+        serves: Whether the other nodes serve node 0, which starts their ranks: the end of a connection is the
+            loss of its node, and what a lost launcher has left has its grace, so that the one in its place
+            is not ready before it has looked.
     """
 
     node_count: int
@@ -67,12 +68,22 @@ class Job:
     keep_going: bool = False
     restarts: Restarts = Restarts()
     seed: str = ""
-    end_s: float = SLACK_S
+    serves: bool = False
 
     @property
     def given_up_s(self) -> float:
         """Seconds after the last message until a node, or node 0, counts as lost."""
         return find_given_up_s(self.lost_after_s)
+
+    @property
+    def end_s(self) -> float:
+        """Seconds beside the grace and the loss of a node, after which it is decided how an attempt ended."""
+        return STARTER_S if self.serves else SLACK_S
+
+    @property
+    def closed_s(self) -> float:
+        """Seconds after the end of a connection until its node counts as lost."""
+        return 0.0 if self.serves else self.lost_after_s
 
     @property
     def lease_s(self) -> float:

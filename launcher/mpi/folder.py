@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from errno import EADDRINUSE
 
 from launcher.core import files
 from launcher.core.errors import Problem
@@ -106,6 +107,19 @@ def is_dead(path: str) -> bool:
 def remove_folder(path: str) -> None:
     """Remove the folder of a socket, with the socket and what killed ranks have left there."""
     files.remove_tree(os.path.dirname(path))
+
+
+def cannot_have_ranks(error: OSError) -> Problem:
+    """Return the problem that ranks cannot find the launcher of this node."""
+    if error.errno == EADDRINUSE:
+        return Problem(
+            "same-node",
+            f"another launcher of this job runs on {os.uname().nodename}",
+            "the hosts of the job",
+            "name each node once; or check what the names resolve to on the head (getent hosts)",
+        )
+    where = error.filename or ", ".join(FOLDERS)
+    return no_folder(f"this node cannot have ranks: no folder for them: {where}: {error.strerror or error}")
 
 
 def no_folder(what: str) -> Problem:

@@ -11,23 +11,20 @@ import os
 import stat
 import time
 
-from launcher.agent.coordination import Outcome
+from launcher.cluster import messages
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
-from launcher.job import commands, events
+from launcher.job import events
 from launcher.job.state import Phase
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import explains
 from launcher.mpi.lead import Lead
-from launcher.mpi.protocol import NodeTold
-from launcher.mpi.reports import Reports
+from launcher.mpi.reports import Reports, explains, judge
 from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Streams
-from launcher.recovery.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,14 +50,15 @@ class Head(Lead):
         reports: What the nodes report of the ranks in this attempt.
     """
 
-    _again: commands.Again | None = None
-    _reported: Event | None = None
+    _again: messages.Again | None = None
+    _reported: messages.First | None = None
 
     def attach(self, runtime: Runtime) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(runtime)
         grace_s = runtime.watch.grace_s
         self.ending = RanksTarget(self.nodes, self.job.world_size, grace_s, runtime.say, self._end_mpirun)
+        self._expect_ranks()
         return self.ending
 
     def route(self, child: Child, streams: Streams) -> Streams:
@@ -84,17 +82,17 @@ class Head(Lead):
         self._again = None
         self.ending.begin_attempt()
         super().begin()
-        self.reports = Reports(self.nodes.all, self.job.per_node, self.ending, self._fail, self._note_signal)
+        self._expect_ranks()
         self.runtime.loop.timers += [self.ending, self.reports.counting]
+
+    def _expect_ranks(self) -> None:
+        self.reports = Reports(self.nodes.all, self.job.per_node, self.ending, self._fail, self._note_signal)
 
     # --- to the controller
 
     def on_message(self, node: Node, message: object) -> None:
-        """Handle a message from a node."""
-        if isinstance(message, NodeTold):
-            super().on_message(node, message)
-        else:
-            self.reports.take(node, message)
+        """Handle a message about ranks of a node."""
+        self.reports.take(node, message)
 
     def on_told(self, number: int) -> None:
         """Report that this launcher was told to stop."""
@@ -131,25 +129,17 @@ class Head(Lead):
 
     # --- from the controller
 
-    def act(self, command: commands.Command) -> None:
-        """Do what the controller decides."""
-        runtime = self.runtime
-        match command:
-            case commands.Stop(number=int(number)) if command.by:
-                runtime.say(f"{command.why}: passing it on to all ranks", "signal")
+    def deliver(self, message: object) -> None:
+        """Handle a message for this node, as the others get it."""
+        super().deliver(message)
+        match message:
+            case messages.Stop(told=int(number)) if message.by:
+                self.runtime.say(f"{message.what}: passing it on to all ranks", "signal")
                 self.agent.on_signal(number, from_terminal=False)
-            case commands.Stop():
-                self._stop_ranks(command.why)
-            case commands.Again():
-                self._again = command
-                self._note(command.over, command.decision)
-            case commands.Over(decision=Decision() as decision) if self._again is not None:
-                runtime.loop.guard(lambda: self.agent.outcomes.recovery.give_up(decision.why))
-            case commands.Over(decision=Decision() as decision):
-                self._note(command, decision)
-            case commands.Blame():
-                host = self.nodes.all[command.node].host
-                self.agent.outcomes.recovery.note_node(command.cause, command.what, command.rank, host, "")
+            case messages.Stop():
+                self._stop_ranks(message.what)
+            case messages.Again():
+                self._again = message
 
     def _stop_ranks(self, why: str) -> None:
         """Stop the ranks, which would otherwise wait for what has ended forever."""
@@ -157,11 +147,6 @@ class Head(Lead):
             others = self.ending.count
             self.runtime.say(f"{why}; stopping the other {others}" if others else why, "stopping")
             self.ending.stop(signal.SIGTERM)
-
-    def _note(self, over: commands.Over, decision: Decision) -> None:
-        """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
-        outcomes, outcome = self.agent.outcomes, Outcome(over.status, self._judge(over))
-        self.runtime.loop.guard(lambda: outcomes.recovery.note(outcomes.describe(outcome), decision))
 
     def _end_mpirun(self) -> None:
         """Stop mpirun if it has not noticed that no rank is left."""
@@ -179,7 +164,7 @@ class Head(Lead):
         if again is None:
             return False
         self._report(again.over)
-        self.runtime.say(again.decision.describe(), "restart")
+        self.runtime.say(again.why, "restart")
         while self.nodes.state.phase is Phase.BETWEEN:
             self.runtime.loop.turn()
             self.runtime.loop.guard(self.runtime.group.collect)
@@ -236,12 +221,14 @@ class Head(Lead):
 
     # --- the end of the job
 
-    def _judge(self, over: commands.Over) -> Verdict | None:
+    def find_status(self, over: messages.Over) -> int:
+        """Return the exit status of the launchers from how the job has ended."""
+        return self.agent.outcomes.exit_status(over.status, self._judge(over))
+
+    def _judge(self, over: messages.Over) -> Verdict | None:
         """Return the verdict on the whole job."""
         runtime = self.runtime
         found: list[Verdict | None] = []
-        from launcher.mpi.judge import judge
-
         told = name_signal(runtime.forwarder.told) if runtime.forwarder.told is not None else None
         runtime.loop.guard(
             lambda: found.append(
@@ -253,7 +240,7 @@ class Head(Lead):
         )  # fmt: skip
         return found[0] if found else None
 
-    def _report(self, over: commands.Over) -> None:
+    def _report(self, over: messages.Over) -> None:
         """Report once what failed first."""
         verdict = None if over.first == self._reported else self._judge(over)
         self._reported = over.first
@@ -262,14 +249,13 @@ class Head(Lead):
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""
-        over = self.nodes.state.over
-        assert over is not None  # noqa: S101 - no other attempt follows
-        self.nodes.status = self.agent.outcomes.exit_status(over.status, self._judge(over))
-        if self.nodes.status:
+        over = self.over
+        assert isinstance(over, messages.Over)  # noqa: S101 - no other attempt follows
+        if over.status:
             self.nodes.close()
         self._report(over)
-        if over.decision is not None:
-            self.runtime.say(over.decision.describe(), "no-restart")
+        if over.why:
+            self.runtime.say(over.why, "no-restart")
         return over.status
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from launcher.agent.coordination import Coordination
-from launcher.core.files import remove_tree
+from launcher.cluster.messages import Again, Over, Refuse
+from launcher.cluster.outcome import read_refusal
+from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
-from launcher.mpi.leftovers import end_job
+from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.nodes import Nodes
-from launcher.mpi.protocol import NodeTold
-from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
     from launcher.core.errors import LauncherError
-    from launcher.job.commands import Command
     from launcher.mpi.nodes import Node, ServedJob
+    from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
 
 
@@ -27,23 +29,24 @@ class Lead(Coordination):
     Attributes:
         job: The job.
         nodes: The nodes, and the controller.
+        over: How the job has ended; None before.
         agent: The agent of this node; set before it runs.
     """
 
     shares_terminal = lends_terminal = False
-
+    over: Over | Refuse | None = None
     agent: Agent
 
-    def __init__(self, job: ServedJob, private: str, gate: Gate) -> None:
+    def __init__(self, job: ServedJob, guard: Watchdog, gate: Gate) -> None:
         """Create the coordination.
 
         Args:
             job: The job.
-            private: The job's private folder, which `clean_up` removes.
+            guard: Removes the job's folder if we are killed before there is a watchdog of the agent.
             gate: Where the other nodes come.
         """
         self.job, self.has_others = job, len(job.shape.hosts) > 1
-        self._private, self._gate = private, gate
+        self._guard, self._gate = guard, gate
 
     def attach(self, runtime: Runtime) -> Target | None:
         """Let the nodes join."""
@@ -51,7 +54,7 @@ class Lead(Coordination):
         rule = runtime.watch.restarts if runtime.watch.restarts.most else None
         self.nodes = Nodes(
             self.job, self._gate, runtime.loop, runtime.group.helpers, runtime.say, self.on_message,
-            self.act, rule,
+            self.deliver, self.find_status, lambda: self.agent.outcomes.recovery, rule,
         )  # fmt: skip
         return None
 
@@ -59,31 +62,45 @@ class Lead(Coordination):
         """Wait until every node is ready, or until we are told to end.
 
         Raises:
-            LauncherError: See `Nodes.gather`.
+            LauncherError: The job does not start.
         """
         runtime = self.runtime
         runtime.group.start_watchdog(None, self.agent.clean_up)
+        self._guard.dismiss()
         self.has_work = self.nodes.gather(lambda: runtime.forwarder.told, runtime.group.reap)
+        if self.has_work and isinstance(self.over, Refuse):
+            raise read_refusal(self.over)
 
     def begin(self) -> None:
         """Prepare for an attempt."""
-        self.nodes.begin()
+        self.runtime.loop.timers += self.nodes.timers
 
     def on_message(self, node: Node, message: object) -> None:
-        """Report a signal that a serving node has received: it is for the whole job."""
-        if isinstance(message, NodeTold) and message.number in ENDING:
-            self.nodes.feed(events.Received(node.index, message.number, name_signal(message.number)))
+        """Handle a message about ranks of a node."""
 
-    def act(self, command: Command) -> None:
-        """Do what the controller decides."""
+    def deliver(self, message: object) -> None:
+        """Handle a message for this node, as the others get it."""
+        match message:
+            case Over() | Refuse():
+                self.over = message
+            case Again():
+                ready = events.Ready(0, message.attempt)
+                self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.hear_own(ready))
+            case _:
+                self.nodes.ranks.obey(message)
+
+    def find_status(self, over: Over) -> int:
+        """Return the exit status of the launchers from how the job has ended."""
+        return self.agent.outcomes.exit_status(over.status)
 
     def on_refused(self, error: LauncherError) -> None:
-        """Take the status of the error: the job cannot be started."""
-        self.nodes.status = error.exit_status
+        """End the job: what node 0 runs cannot be started."""
+        event = Event(0, REFUSED, time.monotonic_ns(), error.exit_status, what=error.summary)
+        self.nodes.feed(events.Failed(0, event, self.nodes.attempt))
+        self.nodes.end_all(error.exit_status)
 
     def clean_up(self) -> None:
-        """Remove the private folder, and end what is left here; the watchdog calls this if we were killed."""
-        remove_tree(self._private)
+        """End what is left here; the watchdog calls this if we were killed."""
         end_job(self.job.briefing.job, self.runtime.watch.grace_s)
 
     def close(self) -> None:

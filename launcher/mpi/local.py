@@ -11,23 +11,19 @@ import os
 import signal
 import socket
 import time
-from errno import EADDRINUSE
 
 from launcher.channel.connection import Connection
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
-from launcher.mpi.daemons import Daemons, find_daemon, stop_daemon
-from launcher.mpi.folder import FOLDERS, SOCKET, make_folder, remove_folder
-from launcher.mpi.leftovers import LINGER_S, Sweep
+from launcher.mpi.folder import SOCKET, make_folder, remove_folder
+from launcher.mpi.leftovers import LINGER_S, Daemons, Sweep, find_daemon, stop_daemon
 from launcher.mpi.protocol import (
     FROM_RANK,
     Abandoned,
     Attached,
     Briefing,
-    CannotServe,
-    Cleared,
     Gone,
     Orphaned,
     PassOn,
@@ -44,10 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.process.loop import Loop
-
-
-TAKEN = "another launcher of this job runs there"
-RETRY_S = 1.0
 
 
 class Rank:
@@ -86,9 +78,6 @@ class LocalRanks:
         self._ranks: list[Rank] = []
         self._variables: dict[str, str | None] = {}
         self._briefing: Briefing | None = None
-        self._next: Briefing | None = None
-        """Facts that we could not follow yet."""
-        self._retry_at: float | None = None
         self._signalled: int | None = None
         """The signal by which the attempt began to end; None before."""
         self._released = self._is_ending = False
@@ -104,12 +93,16 @@ class LocalRanks:
     # --- the head
 
     def obey(self, message: object) -> None:
-        """Handle a message from the head."""
+        """Handle a message from the head.
+
+        Raises:
+            OSError: See `listen`.
+        """
         match message:
             case Variable():
                 self._variables[message.name] = message.value
             case Briefing():
-                self._begin(replace(message, variables=self._variables))
+                self._begin(message)
             case PassOn():
                 self._signal(message.number, begins_end=message.ends)
             case Release():
@@ -117,54 +110,46 @@ class LocalRanks:
                 self._tell_ranks(message)
                 self._let_daemons_go()
 
+    def listen(self, job: str) -> None:
+        """Listen for the ranks of a job.
+
+        Raises:
+            OSError: There is no place for the socket, or another launcher of this job runs here.
+        """
+        if self._listener is None:
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                self._folder = make_folder(job)
+                server.bind(os.path.join(self._folder, SOCKET))
+            except OSError:
+                server.close()
+                raise
+            server.listen(512)
+            self._listener = Listener(server, self._loop, self._take)
+
     def _begin(self, briefing: Briefing) -> None:
-        """Take the facts about an attempt; before a restart end what the last attempt has left here."""
-        before = self._briefing
-        if self._listener is not None and before is not None and before.job != briefing.job:
-            self._next = briefing  # of a new head; the job of the one before ends first
-            if self._grace_until is None:
-                self.end()
-            return
-        # If there was another launcher before us, the ranks that it has left have their grace
-        linger_s = briefing.grace_s if before is None else LINGER_S
-        if self._grace_until is not None:
-            linger_s = self._grace_until - time.monotonic()
-        self._variables, self._grace_until = {}, None
-        if self._listener is None and not self._listen(briefing.job):
-            self._next, self._retry_at = briefing, time.monotonic() + RETRY_S
-            return
-        self._briefing, self._next, self._retry_at = briefing, None, None
+        self.listen(briefing.job)
+        self._forget()
+        self._briefing, self._variables = replace(briefing, variables=self._variables), {}
+        self._released, self._signalled, self._sweep, self._grace_until = False, None, None, None
         self.is_over = self._is_ending = False
-        if briefing.attempt:
-            self._sweep = Sweep(briefing.job, self._daemons, linger_s, self._renew)
-        else:
-            self._renew()
 
-    def _listen(self, job: str) -> bool:
-        """Listen for ranks; return whether that is possible here."""
-        server = socket.socket(socket.AF_UNIX)
-        try:
-            self._folder = make_folder(job)
-            server.bind(os.path.join(self._folder, SOCKET))
-        except OSError as error:
-            server.close()
-            where = error.filename or ", ".join(FOLDERS)
-            found = CannotServe(f"no folder for its ranks: {where}: {error.strerror or error}")
-            is_taken = error.errno == EADDRINUSE
-            self._report(CannotServe(TAKEN, os.uname().nodename) if is_taken else found)
-            return False
-        server.listen(512)
-        self._listener = Listener(server, self._loop, self._take)
-        return True
-
-    def _renew(self) -> None:
-        """Forget the last attempt, of which nothing is left here, and tell the head."""
+    def _forget(self) -> None:
+        """Forget the ranks of the last attempt, of which nothing is left here."""
         for rank in self._ranks:
             rank.connection.close()
         self._ranks.clear()
         self._stopped.clear()
-        self._released, self._signalled, self._sweep = False, None, None
-        self._report(Cleared())
+
+    def clear(self, job: str, linger_s: float, then: Callable[[], None]) -> None:
+        """End what the last attempt has left here, which may take so many seconds to end by itself."""
+
+        def is_clear() -> None:
+            self._sweep = None
+            self._forget()
+            then()
+
+        self._sweep = Sweep(job, self._daemons, linger_s, is_clear)
 
     def lose_head(self) -> None:
         """End the job here, because the head is gone: the ranks may save their state within the grace."""
@@ -265,15 +250,13 @@ class LocalRanks:
     def _on_end(self) -> None:
         self.is_over, self._sweep = True, None
         self.close()
-        if self._next is not None:
-            self._begin(self._next)
 
     @property
     def due(self) -> float | None:
         """When to call `fire`."""
         listener = None if self._listener is None else self._listener.due
         sweep = None if self._sweep is None else self._sweep.due
-        dues = [due for due in (listener, sweep, self._grace_until, self._retry_at) if due is not None]
+        dues = [due for due in (listener, sweep, self._grace_until) if due is not None]
         if self._grace_until is not None and not self._ranks:
             return 0.0
         return min(dues, default=None)
@@ -282,8 +265,6 @@ class LocalRanks:
         """Do what is due."""
         if self._listener is not None:
             self._listener.fire(now)
-        if self._next is not None and self._retry_at is not None and now >= self._retry_at:
-            self._begin(self._next)
         if self._grace_until is not None and (not self._ranks or now >= self._grace_until):
             self.end(0.0)
         if self._sweep is not None and self._sweep.due is not None and now >= self._sweep.due:
@@ -291,7 +272,6 @@ class LocalRanks:
 
     def close(self) -> None:
         """Listen no more, and remove the folder."""
-        self._retry_at = None
         if self._listener is not None:
             self._listener.close()
             self._listener = None

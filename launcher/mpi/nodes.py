@@ -1,58 +1,60 @@
-"""The nodes of a job that node 0 leads: they join, get ready for each attempt, are lost, and come back.
+"""The nodes of a job that node 0 leads, and its controller.
 
-The launchers of the other nodes join over `launcher.remote`; the ranks of our own node are `LocalRanks`.
-`launcher.job.controller` decides: a node has joined when ranks can start there, and it is ready for another
-attempt when nothing of the last one is left there. When its connection ends, it is lost.
+They join and are lost as in any job, with two differences. Programs run on them for node 0, and their streams
+end with the connection: then the node is lost. And mpirun, not a node, starts its ranks: what ranks do is
+reported by messages of their own (`launcher.mpi.protocol`).
 """
 
 from __future__ import annotations
 
 import os
 import time
+from errno import ECONNRESET, EPIPE
 
-from launcher.cluster.attempts import rescue
-from launcher.core.budget import Quota
-from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, NotReady, Problem
+from launcher.channel.connection import CLOSED
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.join import Join
+from launcher.cluster.messages import Over, Refuse
+from launcher.cluster.roll import look_for
+from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import Restarts
 from launcher.core.redact import quote
 from launcher.core.version import __version__
-from launcher.job import between, commands, controller, events
-from launcher.job.feed import Feed
-from launcher.job.refusals import other_versions
-from launcher.job.settings import SAY_EVERY_S
-from launcher.job.state import Job, Phase
+from launcher.job import events
+from launcher.job.refusals import WAIT_LONGER
+from launcher.job.settings import BEAT_S
+from launcher.job.state import Phase
 from launcher.machine.ports import find_free_port
-from launcher.mpi.folder import no_folder
+from launcher.mpi.folder import cannot_have_ranks
 from launcher.mpi.local import LocalRanks
-from launcher.mpi.protocol import FROM_NODE, CannotServe, Cleared, JobOver, NodeTold, Variable
-from launcher.remote.hub import NOT_YET, Hub
-from launcher.remote.protocol import BEAT_S, LOST_S
+from launcher.mpi.protocol import FROM_NODE, Variable
+from launcher.process.signals import name_signal
+from launcher.remote.hub import Hub
+from launcher.remote.protocol import FROM_NODE as OF_PROGRAMS
+from launcher.remote.protocol import UNSENT_LIMIT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
+    from launcher.core.model import Restarts
     from launcher.failure.arbiter import Event
-    from launcher.job.state import State
     from launcher.mpi.protocol import Briefing
     from launcher.process.helper import Helpers
     from launcher.process.loop import Loop
+    from launcher.recovery.recovery import Recovery
     from launcher.remote.hub import Gate
-    from launcher.remote.protocol import NodeHere
+
+    Message = dict[str, object]
 
 CLOSE_S = 8.0
-LEFT = "the last attempt has not ended there"
 KILL_S = 3.0
 """Seconds that ranks may take to end after their grace."""
-WAIT_LONGER = (
-    "let them reach the control port of node 0 (--control-port N, where only some ports are open), or wait "
-    "longer: --roll-call-timeout S"
-)
-END_S = 30.0
-"""Seconds beside the grace in which mpirun has ended after its ranks."""
+ENDED = (CLOSED, os.strerror(ECONNRESET), os.strerror(EPIPE))
+"""Reasons of a loss that come from the node's kernel: its launcher has ended, or has given us up."""
 
 
 @frozen
@@ -88,11 +90,7 @@ class Node:
     Attributes:
         index: Its node rank.
         host: Its name or address in the host list.
-        is_here: Whether its launcher is connected.
-        is_ready: Whether ranks of the attempt can start there.
-        reason: Why it is not ready, as far as known.
         name: Its own host name.
-        session: Name of its connection.
         launcher: Name of its launcher, the latest one.
         lost: How the latest one was lost: whether its connection has ended, and when its ranks have ended at
             the latest (monotonic seconds), which is 0 if it never had any.
@@ -103,8 +101,7 @@ class Node:
 
     def __init__(self, index: int, host: str) -> None:
         self.index, self.host = index, host
-        self.is_here = self.is_ready = False
-        self.reason, self.name, self.session, self.launcher = NOT_YET, "", "", ""
+        self.name = self.launcher = ""
         self.lost, self.free_at = (True, 0.0), 0.0
         self.forget_ranks()
 
@@ -128,15 +125,16 @@ class Node:
         return pid in self.started and pid not in self.ended
 
 
-class Nodes:
+class Nodes(Coordinator):
     """All nodes of a job, and the controller.
 
     Attributes:
         all: The nodes, by node rank.
-        state: The job, as the controller knows it.
-        status: The job's status, which the nodes are told at the end.
-        say: Prints a line that others cause, up to a limit.
+        hub: The programs on them.
+        ranks: The ranks of our own node.
     """
+
+    kinds = (*FROM_NODE, *OF_PROGRAMS)
 
     def __init__(
         self,
@@ -146,7 +144,9 @@ class Nodes:
         helpers: Helpers,
         say: Say,
         on_message: Callable[[Node, object], None],
-        act: Callable[[commands.Command], None],
+        deliver: Callable[[object], None],
+        find_status: Callable[[Over], int],
+        recovery: Callable[[], Recovery],
         restarts: Restarts | None = None,
     ) -> None:
         """Let the nodes join.
@@ -157,33 +157,31 @@ class Nodes:
             loop: Waits for them.
             helpers: Probe the hosts of missing nodes.
             say: Prints a message in the log.
-            on_message: Handles a message from a node.
-            act: Does what the controller decides about attempts and the job.
+            on_message: Handles a message about ranks of a node.
+            deliver: Takes the messages for this node itself.
+            find_status: Returns the exit status of the launchers from how the job has ended.
+            recovery: Returns the record of attempts.
             restarts: What the user allows after a failure; None for no restarts.
         """
         self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
-        self.status = EXIT_NOT_READY
-        self._briefing, shape = served.briefing, served.shape
-        # The loss of a connection is that of mpirun's daemon on that node: there is no waiting for it
-        job = Job(
-            shape.node_count, grace_s=shape.grace_s, lost_after_s=0.0, roll_call_s=shape.timeout_s,
-            restarts=restarts or Restarts(), seed=self._briefing.job, end_s=END_S,
+        self._served, self._gate, self._take_report, self._is_closing = served, gate, on_message, False
+        self._find_status = find_status
+        self._master_port, shape = served.briefing.master_port, served.shape
+        own = Join(0, os.urandom(8).hex(), host=os.uname().nodename, launcher=__version__)
+        super().__init__(
+            gate.listening, gate.key, shape, own, loop, say, deliver, self._brief,
+            lambda ranks, take: look_for(ranks, take, shape, self.port, helpers),
+            recovery, restarts, served.briefing.job,
         )  # fmt: skip
-        self.state: State = controller.begin(job, self.all[0].session, time.monotonic(), gate.hosts[0])
-        self.say = Quota(say, len(self.all))
-        self._shape, self._gate, self._loop, self._helpers = shape, gate, loop, helpers
-        self._variables, self._moves_port = served.variables, served.moves_port
-        self._on_message, self._act = on_message, act
-        self._feed = Feed(self._take, lambda event, error: rescue(self.state, event, error))
-        self._is_closing = False
-        self._say_at = time.monotonic() + SAY_EVERY_S
-        self._ranks = LocalRanks(loop, lambda message: self._hear(0, message))
-        self._hub = Hub(gate, loop, say, self._join, self._lose, self._hear, FROM_NODE)
+        self.hub = Hub(gate, loop, say, self.members.send, self.members.why_silent)
+        self.ranks = LocalRanks(loop, lambda message: self._hear_ranks(0, message))
+        self.subscribers |= dict.fromkeys(FROM_NODE, self._hear_ranks)
+        self.subscribers |= dict.fromkeys(OF_PROGRAMS, self.hub.hear)
 
     @property
-    def timers(self) -> tuple[Hub, LocalRanks, Nodes]:
+    def timers(self) -> tuple[Nodes, Hub, LocalRanks]:
         """What the loop calls when it is due."""
-        return self._hub, self._ranks, self
+        return self, self.hub, self.ranks
 
     @property
     def attempt(self) -> int:
@@ -199,43 +197,20 @@ class Nodes:
         """Return the number of ranks that have reported their start."""
         return sum(len(node.started) for node in self.all)
 
-    def tell(self, message: object) -> None:
-        """Send a message to all nodes."""
-        for node in self.all:
-            self._send(node, message)
-
-    def _send(self, node: Node, message: object) -> None:
-        if node.index:
-            self._hub.send(node.index, message)
-        else:
-            self._ranks.obey(message)
-
-    # --- the controller
-
     def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event, and do what it decides."""
-        self._feed(event)
+        match event:
+            case events.Joined() if 0 <= event.node < len(self.all):
+                free_at, host = self._find_free_at(event), self.all[event.node].host
+                event = replace(event, host=host, free_at=free_at)
+            case events.Probed():
+                event = replace(event, or_else=WAIT_LONGER)
+        super().feed(event)
 
-    def _take(self, event: events.JobEvent) -> None:
-        self.state, found = controller.step(self.state, event, time.monotonic())
-        for command in found:
-            self._do(command)
-
-    def _do(self, command: commands.Command) -> None:
-        match command:
-            case commands.Print():
-                self.say(command.text, command.event)
-            case commands.To(what=commands.Over(leaves=True, status=status)):
-                for node in self.all:
-                    if node.session == command.session:
-                        self._send(node, JobOver(status))
-            case commands.Probe():
-                self._look(lambda found: self.feed(events.Probed(found, or_else=WAIT_LONGER)))
-            case commands.Again():
-                self._act(command)
-                self._renew(command.attempt)
-            case _:
-                self._act(command)
+    def end_all(self, status: int) -> None:
+        """Report that what ran on all nodes has ended."""
+        for node in self.all:
+            self.feed(events.Exited(node.index, status, self.attempt))
 
     def gather(self, told: Callable[[], int | None], reap: Callable[[], object]) -> bool:
         """Wait until every node has joined, or we are told to end; return whether the job starts.
@@ -245,167 +220,108 @@ class Nodes:
             reap: Reaps children of ours that have ended.
 
         Raises:
-            LauncherError: Nodes have not joined in time, or cannot take part.
+            LauncherError: Ranks cannot start on this node.
         """
-        own = self.all[0]
+        try:
+            self.ranks.listen(self._served.briefing.job)
+        except OSError as error:
+            raise NotReady(cannot_have_ranks(error)) from error
         self._loop.timers[:] = self.timers
-        own.is_here, own.name = True, os.uname().nodename
-        self._prepare(own)
-        if not own.is_ready:
-            raise NotReady(no_folder(f"this node cannot have ranks: {own.reason}"))
         self.feed(events.Tick())
         while told() is None and self.state.phase is Phase.GATHERING:
             self._loop.turn()
             reap()
-        number, over = told(), self.state.over
+        number = told()
         if number is not None:
-            self.status = 128 + number
-        elif over is not None:
-            from launcher.cluster.outcome import make_refusal, read_refusal
-
-            self.status = over.status
-            assert over.refusal is not None  # noqa: S101 - before the start
-            raise read_refusal(make_refusal(over.refusal))
+            self.feed(events.Received(0, number, name_signal(number)))
         return number is None
 
-    def begin(self) -> None:
-        """Prepare for an attempt."""
-        self._loop.timers += self.timers
+    def finish(self, over: Over | Refuse) -> Over | Refuse:
+        """Return how the job ends, with the status of all launchers: nodes may not have the head's flags."""
+        return replace(over, status=self._find_status(over)) if isinstance(over, Over) else over
 
-    def _renew(self, attempt: int) -> None:
-        """Have all nodes clear away the last attempt, and prepare for another one."""
-        port = self._briefing.master_port
-        if self._moves_port and port:  # what is left of an attempt cannot connect to the next one
-            port = find_free_port(port) or port
-        self._briefing = replace(self._briefing, attempt=attempt, master_port=port)
-        self._say_at = time.monotonic() + SAY_EVERY_S
+    def _brief(self, attempt: int) -> Message:
+        """Tell all nodes the facts about an attempt before its start, which has no more values."""
+        port, served = self._master_port, self._served
+        if attempt and served.moves_port and port:  # what is left of an attempt cannot connect to the next
+            self._master_port = port = find_free_port(port) or port
+        for name, value in served.variables.items():
+            self.broadcast(Variable(name, value))
         for node in self.all:
             node.forget_ranks()
-            node.is_ready = False
-            if node.is_here:
-                self._prepare(node)
-
-    def _prepare(self, node: Node) -> None:
-        """Tell a node the facts about the next attempt; it answers when ranks can start there."""
-        node.reason = LEFT
-        for name, value in self._variables.items():
-            self._send(node, Variable(name, value))
-        self._send(node, replace(self._briefing, node_rank=node.index))
+            facts = {"node_rank": node.index, "attempt": attempt, "master_port": port}
+            self.tell(node.index, replace(served.briefing, **facts))
+        return {}
 
     # --- from the nodes
 
-    def _join(self, index: int, here: NodeHere) -> None:
-        node = self.all[index]
-        # The same launcher knows what runs there, and so does another one of the same machine
-        (ended, until), launcher = node.lost, here.session or ""
-        if launcher != node.launcher and not (ended and here.node == node.name):
-            node.free_at = max(node.free_at, until)
-        node.launcher = launcher
-        node.is_here, node.reason, node.name = True, "", here.node
-        node.session = f"{node.index}-{os.urandom(8).hex()}"
-        if here.launcher != __version__:
-            problem = other_versions(self.all[0].host, {node.host: quote(here.launcher, 40)})
-            self.feed(events.Joined(index, node.session, refusal=commands.Refusal(EXIT_UNTRUSTED, problem)))
-        elif self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
-            self._prepare(node)
+    def _admit(self, connection: Connection, address: str, message: Message) -> None:
+        known = self.members.find(str(message.get("session")))
+        before = None if known is None else known.connection
+        if known is not None and before is not None:  # it has given that connection up, with the streams
+            before.close()
+            self._on_closed(known, before, "it has joined again")
+        super()._admit(connection, address, message)
 
-    def _lose(self, index: int, why: str, ended: bool) -> None:
-        node = self.all[index]
-        node.is_here = node.is_ready = False
-        node.reason = why
-        if self.state.attempt is not None:  # if it is cut off, it has heard us until now at the latest
-            notice_s = 0.0 if ended else LOST_S + BEAT_S
-            node.lost = ended, time.monotonic() + notice_s + self._briefing.grace_s + KILL_S
+    def find_rank(self, address: str) -> int | None:
+        """Return the rank of another node by its address."""
+        return self._gate.find(address) or None
+
+    def list_turned_away(self) -> Mapping[str, str]:
+        """Return why connections were turned away, by the name of the host if it is one of ours."""
+        names = dict(zip(self._gate.addresses, self._gate.hosts, strict=True))
+        return {names.get(address, address): why for address, why in super().list_turned_away().items()}
+
+    def _find_free_at(self, event: events.Joined) -> float:
+        """Return before when no rank may start on a node whose launcher calls.
+
+        The same launcher knows what runs there, and so does another one of the same machine.
+        """
+        node = self.all[event.node]
+        ended, until = node.lost
+        if event.session != node.launcher and not (ended and event.host == node.name):
+            node.free_at = max(node.free_at, until)
+        return node.free_at
+
+    def on_let_in(self, index: int, connection: Connection) -> None:
+        """Note which launcher was let in."""
+        connection.limit_bytes = UNSENT_LIMIT_BYTES
+        node, member = self.all[index], self.members.by_index[index]
+        node.launcher, node.name = member.session, member.host
+        left_s = node.free_at - time.monotonic()
+        if self.state.phase is Phase.BETWEEN and left_s > 0:
+            what = "ranks of the launcher that it replaces may still run"
+            self._quota(f"{node.name_in_full}: {what}, {left_s:.0f} s at most", "waiting")
+
+    def on_closed(self, index: int, why: str) -> None:
+        """Note that a node is lost, with its programs and ranks."""
+        node, ended = self.all[index], why in ENDED
+        self.hub.lose(index, why)
         node.ended.update(node.started)
-        if not self._is_closing:
-            self.feed(events.Lost(index, time.monotonic(), why=why))
+        if self.state.attempt is not None:  # if it is cut off, it has heard us until now at the latest
+            notice_s = 0.0 if ended else self._shape.given_up_s + BEAT_S
+            node.lost = ended, time.monotonic() + notice_s + self._served.briefing.grace_s + KILL_S
             # What still runs there ends by itself, and before that the node is not ready again
             self.feed(events.Exited(index, EXIT_NOT_READY, self.attempt))
 
-    def _hear(self, index: int, message: object) -> None:
-        node = self.all[index]
-        match message:
-            case CannotServe():
-                node.reason = message.why
-                self._find_twin(node, message.taken)
-            case Cleared() if self.state.phase in (Phase.GATHERING, Phase.BETWEEN):
-                node.is_ready, node.reason = True, ""
-                left_s = node.free_at - time.monotonic()
-                if left_s > 0:
-                    what = "ranks of the launcher that it replaces may still run"
-                    self.say(f"{node.name_in_full}: {what}, {left_s:.0f} s at most", "waiting")
-                if self.state.nodes[index] is None:
-                    self.feed(events.Joined(index, node.session, host=node.host, free_at=node.free_at))
-                else:
-                    self.feed(events.Ready(index, self._briefing.attempt))
-            case _ if node.is_ready or isinstance(message, NodeTold):
-                self._on_message(node, message)
-
-    def _find_twin(self, node: Node, name: str) -> None:
-        """Refuse the job if another node is on the same machine, whose name this is."""
-        for twin in self.all:
-            if twin is not node and twin.is_here and twin.name == name:
-                problem = same_node(twin.host, node.host, name)
-                self.feed(events.Refused(commands.Refusal(EXIT_UNTRUSTED, problem)))
-
-    # --- time
-
-    @property
-    def due(self) -> float | None:
-        """When to call `fire`."""
-        is_waiting = self.state.phase in (Phase.GATHERING, Phase.BETWEEN)
-        times = (self.state.due, self._say_at if is_waiting else None)
-        return min((due for due in times if due is not None), default=None)
-
-    def fire(self, now: float) -> None:
-        """Let time pass for the controller, and print what the job waits for."""
-        if self.state.due is not None and now >= self.state.due:
-            self.feed(events.Tick())
-        if now < self._say_at:
-            return
-        self._say_at = now + SAY_EVERY_S
-        if self.state.phase is Phase.GATHERING:
-            self._look(self._say_missing)
-        elif self.state.phase is Phase.BETWEEN and (waiting := between.describe_wait(self.state, now)):
-            self.say(waiting, "waiting")
-
-    def _look(self, then: Callable[[str], None]) -> None:
-        """Find why nodes are missing, and pass on their description."""
-        from launcher.cluster.roll import Missing
-        from launcher.cluster.start import look_for
-
-        shape, port, helpers, hub = self._shape, self._gate.port, self._helpers, self._hub
-        names = dict(zip(self._gate.addresses, self._gate.hosts, strict=True))
-        absent = [index for index, node in enumerate(self.state.nodes) if node is None]
-        here = {index: self.all[index].reason for index in absent if self.all[index].is_here}
-        Missing(
-            shape,
-            lambda ranks, take: look_for(ranks, take, shape, port, helpers),
-            lambda: {names.get(address, address): why for address, why in hub.turned_away.items()},
-            lambda: hub.has_heard,
-        ).look(lambda: absent, lambda: {**self.state.left, **here}, then)
-
-    def _say_missing(self, described: str) -> None:
-        if self.state.phase is Phase.GATHERING:
-            self.say(f"waiting for {self.state.missing} of {len(self.all)} nodes: {described}", "waiting")
+    def _hear_ranks(self, index: int, message: object) -> None:
+        if self.state.phase in (Phase.RUNNING, Phase.STOPPING):
+            self._take_report(self.all[index], message)
 
     # --- the end
 
     def close(self) -> None:
-        """Tell all nodes how the job ended, and wait for them to clean up and leave."""
+        """Wait for all nodes to clean up and leave."""
         if self._is_closing:
             return
         self._is_closing = True
-        for node in self.all[1:]:
-            self._send(node, JobOver(self.status))
-        self._ranks.end()
-        self._loop.timers[:] = [self._hub, self._ranks]
-        self._loop.turn_until(
-            lambda: self._ranks.is_over and not any(node.is_here for node in self.all[1:]), CLOSE_S
-        )
-        self._ranks.close()
-        self._hub.close()
-        self.say.say_dropped()
+        self.feed(events.Unable(0, "the launcher of node 0 has ended"))  # unless the job is over
+        self.ranks.end()
+        self._loop.timers[:] = self.timers
+        self._loop.turn_until(lambda: self.ranks.is_over and not self.members.are_connected, CLOSE_S)
+        self.ranks.close()
+        self.hub.close()
+        super().close()
 
 
 def same_node(one: str, other: str, name: str) -> Problem:

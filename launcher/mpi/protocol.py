@@ -1,4 +1,6 @@
-"""Messages between the head, the other nodes and the ranks of an mpirun job, one frozen type each.
+"""Messages about the ranks of an mpirun job between them, their nodes and the head, one frozen type each.
+
+All else that nodes and the head send is in `launcher.cluster.messages`.
 
 Received messages are checked by the types of their fields (`launcher.core.wire`). An invalid message ends
 its connection, and nothing else.
@@ -75,24 +77,6 @@ class RankEnded:
 
 
 @message
-class CannotServe:
-    """The node cannot take part yet.
-
-    Attributes:
-        why: The reason.
-        taken: Name of the machine, if another launcher of this job is there.
-    """
-
-    why: Line
-    taken: Line = ""
-
-
-@message
-class Cleared:
-    """Ranks of the attempt can start on the node: nothing of the last one is left. Answers a `Briefing`."""
-
-
-@message
 class Gone:
     """The wrapper of a rank has closed its connection."""
 
@@ -104,13 +88,6 @@ class Orphaned:
     """MPI's daemon has ended before its ranks."""
 
     daemon: int
-
-
-@message
-class NodeTold:
-    """The launcher of this node has received a signal."""
-
-    number: Signal
 
 
 # --- from the head to a node
@@ -129,7 +106,7 @@ class Variable:
 
 @message
 class Briefing:
-    """Facts about the job and one node. The node passes them on to each rank, with the variables.
+    """Facts about an attempt and one node, before its start. The node passes them on to each rank.
 
     Attributes:
         job: Name of the job, by which ranks find the launcher of their node and leftovers are recognized.
@@ -176,14 +153,7 @@ class Release:
     """All ranks have ended or are not waited for any more: their wrappers may exit. Sent to ranks as well."""
 
 
-@message
-class JobOver:
-    """The job has ended with this status."""
-
-    status: Status
-
-
 FROM_RANK = (Attached, Started, Abandoned, RankEnded)
-FROM_NODE = (CannotServe, Cleared, Gone, Orphaned, NodeTold, Started, Abandoned, RankEnded)
-FROM_HEAD = (Variable, Briefing, PassOn, Release, JobOver)
+FROM_NODE = (Gone, Orphaned, Started, Abandoned, RankEnded)
+FROM_HEAD = (Variable, Briefing, PassOn, Release)
 TO_RANK = (Briefing, Release)

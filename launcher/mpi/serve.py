@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import time
+from errno import EADDRINUSE
 
-from launcher.agent.agent import Agent
 from launcher.agent.coordination import Coordination
-from launcher.agent.runtime import NodePlace
-from launcher.core.budget import Quota
-from launcher.core.errors import NotReady, Problem
-from launcher.core.redact import quote
+from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.messages import Again, Over, Refuse
+from launcher.cluster.outcome import read_refusal
+from launcher.core.errors import EnvironmentUntrusted, NotReady
 from launcher.core.signal import signal
-from launcher.core.wire import LINE_LENGTH
-from launcher.mpi.leftovers import end_job
+from launcher.failure.arbiter import REFUSED, Event
+from launcher.job import events
+from launcher.job.refusals import WAIT_LONGER, node_0_missing
+from launcher.mpi.folder import cannot_have_ranks
+from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.local import LocalRanks
-from launcher.mpi.protocol import FROM_HEAD, Briefing, JobOver, NodeTold
+from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
-from launcher.remote.programs import Member, Membership
+from launcher.remote.programs import Programs
+from launcher.remote.protocol import FROM_NODE as TO_HEAD
+from launcher.remote.protocol import TO_NODE, UNSENT_LIMIT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
+    from launcher.agent.agent import Agent
     from launcher.agent.runtime import Runtime
-    from launcher.core.model import Supervision
+    from launcher.cluster.join import Join
+    from launcher.cluster.settings import Shape
+    from launcher.core.errors import LauncherError
 
 GONE = 75
 """Our exit status if the head is gone without a report, or has not come."""
@@ -46,48 +54,52 @@ class Serving(Coordination):
 
     agent: Agent
 
-    def __init__(self, place: Membership, timeout_s: float, rejoin_s: float) -> None:
+    def __init__(self, key: bytes, shape: Shape, join: Join, rejoin_s: float) -> None:
         """Create the coordination.
 
         Args:
-            place: Where the head is, and our rank.
-            timeout_s: Seconds that the head may take to come.
+            key: Key of the job.
+            shape: The job, and where the head is.
+            join: Our first message to it.
             rejoin_s: Seconds that the head may take to come back; 0 if it does not start the job again.
         """
         self.status: int | None = None
-        self._place, self._timeout_s, self._rejoin_s = place, timeout_s, rejoin_s
-        self._wake = Later(time.monotonic() + timeout_s, self._on_late)
+        self._key, self._shape, self._join, self._rejoin_s = key, shape, join, rejoin_s
+        self._wake = Later(time.monotonic() + shape.timeout_s, self._on_late)
         self._told: int | None = None
-        self._final: int | None = None
-        """Status of the job, as the head has reported."""
+        self._over: Over | Refuse | None = None
+        """How the job has ended, as the head has reported."""
         self._briefing: Briefing | None = None
-        self._is_late = self._is_losing = False
+        self._refused: LauncherError | None = None
+        """Why this node cannot take part, or the head has not come."""
+        self._has_met = self._is_losing = False
 
     def attach(self, runtime: Runtime) -> None:
         """Prepare to join."""
         super().attach(runtime)
-        self._quota = Quota(runtime.say)
-        self._ranks = LocalRanks(runtime.loop, lambda message: self._member.send(message))
+        self._channel = self._make_channel()
+        self._programs = Programs(self._send, runtime.loop, runtime.environ, runtime.signals.reset)
+        self._ranks = LocalRanks(runtime.loop, self._send)
+
+    def _make_channel(self) -> CoordinatorClient:
+        runtime = self.runtime
+        return CoordinatorClient(
+            self._key, self._shape, self._join, runtime.loop, runtime.group.helpers.ask, runtime.say,
+            self._on_message, self._on_connected, on_lost=self._on_lost,
+            streams=(*FROM_NODE, *FROM_HEAD, *TO_NODE, *TO_HEAD), limit_bytes=UNSENT_LIMIT_BYTES,
+        )  # fmt: skip
+
+    def _send(self, message: object) -> None:
+        self._channel.send(message)
 
     def gather(self) -> None:
         """Serve until the job is over, and end what is left."""
         runtime, observers = self.runtime, self.agent.observers
-        runtime.loop.timers[:] = [self._wake, self._ranks]
-        self._member = member = Member(
-            self._place,
-            runtime.loop,
-            runtime.group.helpers.ask,
-            (runtime.environ, runtime.signals.reset),
-            self.complain,
-            self._on_message,
-            self._on_lost,
-            FROM_HEAD,
-        )
-        runtime.loop.timers.append(member)
+        runtime.loop.timers[:] = [self._wake, self._ranks, self._channel]
         runtime.loop.guard(observers.check)
         while self.status is None or not self._ranks.is_over:
             runtime.loop.turn()
-            runtime.group.reap(member.programs.pids)
+            runtime.group.reap(self._programs.pids)
             self._look()
         observers.end()
         self.close()
@@ -97,8 +109,9 @@ class Serving(Coordination):
         """Go on when nothing of the job is left here."""
         if not self._ranks.is_over:
             return
-        if self._final is not None:
-            self._end(self._final)
+        if self._over is not None:
+            is_told = self._told is not None and isinstance(self._over, Refuse)
+            self._end(128 + (self._told or 0) if is_told else self._over.status)
         elif self._is_losing:
             self._is_losing = False
             self._wait_for_head()
@@ -130,10 +143,10 @@ class Serving(Coordination):
             typed_twice = from_terminal and number == signal.SIGINT and not is_first
             if typed_twice:
                 self._ranks.end(0.0)
-            if typed_twice or not self._member.is_connected:
+            if typed_twice or not self._channel.is_connected:
                 self._end(128 + number)
                 return True
-            self._member.send(NodeTold(number))
+            self._send(events.Received(self._shape.index, int(number), name_signal(number)))
             if is_first:
                 self.runtime.say(
                     f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes",
@@ -144,22 +157,55 @@ class Serving(Coordination):
 
     # --- the head
 
-    def complain(self, why: str, event: str) -> None:
-        """Print why the head is not reached, up to a limit."""
-        self._quota(quote(why, LINE_LENGTH), event)
+    def _on_connected(self) -> None:
+        """Note that the head is there."""
+        self._has_met = True
+        if self._told is None:
+            self._wake.due = None
 
     def _on_message(self, message: object) -> None:
-        """Handle a message from the head."""
-        if isinstance(message, JobOver):
-            self._final = message.status
-            self._ranks.end()
-            return
-        if isinstance(message, Briefing):
-            if self._told is None:
-                self._wake.due = None
-            self._is_losing = False
-            self._watch(message)
-        self._ranks.obey(message)
+        """Handle a message from the head.
+
+        Raises:
+            Garbled: It is about a program, and invalid.
+        """
+        if isinstance(message, TO_NODE):
+            self._programs.obey(message)
+        else:
+            self.runtime.loop.guard(lambda: self._obey(message))
+
+    def _obey(self, message: object) -> None:
+        match message:
+            case Over() | Refuse():
+                self._over = message
+                self._ranks.end()
+            case Again():
+                self._clear(message)
+            case Briefing():
+                self._watch(message)
+                self._begin(message)
+            case _:
+                self._ranks.obey(message)
+
+    def _begin(self, briefing: Briefing) -> None:
+        """Let ranks of an attempt start here."""
+        try:
+            self._ranks.obey(briefing)
+        except OSError as error:
+            problem = cannot_have_ranks(error)
+            self._refused = refused = (
+                EnvironmentUntrusted(problem) if error.errno == EADDRINUSE else NotReady(problem)
+            )
+            status = refused.exit_status
+            event = Event(self._shape.index, REFUSED, time.monotonic_ns(), status, what=problem.what)
+            self._send(events.Failed(self._shape.index, event, briefing.attempt))
+
+    def _clear(self, again: Again) -> None:
+        """Report when nothing of the last attempt is left; ranks of a launcher before us have their grace."""
+        is_own = self._briefing is not None and self._briefing.job == again.run
+        linger_s = LINGER_S if is_own else self.runtime.watch.grace_s
+        ready = events.Ready(self._shape.index, again.attempt)
+        self._ranks.clear(again.run, linger_s, lambda: self._send(ready))
 
     def _watch(self, briefing: Briefing) -> None:
         """Have the watchdog end the job here if we are killed."""
@@ -171,25 +217,29 @@ class Serving(Coordination):
             group.start_watchdog(None, self.agent.clean_up)
 
     def _on_lost(self) -> None:
-        """End what runs here: the head is gone without a report."""
-        if self._final is None and self.status is None and self._briefing is not None:
+        """End what runs here, and then call again: the head is gone without a report."""
+        self._programs.let_go()
+        if self._has_met and self._over is None and self.status is None:
+            self._channel.close()
             self._is_losing = True
             self._ranks.lose_head()
 
     def _wait_for_head(self) -> None:
-        """Wait for the head to come back, or end this node's part."""
-        if self._rejoin_s and self._told is None and (self._member.is_connected or self._wake.due):
-            return  # it is back, and says when another attempt follows; or we wait already
-        if self._rejoin_s and self._told is None:
-            self.runtime.say(
-                f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
-                "(--rejoin-timeout)",
-                "head-lost",
-            )
-            self._wake.due = time.monotonic() + self._rejoin_s
-        else:
+        """Wait for the head, or another one, to come back, or end this node's part."""
+        if not self._rejoin_s or self._told is not None:
             self.runtime.say("the head of the job is gone: ended what it left on this node", "head-lost")
             self._end(GONE)
+            return
+        self.runtime.say(
+            f"the head of the job is gone: waiting {self._rejoin_s:g} s for it to come back "
+            "(--rejoin-timeout)",
+            "head-lost",
+        )
+        self._wake.due = time.monotonic() + self._rejoin_s
+        timers = self.runtime.loop.timers
+        timers.remove(self._channel)
+        self._channel = self._make_channel()
+        timers.append(self._channel)
 
     # --- the end
 
@@ -199,8 +249,10 @@ class Serving(Coordination):
             self.runtime.say("the head did not end the job in time: giving up", "gave-up")
             self._end(128 + self._told)
             return
-        if self._briefing is None:
-            self._is_late = True
+        if not self._has_met:
+            shape = self._shape
+            reason = self._channel.explain()
+            self._refused = NotReady(node_0_missing(shape.member, shape.timeout_s, reason, WAIT_LONGER))
         else:
             self.runtime.say(
                 f"the head of the job has not come back within {self._rejoin_s:g} s: giving up", "gave-up"
@@ -214,52 +266,21 @@ class Serving(Coordination):
 
     def close(self) -> None:
         """Leave the job."""
-        self._member.close()
+        self._send(events.Left(self._shape.index))
+        self._channel.close()
+        self._programs.let_go()
         self._ranks.close()
 
     def finish(self, report: Callable[[], int]) -> int:
         """Return the status of the job.
 
         Raises:
-            NotReady: The head has not come in time.
+            LauncherError: The head has not come in time, or the job does not start.
         """
-        self._quota.say_dropped()
-        if self._is_late:
-            raise NotReady(_no_head(self._timeout_s))
+        if self._refused is not None:
+            raise self._refused
+        if isinstance(self._over, Refuse) and self._told is None:
+            raise read_refusal(self._over)
+        if isinstance(self._over, Over) and self._over.leaves:
+            self.runtime.say(self._over.why, "no-restart")
         return GONE if self.status is None else self.status
-
-
-def serve(
-    place: Membership,
-    watch: Supervision,
-    environ: Mapping[str, str],
-    timeout_s: float,
-    rejoin_s: float = 0.0,
-    checks: Callable[[], Sequence[str]] | None = None,
-) -> int:
-    """Serve until the job is over; return its status.
-
-    Args:
-        place: Where the head is, and our rank.
-        watch: How to log, and the grace.
-        environ: Our environment, which the processes that the head starts here get as well.
-        timeout_s: Seconds that the head may take to come.
-        rejoin_s: Seconds that it may take to come back; 0 if it does not start the job again.
-        checks: Run meanwhile, see `launcher.agent.agent.Agent`.
-
-    Raises:
-        NotReady: The head has not come (75).
-    """
-    serving = Serving(place, timeout_s, rejoin_s)
-    serving.agent = agent = Agent(watch, NodePlace(), environ, serving, checks=checks)
-    agent.runtime.say(f"serving node 0 ({place.host}) until it reports that the job is over", "serving")
-    return agent.run()
-
-
-def _no_head(timeout_s: float) -> Problem:
-    return Problem(
-        "no-head",
-        f"the head of the job did not connect within {timeout_s:g} s",
-        "this node",
-        "start the same command on node 0, with the same token, or wait longer: --roll-call-timeout S",
-    )

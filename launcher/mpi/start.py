@@ -8,11 +8,13 @@ from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
+from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
-from launcher.core.files import create_file, make_private_folder, remove_tree
+from launcher.core.files import create_file
 from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
+from launcher.core.version import __version__
 from launcher.engines.mpirun import (
     FOLDER,
     SERVE,
@@ -24,20 +26,18 @@ from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
-from launcher.mpi.folder import FOLDERS, no_folder
-from launcher.mpi.head import Head, find_stdin
-from launcher.mpi.nodes import ServedJob, same_node
+from launcher.mpi.folder import cannot_have_ranks, find_socket, make_folder, no_folder, remove_folder
+from launcher.mpi.leftovers import end_job
 from launcher.mpi.protocol import Briefing
-from launcher.mpi.serve import serve
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings
 from launcher.planning.supervision import plan_log
 from launcher.process.execute import find_program
 from launcher.process.limits import raise_limit
-from launcher.process.spawn import Child
-from launcher.process.watchdog import MARK, mark_of
+from launcher.process.spawn import Child, cannot_start
+from launcher.process.watchdog import MARK, Watchdog, mark_of
 from launcher.remote.hub import Gate
-from launcher.remote.programs import Membership
+from launcher.remote.protocol import LOST_AFTER_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,28 +73,36 @@ def run_fleet(
     """
     if agent.engine == SERVE:
         return _serve(plan.supervision, fleet, environ, checks)
-    folder = make_folder()
+    from launcher.mpi.nodes import ServedJob
+
+    name = os.urandom(8).hex()
     try:
-        name = os.urandom(8).hex()
+        guard = Watchdog(None, lambda: end_job(name, 0.0))  # until there is that of the agent
+    except OSError as error:
+        raise cannot_start(error) from error
+    try:
+        folder = prepare_folder(agent, name)
         raise_limit(FILES_PER_NODE * len(fleet.hosts))
-        write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
             job = ServedJob(
                 make_shape(fleet, plan.supervision), Briefing(job=name, grace_s=plan.supervision.grace_s)
             )
-            return run_tuner(plan, agent, fleet, environ, folder, job, open_gate)
-        return _lead(plan, agent, fleet, environ, folder, name, checks)
+            return run_tuner(plan, agent, fleet, environ, folder, job, open_gate, guard)
+        return _lead(plan, agent, fleet, environ, folder, name, guard, checks)
     finally:
-        remove_tree(folder)
+        path = find_socket(name)
+        if path is not None:
+            remove_folder(path)
+        guard.dismiss()
 
 
 def serve_here(options: Options, environ: Mapping[str, str]) -> int:
     """Serve the head at ``--master-addr``, or from the list of hosts or the platform; return the status.
 
     Raises:
-        LauncherError: The head's address or the token is missing; see `serve`.
+        LauncherError: The head's address or the token is missing; see `Serving`.
     """
     head = options.get("master_addr")
     if head is not None:
@@ -127,18 +135,6 @@ def _no_head() -> Problem:
     )
 
 
-def make_folder() -> str:
-    """Return a new folder for the socket and the files of a job that only our user can read.
-
-    Raises:
-        NotReady: No folder can be created in any of `FOLDERS`.
-    """
-    try:
-        return make_private_folder(FOLDERS)
-    except OSError as error:
-        raise NotReady(no_folder(f"no folder for the files of the job: {error.strerror}")) from error
-
-
 def read_key(fleet: Fleet, environ: Mapping[str, str]) -> bytes:
     """Return the key of a job, from its token.
 
@@ -160,22 +156,27 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
     Raises:
         LauncherError: The token cannot be used, two hosts are one node, or all ports are taken.
     """
-    host, listening = Host(), None
+    host = Host()
     known = host.look_up(fleet.hosts)
     addresses = tuple(min(known.get(name, ()), default=name) for name in fleet.hosts)
     twins = [address for address in addresses if addresses.count(address) > 1]
     if twins:
+        from launcher.mpi.nodes import same_node
+
         pairs = zip(fleet.hosts, addresses, strict=True)
         one, other, *_ = (name for name, address in pairs if address == twins[0])
         raise EnvironmentUntrusted(same_node(one, other, twins[0]))
+    place: tuple[str, tuple[int, ...]] = ("127.0.0.1", (0,))
+    key = os.urandom(32)  # nobody else is to come
     if len(fleet.hosts) > 1:
-        listening, _ = open_listener(fleet.address, fleet.ports)
+        place, key = (fleet.address, fleet.ports), read_key(fleet, environ)
+    listening, _ = open_listener(*place)
     return Gate(
         hosts=fleet.hosts,
         addresses=addresses,
         own=(fleet.hosts[0], fleet.address, host.hostname(), "localhost", "127.0.0.1"),
         path=os.path.join(folder, "rsh"),
-        key=read_key(fleet, environ) if listening is not None else b"",
+        key=key,
         listening=listening,
         export=export,
     )
@@ -184,7 +185,10 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
 def make_shape(fleet: Fleet, watch: Supervision, world_size: int | None = None) -> Shape:
     """Return the job as its launchers see it."""
     hosts = fleet.hosts
-    return Shape(0, len(hosts), world_size, hosts[0], (), hosts, fleet.timeout_s, grace_s=watch.grace_s)
+    return Shape(
+        fleet.index or 0, len(hosts), world_size, hosts[0], fleet.ports, hosts, fleet.timeout_s,
+        LOST_AFTER_S, watch.grace_s, index=fleet.index or 0, serves=True,
+    )  # fmt: skip
 
 
 def _serve(
@@ -193,14 +197,22 @@ def _serve(
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
-    place = Membership(fleet.hosts[0], fleet.ports, read_key(fleet, environ), fleet.index, fleet.address)
+    from launcher.mpi.serve import Serving
+
+    known = (fleet.address,) if fleet.address else ()
+    host, session = os.uname().nodename, os.urandom(8).hex()
+    join = Join(fleet.index, session, host=host, launcher=__version__, addresses=known)
     # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
     unset = {TOKEN_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
     # The rest is for ranks: a node without a job is no stall
     own = Supervision(grace_s=watch.grace_s, log=watch.log)
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
-    return serve(place, own, inherited, fleet.timeout_s, rejoin_s, checks)
+    shape, key = make_shape(fleet, own), read_key(fleet, environ)
+    serving = Serving(key, shape, join, rejoin_s)
+    serving.agent = agent = Agent(own, NodePlace(), inherited, serving, checks=checks)
+    agent.runtime.say(f"serving node 0 ({shape.address}) until it reports that the job is over", "serving")
+    return agent.run()
 
 
 def _lead(
@@ -210,8 +222,12 @@ def _lead(
     environ: Mapping[str, str],
     folder: str,
     name: str,
+    guard: Watchdog,
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
+    from launcher.mpi.head import Head, find_stdin
+    from launcher.mpi.nodes import ServedJob
+
     inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     argv = fill_line(agent.argv, folder, name)
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
@@ -235,7 +251,7 @@ def _lead(
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
-    head = Head(job, folder, open_gate(fleet, environ, folder))
+    head = Head(job, guard, open_gate(fleet, environ, folder))
     head.agent = leading = Agent(watch, NodePlace(0, world_size), inherited, head, run_id=name, checks=checks)
     leading.take([child], [path])
     return leading.run()
@@ -244,6 +260,20 @@ def _lead(
 def _is_named(plan: Plan, fact: Fact) -> bool:
     """Return whether the user or a variable says exactly what the fact is."""
     return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
+
+
+def prepare_folder(agent: Starter, job: str) -> str:
+    """Return the job's new folder, with the files that mpirun reads.
+
+    Raises:
+        NotReady: It cannot be made, or they cannot be written.
+    """
+    try:
+        folder = make_folder(job)
+    except OSError as error:
+        raise NotReady(cannot_have_ranks(error)) from error
+    write_files(agent, folder)
+    return folder
 
 
 def write_files(agent: Starter, folder: str) -> None:

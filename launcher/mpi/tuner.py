@@ -13,11 +13,11 @@ import shutil
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE
+from launcher.cluster.messages import Stop
 from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, Unavailable
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.signal import signal
 from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
-from launcher.job.commands import Stop
 from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from launcher.core.model import Fleet, Plan
     from launcher.core.model import NodeCommand as Starter
-    from launcher.job.commands import Command
     from launcher.mpi.nodes import ServedJob
+    from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
@@ -60,22 +60,24 @@ class Tuner(Lead):
             forwarder.told = forwarder.told or number
         return not self._has_begun
 
-    def act(self, command: Command) -> None:
+    def deliver(self, message: object) -> None:
         """End the job, because experiments on a lost node would not end, or a node has received a signal."""
-        if not isinstance(command, Stop):
+        super().deliver(message)
+        if not isinstance(message, Stop) or not self.runtime.group.running:
             return
-        self.lost = command.number is None
-        self.runtime.say(f"{command.why}; ending the job", "node-lost" if self.lost else "signal")
-        if command.number is not None:
-            self.agent.on_signal(command.number, from_terminal=False)
+        self.lost = message.told is None
+        self.runtime.say(f"{message.what}; ending the job", "node-lost" if self.lost else "signal")
+        if message.told is not None:
+            self.agent.on_signal(message.told, from_terminal=False)
         else:
             self.runtime.target.stop(signal.SIGTERM)
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status; 75 if a node is lost."""
         status = super().finish(report)
-        self.nodes.status = EXIT_NOT_READY if self.lost and self.runtime.forwarder.told is None else status
-        return self.nodes.status
+        status = EXIT_NOT_READY if self.lost and self.runtime.forwarder.told is None else status
+        self.nodes.end_all(status)
+        return status
 
 
 def run_tuner(
@@ -86,6 +88,7 @@ def run_tuner(
     folder: str,
     job: ServedJob,
     open_gate: Callable[[Fleet, Mapping[str, str], str, str], Gate],
+    guard: Watchdog,
 ) -> int:
     """Run the autotuner on this node until it ends; return its status.
 
@@ -97,6 +100,7 @@ def run_tuner(
         folder: A private folder that already contains the agent's files.
         job: The job.
         open_gate: Listens for the other nodes, see `launcher.mpi.start.open_gate`.
+        guard: See `launcher.mpi.lead.Lead`.
 
     Raises:
         LauncherError: A program is missing, or nodes do not answer.
@@ -116,7 +120,7 @@ def run_tuner(
         child = Child(0, 0, told, environment, called=agent.engine)
         mark = shlex.quote(mark_of(job.briefing.job, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
-        tuner = Tuner(job, folder, gate)
+        tuner = Tuner(job, guard, gate)
         tuner.agent = tuning = Agent(
             plan.supervision, NodePlace(0), inherited, tuner, run_id=job.briefing.job
         )

@@ -1,41 +1,25 @@
-"""A node other than node 0: joins node 0's launcher, and runs the programs that it asks for.
+"""The programs that run on a node other than node 0, because a client on node 0 asks for them.
 
-For mpirun and DeepSpeed's autotuner it is what sshd is for ssh, for one job only. It calls node 0 and does
-not listen, and both prove that they have the job's token. If the connection is lost, the standard streams of
-the programs are closed, as sshd does it, and the node joins again as soon as it can.
+For mpirun and DeepSpeed's autotuner this is what sshd is for ssh, for one job only. If the connection to
+node 0 is lost, the standard streams of the programs are closed, as sshd does it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from itertools import product
-from os import strerror
 
-from launcher.channel.connection import READ_BYTES, Connection
-from launcher.channel.frames import OTHER_LAUNCHER
-from launcher.cluster.connect import ConnectAttempt
-from launcher.cluster.reach import read_address, resolve
-from launcher.core.frozen import frozen
-from launcher.core.version import __version__
-from launcher.core.wire import pack, unpack
+from launcher.channel.connection import READ_BYTES
 from launcher.process.loop import Every
 from launcher.process.watchdog import MARK
 from launcher.remote.pipes import Pipes
 from launcher.remote.protocol import (
-    BEAT_S,
     CHUNK_BYTES,
-    LOST_S,
     NOT_REACHED,
-    TO_NODE,
     WINDOW_BYTES,
     EndProgram,
-    NodeHere,
-    NotAdmitted,
     ProgramEnded,
     RunProgram,
-    StillHere,
     StreamData,
     StreamTaken,
     decode_data,
@@ -44,45 +28,14 @@ from launcher.remote.protocol import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from launcher.channel.frames import Calling
-    from launcher.core.log import Say
-    from launcher.process.helper import Take, Work
     from launcher.process.loop import Loop
 
-CONNECT_S = 3.0
-"""Seconds for the proofs once connected."""
-RESOLVE_S = 20.0
-RETRY_S, RETRY_SHARE, RETRY_LIMIT_S = 0.1, 20, 2.0
-"""A pause between calls is the time without node 0 divided by this share, within these limits."""
-SAY_EVERY_S = 15.0
-UNSENT_LIMIT_BYTES = 1 << 26
-"""Data that node 0 does not take; each program has `WINDOW_BYTES` on the way at most."""
 PIPE_BYTES = 1 << 20
 """The most that a pipe holds, see pipe(7): what a program has left there at its end."""
 LOOK_S = 0.1
 """Seconds between looks at programs whose end the kernel does not report."""
-
-
-@frozen
-class Membership:
-    """How a node reaches node 0, and what it knows about itself.
-
-    Attributes:
-        host: Name or address of node 0.
-        ports: Ports at which its launcher may listen.
-        key: Key of the job.
-        index: Our node rank; None if it is unknown.
-        address: Our own address in the cluster; node 0 finds the rank by it.
-    """
-
-    host: str
-    ports: tuple[int, ...]
-    key: bytes
-    index: int | None = None
-    address: str = ""
 
 
 class Program:
@@ -266,192 +219,3 @@ class Programs:
         self._close_stdin(program)
         for stream in list(program.outputs):
             self._close_output(program, stream)
-
-
-class Member:
-    """This node's membership: calls node 0 until it answers, and again when the connection is lost.
-
-    Attributes:
-        due: When to call `fire`.
-        is_connected: Whether node 0 has answered, and the connection is open.
-    """
-
-    def __init__(
-        self,
-        place: Membership,
-        loop: Loop,
-        ask: Callable[[Work, Take, float], object],
-        programs: tuple[Mapping[str, str], Callable[[], None]],
-        say: Say,
-        on_message: Callable[[object], None],
-        on_lost: Callable[[], None],
-        kinds: tuple[type, ...] = (),
-    ) -> None:
-        """Prepare to call.
-
-        Args:
-            place: Where node 0 is.
-            loop: Waits for the connection and the programs.
-            ask: Runs what may block, for at most some seconds, and passes on its lines; may raise `OSError`.
-            programs: Environment of the programs, and what restores the signals in a child.
-            say: Prints a message in the log.
-            on_message: Takes the messages of node 0 that are not about programs.
-            on_lost: Called when the connection is lost.
-            kinds: The types of these messages.
-        """
-        self.due: float | None = time.monotonic()
-        self.is_connected = False
-        self._place, self._loop, self._ask, self._say = place, loop, ask, say
-        self._on_message, self._on_lost, self._kinds = on_message, on_lost, kinds
-        self.programs = Programs(self.send, loop, *programs)
-        self._session = os.urandom(8).hex()
-        self._connection: Connection | None = None
-        self._attempt: ConnectAttempt | None = None
-        self._places: list[tuple[int, str]] = []
-        self._lost_count = 0
-        self._why = self._said = ""
-        self._is_refused = self._is_closed = False
-        self._without_since = self._said_at = self._heard_at = time.monotonic()
-        loop.timers.append(Every(BEAT_S, self._beat))
-
-    def send(self, message: object) -> None:
-        """Send node 0 a message, if there is a connection."""
-        if self._connection is not None:
-            self._connection.send(pack(message))
-
-    def fire(self, now: float) -> None:
-        """Call node 0, or give a call up."""
-        attempt, self.due = self._attempt, None
-        if attempt is None:
-            self._call()
-        elif now < attempt.until:  # it is connected
-            self.due = attempt.until
-        else:
-            attempt.give_up()
-
-    def close(self) -> None:
-        """Leave node 0, and let the programs go."""
-        self.due, self._is_closed = None, True
-        if self._attempt is not None:
-            self._attempt.close()
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self.is_connected = None, False
-        self.programs.let_go()
-
-    # --- calling
-
-    def _call(self) -> None:
-        """Begin to call node 0 at each of its ports and addresses; it listens at one."""
-        host = self._place.host
-        self._why, self._is_refused = f"the name {host} does not resolve", False
-        found = read_address(host)
-        if found:
-            self._call_at(found)
-            return
-        try:
-            self._ask(lambda: resolve(host), self._call_at, RESOLVE_S)
-        except OSError as error:
-            self._why = error.strerror or "no process"
-            self._call_again()
-
-    def _call_at(self, addresses: Sequence[str]) -> None:
-        """Call the first port of each address, then the next one.
-
-        After a connection that has ended, the next address is the first: another program may have passed on
-        our calls.
-        """
-        first = self._lost_count % max(1, len(addresses))
-        self._places = list(product(self._place.ports, (*addresses[first:], *addresses[:first])))
-        self._call_next()
-
-    def _call_next(self) -> None:
-        """Call the next place, or all again after a pause."""
-        self._attempt = None
-        if self._is_closed:
-            return
-        if not self._places:
-            self._complain(self._why, at_once=self._is_refused)
-            self._call_again()
-            return
-        port, address = self._places.pop(0)
-        self._attempt = attempt = ConnectAttempt(
-            self._place.key,
-            CONNECT_S,
-            self._loop,
-            self._open,
-            lambda error: self._note_failure(port, strerror(error)),
-            lambda why, _: self._note_failure(port, why),
-        )
-        attempt.begin(address, port)
-        if self._attempt is attempt:
-            self.due = attempt.until
-
-    def _note_failure(self, port: int, why: str) -> None:
-        if not self._is_refused:
-            self._is_refused = OTHER_LAUNCHER in why
-            self._why = f"node 0 ({self._place.host}), port {port}: {why}"
-        self._call_next()
-
-    def _call_again(self) -> None:
-        now = time.monotonic()
-        self.due = now + min(RETRY_LIMIT_S, max(RETRY_S, (now - self._without_since) / RETRY_SHARE))
-
-    def _open(self, connected: socket.socket, calling: Calling) -> None:
-        """Join on the new connection, after both sides have proved themselves."""
-        assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
-        self._attempt, self.due, self._heard_at = None, None, time.monotonic()
-        self._connection = connection = Connection(
-            connected, calling.sealed, self._loop, self._hear, self._lose, UNSENT_LIMIT_BYTES
-        )
-        self.is_connected = True
-        place = self._place
-        self.send(NodeHere(os.uname().nodename, __version__, place.index, place.address, self._session))
-        connection.take(calling.rest)
-
-    # --- connected
-
-    def _hear(self, packed: Mapping[str, object]) -> None:
-        """Handle a message from node 0.
-
-        Raises:
-            Garbled: The message is invalid.
-        """
-        self._heard_at = time.monotonic()
-        message = unpack(packed, (*TO_NODE, *self._kinds))
-        if isinstance(message, NotAdmitted):
-            self._is_refused = True
-            self._give_up(message.why)
-        elif isinstance(message, self._kinds):
-            self._loop.guard(lambda: self._on_message(message))
-        else:
-            self.programs.obey(message)
-
-    def _beat(self) -> None:
-        """Send a sign of life, or give the connection up if node 0 has sent none for too long."""
-        if self._connection is None:
-            return
-        if time.monotonic() > self._heard_at + LOST_S:
-            self._give_up(f"nothing was heard of it for {LOST_S:g} s")
-        else:
-            self.send(StillHere())
-
-    def _give_up(self, why: str) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._lose(why)
-
-    def _lose(self, why: str) -> None:
-        self._connection, self.is_connected, self._without_since = None, False, time.monotonic()
-        self._lost_count += 1
-        self.programs.let_go()
-        self._complain(f"node 0 ({self._place.host}): {why}", at_once=self._is_refused)
-        self._call_again()
-        self._on_lost()
-
-    def _complain(self, why: str, *, at_once: bool) -> None:
-        """Print why node 0 is not reached, from time to time; ``at_once`` a new reason that will not pass."""
-        now = time.monotonic()
-        if now >= self._said_at + SAY_EVERY_S or (at_once and why != self._said):
-            self._said, self._said_at = why, now
-            self._say(why, "joining")

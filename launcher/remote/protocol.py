@@ -11,10 +11,12 @@ from launcher.core.wire import Garbled, message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.wire import Line, NodeRank, Raw, Status, Word
+    from launcher.core.wire import Line, Raw, Status
 
-BEAT_S, LOST_S = 5.0, 20.0
-"""Seconds between signs of life, and without any until the connection counts as lost; as with ssh before."""
+LOST_AFTER_S = 15.0
+"""Seconds for which a link may be down: then its connection, with the streams, is lost."""
+UNSENT_LIMIT_BYTES = 1 << 26
+"""Data that a node does not take; each program has `WINDOW_BYTES` on the way at most."""
 NOT_REACHED = 255
 """Status of a program whose node is not there, as ssh has it."""
 CHUNK_BYTES = 1 << 15
@@ -40,28 +42,6 @@ def decode_data(text: str) -> bytes:
         raise Garbled("data that is not base64") from None
 
 
-# --- from another node to node 0
-
-
-@message
-class NodeHere:
-    """A node joins.
-
-    Attributes:
-        node: Its host name.
-        launcher: Version of its launcher.
-        index: Its node rank; None if it does not know it.
-        address: Its own address in the cluster, if it knows no rank.
-        session: Random name that tells its launcher from a later one; None of an older version.
-    """
-
-    node: Line
-    launcher: Line
-    index: NodeRank | None = None
-    address: Line = ""
-    session: Word | None = None
-
-
 # --- from node 0 to another node
 
 
@@ -83,13 +63,6 @@ class EndProgram:
     """The program's client is gone: close its streams."""
 
     number: int
-
-
-@message
-class NotAdmitted:
-    """The node cannot join, for this reason."""
-
-    why: Line
 
 
 # --- in both directions, and between node 0 and a client, for which the number is 0
@@ -122,11 +95,6 @@ class ProgramEnded:
     why: Line = ""
 
 
-@message
-class StillHere:
-    """Sent every few seconds, so that the other side notices a lost connection."""
-
-
 # --- between node 0 and a client
 
 
@@ -148,7 +116,7 @@ class RunThere:
     """The program starts on another node, which takes its standard input."""
 
 
-FROM_NODE = (NodeHere, StreamData, StreamTaken, ProgramEnded, StillHere)
-TO_NODE = (RunProgram, EndProgram, StreamData, StreamTaken, NotAdmitted, StillHere)
+FROM_NODE = (StreamData, StreamTaken, ProgramEnded)
+TO_NODE = (RunProgram, EndProgram, StreamData, StreamTaken)
 FROM_CLIENT = (StreamData, StreamTaken)
 TO_CLIENT = (StreamData, StreamTaken, ProgramEnded, RunHere, RunThere)

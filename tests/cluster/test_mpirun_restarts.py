@@ -222,9 +222,10 @@ def test_a_launcher_elsewhere_in_place_of_a_node_that_is_cut_off(fleet: MakeFlee
     three.cluster.disconnect(job.other)
     serve = ("--master-addr", "node0", "--node-rank", "1")
     errors = tmp_path / "elsewhere"
-    elsewhere = three.start(three.cluster.nodes[2], *serve, command="serve", errors=errors)
-    wait_for(lambda: job.says("another launcher has joined in its place"), "it has joined", START_S)
+    patient = {"LAUNCHER_ROLL_CALL_TIMEOUT": "60"}
+    elsewhere = three.start(three.cluster.nodes[2], *serve, command="serve", errors=errors, environ=patient)
     assert job.runs(2, 0) and job.runs(3, 0)
+    wait_for(lambda: job.says("node 1 (node1) is back"), "it has joined", START_S)
     job.await_attempt(1)
     assert not any(job.runs(rank, 0) for rank in range(4))
     assert job.says("ranks of the launcher that it replaces may still run")

@@ -17,13 +17,11 @@ from launcher.channel import lines as wire
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
 from launcher.mpi import rank
-from launcher.mpi.folder import find_socket
+from launcher.mpi.folder import cannot_have_ranks, find_socket
 from launcher.mpi.leftovers import end_job, find_wrappers
-from launcher.mpi.local import TAKEN, LocalRanks
+from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import (
     Briefing,
-    CannotServe,
-    Cleared,
     Gone,
     RankEnded,
     Started,
@@ -51,6 +49,12 @@ class Local:
     def brief(self, **more: object) -> None:
         """Take the facts about an attempt."""
         self.ranks.obey(Briefing(**{"job": self.job, "grace_s": 1.0, **more}))  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """End what an attempt has left, and wait for that."""
+        done: list[bool] = []
+        self.ranks.clear(self.job, 1.0, lambda: done.append(True))
+        self.turn_until(lambda: bool(done))
 
     def turn_until(self, is_true: Callable[[], bool]) -> None:
         """Turn the loop until a condition holds."""
@@ -102,8 +106,6 @@ def local() -> Iterator[Local]:
     """Return the ranks of a node that has been told the facts of the first attempt."""
     one = Local()
     one.brief()
-    assert one.sent == [Cleared()]
-    one.sent.clear()
     yield one
     one.ranks.close()
     assert find_socket(one.job) is None
@@ -115,7 +117,6 @@ def test_a_rank_gets_the_facts_and_all_variables(local: Local) -> None:
         local.ranks.obey(Variable(f"LONG{number}", "x" * 130_000))
     local.ranks.obey(Variable("GONE", None))
     local.brief(attempt=1, node_rank=3)
-    local.turn_until(lambda: local.sent == [Cleared()])
     with local.connect() as one:
         one.sendall(wire.pack({"is": "attached"}))
         (packed,) = local.read(one)
@@ -153,26 +154,33 @@ def test_a_rank_that_says_what_is_none_is_hung_up_on(local: Local) -> None:
         local.sent.clear()
 
 
-def test_a_second_launcher_of_the_job_waits(local: Local) -> None:
-    """It has a name of its own in the list of hosts; or it still ends, and then it is our turn."""
+def test_a_second_launcher_of_the_job_has_no_ranks(local: Local) -> None:
+    """It has a name of its own in the list of hosts."""
     other = Local(local.job)
-    other.brief()
-    assert other.sent == [CannotServe(TAKEN, os.uname().nodename)]
+    with pytest.raises(OSError) as refused:
+        other.brief()
+    problem = cannot_have_ranks(refused.value)
+    assert problem.code == "same-node" and os.uname().nodename in problem.what
     assert find_socket(local.job) is not None
-    local.ranks.close()
-    other.turn_until(lambda: other.sent[-1] == Cleared())
-    other.ranks.close()
 
 
-def test_a_new_head_waits_for_the_end_of_the_job_before(local: Local) -> None:
-    """A head that was killed has another job name when it is back; nothing of the first job is left then."""
+def test_nothing_of_a_lost_head_is_left_when_another_one_is_called(local: Local) -> None:
+    """A head that was killed has another job name when it is back."""
     with leave(local.job) as left:
         before, local.job = local.job, os.urandom(8).hex()
         local.ranks.lose_head()
-        local.brief()
-        local.turn_until(lambda: local.sent == [Cleared()])
+        local.turn_until(lambda: local.ranks.is_over)
         assert left.wait(WAIT_S) == -signal.SIGKILL
+        local.brief()
     assert find_socket(before) is None and find_socket(local.job) is not None
+
+
+def test_what_an_attempt_has_left_is_gone_before_the_next(local: Local) -> None:
+    """Also what ignores SIGTERM, and what a launcher before this one has left."""
+    with leave(local.job) as left:
+        local.clear()
+        assert left.wait(WAIT_S) == -signal.SIGKILL
+    assert find_socket(local.job) is not None
 
 
 @contextlib.contextmanager
@@ -222,7 +230,6 @@ def start_saver(local: Local, folder: Path) -> subprocess.Popen[bytes]:
     """Start a rank that needs a while to save its state, and return once it runs."""
     local.ranks.obey(Variable(MARK, local.job))
     local.brief(attempt=1, grace_s=5.0)
-    local.turn_until(lambda: local.sent == [Cleared()])
     placeholder = start_rank(local.job, sys.executable, "-c", SAVER, str(folder))
     local.loop.timers.append(Tick())
     local.turn_until((folder / "ready").exists)
@@ -241,7 +248,7 @@ def test_ranks_of_a_lost_head_have_their_grace(local: Local, tmp_path: Path) -> 
 
 LAUNCHER = """
 import sys
-from launcher.mpi.local import TAKEN, LocalRanks
+from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import Briefing, Variable
 from launcher.process.loop import Loop
 loop = Loop(lambda *_, **__: None)

@@ -24,11 +24,18 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES, Answering
 from launcher.channel.keys import at_port
 from launcher.channel.lines import encode
 from launcher.channel.listener import listen
+from launcher.cluster.messages import Welcome
+from launcher.cluster.settings import Shape
+from launcher.core.model import Restarts
 from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
+from launcher.mpi.nodes import Nodes, ServedJob
+from launcher.mpi.protocol import Briefing
+from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
+from launcher.recovery.recovery import Recovery
 from launcher.remote import rsh
-from launcher.remote.hub import Gate, Hub
+from launcher.remote.hub import Gate
 from launcher.remote.protocol import (
     WINDOW_BYTES,
     AskProgram,
@@ -39,6 +46,7 @@ from launcher.remote.protocol import (
 )
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
+from tests.saying import keep
 
 KEY = b"k" * 32
 NODE = """
@@ -46,17 +54,31 @@ import json, os, signal, sys
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from launcher.process.signals import SignalFile
-from launcher.remote import programs as module
-from launcher.remote.programs import Member, Membership
+from launcher.cluster import client as module
+from launcher.cluster.join import Join
+from launcher.cluster.messages import Refuse
+from launcher.cluster.settings import Shape
+from launcher.core.version import __version__
+from launcher.remote.programs import Programs
+from launcher.remote.protocol import FROM_NODE, TO_NODE
 told = json.loads(sys.argv[1])
 def say(text, event, **_):
     print(text, file=sys.stderr, flush=True)
 loop, signals = Loop(say), SignalFile()
 module.read_address = lambda name: tuple(told["addresses"])
-place = Membership("zero", tuple(told["ports"]), bytes.fromhex(told["key"]), told["index"])
-programs = os.environ, signals.reset
-member = Member(place, loop, Helpers(loop).ask, programs, say, lambda message: None, lambda: None)
-loop.timers.append(member)
+module.SAY_EVERY_S = 1.0
+shape = Shape(1, 3, None, "zero", tuple(told["ports"]))
+join = Join(told["index"], os.urandom(8).hex(), host="here", launcher=__version__)
+def obey(message):
+    if isinstance(message, TO_NODE):
+        programs.obey(message)
+    elif isinstance(message, Refuse):
+        say(message.what, "refused")
+client = module.CoordinatorClient(
+    bytes.fromhex(told["key"]), shape, join, loop, Helpers(loop).ask, say, obey,
+    on_lost=lambda: programs.let_go(), streams=(*FROM_NODE, *TO_NODE))
+programs = Programs(client.send, loop, os.environ, signals.reset)
+loop.timers.append(client)
 while True:
     loop.turn()
 """
@@ -83,17 +105,19 @@ class Pair:
         self.folder, self.path = folder, str(folder / "rsh")
         listening, self.port = listen("127.0.0.1", (0,))
         self.port = listening.getsockname()[1]
-        self.joined: list[int] = []
         self.loop = Loop(lambda *_, **__: None)
         gate = Gate(
             ("zero", "one", "two"), ("zero", "127.0.0.1", "two"), ("localhost",), self.path, KEY, listening,
             f"export {MARK}; ",
         )  # fmt: skip
-        self.refused: list[str] = []
-        joined = self.joined.append
-        refuse = self.refused.append
-        self.hub = Hub(gate, self.loop, lambda what, _: refuse(what), lambda index, _: joined(index))
-        self.loop.timers.append(self.hub)
+        self.said: list[str] = []
+        job = ServedJob(Shape(0, 3, 3, "zero", (), gate.hosts, serves=True), Briefing(os.urandom(8).hex()))
+        self.hub = Nodes(
+            job, gate, self.loop, Helpers(self.loop), lambda what, _: self.said.append(what),
+            lambda node, message: None, lambda message: None, lambda over: over.status,
+            lambda: Recovery(Restarts(), keep(self.said)),
+        )  # fmt: skip
+        self.loop.timers += self.hub.timers
         self.nodes: list[subprocess.Popen[str]] = []
         self._is_over = False
         self._thread = threading.Thread(target=self._turn)
@@ -135,7 +159,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     """Return a hub that node 1 has joined."""
     one = Pair(tmp_path)
     one.start_node()
-    wait_for(lambda: one.hub.has(1), "node 1 has joined")
+    wait_for(lambda: one.hub.members.is_there(1), "node 1 has joined")
     yield one
     one.close()
 
@@ -204,7 +228,7 @@ def test_clients_that_come_while_there_is_no_descriptor(pair: Pair) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
             client.connect(pair.path)
-            wait_for(lambda: pair.refused, "no descriptor was left")
+            wait_for(lambda: pair.said, "no descriptor was left")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         client.sendall(encode(pack(AskProgram("zero", "true"))) + b"\n")
@@ -238,6 +262,7 @@ def test_programs_that_start_while_output_waits(tmp_path: Path) -> None:
         while answering.sealed is None:
             connected.sendall(answering.feed(connected.recv(4096)))
         sealed = answering.sealed
+        connected.sendall(sealed.pack(pack(Welcome(0, 0, 0))))
         connected.sendall(
             sealed.pack(pack(RunProgram(1, f"head -c {flood_bytes} /dev/zero; touch {tmp_path}/over")))
         )
@@ -291,7 +316,7 @@ def test_this_node_runs_its_own_programs(pair: Pair) -> None:
 def test_what_cannot_run_has_a_reason(pair: Pair) -> None:
     """Status 255, as ssh's."""
     for host, line, why in (
-        ("two", "true", b"node 2 (two): its launcher has not joined"),
+        ("two", "true", b"node 2 (two): it has not joined yet"),
         ("three", "true", b"no node of this job is called three: zero, one, two"),
         ("one", "x" * 100_000, b"a command line of "),
         ("one", "é" * 50_000, b"a command line of "),
@@ -318,7 +343,7 @@ def test_a_node_that_is_gone_ends_its_programs_clients(pair: Pair, tmp_path: Pat
     _, err = client.communicate(timeout=10)
     assert client.returncode == 255 and b"is lost" in err
     pair.start_node()
-    wait_for(lambda: pair.hub.has(1), "node 1 is back")
+    wait_for(lambda: pair.hub.members.is_there(1), "node 1 is back")
     assert pair.run("one", "echo again") == (0, b"again\n", b"")
 
 
@@ -329,7 +354,7 @@ def test_a_stranger_at_the_first_port_does_not_keep_a_node(tmp_path: Path) -> No
     pair = Pair(tmp_path)
     try:
         pair.nodes.append(start_node((first, pair.port)))
-        wait_for(lambda: pair.hub.has(1), "node 1 has joined")
+        wait_for(lambda: pair.hub.members.is_there(1), "node 1 has joined")
     finally:
         pair.close()
         stranger.close()
@@ -339,20 +364,26 @@ def test_a_stranger_at_another_address_of_node_0_does_not_keep_a_node(pair: Pair
     """Node 0 listens at one of them only; something else may have its port at the other one."""
     with socket.create_server(("127.0.0.2", pair.port)):
         pair.nodes.append(start_node((pair.port,), 2, addresses=("127.0.0.2", "127.0.0.1")))
-        wait_for(lambda: pair.hub.has(2), "node 2 has joined")
+        wait_for(lambda: pair.hub.members.is_there(2), "node 2 has joined")
 
 
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:
-    """Another key, and a rank that does not exist, are turned away and say why."""
+    """Another key is turned away, and a second launcher with a rank ends the roll call."""
     other = pair.start_node(2, key=b"x" * 32)
     assert other.stderr is not None and "another token" in other.stderr.readline()
-    beyond = pair.start_node(7)
-    assert beyond.stderr is not None and "is no other node of this job" in beyond.stderr.readline()
-    assert beyond.poll() is None and not pair.hub.has(2)
-    nameless = pair.start_node(None)  # found by its address: node 1, which is there already, on the same host
-    started = len(pair.joined)
-    wait_for(lambda: len(pair.joined) > started, "it is taken for node 1")
-    assert nameless.poll() is None
+    nameless = pair.start_node(None)  # found by its address: node 1, which is there already
+    assert nameless.stderr is not None and "two nodes claim to be node 1" in nameless.stderr.readline()
+    assert not pair.hub.members.is_there(2)
+
+
+def test_a_node_that_does_not_know_its_rank_is_found_by_its_address(tmp_path: Path) -> None:
+    """As the host list resolves on node 0."""
+    pair = Pair(tmp_path)
+    try:
+        pair.start_node(None)
+        wait_for(lambda: pair.hub.members.is_there(1), "node 1 has joined")
+    finally:
+        pair.close()
 
 
 def test_an_ssh_that_reads_nothing_delays_nobody(tmp_path: Path) -> None:

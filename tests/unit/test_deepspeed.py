@@ -164,7 +164,7 @@ def test_node_0_tunes_and_the_others_serve() -> None:
     """It gets a hostfile that its experiments can read; another node serves, and starts no DeepSpeed."""
     agent = plan(*TUNE, **HEAD).agent
     assert agent is not None and agent.fleet is not None and agent.engine == "deepspeed"
-    told = ("--hostfile={folder}/hostfile", "--master_addr=one", "--master_port=6105")
+    told = ("--hostfile={folder}/hostfile", "--master_addr=one", "--master_port=6114")
     assert agent.argv == (*TUNE[:3], *told, *TUNE[3:])
     assert agent.files == (("{folder}/hostfile", "one slots=4\ntwo slots=4\n"),)
     other = plan(*TUNE, **{**HEAD, "node_rank": "1"}).agent
@@ -177,7 +177,7 @@ def test_a_hostfile_and_a_master_of_the_users_win() -> None:
     line = ("deepspeed", "--autotuning", "tune", "-H", "/hosts", "--master_addr", "ib0", "train.py")
     agent = plan(*line, files={"/hosts": HOSTS}, **HEAD).agent
     assert agent is not None
-    assert agent.argv == (line[0], "--master_addr=ib0", "--master_port=6105", *line[1:])
+    assert agent.argv == (line[0], "--master_addr=ib0", "--master_port=6114", *line[1:])
 
 
 def test_a_single_node_tunes_without_a_token() -> None:

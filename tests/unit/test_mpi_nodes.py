@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from launcher.channel.connection import CLOSED
+from launcher.channel.listener import listen
+from launcher.cluster.join import Join
+from launcher.cluster.messages import Again, Busy, Over, Refuse, Stop
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady
+from launcher.core.frozen import replace
 from launcher.core.model import Restarts
 from launcher.core.version import __version__
+from launcher.core.wire import name_of, pack
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
-from launcher.job import commands, events
+from launcher.job import events
+from launcher.mpi import nodes
 from launcher.mpi.nodes import KILL_S, Node, Nodes, ServedJob
-from launcher.mpi.protocol import Briefing, CannotServe, Cleared, JobOver, RankEnded
+from launcher.mpi.protocol import Briefing, RankEnded
 from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
+from launcher.recovery.recovery import Recovery
 from launcher.remote.hub import Gate
-from launcher.remote.protocol import BEAT_S, LOST_S, NodeHere
+from tests.saying import keep
 
 HOSTS = ("a", "b")
+SAME = Join(1, "one", host="b", launcher=__version__)
+LATER = Join(1, "later", host="b", launcher=__version__)
+MOVED = Join(1, "later", host="c", launcher=__version__)
 
 
 def told(*kinds: str) -> list[Event]:
@@ -60,158 +73,210 @@ def test_failed_ranks_of_a_node_are_events_as_far_as_they_can_come_first() -> No
     assert first is not None and first.facts is not None and first.facts["rank"] == 1
 
 
+class Line:
+    """A connection without a socket, and what was sent on it."""
+
+    has_unsent, limit_bytes = False, 0
+
+    def __init__(self) -> None:
+        self.is_open, self.sent = True, list[dict[str, Any]]()
+        self.hear: Callable[[Any], None] = lambda message: None
+        self.lose: Callable[[str], None] = lambda why: None
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Keep a message."""
+        self.sent.append(message)
+
+    def send_encoded(self, encoded: bytes) -> None:
+        """Keep a message that is encoded."""
+        self.sent.append(json.loads(encoded))
+
+    def redirect(self, hear: Callable[[Any], None], lose: Callable[[str], None]) -> None:
+        """Take who hears."""
+        self.hear, self.lose = hear, lose
+
+    def read(self) -> None:
+        """Read nothing."""
+
+    def close(self) -> None:
+        """Close it on our side."""
+        self.is_open = False
+
+    def find(self, kind: type) -> list[dict[str, Any]]:
+        """Return the messages of a type that were sent."""
+        return [one for one in self.sent if one["is"] == name_of(kind)]
+
+
 class Played:
     """The nodes of a job of two, without a socket to the other one."""
 
     def __init__(self, folder: Path) -> None:
         self.said: list[str] = []
-        self.done: list[commands.Command] = []
-        self.sent: list[object] = []
-        self.loop = Loop(lambda text, event: self.said.append(text))
-        job = ServedJob(Shape(0, 2, 2, "a", (), HOSTS, grace_s=1.0), Briefing("ab12"))
-        gate = Gate(HOSTS, HOSTS, (), str(folder / "rsh"), b"")
+        self.done: list[object] = []
+        self.loop = Loop(keep(self.said))
+        job = ServedJob(
+            Shape(0, 2, 2, "a", (), HOSTS, lost_after_s=15.0, grace_s=1.0, serves=True),
+            Briefing("ab12", grace_s=1.0),
+            {"A": "1", "B": None},
+        )
+        gate = Gate(HOSTS, HOSTS, (), str(folder / "rsh"), b"k", listen("127.0.0.1", (0,))[0])
+        recovery = Recovery(Restarts(), keep(self.said))
         self.nodes = Nodes(
-            job, gate, self.loop, None, lambda text, event: self.said.append(text),  # type: ignore[arg-type]
-            lambda node, message: None, self.done.append, Restarts(most=3),
+            job, gate, self.loop, None, keep(self.said),  # type: ignore[arg-type]
+            lambda node, message: None, self.deliver, lambda over: over.status, lambda: recovery,
+            Restarts(most=3),
         )  # fmt: skip
-        self.nodes._hub.send = lambda index, message: self.sent.append(message)  # type: ignore[method-assign]
-        self.nodes._ranks.obey = self.hear_own  # type: ignore[method-assign]
-        self.serves = True
+        self.line = Line()
 
     @property
     def phase(self) -> str:
         """What the job is doing."""
         return str(self.nodes.state.phase.value)
 
-    def hear_own(self, message: object) -> None:
+    def deliver(self, message: object) -> None:
         """Answer for the ranks of node 0."""
-        if isinstance(message, Briefing):
-            self.nodes._hear(0, Cleared() if self.serves else CannotServe("no folder"))
+        self.done.append(message)
+        if isinstance(message, Again):
+            self.nodes.hear_own(events.Ready(0, message.attempt))
 
-    def join(self, version: str = __version__) -> None:
-        """Let node 1 connect."""
-        self.nodes._join(1, NodeHere("b", version))
+    def find(self, kind: type) -> Any:
+        """Return the last message of a type for node 0 itself."""
+        return [one for one in self.done if isinstance(one, kind)][-1]
+
+    def join(self, join: Join = SAME) -> None:
+        """Let the other node connect."""
+        self.line = Line()
+        self.nodes._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
+
+    def be_ready(self, attempt: int) -> None:
+        """Let the other node report that nothing of the last attempt is left there."""
+        self.line.hear(pack(events.Ready(1, attempt)))
 
     def start(self) -> None:
         """Let both nodes join."""
-        self.nodes.gather(lambda: 15, lambda: None)
         self.join()
-        self.nodes._hear(1, Cleared())
         assert self.phase == "running"
 
     def end_attempt(self) -> None:
         """Report that the ranks of both nodes have ended."""
-        for index in range(2):
-            self.nodes.feed(events.Exited(index, 1, self.nodes.attempt))
+        self.nodes.end_all(1)
 
 
 @pytest.fixture
-def played(tmp_path: Path) -> Iterator[Played]:
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     """Yield the nodes of a job."""
     found = Played(tmp_path)
+    monkeypatch.setattr(nodes, "CLOSE_S", 0.0)
     yield found
-    found.nodes._hub.close()
+    found.nodes.close()
+    found.loop.close()
 
 
-def test_a_node_has_joined_when_ranks_can_start_there(played: Played) -> None:
-    """Not when its launcher has connected: the last attempt of another head may still be there."""
-    played.nodes.gather(lambda: 15, lambda: None)
-    played.join()
-    assert played.phase == "gathering" and played.sent[-1] == Briefing("ab12", 1)
-    played.nodes._hear(1, CannotServe("no folder for its ranks"))
-    assert played.phase == "gathering"
-    played.nodes._hear(1, Cleared())
-    assert played.phase == "running"
+def test_a_node_has_the_facts_and_all_variables_before_the_start(played: Played) -> None:
+    """The programs that start its ranks follow on the same connection."""
+    played.start()
+    told = [one["is"] for one in played.line.sent]
+    assert told == ["welcome", "variable", "variable", "briefing", "start"]
+    assert played.line.find(Briefing)[0]["node_rank"] == 1
 
 
-def test_a_head_that_cannot_have_ranks_waits_for_nobody(played: Played) -> None:
+def test_a_head_that_cannot_have_ranks_waits_for_nobody(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own reason, at once."""
-    played.serves = False
-    with pytest.raises(NotReady, match="no folder"):
+
+    def fail(job: str) -> None:
+        raise OSError(30, "Read-only file system", "/dev/shm")
+
+    monkeypatch.setattr(played.nodes.ranks, "listen", fail)
+    with pytest.raises(NotReady, match="no folder for them: /dev/shm: Read-only file system"):
         played.nodes.gather(lambda: None, lambda: None)
 
 
 def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played) -> None:
     """At once, without the lease of other jobs: it is ready only when nothing is left there."""
     played.start()
-    played.nodes._lose(1, "closed", True)
-    stop = next(one for one in played.done if isinstance(one, commands.Stop))
-    assert stop.why == "node 1 (b) is lost: its connection has ended (closed)"
-    played.sent.clear()
+    played.line.lose(CLOSED)
+    assert played.find(Stop).what == "node 1 (b) is lost: its connection has ended (closed by the other side)"
     played.join()
-    assert not played.sent and played.phase == "stopping"
+    assert played.line.find(Busy) and not played.line.is_open and played.phase == "stopping"
     played.end_attempt()
     assert played.phase == "between attempts"
-    assert isinstance(played.sent[-1], Briefing), "it was here before the attempt had ended"
-    played.nodes._hear(1, Cleared())
+    played.join()
+    assert played.line.find(Again)
+    played.be_ready(1)
     assert (played.phase, played.nodes.attempt) == ("running", 1)
     assert "node 1 (b) is back" in played.said
 
 
-def test_a_fault_of_ours_between_two_attempts_ends_the_job(
-    played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The nodes would wait for the next attempt for ever."""
-
-    def fail(attempt: int) -> None:
-        raise ValueError("a fault")
-
+def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is closed: one that is heard again has to join again."""
     played.start()
-    monkeypatch.setattr(played.nodes, "_renew", fail)
-    played.nodes._lose(1, "closed", True)
-    with pytest.raises(ValueError, match="a fault"):
-        played.end_attempt()
-    assert played.phase == "over"
-    over = played.nodes.state.over
-    assert over is not None and over.decision is not None and "a fault" in over.decision.why
+    now = time.monotonic()
+    played.nodes.fire(now + 1.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 19.0)
+    for later in range(2, 40):
+        played.nodes.fire(now + later * 0.5)
+    assert played.phase == "running"
+    for later in range(40, 45):
+        played.nodes.fire(now + later * 0.5)
+    assert played.phase == "stopping" and not played.line.is_open
+    assert "nothing was heard of it for 20 s" in played.find(Stop).what
 
 
-LATER = NodeHere("b", __version__, session="later")
-MOVED = NodeHere("c", __version__, session="later")
-CUT_OFF_S = LOST_S + BEAT_S
+CUT, ENDED = "Connection timed out", CLOSED
 
 
 @pytest.mark.parametrize(
-    ("ended", "here", "wait_s"),
+    ("why", "join", "wait_s"),
     [
-        (False, NodeHere("b", __version__), None),
-        (False, LATER, CUT_OFF_S),  # a machine of this name, perhaps another one
-        (False, MOVED, CUT_OFF_S),
-        (True, LATER, None),  # it finds what runs there
-        (True, MOVED, 0.0),
+        (CUT, SAME, None),
+        (CUT, LATER, 22.0),  # a machine of this name, perhaps another one
+        (CUT, MOVED, 22.0),
+        (ENDED, LATER, None),  # it finds what runs there
+        (ENDED, MOVED, 0.0),
     ],
 )
 def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
-    ended: bool, here: NodeHere, wait_s: float | None, played: Played
+    why: str, join: Join, wait_s: float | None, played: Played
 ) -> None:
     """One that is cut off notices that the head is gone, and then its ranks have their grace."""
     played.start()
     lost_at, (_, node) = time.monotonic(), played.nodes.all
-    played.nodes._lose(1, "gone", ended)
+    played.line.lose(why)
     played.end_attempt()
-    played.nodes._join(1, here)
-    played.nodes._hear(1, Cleared())
+    played.join(join)
+    played.be_ready(1)
     assert (played.phase == "running") == (wait_s is None)
     if wait_s is not None:
-        grace_s = played.nodes._briefing.grace_s
-        assert node.free_at == pytest.approx(lost_at + wait_s + grace_s + KILL_S, abs=1.0)
+        assert node.free_at == pytest.approx(lost_at + wait_s + 1.0 + KILL_S, abs=1.0)
         assert played.nodes.state.due == node.free_at
+
+
+OTHER = replace(SAME, launcher="0.0.1")
 
 
 def test_a_node_with_another_version_that_comes_back_is_sent_away(played: Played) -> None:
     """The job waits on: the right launcher may still come."""
     played.start()
-    played.nodes._lose(1, "closed", True)
+    played.line.lose(CLOSED)
     played.end_attempt()
-    played.join("0.0.1")
-    assert played.sent[-1] == JobOver(78)
+    played.join(OTHER)
+    (refusal,) = played.line.find(Refuse)
+    assert refusal["status"] == 78 and "b (b) has launcher 0.0.1" not in refusal["what"]
     assert played.phase == "between attempts"
 
 
 def test_a_node_with_another_version_ends_the_roll_call(played: Played) -> None:
     """With both versions by name."""
-    played.nodes.gather(lambda: 15, lambda: None)
-    played.join("0.0.1")
-    over = played.nodes.state.over
-    assert over is not None and over.refusal is not None and over.status == 78
-    assert "b has launcher 0.0.1; a has launcher" in over.refusal.problem.what
+    played.join(OTHER)
+    refusal = played.find(Refuse)
+    assert refusal.status == 78 and "node 1 (b) has launcher 0.0.1; node 0 (" in refusal.what
+
+
+def test_a_job_that_node_0_leaves_is_over_for_all(played: Played) -> None:
+    """Whatever ends it there."""
+    played.start()
+    played.nodes.close()
+    (over,) = played.line.find(Over)
+    assert over["status"] == 75

@@ -20,11 +20,10 @@ from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.mpi import folder as job_folder
-from launcher.mpi.counting import describe_places
-from launcher.mpi.events import explains, make_rank_event
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
 from launcher.mpi.nodes import Node
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
+from launcher.mpi.reports import describe_places, explains, make_rank_event
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -310,12 +309,11 @@ def test_what_is_there_besides_is_not_looked_at() -> None:
 # --- nodes in words
 
 
-def nodes(*states: tuple[str, str, int]) -> list[Node]:
-    """Return nodes by (host, reason, ranks that have started)."""
+def nodes(*states: tuple[str, int]) -> list[Node]:
+    """Return nodes by (host, ranks that have started)."""
     found = []
-    for index, (host, reason, started) in enumerate(states):
+    for index, (host, started) in enumerate(states):
         node = Node(index, host)
-        node.reason = reason
         node.started = {100 * index + rank: rank for rank in range(started)}
         found.append(node)
     return found
@@ -334,13 +332,13 @@ def nodes(*states: tuple[str, str, int]) -> list[Node]:
 )
 def test_where_ranks_have_started(counts: tuple[int, ...], said: str) -> None:
     """All on one node is what an mpirun does that does not see its hosts."""
-    listed = nodes(*((host, "", count) for host, count in zip("abc", counts, strict=False)))
+    listed = nodes(*((host, count) for host, count in zip("abc", counts, strict=False)))
     assert describe_places(listed) == said
 
 
 def test_ranks_on_a_thousand_nodes_are_one_line() -> None:
     """Not a node more than a person reads."""
-    assert len(describe_places(nodes(*((f"node{i}", "", 2) for i in range(1000))))) < 400
+    assert len(describe_places(nodes(*((f"node{i}", 2) for i in range(1000))))) < 400
 
 
 SILENT = RankEnded(2, 0, 137, -9)

@@ -25,20 +25,19 @@ from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, News, Q
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.model import Restarts
+from launcher.core.version import __version__
 from launcher.core.wire import pack, parse
 from launcher.failure.arbiter import RANK
-from launcher.job.events import Joined, Received, Silent
+from launcher.job.events import Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.head import Head
 from launcher.mpi.nodes import ServedJob
-from launcher.mpi.protocol import Briefing, NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.protocol import Briefing, Orphaned, RankEnded, Started
 from launcher.mpi.reports import RANKS_MAX
-from launcher.mpi.serve import Serving
 from launcher.process.loop import Loop
 from launcher.recovery.history import KEPT_MAX
 from launcher.recovery.recovery import Recovery
 from launcher.remote.hub import Gate
-from launcher.remote.programs import Membership
 from tests.process.hubs import ADDRESS, KEY, exited, failed, make_join
 from tests.saying import keep
 from tests.unit.test_verdict import dead, judge
@@ -51,7 +50,7 @@ FEW_LINES = 4 * LINES_MAX
 class Line:
     """A connection without a socket: keeps the number of what was sent."""
 
-    has_unsent = False
+    has_unsent, limit_bytes = False, 0
 
     def __init__(self) -> None:
         self.is_open, self.sent = True, 0
@@ -367,21 +366,11 @@ def test_a_node_0_that_talks_without_end_fills_no_log() -> None:
 # --- mpirun
 
 
-def test_the_messages_of_a_serving_node_fill_no_log() -> None:
-    """Why it does not reach node 0 is printed up to a limit."""
-    said: list[str] = []
-    serving = Serving(Membership("a", (1,), KEY), 9.0, 0.0)
-    serving.attach(SimpleNamespace(say=keep(said), loop=Loop(keep(said))))  # type: ignore[arg-type]
-    for number in range(FLOOD // 10):
-        serving.complain(f"node 0 (a{number}), port {number}: no route", "joining")
-    assert LINES_MAX <= len(said) < FEW_LINES
-
-
 def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Path) -> None:
     """Its ranks that cannot be, its events and its signals are kept, and printed, up to a limit."""
     said: list[str] = []
     hosts = ("node0", "node1")
-    job = ServedJob(Shape(0, 2, 2, "node0", (), hosts), Briefing("job"))
+    job = ServedJob(Shape(0, 2, 2, "node0", (), hosts, serves=True), Briefing("job"))
     told: list[int] = []
     agent = SimpleNamespace(
         say=keep(said),
@@ -391,17 +380,26 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         group=SimpleNamespace(helpers=None, running=()),
         watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
         run_id="job",
+        restarter=SimpleNamespace(exit_status=lambda status, verdict: status),
+        started_ns=0,
+        started_mono_ns=0,
     )
-    head = Head(job, str(tmp_path), Gate(hosts, hosts, (), str(tmp_path / "rsh"), b""))
+    listening, _ = listen("127.0.0.1", (0,))
+    gate = Gate(hosts, hosts, (), str(tmp_path / "rsh"), KEY, listening)
+    head = Head(job, None, gate)  # type: ignore[arg-type]
     head.attach(agent)  # type: ignore[arg-type]
-    head.nodes.feed(Joined(1, "1", host="node1"))
+    line = Line()
+    head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
     node, verdict = head.nodes.all[1], judge(dead(1, 1))
     for number in range(FLOOD // 4):
-        head.on_message(node, Started(number, number, 0, number))
-        head.on_message(node, RankEnded(number, 0, 1, 1, verdict=verdict, pid=number))
-        head.on_message(node, Orphaned(number))
-        head.on_message(node, NodeTold(signal.SIGTERM))
+        for one in (
+            Started(number, number, 0, number),
+            RankEnded(number, 0, 1, 1, verdict=verdict, pid=number),
+            Orphaned(number),
+            Received(1, 15, "SIGTERM"),
+        ):
+            line.hear(pack(one))
     sizes = (node.started, node.ended, head.reports.ends, head.nodes.failures, head.reports.counting._sizes)
     assert all(len(found) <= 2 * RANKS_MAX for found in sizes)
     verdicts = [end.verdict for end, _ in head.reports.ends.values() if end.verdict is not None]
