@@ -226,8 +226,9 @@ setup_azure() {
 
 make_azure() { "$PYTHON" -m venv "$1" && "$1/bin/python" -m pip install --quiet "${AZURE[@]}"; }
 
-# The packages that make docs/ a site. The list is the same as in tests/process/test_site.py.
-SITE=(mkdocs==1.6.1 mkdocs-material==9.8.1)
+# The packages that make docs/ a site, and the JavaScript engine in which a test asks its search. The list is the same as in
+# tests/process/test_site.py.
+SITE=(mkdocs==1.6.1 mkdocs-material==9.8.1 mini-racer==0.14.1)
 
 setup_site() {
   local recipe="${SITE[*]} $PYTHON_IS"

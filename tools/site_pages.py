@@ -1,12 +1,13 @@
 """Hooks of MkDocs: files outside of docs/ that its pages link to become pages of the site.
 
-The repository has no public address for such links, so the site contains these files: Markdown as a page with
-its own name, a picture as it is, any other file as a page with its text, a folder as a list of its files. On
-disk the links stay as they are, for readers of the checkout.
+The site contains these files: Markdown as a page with its own name, a picture as it is, any other file as a
+page with its text, a directory as a list of its files. Only the named pages are in the search index. On disk
+the links stay as they are, for readers of the checkout.
 """
 
 from __future__ import annotations
 
+import html as escapes
 import os
 import posixpath
 import re
@@ -28,7 +29,21 @@ NAMED = {
     "SECURITY.md": "security.md",
 }
 """Files outside of docs/ that have a place in the menu."""
-WIDE = ("comparison.md", "troubleshooting.md")
+FIRST = {"boost": 2}
+"""Weight in the search of the first part of the menu, for newcomers."""
+LAST = {"boost": 0.1}
+SEARCHED_LAST = (
+    "results.md",
+    "changes.md",
+    "contributing.md",
+    "architecture.md",
+    "causes.md",
+    "day.md",
+    "environments.md",
+    "variables.md",
+)
+"""Pages that mention everything, and answer few questions."""
+WIDE = ("troubleshooting.md",)
 """Pages whose tables need the room of the table of contents."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
 PICTURE = ".svg"
@@ -38,6 +53,10 @@ CODE = re.compile(r"<pre.*?</pre>|<code>([^<]*)</code>", re.DOTALL)
 WHOLE = '<span class="whole">{}</span>'
 WHOLE_LENGTH = 36
 TABLE_CODE = re.compile(r"`[^`\n]*`")
+BLOCK = re.compile(r'<div class="highlight"><pre>(.*?)</pre></div>', re.DOTALL)
+TAG = re.compile(r"<[^>]+>")
+PROMPT = "$ "
+SHOWN_PROMPT = re.compile(r"(^|<code>)\$ ", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -60,7 +79,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         done.add(path)
         text = page_text(path)
         if not path.startswith(f"{DOCS}/"):
-            files.append(File.generated(config, page_name(path), content=text))
+            file = File.generated(config, page_name(path), content=text)
+            file.edit_uri = f"../{path}"
+            files.append(file)
         if path.endswith(PICTURE):
             continue
         todo.extend(target for target in linked(text, path) if not target.startswith(f"{DOCS}/"))
@@ -68,19 +89,51 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to the pages of the site, and unescape pipes in tables."""
+    """Point links to the pages of the site, unescape pipes in tables, and weigh the page for the search."""
     uri = page.file.src_uri
     if uri in WIDE:
         page.meta["hide"] = ["toc"]
     path = next((path for path in NAMED if page_name(path) == uri), f"{DOCS}/{uri}")
     if uri.startswith("files/"):
         path = uri.removeprefix("files/").removesuffix(".md")
+        page.meta["search"] = {"exclude": True}
+    elif uri in SEARCHED_LAST:
+        page.meta["search"] = LAST
+    elif uri in newcomers(config):
+        page.meta["search"] = FIRST
     return plain_pipes(relink(markdown, path))
 
 
+def newcomers(config: MkDocsConfig) -> list[str]:
+    """Return the pages of the first part of the menu."""
+    (pages,) = config.nav[0].values()
+    return [uri for page in pages for uri in page.values()]
+
+
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let inline code wrap where a reader expects it: after pipes and spaces, not in --flags."""
-    return CODE.sub(lambda match: break_words(match[1]) if match[1] else match[0], html)
+    """Let inline code wrap after pipes and spaces, not in --flags; copy commands without their output."""
+    html = CODE.sub(lambda match: break_words(match[1]) if match[1] else match[0], html)
+    return BLOCK.sub(add_commands, html)
+
+
+def add_commands(match: re.Match[str]) -> str:
+    """Return a block with what its copy button copies, if it has prompts."""
+    commands = typed(escapes.unescape(TAG.sub("", match[1])))
+    if not commands:
+        return match[0]
+    shown = SHOWN_PROMPT.sub(r'\1<span class="prompt">$ </span>', match[1])
+    return f'<div class="highlight" data-copy="{escapes.escape(commands)}"><pre>{shown}</pre></div>'
+
+
+def typed(text: str) -> str:
+    """Return the commands of a block: the lines after a prompt, with the lines that continue them."""
+    found: list[str] = []
+    continued = False
+    for line in text.splitlines():
+        if line.startswith(PROMPT) or continued:
+            found.append(line.removeprefix(PROMPT))
+            continued = line.endswith("\\")
+    return "\n".join(found)
 
 
 def break_words(text: str) -> str:

@@ -1,7 +1,8 @@
-"""The documentation as a site: it builds without a warning, links lead somewhere, nothing is fetched."""
+"""The documentation as a site: it builds without a warning, the search finds pages, nothing is fetched."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,11 +17,46 @@ from tests.process.starting import ROOT, clean_environ
 
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.thorough]
 CHECKOUT = Path(ROOT)
-LIBRARIES = ("mkdocs==1.6.1", "mkdocs-material==9.8.1")
+LIBRARIES = ("mkdocs==1.6.1", "mkdocs-material==9.8.1", "mini-racer==0.14.1")
 """What the environment has, with pins; tools/setup.sh installs the same list."""
 DEADLINE_S = 180.0
 FETCHED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 """Where an element names what a browser fetches by itself."""
+FIRST = {
+    "install": "installing.html",
+    "out of memory": "troubleshooting.html#out-of-memory-exit-code-137",
+    "exit code 137": "troubleshooting.html#out-of-memory-exit-code-137",
+    "port already in use": "troubleshooting.html#port-already-in-use",
+    "address already in use": "troubleshooting.html#port-already-in-use",
+    "resume from checkpoint": "restarts.html#resume-from-a-checkpoint",
+    "slurm": "platforms.html#slurm",
+    "kubernetes": "platforms.html#kubernetes-and-kubeflow",
+    "breakpoint": "debugging.html#a-breakpoint-in-one-rank",
+    "job hangs": "hangs.html",
+    "nccl timeout": "troubleshooting.html#nccl-and-the-network",
+}
+"""What newcomers search for, and what the search finds first."""
+ASK = """
+import json, os, sys
+from pathlib import Path
+from py_mini_racer import MiniRacer
+
+site, *queries = sys.argv[1:]
+(worker,) = Path(site).glob("assets/javascripts/workers/search.*.min.js")
+index = json.loads(Path(site, "search/search_index.json").read_text())
+engine = MiniRacer()
+engine.eval("var self = globalThis, console = {warn() {}}, ask, answer;")
+engine.eval("addEventListener = (_, handler) => { ask = data => handler({data}) };")
+engine.eval("postMessage = data => { answer = data };")
+engine.eval(worker.read_text())
+engine.eval("ask({type: 0, data: %s})" % json.dumps({**index, "options": {}}))
+for query in queries:
+    engine.eval("ask({type: 2, data: %s})" % json.dumps(query))
+    print(engine.eval("answer.data.items[0][0].location"))
+sys.stdout.flush()
+os._exit(0)  # the engine's thread would keep this process
+"""
+"""Runs the program with which a browser searches the site; the items of a page are sorted by their weight."""
 STYLE_URL = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
 
 
@@ -150,3 +186,69 @@ def test_nothing_is_fetched_from_another_host(built: tuple[Path, str], pages: di
         fetched |= {first or second for first, second in found}
     assert len(fetched) > 5
     assert [link for link in sorted(fetched) if urlsplit(link).netloc] == []
+
+
+def test_the_search_finds_the_right_page_first(built: tuple[Path, str]) -> None:
+    """By the program that a browser runs, with the index that it loads."""
+    done = subprocess.run(
+        [site_python(), "-c", ASK, built[0], *FIRST],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert dict(zip(FIRST, done.stdout.splitlines(), strict=True)) == FIRST
+
+
+def test_files_of_the_checkout_are_not_searched(built: tuple[Path, str]) -> None:
+    """Examples, manifests and Dockerfiles are pages, since pages link to them; none is an answer."""
+    entries = json.loads((built[0] / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+    found = {entry["location"].partition("#")[0] for entry in entries}
+    assert (built[0] / "files/examples/train_ddp.py.html").exists()
+    assert {page for page in found if page.startswith("files/")} == set()
+    assert {"security.html", "platforms.html", ""} & {page.replace("index.html", "") for page in found}
+
+
+def test_the_first_part_of_the_menu_is_for_newcomers(
+    pages: dict[Path, Page], built: tuple[Path, str]
+) -> None:
+    """A landing page, and six more."""
+    menu = [link for link in pages[built[0] / "index.html"].menu if link.endswith(".html")]
+    expected = ["tutorial", "coming-from", "platforms", "troubleshooting", "hangs", "images"]
+    places = [menu.index(f"{name}.html") for name in expected]
+    assert places == sorted(places) and menu[places[0] : places[-1] + 1] == [
+        f"{name}.html" for name in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "source"),
+    [("hangs.html", "docs/hangs.md"), ("index.html", "README.md"), ("security.html", "SECURITY.md")],
+)
+def test_a_page_links_to_its_source(
+    built: tuple[Path, str], pages: dict[Path, Page], page: str, source: str
+) -> None:
+    """And to the repository, by the address that the package has; the version is in the head."""
+    (address,) = re.findall(r"^url = (.+)$", (CHECKOUT / "setup.cfg").read_text(), re.MULTILINE)
+    (version,) = re.findall(r'"(.+)"', (CHECKOUT / "launcher/core/version.py").read_text())[-1:]
+    links = pages[built[0] / page].links
+    assert f"{address}/edit/main/{source}" in links and address in links
+    text = (built[0] / page).read_text(encoding="utf-8")
+    assert f"cluster-launcher {version}" in text
+    assert 'data-md-component="source"' not in text  # which asks GitHub how many stars it has
+
+
+def test_an_unknown_address_leads_to_the_search(built: tuple[Path, str]) -> None:
+    text = (built[0] / "404.html").read_text(encoding="utf-8")
+    article = text[text.index("<article") : text.index("</article>")]
+    assert "Search for" in article and "troubleshooting.html" in article
+
+
+def test_prompts_and_output_are_not_copied(built: tuple[Path, str]) -> None:
+    """A block with prompts is copied as its commands, a block without as it is."""
+    text = (built[0] / "hangs.html").read_text(encoding="utf-8")
+    assert 'data-copy="launcher stacks"' in text and '<span class="prompt">$ </span>launcher stacks\n' in text
+    for path in built[0].glob("*.html"):
+        assert not re.search(r"<code>\$ ", path.read_text(encoding="utf-8")), path.name
+        assert not re.search(r'data-copy="\$', path.read_text(encoding="utf-8")), path.name
