@@ -167,7 +167,7 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
         one, other, *_ = (name for name, address in pairs if address == twins[0])
         raise EnvironmentUntrusted(same_node(one, other, twins[0]))
     place: tuple[str, tuple[int, ...]] = ("127.0.0.1", (0,))
-    key = os.urandom(32)  # nobody else is to come
+    key = os.urandom(32)  # no other node is to come
     if len(fleet.hosts) > 1:
         place, key = (fleet.address, fleet.ports), read_key(fleet, environ)
     listening, _ = open_listener(*place)

@@ -212,15 +212,20 @@ class _Job:
         if self._restarts:
             self._status = status if is_first else self._status
             if left and not is_first:
-                _say(f"the process on {node} has ended with status {status}; the others go on")
+                say(
+                    f"rehearsal: the process on {node} has ended with status {status}; the others go on",
+                    "rehearsal",
+                )
         elif code == -signal.SIGKILL and self._reports and left:
             self._status = self._status or status
-            _say(f"{node} is lost (SIGKILL); waiting for the other nodes to report it")
+            say(f"rehearsal: {node} is lost (SIGKILL); waiting for the other nodes to report it", "rehearsal")
             self._loop.timers.append(Later(time.monotonic() + REPORT_S, lambda: self._stop(self._status)))
         else:
             if not self._reports:
                 others = f"; stopping the other {left}" if left else ""
-                _say(f"the process on {node} ended first, with status {status}{others}")
+                say(
+                    f"rehearsal: the process on {node} ended first, with status {status}{others}", "rehearsal"
+                )
             self._stop(status)
 
     def _on_signals(self, signals: bytes) -> None:
@@ -229,7 +234,10 @@ class _Job:
                 self.kill()
             else:
                 name = signal.Signals(signum).name
-                _say(f"{name}: stopping all processes, {self._grace_s:g} s until SIGKILL")
+                say(
+                    f"rehearsal: {name}: stopping all processes, {self._grace_s:g} s until SIGKILL",
+                    "rehearsal",
+                )
                 self._stop(128 + signum)
 
     def _stop(self, status: int) -> None:
@@ -259,15 +267,14 @@ def _announce(like: str, job: RehearsedJob, cluster: Cluster, removed: Sequence[
     how += [f"started once per {job.scope}"]
     how += ["network namespaces" if cluster.isolated else "loopback addresses"]
     shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
-    _say(f"{shape} as {like} ({', '.join(how)})")
+    say(f"rehearsal: {shape} as {like} ({', '.join(how)})", "rehearsal")
     if cluster.fallback_reason:
-        _say(f"the nodes share one host name, network and /tmp ({cluster.fallback_reason})")
+        say(
+            f"rehearsal: the nodes share one host name, network and /tmp ({cluster.fallback_reason})",
+            "rehearsal",
+        )
     if removed:
         more = f" and {len(removed) - SHOWN} more" if len(removed) > SHOWN else ""
         shown = ", ".join(name if name.isprintable() else repr(name) for name in removed[:SHOWN])
         what = "removed from the environment, because the platform sets its own"
-        _say(f"{what}: {shown}{more} (--env NAME keeps one)")
-
-
-def _say(text: str) -> None:
-    say(f"rehearsal: {text}", "rehearsal")
+        say(f"rehearsal: {what}: {shown}{more} (--env NAME keeps one)", "rehearsal")

@@ -55,7 +55,7 @@ def read(reader: Reader) -> None:
             if all(reader.has(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK, *dict(names).values())):
                 reader.claim_numbers(names)
     if launched.is_worker(reader) or not all(reader.has(name) for name in (RANK, *OF_A_PROCESS)):
-        reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is that of who started torchrun
+        reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
 

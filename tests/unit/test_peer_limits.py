@@ -372,7 +372,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     hosts = ("node0", "node1")
     job = ServedJob(Shape(0, 2, 2, "node0", (), hosts, serves=True), Briefing("job"))
     told: list[int] = []
-    agent = SimpleNamespace(
+    runtime = SimpleNamespace(
         say=keep(said),
         on_signal=lambda number, from_terminal: told.append(number),
         forwarder=SimpleNamespace(told=None),
@@ -380,14 +380,15 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         group=SimpleNamespace(helpers=None, running=()),
         watch=SimpleNamespace(grace_s=1.0, restarts=Restarts()),
         run_id="job",
-        restarter=SimpleNamespace(exit_status=lambda status, verdict: status),
         started_ns=0,
         started_mono_ns=0,
     )
     listening, _ = listen("127.0.0.1", (0,))
     gate = Gate(hosts, hosts, (), str(tmp_path / "rsh"), KEY, listening)
     head = Head(job, None, gate)  # type: ignore[arg-type]
-    head.attach(agent)  # type: ignore[arg-type]
+    head.attach(runtime)  # type: ignore[arg-type]
+    outcomes = SimpleNamespace(exit_status=lambda status, verdict: status)
+    head.agent = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
     line = Line()
     head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()

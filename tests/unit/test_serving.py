@@ -35,13 +35,14 @@ class Played:
             dismiss_watchdog=lambda: None,
             start_watchdog=lambda *_: None,
         )
-        agent = SimpleNamespace(
-            say=keep(self.said), loop=self.loop, group=group, environ={}, clean_up=None,
+        runtime = SimpleNamespace(
+            say=keep(self.said), loop=self.loop, group=group, environ={},
             signals=SimpleNamespace(reset=None), watch=SimpleNamespace(grace_s=1.0),
         )  # fmt: skip
         shape = Shape(1, 2, None, "a", (1,), index=1, serves=True)
         self.serving = Serving(b"k", shape, Join(1, "one"), 5.0)
-        self.serving.attach(agent)  # type: ignore[arg-type]
+        self.serving.attach(runtime)  # type: ignore[arg-type]
+        self.serving.agent = SimpleNamespace(clean_up=None)  # type: ignore[assignment]
         self.serving._send = self.sent.append  # type: ignore[method-assign, assignment]
         self.serving._on_connected()
 
