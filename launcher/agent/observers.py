@@ -165,7 +165,7 @@ class Observers:
     def plan(self, child: Child) -> dict[str, str]:
         """Return the variables for a process by which it can be observed."""
         traced = {} if self.milestones is None else self.milestones.plan(child)
-        return {**self._plan_nccl_log(child), **traced}
+        return {**self._evidence.plan(child), **self._plan_nccl_log(child), **traced}
 
     def _plan_nccl_log(self, child: Child) -> dict[str, str]:
         """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""

@@ -205,15 +205,17 @@ class CoordinatorClient:
     def _call_past(self, now: float) -> None:
         """Call the next place beside one that accepts and does not answer: another program may have it.
 
-        That is the next port or, of a node 0 that has let us in at this port, its next address.
+        That is the next port, and after the last one, or of a node 0 that has let us in at this port, its next
+        address.
         """
-        attempt = self._attempt
-        places = self._addresses if self.has_met else self._shape.ports
-        has_more = len(self._mute) + 1 < len(places) if self.has_met else self._port + 1 < len(places)
+        attempt, at_last_port = self._attempt, self.has_met or self._port + 1 >= len(self._shape.ports)
+        place_count = len(self._addresses) * (1 if self.has_met else len(self._shape.ports))
+        has_more = len(self._mute) + 1 < place_count and (len(self._addresses) > 1 or not at_last_port)
         if attempt is not None and has_more and attempt.is_mute(now):
             self._mute.append(attempt)
-            if self.has_met:
+            if at_last_port:
                 self._address += 1
+                self._port = self._port if self.has_met else 0
             else:
                 self._port += 1
             self._begin()

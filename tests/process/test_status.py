@@ -788,8 +788,10 @@ while True:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_answers_of_another_user_take_little_memory(tmp_path: Path) -> None:
+def test_answers_of_another_user_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root asks all launchers who they are, and one of them for its status: JSON may be 24 times as large."""
+    limited: list[int] = []
+    monkeypatch.setattr(client, "limit_memory", limited.append)  # of this process, with all tests after this
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     os.chown(folder, NOBODY, NOBODY)
     path = str(folder / SOCKET_NAME)
@@ -804,6 +806,7 @@ def test_answers_of_another_user_take_little_memory(tmp_path: Path) -> None:
             with pytest.raises(Garbled, match="the answer is too long"):
                 client.ask(path, "status")
             assert int(other.stdout.readline()) < client.OTHERS_LIMIT_BYTES + (1 << 21)
+            assert limited == [client.OTHERS_MEMORY_BYTES]
         finally:
             other.kill()
             shutil.rmtree(folder)
