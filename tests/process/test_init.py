@@ -419,19 +419,20 @@ def test_an_early_signal_is_not_lost(tmp_path: Path) -> None:
 def test_a_signal_for_process_1_is_not_lost_while_it_starts() -> None:
     """The kernel drops what process 1 has no handler for; from our first lines on nothing is dropped."""
     need_pid_namespaces()
-    source = (
-        "import time\nfrom launcher.core.model import Fact\n"
-        "def read(reader):\n    open(reader.text('READY'), 'w').close()\n    time.sleep(1)\n"
-        "    reader.claim_int(Fact.NODE_COUNT, 'SLOW_NODES', 1)\n"
+    slow = (
+        "import os, sys, time\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'launcher.planning.plan':\n"
+        "            open(os.environ['READY'], 'w').close()\n            time.sleep(1)\n"
+        "sys.meta_path.insert(0, Slow())\n"
     )
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "slow_source.py").write_text(source)
+        Path(folder, "sitecustomize.py").write_text(slow)
         ready = Path(folder, "ready")
-        environ = {**clean_environ(), "READY": str(ready), "SLOW_NODES": "1"}
+        environ = {**clean_environ(), "READY": str(ready)}
         environ["PYTHONPATH"] += f":{folder}"
-        command = (
-            *(sys.executable, "-m", "launcher", "run", "--source", "slow_source:read", "--", "sleep", "60"),
-        )
+        command = (sys.executable, "-m", "launcher", "run", "--", "sleep", "60")
         with subprocess.Popen([*UNSHARE, *command], env=environ, stderr=subprocess.PIPE) as process:
             wait_for(ready.exists, "the launcher plans")
             (init,) = children_now(process.pid).split()
