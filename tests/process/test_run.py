@@ -369,10 +369,14 @@ def test_a_snapshot_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 def test_the_traceback_of_a_bug_is_safe_to_print(tmp_path: Path) -> None:
-    """What a foreign source raises ends in status 70, without its control characters and secrets."""
+    """An error of our own ends in status 70, without the control characters and secrets that it holds."""
     token = "hf_" + "aB3" * 11
-    (tmp_path / "broken.py").write_text(f"def read(reader):\n    raise RuntimeError('\\x1b[31m {token}')\n")
-    done = launch("plan", "--source", "broken:read", environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nclass Broken:\n    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == 'launcher.planning.plan':\n            raise RuntimeError('\\x1b[31m {token}')\n"
+        "sys.meta_path.insert(0, Broken())\n"
+    )
+    done = launch("plan", environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
     assert (done.returncode, "RuntimeError" in done.stderr) == (70, True)
     assert "\x1b" not in done.stderr
     assert token not in done.stderr
