@@ -41,10 +41,10 @@ class Row:
 
 
 TABLE = (
-    Row("gpus", "GPUs: in the machine, exposed to us, visible to CUDA, and processes for them"),
+    Row("gpus", "GPUs: in the machine, in the container, visible to CUDA, and processes for them"),
     Row("driver", "NVIDIA's driver, against the CUDA that the installed torch was built for"),
     Row("nccl", "which `libnccl.so.2` is loaded, and other copies of it"),
-    Row("infiniband", "InfiniBand ports: active, of one rate, exposed to us"),
+    Row("infiniband", "InfiniBand ports: active, same rate, in the container"),
     Row("network", "your variables for NCCL, gloo and TensorPipe, against the interfaces and RDMA devices"),
     Row("memlock", "locked memory, which RDMA needs without limit"),
     Row("nofile", "open files of one process"),
