@@ -52,7 +52,7 @@ TABLE = (
     Row("memory", "the memory limit, for each process of this node"),
     Row(
         "account",
-        "the user's name, and folders that can be written: home and temporary",
+        "the user's name, and writable directories: home and temporary",
         is_quick=False,
         is_live=True,
     ),
