@@ -205,8 +205,8 @@ class CoordinatorClient:
     def _call_past(self, now: float) -> None:
         """Call the next place beside one that accepts and does not answer: another program may have it.
 
-        That is the next port, and after the last one, or of a node 0 that has let us in at this port, its next
-        address.
+        That is the next port. After the last one, or of a node 0 that has let us in at this port, it is the
+        next address.
         """
         attempt, at_last_port = self._attempt, self.has_met or self._port + 1 >= len(self._shape.ports)
         place_count = len(self._addresses) * (1 if self.has_met else len(self._shape.ports))

@@ -59,6 +59,7 @@ from launcher.cluster.join import Join
 from launcher.cluster.messages import Refuse
 from launcher.cluster.settings import Shape
 from launcher.core.version import __version__
+from launcher.mpi.protocol import FROM_HEAD
 from launcher.remote.programs import Programs
 from launcher.remote.protocol import FROM_NODE, TO_NODE
 told = json.loads(sys.argv[1])
@@ -76,7 +77,7 @@ def obey(message):
         say(message.what, "refused")
 client = module.CoordinatorClient(
     bytes.fromhex(told["key"]), shape, join, loop, Helpers(loop).ask, say, obey,
-    on_lost=lambda: programs.let_go(), streams=(*FROM_NODE, *TO_NODE))
+    on_lost=lambda: programs.let_go(), streams=(*FROM_NODE, *TO_NODE, *FROM_HEAD))
 programs = Programs(client.send, loop, os.environ, signals.reset)
 loop.timers.append(client)
 while True:
