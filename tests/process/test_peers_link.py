@@ -7,7 +7,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from errno import EAFNOSUPPORT
 from typing import Any
 
@@ -24,7 +25,7 @@ from launcher.core.model import Restarts
 from launcher.core.wire import parse
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
-from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, Caller, live_hub, make_join
+from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, Caller, LiveHub, live_hub, make_join
 from tests.process.looking import wait_for
 from tests.saying import keep
 
@@ -258,6 +259,20 @@ class Relay:
             one.close()
 
 
+@contextmanager
+def relayed_hub(how: str) -> Iterator[tuple[LiveHub, Relay]]:
+    """Yield node 0's end, and a relay at its other address: at a port that is free at both."""
+    for _ in range(9):
+        with live_hub(2, Restarts(most=1)) as hub:
+            try:
+                relay = Relay(hub.port, how)
+            except OSError:  # another test has this port there
+                continue
+            yield hub, relay
+            return
+    pytest.fail("no port is free at both addresses")
+
+
 @pytest.mark.parametrize("how", ["keeps", "ends", "passes each"])
 def test_a_stranger_at_the_other_address_of_node_0_cannot_keep_a_node(
     how: str, monkeypatch: pytest.MonkeyPatch
@@ -265,8 +280,7 @@ def test_a_stranger_at_the_other_address_of_node_0_cannot_keep_a_node(
     """It passes a call on until node 0 has let the node in, and then keeps, or ends, what follows."""
     monkeypatch.setattr(calling, "resolve", has_two((OTHER_ADDRESS, ADDRESS)))
     loop, answered = Loop(keep([])), list[float]()
-    with live_hub(2, Restarts(most=1)) as hub:
-        relay = Relay(hub.port, how)
+    with relayed_hub(how) as (hub, relay):
         link = CoordinatorClient(
             KEY,
             Shape(1, 2, 2, "node0", (hub.port,)),
