@@ -55,11 +55,13 @@ FIRST, NODE_COUNT_LIMIT = 10, 200
 START_TIMEOUT_S = 20.0
 FOLDER, TMPDIR = "/run/cluster", "/run/tmp"
 RUNNING = "/tmp"  # noqa: S108 - the folder in it is made for our user alone
+PLACE_BYTES = 60
+"""Length of a directory in which a socket of ours has a path that the kernel takes (107 bytes)."""
 HERE = os.path.dirname(os.path.abspath(__file__))
 AGENT = """\
 #!/bin/sh
 # Stands in for ssh between simulated nodes.
-exec {program} agent {folder}/nodes "$@"
+exec {line} "$@"
 """
 KINDS = ("--net", "--uts", "--mount", "--pid", "--ipc")
 
@@ -200,10 +202,12 @@ class Cluster:
 
     def _start(self, deadline: float) -> None:
         """Start the switch, or make the folder that stands in for it; then all nodes at once."""
-        own = () if self.isolated else (os.environ.get("TMPDIR") or RUNNING, RUNNING)
-        folder = self._folder = make_private_folder(own) if own else FOLDER
+        asked = os.environ.get("TMPDIR") or RUNNING
+        places = (asked if len(os.fsencode(asked)) <= PLACE_BYTES else RUNNING, RUNNING)
+        folder = self._folder = FOLDER if self.isolated else make_private_folder(places)
         self.agent = f"{folder}/agent"
-        agent = AGENT.format(program=shlex.join(own_program(program.__file__)), folder=folder)
+        line = shlex.join([*own_program(program.__file__), "agent", f"{folder}/nodes"])
+        agent = AGENT.format(line=line)
         if self.isolated:
             before = self._start_switch(agent, deadline)
         else:

@@ -101,7 +101,7 @@ def _settings_table(plan: Plan, environ: Mapping[str, str], paper: Paper, *, who
     own = _fold_rows([(p.rank, [_setting_row(item, environ) for item in p.settings]) for p in plan.processes])
     rows = [*common, *own]
     left = [] if whole else [name for name, _, origin in rows if not _is_shown(name, origin)]
-    rows = [row for row in rows if row[0] not in left]
+    rows = [row for row in rows if whole or _is_shown(row[0], row[2])]
     if plan.agent is not None and plan.agent.settings:
         of_agent = [_setting_row(setting, environ) for setting in plan.agent.settings]
         rows = [(f"-- {plan.engine} itself --", "", ""), *of_agent, ("-- its processes --", "", ""), *rows]
@@ -116,9 +116,9 @@ def _settings_table(plan: Plan, environ: Mapping[str, str], paper: Paper, *, who
 
 def _is_shown(name: str, origin: str) -> bool:
     """Whether the short plan shows a variable: what the user has set, what decides, and the fabric."""
-    return (
-        name in SHOWN or name.startswith(SHOWN_PREFIXES) or origin.startswith(("yours; ", "--", PREFIX, "/"))
-    )
+    of_some = origin.partition(": ")[2] if origin.startswith(("rank ", "ranks ")) else origin
+    is_users = of_some.startswith(("yours; ", "--", PREFIX, "/"))
+    return name in SHOWN or name.startswith(SHOWN_PREFIXES) or is_users
 
 
 def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[Row]:

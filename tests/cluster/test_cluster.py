@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -219,3 +221,21 @@ def machine_state() -> tuple[set[str], list[str]]:
     """Return the interfaces and the mounts of the machine itself."""
     interfaces = {name for _, name in socket.if_nameindex()}
     return interfaces, Path("/proc/self/mountinfo").read_text().splitlines()
+
+
+@pytest.mark.parametrize("more", ["", "x" * 100], ids=["short", "too long for a socket"])
+def test_a_temporary_directory_is_no_text_of_a_shell(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name comes from the environment, and the agent between the nodes is a script."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder = base / f"a b;touch $(echo planted){more}"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.chdir(tmp_path)
+    with Cluster(2, loopback=True) as cluster:
+        line = [cluster.agent, cluster.nodes[1].address, "echo", "here"]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
+    assert not (tmp_path / "planted").exists()
+    shutil.rmtree(base)

@@ -783,7 +783,7 @@ def test_a_local_rank_above_the_rank_among_all_processes_of_the_node_is_refused(
 
 @pytest.mark.parametrize("lost", ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"))
 def test_a_worker_of_torchrun_is_on_the_node_of_its_group(lost: str) -> None:
-    """NODE_RANK is passed on from whoever started torchrun; torchrun itself sets GROUP_RANK alone."""
+    """NODE_RANK is passed on by what started torchrun; torchrun itself sets GROUP_RANK alone."""
     worker = (
         "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=4 "
         "TORCHELASTIC_RUN_ID=none NODE_RANK=0"

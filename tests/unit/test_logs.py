@@ -506,7 +506,7 @@ def test_a_long_line_passes_in_pieces_of_one_process(output: Output) -> None:
 
 
 def test_a_bar_that_begins_with_a_carriage_return_has_one_prefix(output: Output) -> None:
-    """Each state of tqdm's bar is a carriage return and the bar; the prefix stands once before each bar."""
+    """Each state of tqdm's bar is a carriage return and the bar; the prefix is once before each bar."""
     first, second = Source(output.screen, b"[rank 0] "), Source(output.screen, b"[rank 1] ")
     first.write(b"\r 10%")
     first.stream.flush_partial(time.monotonic() + 1)
