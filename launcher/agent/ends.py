@@ -42,8 +42,12 @@ def describe_exit(runtime: Runtime, process: Process) -> ProcessExit:
 
 
 def only_follows(runtime: Runtime, process: Process) -> bool:
-    """Whether the last error output of a process reports only a failure elsewhere."""
-    if process.child.called or (process.code or 0) <= 0:
+    """Whether the last error output of a process reports only a failure elsewhere.
+
+    Libraries abort after they have reported a lost peer: gloo's and NCCL's threads end the process that way.
+    """
+    code = process.code or 0
+    if process.child.called or not (code > 0 or code == -signal.SIGABRT):
         return False
     symptoms = [symptom for symptom, _ in find_symptoms(read_words_of(describe_exit(runtime, process)))]
     return bool(symptoms) and all(symptom.consequence for symptom in symptoms)

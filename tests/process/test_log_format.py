@@ -188,7 +188,7 @@ def read_logs(folder: Path, name: str) -> list[Path]:
 
 
 def test_a_log_file_rotates_between_lines_and_loses_none(tmp_path: Path) -> None:
-    """Each file holds whole lines and no more than its size; together they are what was written."""
+    """Each file holds whole lines and, but for the end of its last line, no more than its size."""
     lines = "".join(f"{number:07d} {'x' * 60}\n" for number in range(4500))
     script = f"import sys\nfor n in range(4500): sys.stdout.write(f'{{n:07d}} {'x' * 60}\\n')"
     flags = ("--tee", "1", "--log-dir", str(tmp_path), "--log-rotate", "64K")
@@ -200,7 +200,8 @@ def test_a_log_file_rotates_between_lines_and_loses_none(tmp_path: Path) -> None
         "stdout.log",
     ]
     assert len(files) == 5
-    assert all(one.stat().st_size <= 65536 and one.read_text().endswith("\n") for one in files)
+    # A line that begins in a file also ends there, even if the pipe delivers its end later.
+    assert all(one.stat().st_size < 65536 + 69 and one.read_text().endswith("\n") for one in files)
     assert "".join(one.read_text() for one in files) == lines
 
 

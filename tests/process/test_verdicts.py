@@ -18,7 +18,7 @@ from launcher.failure.counters import Counters
 from launcher.failure.model import Cause, ProcessExit
 from launcher.machine.cgroup import cgroup_folders
 from launcher.machine.host import Host
-from tests.process.starting import clean_environ
+from tests.process.starting import clean_environ, launch
 
 DEADLINE_S = 120.0
 LIMIT_BYTES = 96 << 20
@@ -241,6 +241,36 @@ def test_a_real_lost_peer_of_gloo(how: str) -> None:
     for rank in (0, 2):
         assert [(one.code, one.consequence) for one in found[rank]] == [("gloo-peer-lost", True)], said[rank]
     assert [one.code for one in found[1]] == ["python-exception" if how == "raise" else "killed"]
+
+
+# Rank 1 ends once rank 0 is gone: its exception was there before, and takes as long as its ``finally`` does.
+LOSES_AND_ENDS = """
+import os, sys
+from pathlib import Path
+folder, way = Path(sys.argv[1]), sys.argv[2]
+if os.environ["RANK"] == "1":
+    try:
+        raise ValueError("the true cause")
+    finally:
+        while not (folder / "pid").exists():
+            pass
+        while Path("/proc", (folder / "pid").read_text()).exists():
+            pass
+print("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:3", file=sys.stderr)
+(folder / "new").write_text(str(os.getpid()))
+(folder / "new").rename(folder / "pid")
+sys.exit(1) if way == "exits" else os.abort()
+"""
+
+
+@pytest.mark.parametrize("way", ["exits", "aborts"])
+def test_a_rank_that_lost_its_peer_first_is_no_first_failure(tmp_path: Path, way: str) -> None:
+    """Its connections close before the other has ended; gloo's and NCCL's threads abort after that."""
+    words = ("--nproc-per-node", "2", "--", sys.executable, "-c", LOSES_AND_ENDS, str(tmp_path), way)
+    done = launch("run", *words)
+    assert done.returncode == 1, done.stderr
+    assert "launcher: rank 1 of 2 failed first: it exited with status 1" in done.stderr
+    assert "cause: [python-exception] ValueError: the true cause" in done.stderr
 
 
 @pytest.mark.torch

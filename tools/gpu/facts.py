@@ -105,14 +105,10 @@ def compare(part: Part) -> None:
         ]
         part.check("NVML and torch: addresses", [gpu.address for gpu in facts], places)
         part.check("driver's files and torch: addresses", places, [gpu.address for gpu in driver])
-        versions = [f"{gpu['major']}.{gpu['minor']}" for gpu in torch["gpus"]]
-        part.check("NVML and torch: capability", [gpu.capability for gpu in facts], versions)
         for ours, theirs in zip(facts, torch["gpus"], strict=False):
             share = theirs["total_memory"] / (ours.memory_bytes or 1)
             part.check("torch's memory is 90 to 100 % of NVML's", "0.9 to 1", share, right=0.9 < share <= 1)
-        unknown = [
-            name for name in ("numa_node", "links", "mig", "has_ecc") if getattr(facts[0], name) is None
-        ]
+        unknown = [name for name in ("numa_node", "links", "has_ecc") if getattr(facts[0], name) is None]
         part.figure("not known", unknown)
     with part.step("the launcher's own NVML"):
         gauge = timed(part, "own NVML, made", lambda: Nvml(LIBRARY))

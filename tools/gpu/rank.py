@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 STARTED = time.time()
 PTX = b"""
@@ -52,7 +53,7 @@ def note(path: str) -> None:
         file.write(str(time.time()))
 
 
-def join(backend: str = "nccl", device: int = 0, **options: object) -> object:
+def join(backend: str = "nccl", device: int = 0, **options: Any) -> Any:
     """Meet the other ranks on a GPU (a CPU, where there is none); return the device."""
     import torch
     import torch.distributed as dist
@@ -180,7 +181,7 @@ def forked() -> None:
     """Workers of a DataLoader that are forked after CUDA was initialised, and use it."""
     import torch
 
-    class Rows(torch.utils.data.Dataset):  # type: ignore[misc]
+    class Rows(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
             return 4
 
@@ -275,10 +276,11 @@ def first(backend: str) -> None:
     joined = time.time()
     import torch.distributed as dist
 
-    model = torch.nn.Linear(256, 256).to(device)  # type: ignore[arg-type]
-    model(torch.ones(8, 256, device=device)).sum().backward()  # type: ignore[arg-type]
-    dist.all_reduce(model.weight.grad)
-    value = float(model.weight.grad[0, 0])
+    model = torch.nn.Linear(256, 256).to(device)
+    model(torch.ones(8, 256, device=device)).sum().backward()
+    gradient: Any = model.weight.grad
+    dist.all_reduce(gradient)
+    value = float(gradient[0, 0])
     say(started=STARTED, imported=imported, joined=joined, stepped=time.time(), value=value, **inherited)
     dist.destroy_process_group()
 
@@ -316,17 +318,17 @@ def steps(seconds: str, marker: str) -> None:
     import torch.distributed as dist
 
     device = join()
-    matrix = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)  # type: ignore[call-overload]
+    matrix = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
     taken: list[float] = []
-    begun = False
     until = time.perf_counter() + float(seconds) + 1
     while time.perf_counter() < until:
         began = time.perf_counter()
         dist.all_reduce(matrix @ matrix)
-        if device.type == "cuda":  # type: ignore[attr-defined]
+        if device.type == "cuda":
             torch.cuda.synchronize()
         if time.perf_counter() > until - float(seconds):
-            begun = begun or bool(note(marker)) or True
+            if not taken:
+                note(marker)
             taken.append(1e3 * (time.perf_counter() - began))
     tenths = statistics.quantiles(taken, n=10)
     say(steps=len(taken), quick_ms=tenths[0], median_ms=tenths[4], slow_ms=tenths[8])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
-from part import Part, all_results
+from part import Done, Part, all_results
 
 GIB = 60
 FREE_GIB = 10.0
@@ -13,7 +14,7 @@ FREE_GIB = 10.0
 
 def wait(part: Part) -> None:
     """With the launcher, and with torchrun beside it."""
-    ways = {
+    ways: dict[str, Callable[[str], Done]] = {
         "launcher": lambda path: part.job(
             "launcher", ("--restarts", "1", "--timings"), *part.program("hold", str(GIB), path), limit_s=30
         ),

@@ -89,9 +89,7 @@ def first(part: Part) -> None:
                 if found:
                     part.figure(f"{name}, turn {turn}: s", since(began, found[0]))
                     if name == "preload":
-                        part.holds(
-                            "preload was used", "imported once, before the processes are forked", done.err
-                        )
+                        part.holds("preload was used", "imported once", done.err)
                         nothing = {"initialized": False, "bad_fork": False, "gpu_files": []}
                         part.check(
                             "what a fork inherits", nothing, {key: found[0].get(key) for key in nothing}
