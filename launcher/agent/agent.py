@@ -255,10 +255,16 @@ class Agent:
                 )
             )
 
-    def clean_up(self) -> None:
-        """Remove the private files of this run; the watchdog calls this if the launcher was killed."""
+    def clean_up(self, is_clear: bool) -> None:
+        """Remove the private files of this run; the watchdog calls this if the launcher was killed.
+
+        Args:
+            is_clear: Whether nothing that the launcher has started runs any more.
+        """
         self.runtime.folder.remove()
         self.coordination.clean_up()
+        if is_clear:
+            self.coordination.report_killed()
 
     def _close(self) -> None:
         """Close all parts, and leave nothing behind."""

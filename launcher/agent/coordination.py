@@ -186,5 +186,8 @@ class Coordination:
     def clean_up(self) -> None:
         """Remove the private files; the watchdog calls this too if the launcher was killed."""
 
+    def report_killed(self) -> None:
+        """Tell the job that this launcher was killed, and nothing of it runs; the watchdog calls this."""
+
     def close(self) -> None:
         """Leave the job."""

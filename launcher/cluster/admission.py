@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from launcher.cluster.join import Join, compare_clocks, read_identity
+from launcher.cluster.join import Join, LauncherKilled, compare_clocks, read_identity
 from launcher.cluster.members import Member
 from launcher.cluster.messages import Busy
 from launcher.cluster.roll import Caller, find_disagreement, find_refusal, is_odd
-from launcher.core.wire import Garbled, pack, parse
-from launcher.job.events import Joined
+from launcher.core.wire import Garbled, name_of, pack, parse
+from launcher.job.events import Joined, Killed
 from launcher.job.state import Link, Phase
 
 TYPE_CHECKING = False
@@ -48,7 +48,7 @@ class Admission:
     def __init__(
         self,
         members: Members,
-        feed: Callable[[Joined], None],
+        feed: Callable[[Joined | Killed], None],
         turned_away: TurnedAway,
         say: Say,
         find: Callable[[str], int | None],
@@ -57,7 +57,8 @@ class Admission:
 
         Args:
             members: The launchers that were let in.
-            feed: Takes the event that a launcher has called; by its end the controller has decided.
+            feed: Takes the event that a launcher has called, or was killed; by its end the controller has
+                decided.
             turned_away: Takes the launchers that do not belong to the job.
             say: Prints a line in the log of the job.
             find: Returns the rank of the node with an address.
@@ -72,9 +73,15 @@ class Admission:
         """Let the controller decide about a client that has the key, by its first message.
 
         Raises:
-            Garbled: The message is not a valid `Join`.
+            Garbled: The message is neither a valid `Join` nor a valid `LauncherKilled`.
         """
         heard_ns, members = time.monotonic_ns(), self._members
+        if message.get("is") == name_of(LauncherKilled):
+            killed = members.find(parse(LauncherKilled, message).session)
+            connection.close()
+            if killed is not None and killed.index:
+                self._feed(Killed(killed.index))
+            return
         identity = read_identity(message)
         index = identity.rank
         if index is None:

@@ -8,8 +8,17 @@ from errno import ECONNREFUSED
 from os import strerror
 
 from launcher.channel.connection import UNSENT_LIMIT_BYTES, Connection
-from launcher.channel.frames import Calling
-from launcher.cluster.connect import MUTE_SHARE, NOT_YET, SILENT, ConnectAttempt, ConnectStatus, answer_s
+from launcher.channel.frames import Calling, HandshakeFailed
+from launcher.cluster.connect import (
+    MUTE_SHARE,
+    NOT_YET,
+    SILENT,
+    ConnectAttempt,
+    ConnectStatus,
+    answer_s,
+    report,
+)
+from launcher.cluster.join import LauncherKilled
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Again,
@@ -438,6 +447,22 @@ class CoordinatorClient:
         """Return the number of nodes of the job, of those present, and of those lost, as far as we know."""
         is_lost = self.has_started and time.monotonic() - self._heard > self._shape.given_up_s
         return {"count": self._shape.node_count, "heard": 1 + self.is_connected, "lost": int(is_lost)}
+
+    def report_killed(self) -> None:
+        """Tell node 0 that this launcher was killed; its watchdog calls this, once nothing of it runs.
+
+        It tries for as long as node 0 may wait for us. Later node 0 has other proof.
+        """
+        until, killed = time.monotonic() + self._shape.given_up_s, pack(LauncherKilled(self._join.session))
+        port = self._shape.ports[self._port % len(self._shape.ports)]
+        while time.monotonic() < until:
+            for address in self._addresses:
+                try:
+                    report(self._key, address, port, killed)
+                    return
+                except (OSError, HandshakeFailed):
+                    pass  # its link may be down, or node 0 gone
+            time.sleep(RETRY_S)
 
     def _set_due(self, now: float) -> None:
         times = [now + BEAT_S / 2]

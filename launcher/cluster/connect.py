@@ -1,6 +1,7 @@
 """One attempt of a node to reach node 0: connect, then handshake; reports a connection or an error.
 
-`ConnectStatus` keeps why a node has not reached node 0, and since when, and puts it into words.
+`ConnectStatus` keeps why a node has not reached node 0, and since when, and puts it into words. `report` is
+for a process that has no loop, and only one message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from launcher.cluster.settings import Shape
     from launcher.process.loop import Loop
@@ -165,6 +166,26 @@ class ConnectAttempt:
             self._loop.remove(connected.fileno())
             self._socket = None
             self._opened(connected, calling)
+
+
+def report(key: bytes, address: str, port: int, data: Mapping[str, object]) -> None:
+    """Send node 0 one message, and wait until it has taken it.
+
+    Raises:
+        OSError: Node 0 does not answer.
+        HandshakeFailed: What answers does not have the key.
+    """
+    calling = Calling(at_port(key, port))
+    with socket.create_connection((address, port), CONNECT_S) as connected:
+        connected.settimeout(ANSWER_S)
+        connected.sendall(calling.call)
+        while calling.sealed is None:
+            answer = connected.recv(NONCE_BYTES + PROOF_BYTES)
+            if not answer:
+                raise ConnectionResetError(HUNG_UP)
+            connected.sendall(calling.feed(answer))
+        connected.sendall(calling.sealed.pack(data))
+        connected.recv(1)
 
 
 class ConnectStatus:

@@ -1,4 +1,4 @@
-"""The first message of a node: its identity and its facts."""
+"""The first message on a connection: a launcher's identity and its facts, or that a launcher was killed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ class Identity:
     rank: NodeRank | None
     session: Word
     begun: bool = False
+
+
+@message
+class LauncherKilled:
+    """The watchdog of a launcher says that it was killed, and that nothing it has started runs any more.
+
+    Attributes:
+        session: The name of that launcher, as it has joined.
+    """
+
+    session: Word
 
 
 @message

@@ -697,6 +697,11 @@ class ClusterNode(Coordination):
             loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
         channel.send(events.Left(self.shape.index))
 
+    def report_killed(self) -> None:
+        """Tell node 0, so that it need not wait until nothing of this node may run any more."""
+        if isinstance(self.channel, CoordinatorClient):
+            self.channel.report_killed()
+
     def close(self) -> None:
         """Close the channel."""
         if hasattr(self, "channel"):

@@ -128,8 +128,9 @@ def lose(turn: Turn, index: int, since: float, *, is_replaced: bool = False) -> 
         return
     turn.put(index, replace(node, is_lost=True))
     turn.change_attempt(open=turn.attempt.open - 1)
-    within_ns = 0 if node.link is Link.CLOSED else SILENT_NS
-    after = f", no contact for {job.lost_after_s:g} s" if not job.serves else ""
+    within_ns = SILENT_NS if node.link is Link.SILENT else 0
+    is_known = job.serves or node.link is Link.ENDED
+    after = "" if is_known else f", no contact for {job.lost_after_s:g} s"
     if is_replaced:
         after = f", and a new launcher has called as {job.member} {node.rank}"
     how, other = between.describe_silence(node), between.suspect_own(turn, node)

@@ -3,8 +3,9 @@
 No two attempts run at once. A node that fell silent may still run its processes, but it has stopped them when
 its lease ends, which began with the last heartbeat of it that node 0 has heard. The next attempt does not
 start before. A launcher that says that it ends, or in whose place another one calls, has ended, and its
-watchdog has killed the processes. A closed connection alone does not show that: what is between two nodes may
-have closed it. A launcher that goes on resets a connection that it gives up.
+watchdog has killed the processes. The watchdog of a killed launcher calls node 0 when it has done so. A
+closed connection alone does not show that: what is between two nodes may have closed it. A launcher that goes
+on resets a connection that it gives up.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.job.turn import Turn
 
 TOLD = "the launcher was told to end"
+KILLED = "its launcher was killed"
 ALONE = "node 0 was cut off from all other nodes, and they have ended"
 NAMED_MAX = 20
 
@@ -51,7 +53,7 @@ def drop(turn: Turn, index: int) -> None:
     # What its ranks do not need any more runs until the next attempt, if they have succeeded
     has_rest = node.ended is None or not (node.ended or node.is_ready or node.has_left)
     set_ready(turn, index, ready=False)
-    if node.part == turn.attempt.number and has_rest:
+    if node.part == turn.attempt.number and has_rest and node.link is not Link.ENDED:
         killed_at = now + KILLED_S + LEASE_SLACK_S
         heard = now if node.link is Link.OPEN else node.heard
         ended_at = heard + job.lease_s + KILLED_S
@@ -225,13 +227,15 @@ def lose(turn: Turn, index: int, since: float) -> None:
 
 def describe_silence(node: Node) -> str:
     """Return how a node could not be heard any more."""
+    if node.link is Link.ENDED:
+        return KILLED
     return f"its connection has ended ({node.why})" if node.link is Link.CLOSED else "it stopped responding"
 
 
 def suspect_own(turn: Turn, node: Node) -> str:
     """Return what else the silence of the only other node can mean; empty if others are there."""
     job = turn.state.job
-    if job.node_count != 2 or node.link is Link.CLOSED:
+    if job.node_count != 2 or node.link is not Link.SILENT:
         return ""
     return f"; or the network of {job.member} 0 was cut, or {job.member} 0 was paused"
 

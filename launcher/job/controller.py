@@ -19,6 +19,7 @@ from launcher.job.events import (
     Failed,
     Heard,
     Joined,
+    Killed,
     Left,
     Lost,
     Probed,
@@ -90,7 +91,7 @@ def step(state: State, event: JobEvent, now: float) -> tuple[State, tuple[Comman
 def close(turn: Turn, event: Lost) -> None:
     """Wait until the node calls again, or is lost."""
     node = turn.find(event.node)
-    if node is not None:
+    if node is not None and node.link is not Link.ENDED:
         since = max(turn.now, event.heard)
         turn.put(
             event.node,
@@ -112,6 +113,20 @@ def close_gathering(turn: Turn, event: Lost) -> None:
         close(turn, event)
     elif node is not None:
         gathering.forget(turn, event.node, f"its connection has ended ({event.why})")
+
+
+def kill(turn: Turn, event: Killed) -> None:
+    """Lose the node at once: nothing of it runs any more, and only a new launcher can call in its place."""
+    turn.change_node(event.node, link=Link.ENDED, heard=turn.now, since=turn.now)
+
+
+def kill_gathering(turn: Turn, event: Killed) -> None:
+    """Forget the node: its successor will join. A spare one is lost as in every phase."""
+    node = turn.find(event.node)
+    if node is not None and node.rank is not None:
+        gathering.forget(turn, event.node, between.KILLED)
+    else:
+        kill(turn, event)
 
 
 def silence(turn: Turn, event: Silent) -> None:
@@ -156,7 +171,8 @@ def outwait(turn: Turn, late_s: float) -> None:
 
 def lost_at(state: State, node: Node) -> float:
     """Return when a node that is away counts as lost."""
-    return node.since + (state.job.closed_s if node.link is Link.CLOSED else state.job.given_up_s)
+    waits = {Link.CLOSED: state.job.closed_s, Link.ENDED: 0.0}
+    return node.since + waits.get(node.link, state.job.given_up_s)
 
 
 def is_lost(turn: Turn, node: Node) -> bool:
@@ -234,7 +250,7 @@ def hears_until(state: State, node: Node) -> float:
 
     A link may be down at the end, too; but what was told to end must do so soon.
     """
-    if state.leave_by is None or node.has_left or node.is_lost:
+    if state.leave_by is None or node.has_left or node.is_lost or node.link is Link.ENDED:
         return 0.0
     if node.rank is None and node.link is Link.CLOSED:
         return 0.0
@@ -282,6 +298,7 @@ RULES: Mapping[type, Mapping[Phase, Rule]] = {
         END: gathering.join_over,
     },
     Lost: {G: close_gathering, R: close, S: close, B: close, END: close},
+    Killed: {G: kill_gathering, R: kill, S: kill, B: kill, END: kill},
     Silent: {G: silence, R: silence, S: silence, B: silence, END: silence},
     Heard: {G: hear, R: hear, S: hear, B: hear, END: hear},
     Failed: {R: attempt.fail, S: attempt.fail, B: between.fail},

@@ -57,6 +57,13 @@ class Lost:
 
 
 @frozen
+class Killed:
+    """The launcher of a node was killed, and its watchdog has ended all that it had started."""
+
+    node: int
+
+
+@frozen
 class Silent:
     """A node has missed a heartbeat; ``heard``: when it was heard last."""
 
@@ -175,6 +182,7 @@ class Tick:
 JobEvent = (
     Joined
     | Lost
+    | Killed
     | Silent
     | Heard
     | Failed

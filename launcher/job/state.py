@@ -38,6 +38,7 @@ class Link(Enum):
     OPEN = "open"
     SILENT = "silent"
     CLOSED = "closed"
+    ENDED = "ended"
 
 
 @frozen
@@ -101,7 +102,7 @@ class Node:
         host: Name of its host.
         described: Its host and addresses.
         link: How it can be heard.
-        heard: When it was heard last, if it is silent or its connection is closed.
+        heard: When it was heard last, if it cannot be heard any more.
         since: When its connection was closed, or `heard`.
         why: How its connection has ended, in words.
         has_exited: Whether its connection was closed, as by the end of its launcher.

@@ -77,7 +77,7 @@ def run_fleet(
 
     name = os.urandom(8).hex()
     try:
-        guard = Watchdog(None, lambda: end_job(name, 0.0))  # until there is that of the agent
+        guard = Watchdog(None, lambda _: end_job(name, 0.0))  # until there is that of the agent
     except OSError as error:
         raise cannot_start(error) from error
     try:

@@ -239,7 +239,7 @@ class ProcessGroup:
             pass  # an old kernel or a strict seccomp profile: SIGCHLD reports the end, in no exact order
 
     def start_watchdog(
-        self, run_id: str | None, clean_up: Callable[[], None], lease_until: float | None = None
+        self, run_id: str | None, clean_up: Callable[[bool], None], lease_until: float | None = None
     ) -> None:
         """Start the process that kills the others if the launcher is killed; the job runs without it, too.
 

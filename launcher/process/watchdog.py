@@ -40,19 +40,22 @@ LEASE = b"="
 ARGUMENTS = slice(45, 47)
 """Fields 48 and 49 of /proc/PID/stat, as offsets from the state (field 3): where the command line is."""
 EXIT_LOOK_S = 0.001
-PASSES = 20
-"""Number of searches: one may miss a process that forks meanwhile, but not so many."""
+CLEAR_S = 2.0
+"""Seconds for which it searches: the kernel needs a moment, and a search may miss a process that forks."""
 
 
 class Watchdog:
     """The launcher's view of the watchdog of one run. Process 1 needs none: the kernel kills all with it."""
 
-    def __init__(self, run_id: str | None, clean_up: Callable[[], None], *, has_lease: bool = False) -> None:
+    def __init__(
+        self, run_id: str | None, clean_up: Callable[[bool], None], *, has_lease: bool = False
+    ) -> None:
         """Fork it.
 
         Args:
             run_id: Names this run; None to kill no processes, if others do so.
-            clean_up: What the launcher would have done at its end.
+            clean_up: Does what the launcher would have done at its end, in the watchdog once the launcher was
+                killed; takes whether nothing that it has started runs any more.
             has_lease: Whether a lease will be renewed: then process 1 needs a watchdog, too.
 
         Raises:
@@ -73,10 +76,10 @@ class Watchdog:
         if self.pid == 0:
             try:
                 os.close(self.writing)
-                _guard(reading, run_id.encode() if run_id else None)
+                is_clear = _guard(reading, run_id.encode() if run_id else None)
                 while os.getppid() == launcher:  # its sockets may close after the pipe
                     select.select([], [], [], EXIT_LOOK_S)
-                clean_up()
+                clean_up(is_clear)
             finally:
                 os._exit(0)
         os.close(reading)
@@ -125,7 +128,8 @@ def mark_of(run_id: str, environ: Mapping[str, str], node: str = "") -> str:
     return "/".join(list(filter(None, names))[-NESTED_MAX:])
 
 
-def _guard(fd: int, run_id: bytes | None) -> None:
+def _guard(fd: int, run_id: bytes | None) -> bool:
+    """Wait for the end of the launcher; return whether nothing that it has started runs then."""
     # All signals are blocked already. In our own session no signal to the launcher's group reaches us.
     try:  # noqa: SIM105
         os.setsid()
@@ -149,9 +153,10 @@ def _guard(fd: int, run_id: bytes | None) -> None:
             orders.take(data)
         else:
             break
+    is_clear = _kill(run_id, orders.groups)
     if run_id is not None:
-        _kill(run_id, orders.groups)
         _say("the launcher was killed; its processes were killed with it", "launcher-killed")
+    return is_clear
 
 
 class _Orders:
@@ -177,14 +182,18 @@ class _Orders:
                 (self.groups.add if number > 0 else self.groups.discard)(abs(number))
 
 
-def _kill(run_id: bytes | None, groups: Iterable[int]) -> None:
+def _kill(run_id: bytes | None, groups: Iterable[int]) -> bool:
+    """Kill what the launcher has started; return whether nothing of it is left."""
     if run_id is None:
-        return
+        return False
     for group in groups:
         send(-group, signal.SIGKILL)
-    for _ in range(PASSES):
-        if not kill_marked(run_id):
-            break
+    until = time.monotonic() + CLEAR_S
+    while kill_marked(run_id):
+        if time.monotonic() > until:
+            return False
+        select.select([], [], [], EXIT_LOOK_S)
+    return True
 
 
 def kill_marked(name: bytes) -> list[int]:

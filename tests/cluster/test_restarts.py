@@ -342,10 +342,17 @@ def start_with_spare(five: Job, *flags: str, script: str = LIVES) -> None:
     wait_for(lambda: five.says(0, "as a spare node"), "the spare node is here")
 
 
-def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
-    """No launcher is started by hand: rank 2 runs on the fifth node in the next attempt."""
+@pytest.mark.parametrize("way", ["the machine", "the launcher"])
+def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job, way: str) -> None:
+    """No launcher is started by hand: rank 2 runs on the fifth node in the next attempt.
+
+    The watchdog of a killed launcher tells node 0 at once that nothing runs there any more.
+    """
     start_with_spare(five)
-    five.cluster.crash(five.cluster.nodes[2])
+    if way == "the machine":
+        five.cluster.crash(five.cluster.nodes[2])
+    else:
+        five.signal(2, signal.SIGKILL)
     five.launchers.pop(2).communicate()
     wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
     pid = (five.folder / "up-2-1").read_text()
@@ -354,6 +361,8 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
     assert "a spare node, is lost" not in done[0].err
+    how = "its connection has ended" if way == "the machine" else "its launcher was killed; stopping"
+    assert f"node 2 (node2) is lost: {how}" in done[0].err, done[0].err
     require_order(
         done[0].err, "node 2 failed first: it is lost", "spare node 4 (node4) takes the place of node 2"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulate.network import REPEAT_S, UP
+from tests.simulate.network import REPEAT_S, UP, Connection
 from tests.simulate.world import DOG_S, Launcher, World
 
 
@@ -93,10 +93,20 @@ def die(world: World, one: Launcher, *, with_dog: bool = False, orphans: bool = 
         else:
             made.thaw(world.now)
             world.at(world.now + DOG_S, lambda: world.kill_processes(made, "watchdog"))
+    if not with_dog and one.state.has_begun:
+        world.at(world.now + DOG_S, lambda: report_killed(world, one))
     for connection in world.connections(one):
         world.hang_up(connection, UP)
     if one is world.server.own:
         world.server.end()
+
+
+def report_killed(world: World, one: Launcher) -> None:
+    """Let the watchdog of a killed launcher call node 0, once nothing of it runs any more."""
+    if one.processes is not None and one.processes.ended is None:
+        world.at(world.now + DOG_S, lambda: report_killed(world, one))
+    elif one is not world.server.own:
+        world.transmit(Connection(one.session, one.link), UP, lambda: world.server.note_killed(one.session))
 
 
 def vanish(world: World, one: Launcher) -> None:

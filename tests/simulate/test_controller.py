@@ -15,6 +15,7 @@ from launcher.job.events import (
     Heard,
     JobEvent,
     Joined,
+    Killed,
     Left,
     Lost,
     Ready,
@@ -159,6 +160,32 @@ def test_a_closed_connection_alone_does_not_show_that_a_launcher_has_ended(has_s
     found = job.take(Tick(), job.state.pause.starts_at - 0.1)
     assert not any(isinstance(one, Start) for one in found)
     assert Start(1, (0, 1, 3)) in job.take(Tick(), job.state.pause.starts_at)
+
+
+def test_a_launcher_whose_watchdog_says_that_it_was_killed_is_lost_at_once() -> None:
+    """Nothing of it runs any more: the spare node need not wait until its lease has ended."""
+    job = Steps(3, spares=1)
+    job.gather()
+    found = job.take(Killed(2), 1.5)
+    assert any(
+        isinstance(one, Stop) and one.why == "node 2 is lost: its launcher was killed" for one in found
+    )
+    job.take(Lost(2, 1.6, has_exited=True, why="closed"), 1.6)
+    for index in (0, 1):
+        job.take(Exited(index, 143, 0), 2.0)
+    job.take(Ready(0, 1), 2.5)
+    assert Start(1, (0, 1, 3)) in job.take(Ready(1, 1), 2.5)
+
+
+def test_a_launcher_that_was_killed_in_the_roll_call_is_forgotten() -> None:
+    """Its successor joins, and a spare one that was killed is no spare one any more."""
+    job = Steps(3, spares=1)
+    job.take(Joined(1, "a"), 1.0)
+    job.take(Joined(3, "c"), 1.0)
+    job.take(Killed(1), 1.5)
+    assert tuple(job.state.holders) == (0, None, None) and job.state.nodes[1] is None
+    job.take(Killed(3), 1.5)
+    assert job.state.nodes[3] is None and job.is_in(Phase.GATHERING)
 
 
 def test_all_nodes_that_are_lost_at_once_are_bad_nodes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.failure.arbiter import LOST, RANK
 from tests.simulate import faults
@@ -54,6 +56,18 @@ def test_a_connection_that_something_between_closes_ends_no_node() -> None:
     stubborn = {(2, 0): Fate(1e6, dies_s=1e9)}
     world = play({10.0: close}, stubborn, spares=1)
     assert (status(world), attempts(world)) == (0, 2)
+
+
+def test_a_spare_node_takes_the_place_of_a_killed_launcher_at_once() -> None:
+    """Its watchdog calls node 0. If that was killed with it, the lease has to end before."""
+
+    def kill(world: World, *, with_dog: bool = False) -> None:
+        faults.die(world, of(world, 2), with_dog=with_dog)
+
+    for fault, least_s, most_s in ((kill, 0.0, 3.0), (partial(kill, with_dog=True), 20.0, 60.0)):
+        world = play({10.0: fault}, spares=1)
+        assert (status(world), attempts(world)) == (0, 2)
+        assert least_s < min(at for at, attempt in world.starts if attempt == 1) - 10.0 < most_s
 
 
 def test_a_second_lost_node_has_its_own_time_to_come_back() -> None:

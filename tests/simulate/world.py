@@ -653,6 +653,12 @@ class Server:
             self.silence.forget(index)
             self.feed(events.Lost(index, heard, has_exited))
 
+    def note_killed(self, session: str) -> None:
+        """Take the word of a watchdog that its launcher was killed."""
+        nodes = self.state.nodes
+        for index in [at for at, one in enumerate(nodes) if one is not None and one.session == session]:
+            self.feed(events.Killed(index))
+
     def watch(self) -> None:
         """Look for silent nodes, as long as any may be."""
         if not self._is_watching:
