@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.cluster.join import Join, LauncherKilled, compare_clocks, read_identity
+from launcher.cluster.join import Join, LauncherKilled, compare_clocks, name_session, read_identity
 from launcher.cluster.members import Member
 from launcher.cluster.messages import Busy
 from launcher.cluster.roll import Caller, find_disagreement, find_refusal, is_odd
@@ -77,7 +77,7 @@ class Admission:
         """
         heard_ns, members = time.monotonic_ns(), self._members
         if message.get("is") == name_of(LauncherKilled):
-            killed = members.find(parse(LauncherKilled, message).session)
+            killed = members.find(name_session(parse(LauncherKilled, message).secret))
             connection.close()
             if killed is not None and killed.index:
                 self._feed(Killed(killed.index))

@@ -112,6 +112,7 @@ class CoordinatorClient:
         on_lost: Callable[[], None] = lambda: None,
         streams: tuple[type, ...] = (),
         limit_bytes: int = UNSENT_LIMIT_BYTES,
+        secret: str = "",
     ) -> None:
         """Prepare to call; nothing is sent before the first `fire`.
 
@@ -131,6 +132,7 @@ class CoordinatorClient:
             streams: Types of messages of which none may be lost, or come twice: they end with their
                 connection, so that no other one may replace it while it is open.
             limit_bytes: Maximum of data that node 0 does not take.
+            secret: What the name of this launcher was made from.
         """
         now = time.monotonic()
         self.due: float | None = now
@@ -142,7 +144,7 @@ class CoordinatorClient:
         self._quota = Quota(say, shape.node_count)
         self._say, self._deliver = say, deliver
         self._on_connected, self._on_answered, self._on_lost = on_connected, on_answered, on_lost
-        self._streams, self._limit = streams, limit_bytes
+        self._streams, self._limit, self._secret = streams, limit_bytes, secret
         self._ask = ask
         self._resolving: Asked | None = None
         self._looking: Asked | None = None
@@ -453,7 +455,7 @@ class CoordinatorClient:
 
         It tries for as long as node 0 may wait for us. Later node 0 has other proof.
         """
-        until, killed = time.monotonic() + self._shape.given_up_s, pack(LauncherKilled(self._join.session))
+        until, killed = time.monotonic() + self._shape.given_up_s, pack(LauncherKilled(self._secret))
         port = self._shape.ports[self._port % len(self._shape.ports)]
         while time.monotonic() < until:
             for address in self._addresses:

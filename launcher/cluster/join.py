@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+
 from launcher.cluster.consistency import CLOCK_S
 from launcher.core.wire import Garbled, message, name_of, parse
 
@@ -26,10 +28,10 @@ class LauncherKilled:
     """The watchdog of a launcher says that it was killed, and that nothing it has started runs any more.
 
     Attributes:
-        session: The name of that launcher, as it has joined.
+        secret: What the name of that launcher was made from: nothing else can know it.
     """
 
-    session: Word
+    secret: Word
 
 
 @message
@@ -38,7 +40,7 @@ class Join:
 
     Attributes:
         rank: Rank of the node; None if node 0 finds it by the address.
-        session: Random name that tells its launcher from a later one.
+        session: Random name that tells its launcher from a later one; see `name_session`.
         begun: Whether it has been told that the job has started.
         attempt: The attempt that it was told to start last; -1 for none.
         node: The node of a launcher that is one of several there; None if each node has one.
@@ -74,6 +76,11 @@ class Join:
     restart_rules: Fact | None = None
     command: Fact | None = None
     settings: Facts = {}  # noqa: RUF012 - never changed
+
+
+def name_session(secret: str) -> str:
+    """Return the name of a launcher, made so that its watchdog can prove whose it is; ``secret``: random."""
+    return hmac.digest(secret.encode(), b"session of a launcher", "sha256")[:16].hex()
 
 
 def read_identity(packed: Mapping[str, object]) -> Identity:

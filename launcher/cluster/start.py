@@ -13,7 +13,7 @@ from launcher.cluster.agreed import adopt, choose, read_seats, remember_last
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
-from launcher.cluster.join import Join
+from launcher.cluster.join import Join, name_session
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address
 from launcher.cluster.roll import look_for
@@ -71,7 +71,8 @@ def run_together(
     shape = plan_shape(
         plan, peers, shares_log=environ.get("LAUNCHER_REHEARSED", "0") != "0", has_token=has_token
     )
-    join = make_join(plan, shape, command, environ)
+    secret = os.urandom(16).hex()
+    join = make_join(plan, shape, command, environ, name_session(secret))
     # Resolve names here: once there is an agent, its loop must not block.
     address = find_address(shape.address, shape.hosts, Host()) if shape.index == 0 else None
     has_twin = address is not None and not is_own(shape.address)
@@ -89,7 +90,9 @@ def run_together(
         on_answered: Callable[[float], None] = lambda sent: None,
     ) -> CoordinatorClient:
         loop, ask = node.runtime.loop, node.runtime.group.helpers.ask
-        return CoordinatorClient(key, shape, join, loop, ask, say, deliver, on_connected, on_answered)
+        return CoordinatorClient(
+            key, shape, join, loop, ask, say, deliver, on_connected, on_answered, secret=secret
+        )
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
         return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
@@ -128,11 +131,13 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
     return make_key(token, name_job(environ, plan.allocation.master_port, rendezvous)), token is not None
 
 
-def make_join(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Join:
-    """Return this node's first message: its facts, its rank, and a random session for its launcher."""
+def make_join(
+    plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str], session: str
+) -> Join:
+    """Return this node's first message: its facts, its rank, and the session of its launcher."""
     facts = read_facts(plan, command, Host(), environ)
     node = plan.topology.node_rank if shape.member == RANK else None
-    return parse(Join, {**facts, "rank": shape.index, "session": os.urandom(8).hex(), "node": node})
+    return parse(Join, {**facts, "rank": shape.index, "session": session, "node": node})
 
 
 def make_coordinator(

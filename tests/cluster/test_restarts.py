@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.agreed import read_seats
+from launcher.cluster.join import LauncherKilled, name_session
 from launcher.cluster.messages import Beat, MachineNotice, News
 from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
@@ -738,6 +739,24 @@ def leave_2(hub: LiveHub, **facts: Any) -> Caller:
     hub.hear_own(ready(1))
     node_1.say(pack(ready(1)))
     return node_1
+
+
+def test_only_the_watchdog_of_a_launcher_can_say_that_it_was_killed() -> None:
+    """What another node can know of it, its session, ends nothing."""
+    with live_hub(3, RULE) as hub:
+        session = name_session("secret")
+        node_1, node_2 = join(hub, 1), join(hub, 2, session)
+        node_2.hear("start")
+        for secret in (session, "other"):
+            stranger = Caller(hub.port)
+            stranger.say(pack(LauncherKilled(secret)))
+            stranger.drain()
+        node = hub.node(2)
+        assert node is not None and not node.is_lost
+        dog = Caller(hub.port)
+        dog.say(pack(LauncherKilled("secret")))
+        assert "node 2 is lost: its launcher was killed" in str(node_1.hear("stop"))
+        assert not hub.faults
 
 
 @pytest.mark.thorough
