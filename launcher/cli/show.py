@@ -180,15 +180,14 @@ def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str])
     Raises:
         UsageError: Always.
     """
-    from launcher.command.line import no_command
-    from launcher.core.errors import print_problems
+    from launcher.core.errors import make_error, print_problems
     from launcher.views.plan import render_text
 
     try:
         sys.stderr.write(render_text(*plan_here(typed, environ, ()), fd=2))
     except LauncherError as error:
         print_problems(error)
-    raise UsageError(no_command())
+    raise make_error("no-command")
 
 
 def show_plan(typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]) -> int:

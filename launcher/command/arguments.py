@@ -13,7 +13,7 @@ import re
 
 from launcher.command.fronts import look_behind
 from launcher.command.words import is_python, read_flags
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def count_callers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return len(argv) - len(behind) + callers
 
 
-def refuse_words(options: Options, who: str) -> UsageError:
+def refuse_words(options: Options, who: str) -> LauncherError:
     """Return the error for per-process arguments when another program starts the processes."""
     flags = " and ".join(options.origins("expand_args", "local_rank_arg"))
-    what = f"{flags}: {who} starts the processes, with the same arguments for all of them"
-    fix = "leave it out, or let the launcher start the processes: launcher run -- python train.py"
-    return UsageError(Problem("arguments-per-process", what, "command line and environment", fix))
+    return make_error("arguments-per-process", flags=flags, program=who)

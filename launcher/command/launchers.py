@@ -10,7 +10,7 @@ from __future__ import annotations
 from launcher.command.words import is_python, is_shell, match_call, name_program
 from launcher.core.blocks import read_blocks
 from launcher.core.environ import Malformed, shorten
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
 from launcher.options.flags import FLAGS
 from launcher.options.given import Given
@@ -125,21 +125,10 @@ def refuse_unknown(argv: Sequence[str]) -> None:
             continue
         script = words[own.inner]
         if script.endswith(".py") or is_python(script) or own.names_module or (own.starts_job and own.own):
-            raise UsageError(_unknown(argv, place, own.name))
+            import shlex
 
-
-def _unknown(argv: Sequence[str], place: int, name: str) -> Problem:
-    import shlex
-
-    front, before, behind = argv[0], shlex.join(argv[:place]), shlex.join(argv[place:])
-    what = (
-        f"{front!r} starts {name}, but the launcher does not know {front!r}, so it can't pass {name} the job"
-    )
-    fix = (
-        f"put the launcher behind it: {before} launcher run -- {behind}; or run the line as it is, once per "
-    )
-    fix += f"process, each with a {name} of its own: launcher run --engine process -- {before} {behind}"
-    return Problem("unknown-front", what, "command line", fix)
+            before, behind = shlex.join(argv[:place]), shlex.join(words)
+            raise make_error("unknown-front", front=argv[0], name=own.name, before=before, behind=behind)
 
 
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:

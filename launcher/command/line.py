@@ -7,7 +7,7 @@ import os
 from launcher.command.fronts import find_front
 from launcher.command.launchers import find_launcher
 from launcher.command.words import is_python, is_shell, part_module, read_interpreter, read_python
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.machine.pythons import PYTHON_VARIABLE, find_program, own_python
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
         return front.argv
     argv = add_python(front.argv[front.count :], options, environ)
     if not front.count and argv[0].startswith("-"):
-        raise UsageError(_flag_first(argv))
+        raise _flag_first(argv)
     if not front.count and not options.switch("no_python"):
         argv = open_shell(argv)
     return (*front.argv[: front.count], *part_module(argv))
@@ -62,7 +62,7 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
         UsageError: No command, or ``-m`` without a module.
     """
     if not command or (len(command) == 1 and command[0] == "-m"):
-        raise UsageError(no_command())
+        raise make_error("no-command")
     if options.switch("no_python"):
         return tuple(command)
     python = own_python(environ)
@@ -76,8 +76,8 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
     return (*named, *command) if named and find_program(named[0], environ) else (python, *command)
 
 
-def _flag_first(command: Sequence[str]) -> Problem:
-    """Return the problem of a flag where the command's program is expected."""
+def _flag_first(command: Sequence[str]) -> LauncherError:
+    """Return the error of a flag where the command's program is expected."""
     import shlex
 
     place = next((place for place, word in enumerate(command) if word.endswith(".py") or is_python(word)), 0)
@@ -86,8 +86,7 @@ def _flag_first(command: Sequence[str]) -> Problem:
     fix += "or set their LAUNCHER_* variables"
     if command[0][:2] in OF_PYTHON:
         fix = f"put python before its flags: launcher run -- python {shlex.join(command)}"
-    what = f"{command[0]!r} comes after --, where the command's program is expected"
-    return Problem("usage", what, "command line", fix)
+    return make_error("flag-first", word=command[0], fix=fix)
 
 
 def _is_script(path: str) -> bool:
@@ -99,9 +98,3 @@ def _is_script(path: str) -> bool:
         return True
     words = () if os.access(path, os.X_OK) else read_interpreter(os.path.join(".", path))
     return any("python" in word for word in words)
-
-
-def no_command() -> Problem:
-    """Return the problem of a missing command."""
-    what = "nothing to run: expected a .py file, -m MODULE, or a program"
-    return Problem("no-command", what, "command line", "launcher run [options] -- python train.py")

@@ -6,7 +6,7 @@ from launcher.command.fronts import look_behind
 from launcher.command.launchers import SRUN, find_inner, find_launcher, list_names, read_facts, refuse_unknown
 from launcher.command.words import is_python, name_program
 from launcher.core.environ import STATIC
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN
 from launcher.machine.pythons import own_python
@@ -74,11 +74,7 @@ def read_request(argv: tuple[str, ...], options: Options, environ: Mapping[str, 
     if own is None:
         return Request(argv, options, starter=_name_starter(options))
     if asked in (TORCHRUN, MPIRUN):
-        what = (
-            f"{options.origins('engine')[0]}, but the command is {own.name}: it starts the processes itself"
-        )
-        fix = f"leave out one of them (--engine {PROCESS} runs {own.name} like any other command)"
-        raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+        raise make_error("engine-and-command", asked=options.origins("engine")[0], name=own.name)
     facts, notes = read_facts(own, options)
     return Request(argv, options.with_inner(facts), own, f"the command is {own.name}", tuple(notes))
 
@@ -87,26 +83,22 @@ def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command
     """Return the launcher that a command line calls, also behind fronts; None for any other."""
     behind = look_behind(argv, environ)
     if behind and name_program(behind[0]) == SRUN:
-        raise UsageError(_srun_behind(behind))
+        raise _srun_behind(behind)
     found, count = find_launcher(behind), len(argv) - len(behind)
     if behind and found is None:
         refuse_unknown(behind)
     return found and replace(found, head=found.head + count, inner=found.inner + count)
 
 
-def _srun_behind(argv: tuple[str, ...]) -> Problem:
-    """Return the problem of a command that is srun: its tasks would all have one RANK, and WORLD_SIZE=1."""
+def _srun_behind(argv: tuple[str, ...]) -> LauncherError:
+    """Return the error of a command that is srun: its tasks would all have one RANK, and WORLD_SIZE=1."""
     import shlex
 
     names = list_names()
     starts = (n for n, word in enumerate(argv) if is_python(word) or word.endswith(".py") or word in names)
     place = next((n for n in starts if n), 0)
     line = f"{shlex.join(argv[:place])} launcher run -- {shlex.join(argv[place:])}"
-    what = (
-        "srun starts the tasks of all nodes, and each would get the RANK and WORLD_SIZE of this one launcher"
-    )
-    fix = line if place else "srun ... launcher run -- COMMAND"
-    return Problem("job-per-node", what, "command line", fix)
+    return make_error("srun-behind", line=line if place else "srun ... launcher run -- COMMAND")
 
 
 def _name_starter(options: Options) -> str | None:

@@ -2,7 +2,8 @@
 
 A `Problem` is a value: sources and checks collect them, so that a user sees all of them at once
 instead of one per attempt. `LauncherError` carries them to `launcher.cli.entry`, the only place that prints
-them and exits. docs/errors.md lists the exit statuses (those of sysexits.h where it has one).
+them and exits. Their texts are in ``errors.txt``. docs/errors.md lists the exit statuses (those of sysexits.h
+where it has one).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from launcher.core.blocks import Block
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE, as a shell reports it."""
@@ -105,6 +108,40 @@ class CommandNotExecutable(LauncherError):
     """The command to start exists but cannot be executed: status 126, as in a shell."""
 
     exit_status = EXIT_NOT_EXECUTABLE
+
+
+KINDS: Mapping[str, type[LauncherError]] = {
+    "usage": UsageError,
+    "untrusted": EnvironmentUntrusted,
+    "hardware": HardwareMissing,
+    "unavailable": Unavailable,
+    "not ready": NotReady,
+    "not found": CommandNotFound,
+    "not executable": CommandNotExecutable,
+}
+"""The kinds of errors, as ``errors.txt`` calls them."""
+WHERE = "command line and environment"
+_rows: dict[str, Block] = {}
+
+
+def _find_row(name: str) -> Block:
+    if not _rows:
+        from launcher.core.blocks import read_blocks
+
+        _rows.update({row.name: row for row in read_blocks("core/errors.txt")})
+    return _rows[name]
+
+
+def make_problem(row: str, /, **values: object) -> Problem:
+    """Return the problem of a row of ``errors.txt``; ``values`` replace the names in its texts."""
+    texts = _find_row(row).fields
+    where, what, fix = (texts.get(name, WHERE).format_map(values) for name in ("where", "what", "fix"))
+    return Problem(texts.get("code", row), what, where, fix)
+
+
+def make_error(row: str, /, **values: object) -> LauncherError:
+    """Return the error with the problem of a row, of the row's kind."""
+    return KINDS[_find_row(row).fields["status"]](make_problem(row, **values))
 
 
 def print_problems(error: LauncherError) -> None:

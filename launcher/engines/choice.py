@@ -8,7 +8,7 @@ modules are loaded.
 from __future__ import annotations
 
 from launcher.command.words import is_python
-from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import frozen
 from launcher.core.model import MPIRUN, PROCESS, TORCHRUN, Scope
 from launcher.options.flags import ONLY_TORCHRUN, ROLE_FLAGS
@@ -77,9 +77,7 @@ def choose(job: Case) -> Choice:
         return Choice(PROCESS, f"this is one process of the job: the launcher {how}")
     if asked in (PROCESS, MPIRUN):
         if needs:
-            what = f"{options.origins('engine')[0]} but {', '.join(needs)}: only torchrun's agent can do that"
-            fix = "leave out one of them (on one node --restarts N needs no agent), or pass --engine torchrun"
-            raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+            raise make_error("engine-and-needs", asked=options.origins("engine")[0], needs=", ".join(needs))
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
@@ -111,22 +109,17 @@ def _find_python(job: Case, why: str) -> str:
             if version if known else version is None:
                 return python
     where = f"{pythons[0]} and the launcher's own Python have" if pythons[0] else "the launcher's Python has"
-    what = f"{why}: torchrun has to start this job, and {where} no torch"
-    fix = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
+    otherwise = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
     if "ENGINE" in why.upper():
-        fix = f"leave out {why}: the launcher starts the processes then"
-    fix = f"install torch there, or {fix}"
-    raise Unavailable(Problem("torch-missing", what, "command line and environment", fix))
+        otherwise = f"leave out {why}: the launcher starts the processes then"
+    raise make_error("torch-missing", why=why, where=where, otherwise=otherwise)
 
 
-def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
+def refuse_per_process(starter: str, local_size: int | None) -> LauncherError:
     """Return the error for a starter of a node's processes if the platform has started them already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
-    started = f"the platform has started {several} of this node already: each would start them again"
     who = "it" if starter.startswith("the command") else "the launcher"
-    what = f"{starter}: {who} would start the processes of this node, but {started}"
-    fix = "leave it out: launcher run -- python train.py; or let the platform start one launcher per node"
-    return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
+    return make_error("launcher-per-process", starter=starter, program=who, several=several)
 
 
 def refuse_framework(engine: str, options: Options, *, is_command: bool) -> None:
@@ -144,10 +137,7 @@ def refuse_framework(engine: str, options: Options, *, is_command: bool) -> None
     refused = options.origins(*ROLE_FLAGS, *(["framework"] if is_alien else []))
     if not refused:
         return
-    what = f"{refused[0]}: {engine} starts the processes, and does not provide what that needs"
     asked = options.origins("engine") if engine == TORCHRUN else []
     other = asked[0] if asked else f"what calls for {engine}"
-    fix = f"leave out {other} (the launcher starts the processes then), or {refused[0]}"
-    if is_command:
-        fix += f"; --engine {PROCESS} starts {engine} in place of each process"
-    raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+    more = f"; --engine {PROCESS} starts {engine} in place of each process" if is_command else ""
+    raise make_error("engine-and-framework", refused=refused[0], engine=engine, other=other, more=more)

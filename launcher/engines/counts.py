@@ -6,7 +6,7 @@ of its own. With this check all nodes report the same: the command's number, and
 
 from __future__ import annotations
 
-from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.model import Evidence, Fact, Machine, Scope, Trust
 from launcher.engines.choice import refuse_per_process
 from launcher.identity.allocation import decide
@@ -71,9 +71,8 @@ def check_counts(
         if count is not None and allocation.node_range is None:
             _check_count(count, meets or rank is not None, ledger, request)
         if rank is not None and not meets and allocation.node_rank not in (None, rank.value):
-            here = f"this is node {allocation.node_rank} ({ledger.origin(Fact.NODE_RANK)})"
-            what = f"{rank.origin}, but the platform says that {here}: two nodes would have the same ranks"
-            raise _contradict(what, rank, request)
+            known = {"rank": allocation.node_rank, "rank_origin": ledger.origin(Fact.NODE_RANK)}
+            raise make_error("other-rank", origin=rank.origin, fix=_leave_out(rank, request), **known)
 
 
 def _find(options: Options, dest: str) -> Given | None:
@@ -91,16 +90,16 @@ def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request)
     if asked != 1 and (complete or found.claim.source == DEFAULTS):
         return  # nodes of several jobs or a part of the nodes, each with its rank; or an image's defaults
     nodes = "1 node" if asked == 1 else f"{asked} nodes"
-    what = f"{given.origin} is for {nodes}, but the platform has {found.claim.value} ({found.claim.origin})"
-    raise _contradict(what, given, request, f"; for a job of its own on each node: {ALONE}" * (asked == 1))
+    more = f"; for a job of its own on each node: {ALONE}" * (asked == 1)
+    known = {"found": found.claim.value, "found_origin": found.claim.origin}
+    fix = _leave_out(given, request) + more
+    raise make_error("other-count", origin=given.origin, nodes=nodes, fix=fix, **known)
 
 
-def _contradict(what: str, given: Given, request: Request, more: str = "") -> EnvironmentUntrusted:
-    """Return the error of a number that is not the platform's; the fix is to leave it out."""
+def _leave_out(given: Given, request: Request) -> str:
+    """Return the fix for a number that is not the platform's."""
     name = next((word for word in given.origin.split() if word[0] == "-"), given.origin.partition("=")[0])
     fix = f"leave out {name}" if name[0] == "-" else f"unset {name}"
     if request.own is not None and given.origin.startswith(request.own.name):
         fix += f": {request.own.name} gets the number of nodes and this node's rank from the launcher"
-    return EnvironmentUntrusted(
-        Problem("contradiction", what, "command line and environment", f"{fix}{more}")
-    )
+    return fix

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import replace
 from launcher.engines import wrapped
 from launcher.engines.mpirun import HOSTFILE, plan_fleet, plan_server
@@ -44,20 +44,14 @@ def check_hostfile(own: Command, topology: Topology, host: Host) -> None:
         found = [] if path else _list_nodes(host.read_text(DEFAULT))
         foreign = [name for name in found if name != "localhost" and not own_places(host, (name,))]
         if foreign:
-            what = f"{DEFAULT} exists, and deepspeed reads it by default: it would start processes on "
-            what += f"{', '.join(foreign[:4])}, by ssh, in a job of one node"
-            fix = f"for a job of these nodes start the launcher on each with --hostfile {DEFAULT}; for this "
-            fix += "node alone pass deepspeed a hostfile of its own, or none: deepspeed --hostfile=none ..."
-            raise UsageError(Problem("default-hostfile", what, "this node", fix))
+            raise make_error("default-hostfile", path=DEFAULT, nodes=", ".join(foreign[:4]))
         return
     text = host.read_text(os.path.abspath(path)) if path else None
     if path is None or (text is None and host.is_recorded()) or own.has(*FILTERS):
         return
     count = len(_list_nodes(text))
     if count != nodes:
-        what = f"deepspeed --hostfile {path}: {count} nodes that DeepSpeed can read, and the job has {nodes}"
-        fix = "one line NAME slots=N for each node, node 0 first; or leave it out: the launcher writes one"
-        raise UsageError(Problem("hostfile-mismatch", what, "command line and this node", fix))
+        raise make_error("hostfile-mismatch", path=path, count=count, nodes=nodes)
 
 
 def _list_nodes(text: str | None) -> list[str]:
@@ -76,15 +70,10 @@ def plan_tuner(job: Case, own: Command) -> NodeCommand:
             the job does not have, or restarts were requested.
     """
     if job.options.number("restarts", 0):
-        goes_on = "starts its experiments by itself, and goes on after one that has failed"
-        what = f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which {goes_on}"
-        fix = "leave out --restarts, and let the platform start the job again"
-        raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+        raise make_error("autotuner-restarts", asked=job.options.origins("restarts")[0])
     visible = job.environ.get(VISIBLE, "").split(",")
     if visible != [""] and visible != [str(number) for number in range(len(visible))]:
-        what = f"{VISIBLE}={','.join(visible)!r}, and the autotuner's experiments run on GPUs counted from 0"
-        fix = "give the container these GPUs alone (docker run --gpus), or tune on the first ones"
-        raise UsageError(Problem("autotuner-gpus", what, "environment", fix))
+        raise make_error("autotuner-gpus", visible=",".join(visible))
     fleet = plan_fleet(job, WHO)
     if job.allocation.node_rank:
         return plan_server(fleet)

@@ -12,7 +12,7 @@ So we leave out our options that the user's words decide.
 from __future__ import annotations
 
 from launcher.core.blocks import read_rows
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import Problem, UsageError, make_problem
 from launcher.core.frozen import frozen
 from launcher.machine.mpi import INTEL, MPICH, OPEN_MPI, Mpi
 
@@ -105,12 +105,10 @@ def read_asked(extra: Sequence[str]) -> frozenset[str]:
 def _list_misfits(job: MpirunJob) -> Iterator[Problem]:
     for word in job.rsh:
         if len(word.split()) != 1:
-            what = f"{word!r} in the command that reaches other nodes: mpirun splits it at blanks"
-            yield Problem("mpirun-line", what, "engine mpirun", "move the file to a path without blanks")
+            yield make_problem("mpirun-blanks", word=word)
     for host in job.hosts:
         if ":" in host:
-            what = f"host {host!r}: no mpirun takes an IPv6 address in a hostfile"
-            yield Problem("mpirun-line", what, "engine mpirun", "use names or IPv4 addresses for the nodes")
+            yield make_problem("mpirun-ipv6", host=host)
 
 
 def render_hostfile(mpi: Mpi, hosts: Sequence[str], per_node: int) -> str:

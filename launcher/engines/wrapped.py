@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.command.launchers import read_pairs
 from launcher.core.environ import Malformed, bracket, parse_int, shorten
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import NodeCommand, Setting
 from launcher.core.mpi import STARTED_BY_MPI
@@ -114,10 +114,7 @@ def _state(job: Case, names: Mapping[str, str]) -> dict[str, str]:
 def _tell_accelerate(job: Case, own: Command, told: Told) -> Told:
     total = job.each * (job.nodes or 1)
     if total > 1 and own.has("cpu") and not own.has("mpirun_hostfile"):
-        what = f"accelerate launch --cpu starts one process without a rank, a job of its own, {total} times"
-        fix = "let the launcher start them: launcher run -- python train.py, with ACCELERATE_USE_CPU=1 or "
-        fix += "Accelerator(cpu=True); or leave --cpu out"
-        raise UsageError(Problem("accelerate-cpu", what, "command line", fix))
+        raise make_error("accelerate-cpu", total=total)
     flags = [] if own.has("num_processes") else [f"--num_processes={total}"]
     if job.nodes != 1:
         # pdsh, its default, would start the whole job again from every node
@@ -153,7 +150,7 @@ def _tell_composer(job: Case, own: Command, told: Told) -> Told:
     total, world = own.value("world_size"), told.variables["WORLD_SIZE"]
     if total not in (None, world):
         what = f"{job.nodes} nodes x {job.each} per node"
-        raise UsageError(_uneven("composer --world_size", str(total), what, world))
+        raise _refuse_total("composer --world_size", str(total), what, world)
     return told
 
 
@@ -161,25 +158,14 @@ def _tell_mpirun(job: Case, own: Command, told: Told) -> Told:
     if job.allocation.ranks_at_start:
         return told
     if job.nodes != 1:
-        raise UsageError(_once_per_node(own.name, job.nodes))
+        raise make_error("job-per-node", name=own.name, nodes=job.nodes)
     return told if own.has(*own.launcher.words("decides")) else Told(("-np", str(job.each)))
 
 
-def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
-    """Return the problem of a total on a launcher's command line that does not fit the job."""
-    what = f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}"
-    fix = f"leave {flag.partition(' ')[2]} out: the launcher passes it"
-    return Problem("flag-conflict", what, "command line", fix)
-
-
-def _once_per_node(name: str, nodes: int | None) -> Problem:
-    what = f"{name} starts the processes of all nodes, but the launcher was started on each of {nodes} nodes"
-    fix = f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run "
-    fix += (
-        "--engine mpirun -- COMMAND those of all nodes (or --source manual --standalone: a job on each node)"
-    )
-    where = "command line and environment"
-    return Problem("job-per-node", f"{what}: there would be {nodes} such jobs", where, fix)
+def _refuse_total(flag: str, total: str, nodes: str, expected: str) -> LauncherError:
+    """Return the error of a total on a launcher's command line that does not fit the job."""
+    name, total = flag.partition(" ")[2], shorten(total)
+    return make_error("other-total", flag=flag, name=name, total=total, nodes=nodes, expected=expected)
 
 
 def count_own(command: Command, node_count: int | None) -> int | None:
@@ -195,7 +181,7 @@ def count_own(command: Command, node_count: int | None) -> int | None:
     except Malformed:
         return None
     if not command.starts_job and (rest or not each):
-        raise UsageError(_uneven(f"{command.name} --{names[0]}", total, f"{node_count} nodes", "a multiple"))
+        raise _refuse_total(f"{command.name} --{names[0]}", total, f"{node_count} nodes", "a multiple")
     return max(1, each)
 
 

@@ -17,7 +17,7 @@ import os
 from launcher.command.words import is_python, read_interpreter
 from launcher.core.blocks import PACKAGE
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
-from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem, Unavailable, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.model import Companion, Place, Policy, Scope, Setting, Topology
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.case import Horovod
@@ -116,10 +116,7 @@ def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: 
         return
     version = host.find_version(python, environ, "keras") if any(map(script.imports, KERAS)) else ""
     if version and not version.startswith(("0.", "1.", "2.")):
-        what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
-        what += ": its DistributedOptimizer does not average there, each rank would train alone"
-        fix = f"install tf_keras and set {LEGACY}=1, or a loop with hvd.DistributedGradientTape"
-        raise Unavailable(Problem("horovod-keras", what, "command line and environment", fix))
+        raise make_error("horovod-keras", script=script.path, python=python, version=version)
 
 
 def _choose_controller(
@@ -155,23 +152,11 @@ def _trap(python: str) -> Horovod:
 def _find_gap(topology: Topology, environ: Mapping[str, str]) -> LauncherError | None:
     """Return why gloo cannot connect the processes of this job; None if it can."""
     nodes, each, world = topology.node_count, topology.local_size, topology.world_size
-    where = "command line and environment"
     if ":" in topology.master_addr and topology.spans_nodes:
-        what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
-        fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
-        return UsageError(Problem("horovod-address", what, where, fix))
+        return make_error("horovod-address", address=topology.master_addr)
     if None in (nodes, topology.node_rank, each, world) or world != (nodes or 0) * (each or 0):
-        what = (
-            "Horovod without mpirun needs the same number of processes on every node: "
-            f"{world} processes on {nodes} nodes, {each} on this (node {topology.node_rank})"
-        )
-        fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
-        return UsageError(Problem("horovod-shape", what, where, fix))
-    if environ.get(OPERATIONS, "").lower() != MPI:
-        return None
-    what = f"{OPERATIONS}=mpi, but mpirun does not start the processes: each would train alone"
-    fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
-    return EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))
+        return make_error("horovod-shape", world=world, nodes=nodes, each=each, rank=topology.node_rank)
+    return make_error("horovod-operations") if environ.get(OPERATIONS, "").lower() == MPI else None
 
 
 def _read_port(environ: Mapping[str, str]) -> int | None:
@@ -185,9 +170,7 @@ def _read_port(environ: Mapping[str, str]) -> int | None:
     try:
         return parse_int(environ[PORT], 1, PORT_LIMIT)
     except Malformed as error:
-        what = f"{PORT}={shorten(environ[PORT])!r}: expected {error}"
-        fix = "a port that is free on node 0, or unset it: the one above MASTER_PORT is agreed on"
-        raise EnvironmentUntrusted(Problem("malformed-variable", what, "environment", fix)) from None
+        raise make_error("horovod-port", text=shorten(environ[PORT]), expected=error) from None
 
 
 def plan_common(case: Case) -> list[Setting]:

@@ -15,7 +15,7 @@ from launcher.command.words import (
     read_flags,
     read_python,
 )
-from launcher.core.errors import Problem
+from launcher.core.errors import Problem, make_problem
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import find_module, find_program, import_folders
 
@@ -143,11 +143,9 @@ def find_missing(argv: tuple[str, ...]) -> str:
 
 def describe_missing(path: str) -> Problem:
     """Return the problem of a missing script, as for a missing program."""
-    where = "on this machine" if path.startswith("/") else f"in {os.getcwd()}"
-    fix = "check the name and the working directory, and that the node has the code"
-    if len(path.split()) > 1:
-        fix = f"write the command without quotes, as words: launcher run -- {path}; or {fix}"
-    return Problem("command-not-found", f"{path!r}: no such script {where}", "command line", fix)
+    place = "on this machine" if path.startswith("/") else f"in {os.getcwd()}"
+    quotes = f"write the command without quotes, as words: launcher run -- {path}; or "
+    return make_problem("no-script", path=path, place=place, quotes=quotes if len(path.split()) > 1 else "")
 
 
 def names_workers(script: Script) -> bool:

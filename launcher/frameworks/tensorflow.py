@@ -20,7 +20,7 @@ from collections import Counter
 
 from launcher.core.blocks import PACKAGE
 from launcher.core.environ import PORT_LIMIT, bracket
-from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Companion, Meeting, Place, Policy, Scope, Setting, Topology
 from launcher.frameworks.case import Beside
@@ -47,7 +47,6 @@ SERVER = os.path.join(PACKAGE, "servers", "tf_server.py")
 """The standard server, a separate program: the job's Python may not have the launcher."""
 STANDARD = "standard"
 """Value of ``--tf-server`` with which a platform's task runs it, too."""
-UNLED = "with TensorFlow 2's parameter servers a chief tells the workers what to do"
 WATCH = "watch"
 """Name of the companion that ends a job whose coordinator would wait forever."""
 
@@ -118,9 +117,7 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
     """
     if asks_for_roles(options):
         if environ.get(TF_CONFIG):
-            what = f"TF_CONFIG and {', '.join(options.origins(*TENSORFLOW))} both define this task"
-            fix = f"leave out the flags, or the platform's variable: env -u {TF_CONFIG} launcher run ..."
-            raise UsageError(Problem("roles-and-config", what, "command line and environment", fix))
+            raise make_error("roles-and-config", flags=", ".join(options.origins(*TENSORFLOW)))
         if allocation.node_count is None:
             return None  # another launcher without roles assigns the ranks at the start
         cast = plan_cast(options, allocation.node_count)
@@ -141,7 +138,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     if case.environ.get(TF_CONFIG):
         cluster = _read_inherited(case.environ, "cluster")
         if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
-            raise EnvironmentUntrusted(_no_chief())
+            raise make_error("no-tf-chief")
         return []
     cast = find_cast(case)
     return plan_task(cast, cast.ranked[place.rank] if case.forks else _find_own(cast, case)[0], case)
@@ -199,7 +196,7 @@ def _plan_inherited(case: Case) -> list[Companion]:
         return []
     chiefs = _read_inherited(case.environ, "cluster").get(CHIEF)
     if not isinstance(chiefs, list) or not chiefs:
-        raise EnvironmentUntrusted(_no_chief())
+        raise make_error("no-tf-chief")
     return [Companion(name, (case.python, SERVER, *_leave_with(case, str(chiefs[0]))), serves=True)]
 
 
@@ -250,15 +247,6 @@ def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, objec
     return found if isinstance(found, dict) else {}
 
 
-def _no_chief() -> Problem:
-    what = f"TF_CONFIG has no chief: {UNLED}, and worker 0 would wait forever"
-    fix = (
-        "pass --tf1 for a program of TensorFlow 1; else start one launcher per node without TF_CONFIG, with "
-    )
-    fix += "--parameter-server-count N (Azure ML: the PyTorch distribution)"
-    return Problem("no-chief", what, "environment, source tensorflow", fix)
-
-
 def asks_for_roles(options: Options) -> bool:
     """Whether the user names roles, rather than only the framework."""
     return any(options.get(dest) is not None for dest in ROLE_FLAGS)
@@ -276,13 +264,13 @@ def find_cast(case: Case) -> Cast:
     if asks_for_roles(case.options):
         cast = plan_cast(case.options, nodes)
     elif job.node_count is None or job.world_size != nodes * each:
-        raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
+        raise _unknown(case, "how many processes each node has")
     else:
         # All compute: one worker each, node by node
         workers = [Task(WORKER, rank, rank // each) for rank in range(nodes * each)]
         cast = make_cast(workers, case.options)
     if job.node_rank is None:
-        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
+        raise _unknown(case, "which node this is")
     # Placeholders until the nodes have exchanged their addresses
     hosts = case.allocation.hosts or tuple(f"<node {node}>" for node in range(nodes))
     return replace(cast, hosts=hosts if nodes > 1 else (job.master_addr,))
@@ -326,12 +314,9 @@ def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
     return [] if mine is None else [Setting(VISIBLE, mine, why), *grows]
 
 
-def _unknown(case: Case, what: str) -> Problem:
+def _unknown(case: Case, what: str) -> LauncherError:
     started = "process" if case.allocation.scope is Scope.PROCESS else "node"
-    where = f"environment, started once per {started} by {case.allocation.source}"
-    what = f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}"
-    fix = "start the same number of processes on every node, and pass --node-rank R if the platform has none"
-    return Problem("tf-config-unknown", what, where, fix)
+    return make_error("tf-config-unknown", started=started, source=case.allocation.source, what=what)
 
 
 def plan_cast(options: Options, node_count: int) -> Cast:
@@ -349,9 +334,7 @@ def plan_cast(options: Options, node_count: int) -> Cast:
         nodes = {role: list(dict(roles.value).get(role, ())) for role in ROLES}
     else:
         nodes = _deal(options, node_count)
-    problem = _find_problem(options, nodes, node_count)
-    if problem is not None:
-        raise UsageError(problem)
+    _check_roles(options, nodes, node_count)
     coordinated = bool(nodes[PS]) and not options.switch("tf1")
     if coordinated and not nodes[CHIEF]:
         nodes[CHIEF] = [0]
@@ -373,9 +356,7 @@ def make_cast(tasks: Sequence[Task], options: Options, *, coordinated: bool = Fa
     first = int(options.number("tf_port", FIRST_PORT))
     count = max((task.place + 1 for task in placed if task.role != EVALUATOR), default=0)
     if first + count > PORT_LIMIT:
-        what = f"a node has {count} tasks that listen, and the last would listen on port {first + count - 1}"
-        fix = "a lower --tf-port, or fewer tasks on the node"
-        raise UsageError(Problem("roles", f"--tf-port {first}: {what}", "command line and environment", fix))
+        raise make_error("roles-port", first=first, count=count, last=first + count - 1)
     return Cast(tuple(placed), coordinated, first)
 
 
@@ -404,30 +385,24 @@ def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
     return nodes
 
 
-def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int) -> Problem | None:
-    """Return the problem of roles that make no cluster, or leave a node idle; None if there is none."""
+def _check_roles(options: Options, nodes: dict[str, list[int]], node_count: int) -> None:
+    """Refuse roles that make no cluster, or leave a node idle.
 
-    def problem(code: str, what: str, fix: str) -> Problem:
-        flags = (options.get(dest) for dest in (*ROLE_FLAGS, "tf1"))
-        asked = ", ".join(flag.origin for flag in flags if flag is not None)
-        return Problem(code, f"{asked}: {what}", "command line and environment", fix)
-
+    Raises:
+        UsageError: They do.
+    """
+    flags = (options.get(dest) for dest in (*ROLE_FLAGS, "tf1"))
+    asked = ", ".join(flag.origin for flag in flags if flag is not None)
     beyond = [f"{role}={node}" for role in ROLES for node in nodes[role] if node >= node_count]
     if beyond:
-        fix = "pass the number of nodes (--nnodes N, or --hosts HOST,...), or name existing nodes"
-        return problem(
-            "roles-outside", f"{beyond[0]}, but the nodes of this job are 0..{node_count - 1}", fix
-        )
+        raise make_error("roles-outside", asked=asked, role=beyond[0], last=node_count - 1)
     for role in (CHIEF, EVALUATOR):
         if len(nodes[role]) > 1:
-            return problem("roles", f"TensorFlow has one {role} at most", "name one node for it")
+            raise make_error("roles-once", asked=asked, role=role)
     if not nodes[WORKER] and not (nodes[CHIEF] and not nodes[PS]):
-        return problem("roles", "nothing computes", "add a worker: --worker-count N")
+        raise make_error("roles-worker", asked=asked)
     if nodes[PS] and not options.switch("tf1") and not options.switch("chief", True):
-        fix = "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
-        return problem("no-chief", UNLED, fix)
+        raise make_error("roles-chief", asked=asked)
     for node in range(node_count):
         if not any(node in nodes[role] for role in ROLES):
-            what = f"node {node} of {node_count} has no task"
-            return problem("roles-idle-node", what, "give each node one, or use fewer nodes")
-    return None
+            raise make_error("roles-idle-node", asked=asked, node=node, count=node_count)

@@ -10,7 +10,7 @@ TensorFlow read is in their files.
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.mpi import NUMBERS
 from launcher.frameworks.script import STRATEGY, TENSORFLOW, names_workers
 from launcher.options.flags import PREFIX
@@ -62,11 +62,9 @@ def check_worlds(case: Case) -> None:
         if _is_lone(package, case):
             count = f"{case.topology.world_size} " if case.topology.world_size else ""
             who = case.agent or ("the launcher" if case.forks else case.allocation.source)
-            starts = f"its {count}processes are started by {who}, which {LACKS[package]}"
-            what = f"{case.script.path} imports {package}, and {starts}"
             fix = BY_US if package != MPI4PY else BY_MPIRUN if case.forks else AROUND_MPI
-            fix = f"{fix}; or name the framework, if it is not {package}: --framework torch"
-            raise UsageError(Problem("lone-processes", what, "command line and script", fix))
+            known = {"script": case.script.path, "package": package, "lacks": LACKS[package]}
+            raise make_error("lone-processes", count=count, program=who, fix=fix, **known)
 
 
 def _is_lone(package: str, case: Case) -> bool:

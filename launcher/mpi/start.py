@@ -10,7 +10,7 @@ from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
-from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError
+from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError, make_error
 from launcher.core.files import create_file
 from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
@@ -20,7 +20,6 @@ from launcher.engines.mpirun import (
     SERVE,
     fill_line,
     names_folder,
-    no_token,
 )
 from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
@@ -107,7 +106,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
     head = options.get("master_addr")
     if head is not None:
         if not options.text("token_file") and not environ.get(TOKEN_VARIABLE):
-            raise UsageError(no_token("the job's head"))
+            raise make_error("no-token", program="the job's head")
         rank = options.get("node_rank")
         fleet = Fleet(
             hosts=(str(head.value),),

@@ -17,6 +17,7 @@ import pytest
 from launcher import __version__, sources
 from launcher.cli.entry import main
 from launcher.cli.main import COMMANDS
+from launcher.core.blocks import read_blocks
 from launcher.core.errors import EnvironmentUntrusted, LauncherError
 from launcher.core.model import Claim
 from launcher.options.flags import FLAGS
@@ -74,7 +75,9 @@ def variables(path: Path) -> set[str]:
 
 
 def codes() -> Iterator[tuple[str, str]]:
-    """Yield (code, module) of every problem that the launcher can report."""
+    """Yield (code, file) of every problem that the launcher can report."""
+    for row in read_blocks("core/errors.txt"):
+        yield row.fields.get("code", row.name), "errors.txt"
     for path in sorted(CODE.rglob("*.py")):
         for node in find_nodes(path):
             if isinstance(node, ast.Call) and node.args and _reports(node.func):

@@ -1,0 +1,59 @@
+"""The texts of errors: each row of ``errors.txt`` is used, and is given the values that it names."""
+
+from __future__ import annotations
+
+import ast
+import string
+from pathlib import Path
+
+from launcher.core.blocks import read_blocks
+from launcher.core.errors import KINDS, make_error
+
+PACKAGE = Path(__file__).parents[2] / "launcher"
+MAKERS = ("make_error", "make_problem")
+FIELDS = {"code", "status", "where", "what", "fix"}
+
+
+def find_calls() -> list[tuple[str, str, set[str] | None]]:
+    """Return the place, the row and the names of the values of each call; None where some are in a dict."""
+    found = []
+    for path in sorted({*PACKAGE.rglob("*.py")} - {PACKAGE / "core" / "errors.py"}):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS:
+                place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
+                row, names = node.args[0], {keyword.arg for keyword in node.keywords}
+                rows = [row.body, row.orelse] if isinstance(row, ast.IfExp) else [row]
+                for one in rows:
+                    assert isinstance(one, ast.Constant), f"{place}: the row must be written here"
+                    known = {name for name in names if name is not None}
+                    found.append((place, str(one.value), None if None in names else known))
+    return found
+
+
+def read_names(texts: dict[str, str]) -> set[str]:
+    """Return the names in braces in the texts of a row."""
+    parsed = (part for text in texts.values() for part in string.Formatter().parse(text))
+    return {name for _, name, _, _ in parsed if name is not None}
+
+
+def test_each_error_has_a_row_that_fits_and_each_row_is_used() -> None:
+    rows = {row.name: dict(row.fields) for row in read_blocks("core/errors.txt")}
+    calls = find_calls()
+    for place, name, values in calls:
+        assert name in rows, f"{place}: no row {name}"
+        expected = read_names(rows[name])
+        if values is not None:
+            assert values == expected, f"{place}: row {name} names {expected}, the call gives {values}"
+    assert {name for _, name, _ in calls} == rows.keys()
+    assert list(rows) == sorted(rows), "in the order of the alphabet"
+    for name, texts in rows.items():
+        assert {"status", "what", "fix"} <= texts.keys() <= FIELDS, name
+        assert texts["status"] in KINDS, name
+
+
+def test_values_are_shown_as_they_are() -> None:
+    """A value with braces or quotes is no part of the text that is filled in."""
+    error = make_error("horovod-port", text="{x}'", expected="an integer in 1..65535")
+    (problem,) = error.problems
+    assert problem.what == 'HOROVOD_GLOO_RENDEZVOUS_PORT="{x}\'": expected an integer in 1..65535'
+    assert (problem.code, problem.where, error.exit_status) == ("malformed-variable", "environment", 78)
