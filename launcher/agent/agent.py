@@ -491,11 +491,13 @@ class Agent:
         return "ended"
 
     def describe(self) -> dict[str, object]:
-        """Return the state of this node, the counts of the job's nodes, and the timings, for a status."""
+        """Return for a status: this node's state and timings, and the job's nodes, failures and progress."""
         return {
             "state": self.describe_state(),
             "nodes": self.coordination.describe_nodes(),
             "timings": self.observers.read_timings(),
+            "failed": self.outcomes.failed,
+            "progress_s": self.observers.progress_s,
         }
 
     def _finish(self) -> int:

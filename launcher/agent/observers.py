@@ -215,6 +215,12 @@ class Observers:
         """When all processes were seen connected, monotonic seconds; None if they were not yet."""
         return None if self._meeting is None else self._meeting.together_at
 
+    @property
+    def progress_s(self) -> float | None:
+        """Seconds since the progress file changed last in this attempt; None if it has not."""
+        changed = None if self.progress is None else self.progress.read_last_s()
+        return None if changed is None else round(time.monotonic() - changed, 1)
+
     def note_together(self) -> None:
         """Note that the nodes have come together."""
         self._runtime.timings.note_together()

@@ -57,6 +57,11 @@ class Outcomes:
         self._gpus: GpuGate | None = None
         self._failure_file: str | None = None
 
+    @property
+    def failed(self) -> dict[str, int]:
+        """Number of the job's failed attempts by cause, as far as this node knows them."""
+        return {} if self._recovery is None else self._recovery.history.causes
+
     def begin(self) -> None:
         """Forget the attempt before."""
         self._outcome, self._has_reported, self.starts_at = None, False, None

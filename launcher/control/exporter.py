@@ -36,7 +36,9 @@ HEAD_BYTES = 1 << 14
 OF_LAUNCHER = (
     ("launcher_elapsed_seconds", "Seconds since the launcher started", "elapsed_s"),
     ("launcher_restarts_total", "Restarts of the processes", "attempt"),
+    ("launcher_last_progress_seconds", "Seconds since the progress file changed", "progress_s"),
 )
+FAILED = "launcher_failed_attempts_total"
 OF_NODES = (
     ("launcher_nodes", "Nodes of the job", "count"),
     ("launcher_nodes_heard", "Connected nodes, as far as this node knows", "heard"),
@@ -92,6 +94,11 @@ def make_metrics(answer: Mapping[str, object]) -> Iterator[Metric]:
         busy = {} if busy_percent is None else {"busy_ratio": busy_percent / 100}
         gpus.append({**gpu, **busy, "gpu": gpu.get("index")})
     yield from _read(OF_LAUNCHER, [answer])
+    failed = CounterMetricFamily(FAILED, "Failed attempts of the job by cause", labels=("cause",))
+    causes = answer.get("failed")
+    for cause, count in causes.items() if isinstance(causes, dict) else ():
+        failed.add_metric([cause], count)
+    yield failed
     yield from _read(OF_RANKS, ranks, ("rank", "local_rank"))
     yield from _read(OF_GPUS, gpus, ("gpu",))
     yield from _read(OF_NODES, [nodes] if isinstance(nodes, dict) else [])

@@ -72,6 +72,11 @@ class History:
         self.failed.append(attempt)
         del self.failed[:-KEPT_MAX]
 
+    @property
+    def causes(self) -> dict[str, int]:
+        """Number of failed attempts by the code of their cause."""
+        return dict(self._kinds)
+
     def record(self, decision: Decision, *, again: bool = False) -> None:
         """Add the last attempt and what follows from it; a full disk costs the record and not the job.
 

@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from launcher.machine.host import Host
 from launcher.process.descendants import find_children
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
-from tests.process.starting import launch
+from tests.process.starting import clean_environ, launch
 
 pytest.importorskip("prometheus_client")
 
@@ -90,6 +92,33 @@ def test_each_rank_is_there_and_nothing_else(job: Served) -> None:
         connected.sendall(b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nstop!")
         assert b" 501 " in read_all(connected)
     assert "launcher_up 1.0" in job.read()
+
+
+FAILS_ONCE = """
+import os, pathlib, sys, time
+if "LAUNCHER_ATTEMPT" not in os.environ:
+    raise ValueError("the first attempt")
+pathlib.Path(sys.argv[1]).write_text("saved")
+time.sleep(60)
+"""
+
+
+def test_failed_attempts_are_counted_by_cause_and_progress_is_timed(tmp_path: Path) -> None:
+    port, saved = Host().free_port(), tmp_path / "saved"
+    flags = ("--restarts", "2", "--restart-on", "any", "--restart-delay", "0", "--progress-file", str(saved))
+    words = ("run", "--metrics-port", str(port), *flags, "--", sys.executable, "-c", FAILS_ONCE, str(saved))
+    line = [sys.executable, "-m", "launcher", *words]
+    with subprocess.Popen(line, env=clean_environ(), stderr=subprocess.DEVNULL) as job:
+        url = f"http://127.0.0.1:{port}/metrics"
+
+        def read() -> str:
+            with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:
+                return str(answer.read().decode())
+            return ""
+
+        wait_for(lambda: "launcher_last_progress_seconds " in read(), "the second attempt has saved")
+        assert 'launcher_failed_attempts_total{cause="python-exception"} 1.0' in read()
+        job.terminate()
 
 
 def test_slow_and_silent_ones_make_room(job: Served) -> None:
