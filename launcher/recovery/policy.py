@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 IDLE_MAX = 3
 """Number of attempts in a row without progress after which there is no other."""
+ALIKE_MAX = 3
+"""Number of attempts in a row that fail alike, without a sign of progress, after which there is no other."""
 QUICK_S = 60.0
 """An attempt that lasted less is a quick failure: the next one but one waits before it starts."""
 JITTER = 0.5
@@ -66,6 +68,15 @@ class FailedAttempt:
     def rank(self) -> str:
         """The rank that failed, e.g. ``rank 3``."""
         return " ".join(self.what.split()[:2])
+
+    @property
+    def stood(self) -> bool:
+        """Whether it shows no progress: none was seen, or a quick failure if nothing watches for it."""
+        return self.progressed is False or (self.progressed is None and self.lasted_s < QUICK_S)
+
+    def is_like(self, other: FailedAttempt) -> bool:
+        """Whether the same rank of the same host failed for the same cause."""
+        return bool(self.rank) and (self.rank, self.host, self.kind) == (other.rank, other.host, other.kind)
 
     @property
     def kind(self) -> str:
@@ -120,6 +131,10 @@ def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.
     full = [one.rank for one in counted if one.detail.startswith(OWN_LIMIT) and not one.progressed]
     if last.detail.startswith(OWN_LIMIT) and full.count(last.rank) > 1 and not rule.on_any:
         why = f"{last.rank} needs more than {OWN_LIMIT}, {full.count(last.rank)} times"
+        return Decision(False, f"{why}; pass --restart-on any to restart anyway")
+    alike = attempts[-ALIKE_MAX:]
+    if len(alike) == ALIKE_MAX and all(one.stood and one.is_like(last) for one in alike) and not rule.on_any:
+        why = f"{last.rank} failed {ALIKE_MAX} times in a row with {last.kind}, without a sign of progress"
         return Decision(False, f"{why}; pass --restart-on any to restart anyway")
     same = sum(one.kind == last.kind for one in counted)
     if rule.per_cause is not None and same > rule.per_cause:

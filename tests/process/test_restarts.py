@@ -354,7 +354,7 @@ def test_a_pattern_never_blocks_the_launcher(tmp_path: Path) -> None:
 def test_progress_is_unknown_if_the_search_needs_too_long(tmp_path: Path) -> None:
     """An unknown progress does not end a job: three attempts without progress would."""
     record = tmp_path / "attempts"
-    flags = ("--restarts", "3", "--restart-delay", "0", "--progress-pattern", SLOW)
+    flags = ("--restarts", "3", "--restart-on", "any", "--restart-delay", "0", "--progress-pattern", SLOW)
     script = "import sys; print('a' * 100 + '!', flush=True); sys.exit(9)"
     line = (*flags, "--attempts-file", str(record), "--", sys.executable, "-c", script)
     done = launch("run", "--nproc-per-node", "1", *line)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.frozen import replace
 from launcher.core.model import Restarts
 from launcher.failure.model import OWN_LIMIT
-from launcher.recovery.policy import IDLE_MAX, QUICK_S, FailedAttempt, decide, find_wait_s
+from launcher.recovery.policy import ALIKE_MAX, IDLE_MAX, QUICK_S, FailedAttempt, decide, find_wait_s
 
 
 def failed(
@@ -52,6 +53,26 @@ def test_memory_that_ran_out_twice_at_the_containers_limit_runs_out_again() -> N
     assert decide(rule, [out_of_memory(3, "the pod or the node ran out")] * 2).restarts
     assert decide(rule, [out_of_memory(3, progressed=True)] * 2).restarts
     assert decide(Restarts(most=9, on_any=True), [out_of_memory(3)] * 2).restarts
+
+
+def test_the_third_time_that_a_rank_fails_alike_without_progress_is_the_last() -> None:
+    """Whatever the budget; not another rank, cause or host, nor where something shows progress."""
+    rule, what = Restarts(most=20), "rank 3 on gpu-0 was killed by SIGKILL"
+    same = failed(cause="killed", retryable=True, what=what)
+    assert decide(rule, [same] * (ALIKE_MAX - 1)).restarts
+    found = decide(rule, [failed(), *[same] * ALIKE_MAX])
+    assert not found.restarts and "rank 3 failed 3 times in a row with killed" in found.why
+    for other in (
+        failed(cause="killed", what="rank 4 on gpu-0 was killed by SIGKILL"),
+        failed(cause="host-oom", what=what),
+        failed(cause="killed", what=what, lasted_s=QUICK_S),
+        failed(cause="killed", what=what, progressed=True),
+        replace(same, host="gpu-9"),
+    ):
+        assert decide(rule, [same, other, same]).restarts
+    idle = failed(cause="killed", what=what, progressed=False, lasted_s=1e4)
+    assert not decide(rule, [idle] * ALIKE_MAX).restarts
+    assert decide(Restarts(most=20, on_any=True), [same] * ALIKE_MAX).restarts
 
 
 def test_what_a_cause_and_the_user_say_decides() -> None:
