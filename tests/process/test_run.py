@@ -377,9 +377,10 @@ def test_a_deleted_working_directory_is_said_in_one_line(words: tuple[str, ...],
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_is_said_in_one_line() -> None:
+@pytest.mark.parametrize("words", ["env", "hook status", "help"])
+def test_a_full_disk_is_said_in_one_line(words: str) -> None:
     """What cannot be written is a problem with a fix, not a traceback."""
-    done = shell('exec "$@" >/dev/full', "env")
+    done = shell('exec "$@" >/dev/full', *words.split())
     assert (done.returncode, "cannot-write" in done.stderr) == (75, True)
     assert "Traceback" not in done.stderr
 
