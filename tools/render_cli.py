@@ -34,8 +34,8 @@ ABOUT = (
 )
 ENVIRONMENT = {
     "LAUNCHER_FLAG": "the value of --flag of launcher run, for each flag; the flag itself wins",
-    "LAUNCHER_CONFIG": "a file of defaults in place of /etc/launcher.conf",
-    "LAUNCHER_DISABLE": "with any value, launcher run starts the command and does nothing else",
+    "LAUNCHER_CONFIG": "a file of defaults, before launcher.toml and /etc/launcher.conf",
+    "LAUNCHER_DISABLE": "1 or true: launcher run starts the command and does nothing else",
 }
 FILES = {
     "/etc/launcher.conf": "defaults of a fleet, below flags and variables",

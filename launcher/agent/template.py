@@ -18,9 +18,11 @@ import time
 
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
+from launcher.core.signal import signal
 from launcher.output.folder import FILES, PYTHONPATH, put_first
 from launcher.planning.preload import describe_times
 from launcher.process.kernel import become_subreaper
+from launcher.process.signals import ENDING_IDLE
 from launcher.process.spawn import Child, ExecErrors, Inherited, Streams, change_environ, start
 
 TYPE_CHECKING = False
@@ -47,6 +49,9 @@ PROBE = f"""import os; os.write(0, b'{{"refused": "{NOT_READ}"}}\\n')"""
 IMPORT_LIMIT_S = 900.0
 FORK_LIMIT_S = 5.0
 """The forks take milliseconds; meanwhile the launcher does nothing else."""
+LOOK_S = 0.05
+"""Seconds between two looks for a signal meanwhile: a module may have slow functions for forks."""
+UNEXPECTED = "its answer is not what the launcher expects"
 READ_BYTES = 1 << 16
 ANSWER_LIMIT_BYTES = 1 << 18
 OF_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT")
@@ -174,7 +179,8 @@ class Template:
         if "ready" in answer:
             took = answer.get("took")
             seconds = [one for one in took if isinstance(one, float)] if isinstance(took, list) else []
-            self._note_ready(int(str(answer.get("bytes") or 0)) >> 20, seconds)
+            size = answer.get("bytes")
+            self._note_ready(size >> 20 if isinstance(size, int) else 0, seconds)
         elif self._preload.skips and package:
             self._leave_out(package, str(answer["refused"]))
         else:
@@ -234,9 +240,7 @@ class Template:
             )  # fmt: skip
         try:
             self._send({"ranks": ranks}, fds)
-            answer = self._await(time.monotonic() + FORK_LIMIT_S)
-            if "pids" not in answer:
-                raise Unusable(str(answer.get("refused") or "the process that has imported them has ended"))
+            pids = read_pids(self._await(time.monotonic() + FORK_LIMIT_S), len(ready))
         except (OSError, Unusable) as error:
             self._close_gate()
             is_gone = isinstance(error, (BrokenPipeError, ConnectionResetError))
@@ -244,7 +248,7 @@ class Template:
             return []
         finally:
             os.close(reading)
-        return [int(str(pid)) for pid in answer["pids"]]  # type: ignore[attr-defined]
+        return pids
 
     def release(self, count: int) -> None:
         """Let the forks run: they have been noted."""
@@ -290,14 +294,21 @@ class Template:
             os.close(file)
 
     def _await(self, until: float) -> Mapping[str, object]:
-        """Return the answer to a request; the forks take milliseconds."""
+        """Return the answer to a request; the forks take milliseconds.
+
+        Raises:
+            Unusable: They take too long, or a signal requests an end meanwhile.
+        """
         assert self._channel is not None  # noqa: S101
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
-        while poll.poll(max(0.0, until - time.monotonic()) * 1000):
-            answer = self._read()
-            if answer is not None:
-                return answer
+        while (left_s := until - time.monotonic()) > 0:
+            if poll.poll(min(left_s, LOOK_S) * 1000):
+                answer = self._read()
+                if answer is not None:
+                    return answer
+            elif not signal.sigpending().isdisjoint(ENDING_IDLE):
+                raise Unusable("a signal has come before its forks")
         raise Unusable(f"no forks within {FORK_LIMIT_S:g} s")
 
     def _read(self) -> Mapping[str, object] | None:
@@ -318,8 +329,31 @@ class Template:
         try:
             answer = json.loads(heard)
         except ValueError:
-            return {"refused": "its answer is not what the launcher expects"}
+            return {"refused": UNEXPECTED}
         return answer if isinstance(answer, dict) else {}
+
+
+def read_pids(answer: Mapping[str, object], count: int) -> list[int]:
+    """Return the pids of all forks. An imported module may have written the answer.
+
+    Raises:
+        Unusable: There are none, or not all of them are children of ours, which we may signal and await.
+    """
+    found = answer.get("pids")
+    if found is None:
+        raise Unusable(str(answer.get("refused") or "the process that has imported them has ended"))
+    pids = [pid for pid in found if type(pid) is int] if isinstance(found, list) else []
+    if not len(set(pids)) == len(pids) == count or not all(map(_is_child, pids)):
+        raise Unusable(UNEXPECTED)
+    return pids
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (OSError, OverflowError):
+        return False
+    return pid > 0
 
 
 def _has_port(value: str, environ: Mapping[str, str]) -> bool:

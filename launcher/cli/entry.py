@@ -7,7 +7,15 @@ import os
 import sys
 from errno import EMFILE, ENFILE
 
-from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, NotReady, Problem, print_problems
+from launcher.core.errors import (
+    BROKEN_PIPE,
+    EXIT_BUG,
+    LauncherError,
+    NotReady,
+    Problem,
+    Unavailable,
+    print_problems,
+)
 from launcher.core.log import STYLE, guess_style
 
 TYPE_CHECKING = False
@@ -84,6 +92,10 @@ def _explain(error: Exception) -> LauncherError | None:
     """Return the system failure behind an exception; None for a bug of ours."""
     if not isinstance(error, OSError):
         return None
+    if isinstance(error, FileNotFoundError) and error.filename is None and _has_no_folder():
+        what = "the working directory was deleted"
+        fix = 'enter one that exists (if it was made again: cd "$PWD")'
+        return Unavailable(Problem("no-working-directory", what, "this process", fix))
     from launcher.process.kernel import FULL
 
     if error.errno in FULL:
@@ -93,6 +105,14 @@ def _explain(error: Exception) -> LauncherError | None:
     from launcher.process.refused import explain
 
     return explain(error)
+
+
+def _has_no_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _open_closed_descriptors() -> None:

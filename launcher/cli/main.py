@@ -152,9 +152,10 @@ def tf_server(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def hook(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher hook``: install, remove or locate the environment hook."""
+    from launcher.cli.stdout import write
     from launcher.hook import command
 
-    return command.hook(argv, environ, DESCRIPTION["hook"])
+    return command.hook(argv, environ, DESCRIPTION["hook"], write)
 
 
 def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:

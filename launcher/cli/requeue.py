@@ -106,7 +106,8 @@ def _program() -> str:
 
 
 def _scontrol(*words: str) -> str:
-    done = subprocess.run([_program(), *words], capture_output=True, text=True, check=False)
+    line = [_program(), *words]
+    done = subprocess.run(line, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode:
         what = f"scontrol {' '.join(words)}: {printable(redact(done.stderr.strip()))}"
         raise NotReady(

@@ -17,14 +17,16 @@ from launcher.options.parser import make_parser
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 NOT_AS_IT_SHOULD = 1
 UNPACKED = "launcher-pyz-"
 """How the folder begins in which launcher.pyz unpacks itself (tools/pyz/__main__.py)."""
 
 
-def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+def hook(
+    argv: Sequence[str], environ: Mapping[str, str], description: str, write: Callable[[str], None]
+) -> int:
     """Run ``launcher hook ARGV``; return the exit status: 1 if ``status`` finds a missing or wrong file."""
     words = _parse(argv, description)
     place = find_target(words.target) if words.target else find_place(words.prefix, user=words.user)
@@ -45,9 +47,9 @@ def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
         else:
             change = files.install if words.action == "install" else files.remove
             said = change(path, text, force=words.force)
-        print(quote(f"{said}: {path} ({what})", TEXT_MAX))  # of another user's file, maybe
+        write(quote(f"{said}: {path} ({what})", TEXT_MAX) + "\n")  # of another user's file, maybe
     if words.action == "remove" and not words.shell and os.path.exists(PROFILE):
-        print(f"still installed: {PROFILE} (for shells; launcher hook remove --shell removes it)")
+        write(f"still installed: {PROFILE} (for shells; launcher hook remove --shell removes it)\n")
     return 0 if well else NOT_AS_IT_SHOULD
 
 

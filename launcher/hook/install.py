@@ -160,17 +160,28 @@ def find_unsafe(package: str) -> str | None:
 def find_writable(path: str) -> str | None:
     """Return the command that takes the first file or folder from other users who can change what is run.
 
-    None if only root and this user can.
+    None if only root and this user can. Links are followed: an installer may have made a package of links.
 
     Args:
         path: A file that the hook names, or the folder of a package.
     """
-    for folder, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if name not in INSTALLED]
-        for inside in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
-            if mend := _mend(inside, is_above=False):
-                return f"{mend[0]} -R {mend[1]} {shlex.quote(path)}"
-    return find_writable_above(path)
+    todo, known = [path], {os.path.realpath(path)}
+    while todo:
+        path = todo.pop()
+        for folder, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if name not in INSTALLED]
+            for inside in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
+                if mend := _mend(inside, is_above=False):
+                    return f"{mend[0]} -R {mend[1]} {shlex.quote(path)}"
+                if os.path.islink(inside):
+                    if command := find_writable_above(inside):
+                        return command
+                    target = os.path.realpath(inside)
+                    todo += [] if target in known else [target]
+                    known.add(target)
+        if command := find_writable_above(path):
+            return command
+    return None
 
 
 def find_writable_above(path: str) -> str | None:

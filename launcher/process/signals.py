@@ -75,6 +75,8 @@ class SignalFile:
 
 def send(pid: int, number: int) -> None:
     """Send a signal to a process or, if negative, a group, if it exists and we may signal it."""
+    if pid == -1:
+        return  # not group 1, but all processes of this machine
     try:  # noqa: SIM105 - contextlib would be one more module
         os.kill(pid, number)
     except OSError:

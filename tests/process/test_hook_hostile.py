@@ -226,6 +226,32 @@ def test_a_launcher_behind_a_link_of_another_user(tmp_path: Path) -> None:
     assert (done.returncode, f"chown -h 0:0 {link}" in done.stderr) == (64, True), done.stderr
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["guest/marker.py", "guest", "guest/dangling.py"])
+def test_a_launcher_with_a_link_to_a_file_of_another_user(name: str, tmp_path: Path) -> None:
+    """An installer may make a package of links into a cache (uv --link-mode symlink)."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    prefix = make_venv(tmp_path / "venv")
+    package, cache = tmp_path / "launcher", tmp_path / "cache"
+    shutil.copytree(Path(ROOT) / "launcher", package, ignore=shutil.ignore_patterns("__pycache__"))
+    cache.mkdir()
+    inside = package / name
+    if inside.exists():
+        inside.rename(cache / inside.name)
+    inside.symlink_to(cache / inside.name)
+    python, words = os.path.realpath(sys.executable), (str(package / "__main__.py"), "hook")
+    done = run(python, "-B", *words, "install", "--prefix", str(prefix))
+    assert done.returncode == 0, done.stderr
+    assert run(python, "-B", *words, "remove", "--prefix", str(prefix)).returncode == 0
+    theirs = {"guest": cache / "guest/marker.py", "guest/dangling.py": cache}.get(name, cache / inside.name)
+    os.chown(theirs, 4711, 4711)
+    done = run(python, "-B", *words, "install", "--prefix", str(prefix))
+    assert (done.returncode, "[hook-unsafe]" in done.stderr) == (64, True), done.stderr
+    assert str(cache) in done.stderr.partition("fix:  ")[2]
+    assert list(prefix.rglob("launcher_hook.pth")) == []
+
+
 JOB = {**RANK, "LAUNCHER_HOSTFILE": "FOLDER/secret"}
 ARMED = {"LAUNCHER_STACKS_FILE": "FOLDER/stacks.txt", "TORCHELASTIC_ERROR_FILE": "FOLDER/error.json"}
 FAILING = "import os; print(os.environ.get('LAUNCHER_HOOKED'), flush=True); 1 / 0"

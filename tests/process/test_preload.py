@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from launcher.agent.template import FORK_LIMIT_S, Unusable, read_pids
+from launcher.process.signals import send
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, launch, open_launcher
 from tests.pythons import need_python
@@ -416,6 +419,21 @@ def test_what_cannot_be_preloaded_is_named(tmp_path: Path) -> None:
 
 # --- starts, stops and restarts
 
+ANSWERS = """
+import os, stat
+times = []
+def answer():
+    times.append(0)
+    for fd in range(3, 20) if {when} else ():
+        try:
+            is_channel = stat.S_ISSOCK(os.fstat(fd).st_mode)
+        except OSError:
+            continue
+        if is_channel:
+            os.write(fd, {answer!r}.encode() + b"\\n")
+os.register_at_fork(before=answer)
+"""
+
 
 def test_a_restart_is_a_fork_of_the_same_process(tmp_path: Path) -> None:
     """The modules are imported once for all attempts."""
@@ -444,6 +462,60 @@ def test_sigterm_while_modules_are_imported(tmp_path: Path) -> None:
     out, err = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 143, out + err
     assert is_gone(template)
+
+
+def test_sigterm_while_ranks_are_forked(tmp_path: Path) -> None:
+    """A module's function for forks may take its time; the launcher still answers a signal."""
+    told = tmp_path / "pid"
+    (tmp_path / "slow.py").write_text(
+        "import os, time\ntimes = []\ndef wait():\n    times.append(0)\n    if len(times) > 1:\n"
+        f"        open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n')\n        time.sleep(600)\n"
+        "os.register_at_fork(before=wait)\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text("import signal\nsignal.pause()\n")
+    running = open_launcher(*TWO, "--preload", "slow", str(script))
+    template = read_pid(told)
+    began = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 143 and time.monotonic() - began < FORK_LIMIT_S / 2, out + err
+    assert is_gone(template)
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"pids": ["x", "y"]}', '{"pids": 5}', '{"pids": [4294967296, 4294967297]}', '{"pids": [1e3]}']
+)
+def test_what_a_module_answers_in_place_of_the_template(answer: str, tmp_path: Path) -> None:
+    """The launcher takes only processes that are its own children for ranks: it signals and awaits them."""
+    (tmp_path / "answers.py").write_text(ANSWERS.format(when="len(times) == 2", answer=answer))
+    done = run(tmp_path, "print('up')", *TWO, "--preload", "answers")
+    assert (done.returncode, done.stdout.count("up")) == (0, 2), done.stderr
+    assert f"{NOT_USED}its answer is not what the launcher expects" in done.stderr
+
+
+def test_only_children_of_the_launcher_are_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would signal the group of process 1 as ``kill(-1)``, which is every process of the machine."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert read_pids({"pids": [child.pid]}, 1) == [child.pid]
+        for pids in ([1], [os.getppid()], [-1], [0], [-child.pid], [child.pid] * 2, [True], [child.pid, "1"]):
+            with pytest.raises(Unusable):
+                read_pids({"pids": pids}, len(pids))
+        child.kill()
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
+    for pid in (-1, 0, -2, 2):
+        send(pid, signal.SIGKILL)
+    assert sent == [0, -2, 2]
+
+
+@pytest.mark.parametrize("size", ['"x"', "1e400", "NaN", "[]"])
+def test_a_size_that_is_none(size: str, tmp_path: Path) -> None:
+    answer = f'{{"ready": true, "bytes": {size}}}'
+    (tmp_path / "answers.py").write_text(ANSWERS.format(when="len(times) == 1", answer=answer))
+    done = run(tmp_path, "print('up')", *TWO, "--preload", "answers")
+    assert (done.returncode, done.stdout.count("up")) == (0, 2), done.stderr
+    assert "internal" not in done.stderr
 
 
 def test_sigusr1_while_modules_are_imported(tmp_path: Path) -> None:

@@ -30,12 +30,14 @@ def ask(
     excluded: str = "(null)",
     runs: str = "0",
     status: int = 0,
+    name: bytes = b"train",
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run the command in a job; return how it ended, and what it asked of Slurm besides the job."""
     (folder / "scontrol").write_text(SCONTROL.format(folder=folder, status=status))
     (folder / "scontrol").chmod(0o755)
-    job = f"JobId=7 JobName=train\n   JobState={state} Reason=None\n   StdErr={folder}/log\n"
-    (folder / "job").write_text(f"{job}   ReqNodeList=(null) ExcNodeList={excluded}\n")
+    job = f"JobId=7 JobName=NAME\n   JobState={state} Reason=None\n   StdErr={folder}/log\n"
+    text = f"{job}   ReqNodeList=(null) ExcNodeList={excluded}\n"
+    (folder / "job").write_bytes(text.encode().replace(b"NAME", name))
     environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": runs}
     done = launch("requeue", *flags, environ=environ)
     asked = (folder / "asked").read_text().splitlines() if (folder / "asked").exists() else []
@@ -75,6 +77,14 @@ def test_a_line_without_an_end_takes_no_time(tmp_path: Path) -> None:
 def test_a_job_without_bad_nodes_or_a_log_is_queued_again(tmp_path: Path) -> None:
     done, asked = ask(tmp_path)
     assert (done.returncode, asked) == (0, ["requeue 7"]), done.stderr
+
+
+def test_a_job_may_have_any_name(tmp_path: Path) -> None:
+    """Slurm prints the bytes of a name as they are."""
+    (tmp_path / "log").write_text(f"launcher: {SAID}node1\n")
+    done, asked = ask(tmp_path, name=b"caf\xe9")
+    assert done.returncode == 0, done.stderr
+    assert asked == ["requeue 7", "update JobId=7 ExcNodeList=node1"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "/dev/zero"])

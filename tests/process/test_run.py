@@ -355,9 +355,32 @@ def test_the_whole_environment_on_a_terminal_comes_with_a_warning() -> None:
     assert b"note: --all shows secrets" in done.stderr
 
 
-def test_a_full_disk_is_said_in_one_line() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "train.py"),
+        ("run", "--log-dir", "logs", "--", "true"),
+        ("run", "--hostfile", "hosts", "true"),
+        ("check", "--", "python", "train.py"),
+        ("hook", "status", "--prefix", "env"),
+        ("rehearse", "--", "true"),
+    ],
+    ids=lambda words: words[0] + words[1],
+)
+def test_a_deleted_working_directory_is_said_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    enter = ("sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(folder), sys.executable)
+    done = launch(*words, interpreter=enter)
+    assert done.returncode == 69, done.stderr
+    assert "[no-working-directory] the working directory was deleted" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["env", "hook status", "help"])
+def test_a_full_disk_is_said_in_one_line(words: str) -> None:
     """What cannot be written is a problem with a fix, not a traceback."""
-    done = shell('exec "$@" >/dev/full', "env")
+    done = shell('exec "$@" >/dev/full', *words.split())
     assert (done.returncode, "cannot-write" in done.stderr) == (75, True)
     assert "Traceback" not in done.stderr
 

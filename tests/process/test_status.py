@@ -313,6 +313,48 @@ def test_debug_runs_no_program_of_a_process_that_becomes_roots(monkeypatch: pyte
             shutil.rmtree(folder)
 
 
+NAMES_ANOTHER = """
+import json, os, socket, sys
+folder = "/dev/shm/launcher_%016x" % os.getpid()
+os.mkdir(folder)
+os.chmod(folder, 0o755)
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(f"{folder}/NAME")
+os.chmod(f"{folder}/NAME", 0o666)
+listening.listen(9)
+print("up", flush=True)
+who = {"pid": os.getpid(), "run": "invented", "elapsed_s": 1.0, "node_rank": 0, "host": "here"}
+row = {"rank": 0, "pid": int(sys.argv[1]), "state": "running"}
+while asked := (connected := listening.accept()[0]).recv(4096):
+    answer = who if b"who" in asked else {"node": 0, "answer": {**who, "ranks": [row]}}
+    connected.sendall(json.dumps(answer).encode() + b"\\n" + b'{"over": true}\\n')
+    connected.close()
+os.unlink(f"{folder}/NAME")
+os.rmdir(folder)
+""".replace("NAME", SOCKET_NAME)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_debug_attaches_to_no_process_that_a_launcher_of_another_user_names() -> None:
+    """It could name any Python of root, which would stand still at pdb's prompt."""
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", NAMES_ANOTHER, str(os.getpid())],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=(),
+        cwd="/",
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"up\n"
+        try:
+            done = launch("debug", "--job", str(other.pid), "--rank", "0")
+        finally:
+            with socket.socket(socket.AF_UNIX) as ends_it:
+                ends_it.connect(f"/dev/shm/launcher_{other.pid:016x}/{SOCKET_NAME}")
+    assert done.returncode == 69 and f"user {NOBODY}" in done.stderr, done.stderr
+    assert str(os.getpid()) not in done.stderr
+
+
 def test_debug_runs_no_program_that_only_has_the_path_of_a_ranks_python(tmp_path: Path) -> None:
     """A rank in a container of its own sees other files: in our /tmp, its path may be another user's file."""
     python = tmp_path / "python3"
