@@ -100,6 +100,7 @@ def start_ours(scene: Scene) -> list[tuple[Node, list[str]]]:
     nodes = scene.cluster.nodes
     flags = ["--nnodes", str(len(nodes)), "--nproc-per-node", str(scene.per_node)]
     flags += ["--master-addr", nodes[0].address, "--restarts", str(RESTARTS), "--restart-delay", "0"]
+    flags += ["--restart-on", "any"]  # the same rank each time
     program = [python(), os.path.join(CHECKOUT, "bin", "launcher"), "run", *flags]
     return [(node, [*program, "--node-rank", str(node.index), "--", *scene.command]) for node in nodes]
 

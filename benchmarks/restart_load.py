@@ -111,7 +111,7 @@ class RestartingNodes(Nodes):
 def measure_load(count: int, failures: int) -> list[Restart]:
     """Return the restarts of a job of so many nodes, one after the other."""
     allow_files(count + 512)
-    flags = ("--restarts", str(failures), "--restart-delay", "0")
+    flags = ("--restarts", str(failures), "--restart-delay", "0", "--restart-on", "any")
     found = []
     with start_hub(count, *flags) as hub:
         nodes = RestartingNodes(count, make_join(count), hub)

@@ -141,6 +141,7 @@ class World:
         return (
             *("--restarts", "50", "--restart-delay", "0", "--lost-after", "5", "--grace", str(self.grace_s)),
             *("--rejoin-timeout", "20", "--roll-call-timeout", "20", "--attempts-file", str(self.record)),
+            *("--restart-on", "any"),  # the same rank may fail several times in a row
             *more,
         )
 
