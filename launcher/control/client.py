@@ -262,11 +262,10 @@ def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher
     """Return the result of `find_launchers`; wait briefly if the requested launcher may have just started."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        # Before the search, so that a launcher that begins to listen in between is found
-        may_come = is_coming()
+        # Before the search, which silent launchers make long: one that begins to listen meanwhile is found
+        is_last = time.monotonic() >= deadline or not is_coming()
         launchers, others = find_launchers(environ)
-        is_over = not may_come or time.monotonic() >= deadline
-        if is_over or any(one.is_meant(job) for one in launchers):
+        if is_last or any(one.is_meant(job) for one in launchers):
             return launchers, others
         time.sleep(STEP_S)
 

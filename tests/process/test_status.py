@@ -996,6 +996,22 @@ def test_socket_is_removed_when_the_launcher_is_killed(job: Asked) -> None:
 # --- right after the start
 
 
+@pytest.mark.slow
+def test_a_silent_launcher_does_not_hide_one_that_has_just_started(tmp_path: Path) -> None:
+    """A search waits for the silent one, and the other one begins to listen meanwhile."""
+    environ = {"TMPDIR": str(tmp_path)}
+    (tmp_path / "launcher_0123456789abcdef").mkdir()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "launcher_0123456789abcdef" / "status"))
+        silent.listen()
+        words = ("run", "--nproc-per-node", "2", "--", "sleep", "60")
+        with open_launcher(*words, environ=environ) as one:
+            done = launch("status", "--job", str(one.pid), environ=environ)
+            one.terminate()
+            one.communicate(timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("flags", [(), ("--log-dir", "logs")], ids=["private folder", "logs kept"])
 def test_status_waits_for_a_launcher_that_has_just_started(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """The launcher listens some time after its start; a client waits for that."""
