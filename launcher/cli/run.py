@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.log import say, use_style
 from launcher.core.model import Mode, Plan, Process, Scope
@@ -58,7 +59,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     try:
         options = read_options(typed, environ, host, command)
         use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
-        if options.switch("ssh"):
+        if options.switch("ssh") and not environ.get(OWN_JOB_ID):  # the launchers that it starts do not
             from launcher.remote.ssh import run_on_all
 
             return run_on_all(argv, command, options, environ, host)
