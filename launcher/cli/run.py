@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.log import say, use_style
 from launcher.core.model import Mode, Plan, Process, Scope
@@ -59,10 +58,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
     try:
         options = read_options(typed, environ, host, command)
         use_style(as_json=options.text("log_format") == "json", timestamps=options.switch("timestamps"))
-        if options.switch("ssh") and not environ.get(OWN_JOB_ID):  # the launchers that it starts do not
+        if options.switch("ssh"):
             from launcher.remote.ssh import run_on_all
 
-            return run_on_all(argv, command, options, environ, host)
+            return run_on_all(typed, command, options, environ, host)
         plan, met = _plan_start(options, environ, command, host)
     except EnvironmentUntrusted as error:
         from launcher.cli.disabled import LAST_RESORT

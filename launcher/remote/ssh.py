@@ -22,12 +22,13 @@ import time
 
 from launcher.channel.keys import TOKEN_VARIABLE, read_token
 from launcher.core.environ import OWN_JOB_ID
-from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, UsageError
 from launcher.core.log import say
 from launcher.core.redact import quote
 from launcher.engines.forward import choose_forwarded
-from launcher.job.settings import find_given_up_s
+from launcher.job.settings import LATE_COMERS_S, find_given_up_s
 from launcher.machine.pythons import own_program
+from launcher.options.flags import FLAGS
 from launcher.planning.plan import plan_job
 from launcher.process.kernel import die_with_parent
 from launcher.process.memory_files import write_file
@@ -50,11 +51,15 @@ SSH = (
 """Never prompt; notice an unreachable node within 10 s."""
 NOT_REACHED = (126, 127, 255)
 """Statuses of ssh, and of a shell there, that mean that no launcher has started."""
-SPELLINGS = ("--ssh", "--ss")
-"""The flag, and its one abbreviation: the launchers that we start get neither."""
+OF_FIRST = ("ssh", "hosts", "hostfile", "node_rank")
+"""Flags that the launchers that we start don't get: they are told the list, and their rank in it."""
 FLAG, RANK = "LAUNCHER_SSH", "LAUNCHER_NODE_RANK"
 WATCHED = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
 LOOK_S = 0.5
+LEFT = (0, EXIT_NOT_READY)
+"""Statuses of a launcher that has left before the start, as an unhealthy node does for a spare one."""
+REFUSED_S = LATE_COMERS_S + 5.0
+"""Seconds in which node 0 ends, if it has refused a launcher that ends with another status."""
 LOST_S = 2.0
 """Seconds after the end of an ssh in which the job may end, too: then nothing is lost."""
 SUSPEND_S = 1.0
@@ -65,13 +70,17 @@ MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
 
 
 def run_on_all(
-    argv: Sequence[str], command: Sequence[str], options: Options, environ: Mapping[str, str], host: Host
+    typed: Mapping[str, str | bool],
+    command: Sequence[str],
+    options: Options,
+    environ: Mapping[str, str],
+    host: Host,
 ) -> int:
     """Start the launcher here and on the other hosts, and return the status of the one here.
 
     Args:
-        argv: The words after ``launcher run``.
-        command: The command, the last of these words.
+        typed: The flags of ``launcher run`` as typed, by `dest`.
+        command: The command.
         options: The user's options.
         environ: Our environment.
         host: This node.
@@ -87,15 +96,16 @@ def run_on_all(
         raise UsageError(_no_hosts(len(hosts), plan.allocation.node_rank))
     told = {name: shared[name] for name in choose_forwarded(shared, options.words("forward"))}
     told |= {TOKEN_VARIABLE: token, OWN_JOB_ID: secrets.token_hex(8), FLAG: "0"}
-    told["LAUNCHER_HOSTS"] = ",".join(hosts)
+    told |= {"LAUNCHER_HOSTS": ",".join(hosts), "LAUNCHER_HOSTFILE": ""}
     lost_after_s = LOST_AFTER_S if plan.peers is None else plan.peers.lost_after_s
     patience = math.ceil(find_given_up_s(lost_after_s) / ALIVE_S)
     ssh = (*SSH, "-o", f"ServerAliveCountMax={patience}")
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    first = _fork(_line(argv, command, options, 0), {**shared, **told, RANK: "0"}, "")
+    isolated = ("-I", "-S") if sys.flags.isolated and sys.flags.no_site else ()
+    line = (sys.executable, *isolated, MAIN, "run", *_spell(typed), "--", *command)
+    first = _fork(line, {**shared, **told, RANK: "0"}, "")
     others = {}
     for rank, name in enumerate(hosts[1:], start=1):
-        line = _line(argv, command, options, rank)
         what = {"argv": line, "cwd": os.getcwd(), "environ": {**told, RANK: str(rank)}}
         start = f"exec {shlex.join(own_program(started.__file__))}"
         words = (*ssh, "--", name, start)
@@ -103,15 +113,16 @@ def run_on_all(
     return _watch(first, others)
 
 
-def _line(argv: Sequence[str], command: Sequence[str], options: Options, rank: int) -> tuple[str, ...]:
-    """Return the command line of the launcher of one node; a typed node rank is that of node 0."""
-    flags = [word for word in argv[: len(argv) - len(command)] if word not in SPELLINGS]
-    typed = options.get("node_rank")
-    if typed is not None and typed.is_typed:
-        place = len(flags) - (flags[-1:] == ["--"])
-        flags[place:place] = ["--node-rank", str(rank)]
-    isolated = ("-I", "-S") if sys.flags.isolated and sys.flags.no_site else ()
-    return (sys.executable, *isolated, MAIN, "run", *flags, *command)
+def _spell(typed: Mapping[str, str | bool]) -> Iterator[str]:
+    """Yield typed flags as words, without those of this launcher alone."""
+    for flag in FLAGS:
+        value = typed.get(flag.dest)
+        if value is None or flag.dest in OF_FIRST:
+            continue
+        if isinstance(value, bool):
+            yield flag.name if value else f"--no-{flag.name[2:]}"
+        else:
+            yield f"{flag.name}={value}"
 
 
 def _no_hosts(count: int, node_rank: int | None) -> Problem:
@@ -170,31 +181,36 @@ def _watch(first: int, others: dict[int, str]) -> int:
     status: int | None = None
     has_started = False
     deadline = 0.0
-    lost: list[tuple[float, str]] = []
+    news: list[tuple[float, str, int]] = []
+    """When the end of an ssh counts, if nothing else has explained it: the host, and the status."""
     while status is None or (others and time.monotonic() < deadline):
         ended = [*iter(_reap, None)]
         received = [*_receive(0.0 if ended else LOOK_S)]
         has_started = has_started or any(one.si_signo == STARTED and one.si_pid == first for one in received)
+        now = time.monotonic()
         for pid, code in ended:
-            now = time.monotonic()
+            name = others.pop(pid, "")
             if pid == first:
                 status, deadline = code, now + LEAVE_S
-            elif not (name := others.pop(pid, "")) or code not in NOT_REACHED:
-                pass
-            elif has_started:
-                lost.append((now + LOST_S, name))
-            elif status is None:
+            elif name and code in NOT_REACHED:
+                news.append((now + LOST_S if has_started else now, name, code))
+            elif name and code not in LEFT and not has_started:
+                news.append((now + REFUSED_S, name, code))
+        for one in [one for one in news if now >= one[0] and status is None]:
+            news.remove(one)
+            _, name, code = one
+            if not has_started:
                 say(f"cannot start the launcher on {quote(name, 80)}: ssh exited with {code}", "ssh-failed")
                 os.kill(first, signal.SIGTERM)
-        while lost and status is None and time.monotonic() >= lost[0][0]:
-            what = f"the ssh to {quote(lost.pop(0)[1], 80)} has ended: what its processes print is lost"
-            say(what, "ssh-ended")
-        for one in received if status is None else ():
-            from_kernel = one.si_code > 0  # of a terminal: the first child has it, too
-            if one.si_signo == signal.SIGTSTP and from_kernel:
+            elif code in NOT_REACHED:
+                what = f"the ssh to {quote(name, 80)} has ended: what its processes print is lost"
+                say(what, "ssh-ended")
+        for sent in received if status is None else ():
+            from_kernel = sent.si_code > 0  # of a terminal: the first child has it, too
+            if sent.si_signo == signal.SIGTSTP and from_kernel:
                 _suspend(first)
-            elif one.si_signo not in (signal.SIGCHLD, STARTED) and not from_kernel:
-                os.kill(first, one.si_signo)
+            elif sent.si_signo not in (signal.SIGCHLD, STARTED) and not from_kernel:
+                os.kill(first, sent.si_signo)
     for pid in others:
         os.kill(pid, signal.SIGTERM)
     return status

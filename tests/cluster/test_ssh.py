@@ -30,12 +30,15 @@ StartJob = Callable[..., Fleet]
 def start(fleet: MakeFleet, sshd_on_nodes: StartSshd, tmp_path: Path) -> StartJob:
     """Return a function that starts a job of so many nodes by one command."""
 
-    def start(nodes: int, *words: str) -> Fleet:
+    def start(nodes: int, *words: str, before: str = "true", hosts: str | None = None) -> Fleet:
         some = fleet("openmpi5", nodes)
+        environ = {"LAUNCHER_TOKEN": "", "LAUNCHER_HOSTS": some.hosts if hosts is None else hosts}
+        for node in some.cluster.nodes:
+            run_on(some, node, before)
         cover = (sshd_on_nodes(some.cluster), "/etc/ssh/ssh_config")
         some.start(
             some.cluster.nodes[0], "--ssh", "--nproc-per-node", "1", *words, cover=cover, command="run",
-            environ={"LAUNCHER_TOKEN": ""}, errors=tmp_path / "errors",
+            environ=environ, errors=tmp_path / "errors",
         )  # fmt: skip
         return some
 
@@ -76,6 +79,29 @@ def test_a_process_may_exit_as_ssh_does(start: StartJob, status: int) -> None:
     (head,) = two.wait()
     assert head.status == status, head.err
     assert "rank 1 of 2 failed first" in head.err and "ssh" not in head.err, head.err
+
+
+def test_a_launcher_that_ends_before_the_start_ends_the_job(start: StartJob, tmp_path: Path) -> None:
+    """Node 0 doesn't wait for the whole roll call; here a file is on no other node."""
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    hide = f"test $(hostname) = node0 || mount --bind /dev/null {token}"
+    began = time.monotonic()
+    two = start(2, "--token-file", str(token), "--roll-call-timeout", "300", "--", "true", before=hide)
+    (head,) = two.wait()
+    assert head.status == 143 and time.monotonic() - began < 60, head.err
+    assert "cannot start the launcher on node1: ssh exited with 64" in head.err, head.err
+
+
+def test_the_list_of_nodes_may_be_a_file_of_node_0(start: StartJob, tmp_path: Path) -> None:
+    """The others are told the nodes."""
+    listed = tmp_path / "hosts"
+    listed.write_text("node0\nnode1\n")
+    hide = f"test $(hostname) = node0 || mount --bind /dev/null {listed}"
+    words = ("--hostfile", str(listed), "--no-prefix", "--", "sh", "-c", "echo $RANK")
+    two = start(2, *words, before=hide, hosts="")
+    (head,) = two.wait()
+    assert (head.status, sorted(head.out.split())) == (0, ["0", "1"]), head.err
 
 
 def test_a_typed_rank_is_that_of_node_0(start: StartJob) -> None:
