@@ -51,8 +51,8 @@ SSH = (
 """Never prompt; notice an unreachable node within 10 s."""
 NOT_REACHED = (126, 127, 255)
 """Statuses of ssh, and of a shell there, that mean that no launcher has started."""
-OF_FIRST = ("ssh", "hosts", "hostfile", "node_rank")
-"""Flags that the launchers that we start don't get: they are told the list, and their rank in it."""
+OF_FIRST = ("ssh", "hosts", "hostfile", "node_rank", "token_file")
+"""Flags that the launchers that we start don't get: they are told the list, their rank, and the token."""
 FLAG, RANK = "LAUNCHER_SSH", "LAUNCHER_NODE_RANK"
 WATCHED = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
 LOOK_S = 0.5
@@ -96,7 +96,7 @@ def run_on_all(
         raise UsageError(_no_hosts(len(hosts), plan.allocation.node_rank))
     told = {name: shared[name] for name in choose_forwarded(shared, options.words("forward"))}
     told |= {TOKEN_VARIABLE: token, OWN_JOB_ID: secrets.token_hex(8), FLAG: "0"}
-    told |= {"LAUNCHER_HOSTS": ",".join(hosts), "LAUNCHER_HOSTFILE": ""}
+    told |= {"LAUNCHER_HOSTS": ",".join(hosts), "LAUNCHER_HOSTFILE": "", "LAUNCHER_TOKEN_FILE": ""}
     lost_after_s = LOST_AFTER_S if plan.peers is None else plan.peers.lost_after_s
     patience = math.ceil(find_given_up_s(lost_after_s) / ALIVE_S)
     ssh = (*SSH, "-o", f"ServerAliveCountMax={patience}")

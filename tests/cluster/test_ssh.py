@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core import version
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import MakeFleet, StartSshd
 from tests.cluster.fleets import Fleet, run_on
@@ -81,25 +82,24 @@ def test_a_process_may_exit_as_ssh_does(start: StartJob, status: int) -> None:
     assert "rank 1 of 2 failed first" in head.err and "ssh" not in head.err, head.err
 
 
-def test_a_launcher_that_ends_before_the_start_ends_the_job(start: StartJob, tmp_path: Path) -> None:
-    """Node 0 doesn't wait for the whole roll call; here a file is on no other node."""
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef")
-    hide = f"test $(hostname) = node0 || mount --bind /dev/null {token}"
+def test_a_launcher_that_ends_before_the_start_ends_the_job(start: StartJob) -> None:
+    """Node 0 doesn't wait for the whole roll call; here a module is missing on the other node."""
+    hide = f"test $(hostname) = node0 || mount --bind /dev/null {version.__file__}"
     began = time.monotonic()
-    two = start(2, "--token-file", str(token), "--roll-call-timeout", "300", "--", "true", before=hide)
+    two = start(2, "--roll-call-timeout", "300", "--", "true", before=hide)
     (head,) = two.wait()
     assert head.status == 143 and time.monotonic() - began < 60, head.err
-    assert "cannot start the launcher on node1: ssh exited with 64" in head.err, head.err
+    assert "cannot start the launcher on node1: ssh exited with 70" in head.err, head.err
 
 
-def test_the_list_of_nodes_may_be_a_file_of_node_0(start: StartJob, tmp_path: Path) -> None:
-    """The others are told the nodes."""
-    listed = tmp_path / "hosts"
+def test_the_list_and_the_token_may_be_files_of_node_0(start: StartJob, tmp_path: Path) -> None:
+    """The others are told both."""
+    listed, token = tmp_path / "hosts", tmp_path / "token"
     listed.write_text("node0\nnode1\n")
-    hide = f"test $(hostname) = node0 || mount --bind /dev/null {listed}"
-    words = ("--hostfile", str(listed), "--no-prefix", "--", "sh", "-c", "echo $RANK")
-    two = start(2, *words, before=hide, hosts="")
+    token.write_text("0123456789abcdef")
+    hide = f"test $(hostname) = node0 || for f in {listed} {token}; do mount --bind /dev/null $f; done"
+    flags = ("--hostfile", str(listed), "--token-file", str(token), "--no-prefix")
+    two = start(2, *flags, "--", "sh", "-c", "echo $RANK", before=hide, hosts="")
     (head,) = two.wait()
     assert (head.status, sorted(head.out.split())) == (0, ["0", "1"]), head.err
 
