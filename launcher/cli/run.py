@@ -61,7 +61,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         if options.switch("ssh"):
             from launcher.remote.ssh import run_on_all
 
-            return run_on_all(argv, command, options, environ, host)
+            return run_on_all(typed, command, options, environ, host)
         plan, met = _plan_start(options, environ, command, host)
     except EnvironmentUntrusted as error:
         from launcher.cli.disabled import LAST_RESORT

@@ -37,6 +37,7 @@ from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 from launcher.process.loop import Every
 from launcher.process.signals import ENDING, ENDING_IDLE, name_signal
 from launcher.recovery.policy import Decision
+from launcher.remote.starter import tell_starter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -369,6 +370,8 @@ class ClusterNode(Coordination):
             case messages.Start():
                 rank = read_rank(message.agreed, self.shape)
                 self._told = message.agreed
+                if isinstance(self.channel, Coordinator):
+                    tell_starter(runtime.environ)
                 self.feed(node.Begin(message.attempt, rank))
             case messages.Refuse():
                 self._refusal = self._refusal or message

@@ -166,7 +166,7 @@ class Allocation:
     of an elastic job. ``task``: name of this process if it is a process of the job without a rank; then all
     other values may be unknown. ``spare``: index of this node among all nodes, if it is a spare one; then
     node_rank is that of a node whose place it might take. ``index``: index of this node among all nodes if
-    some of them are spare.
+    some of them are spare. ``spare_hosts``: the listed hosts of the nodes without a rank.
     """
 
     source: str
@@ -184,6 +184,7 @@ class Allocation:
     node_range: tuple[int, int] | None = None
     task: str = ""
     spare: int | None = None
+    spare_hosts: tuple[str, ...] = ()
     index: int | None = None
 
     def __post_init__(self) -> None:

@@ -70,6 +70,7 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
         node_rank=count - 1 if rank is None else rank,
         hosts=tuple(listed[occupants.get(place, place)] for place in range(count)) if listed else (),
         spare=index if rank is None else None,
+        spare_hosts=tuple(listed[one] for one in range(len(listed)) if find_rank(one, count, seats) is None),
         index=index,
     )
 

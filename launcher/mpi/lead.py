@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 
 from launcher.agent.coordination import Coordination
-from launcher.cluster.messages import Again, Over, Refuse
+from launcher.cluster.messages import Again, Over, Refuse, Start
 from launcher.cluster.outcome import read_refusal
 from launcher.failure.arbiter import REFUSED, Event
 from launcher.job import events
 from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.nodes import Nodes
+from launcher.remote.starter import tell_starter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Lead(Coordination):
             case Again():
                 ready = events.Ready(0, message.attempt)
                 self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.hear_own(ready))
+            case Start():
+                tell_starter(self.runtime.environ)
             case _:
                 self.nodes.ranks.obey(message)
 

@@ -11,6 +11,8 @@ import os
 import sys
 
 NOT_READY = 75
+NO_EXEC = 126
+"""As a shell has it: the launcher cannot run here, and node 0 must not wait for it."""
 
 
 def main() -> int:
@@ -23,7 +25,7 @@ def main() -> int:
         os.chdir(told["cwd"])
     except OSError as error:
         print(f"launcher: {os.uname().nodename}: {told['cwd']}: {error.strerror}", file=sys.stderr)
-        return NOT_READY
+        return NO_EXEC
     else:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execve(told["argv"][0], told["argv"], {**os.environ, **told["environ"]})

@@ -18,6 +18,7 @@ from launcher.rehearse.cluster import Cluster, Node, find_fallback_reason
 from tests.cluster.fleets import Fleet
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
+from tests.process.looking import wait_for
 
 RECORDINGS = Path(__file__).parent.parent / "golden" / "recordings"
 DUMP = """
@@ -127,6 +128,9 @@ def sshd_on_nodes(tmp_path: Path) -> Iterator[StartSshd]:
         for node in cluster.nodes:
             line = cluster.argv(node, ["sh", "-c", SERVE.format(home=home)])
             servers.append(subprocess.Popen(line))
+        for node in cluster.nodes:
+            look = cluster.argv(node, ["ss", "-Hltn", "sport = :22"])
+            wait_for(lambda look=look: subprocess.check_output(look), "sshd listens")  # type: ignore[misc]
         return str(home / "ssh")
 
     yield start

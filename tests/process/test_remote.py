@@ -402,3 +402,22 @@ def test_an_ssh_that_reads_nothing_delays_nobody(tmp_path: Path) -> None:
             launcher.kill()
             assert launcher.stderr is not None
             assert "error" not in launcher.stderr.read()
+
+
+@pytest.mark.parametrize("flag", ["--ssh", "--ss"])
+def test_the_launchers_that_ssh_starts_start_no_others(tmp_path: Path, flag: str) -> None:
+    """However the flag is spelled: each host is called once."""
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/called-$$\nexec sleep 600\n")
+    program.chmod(0o700)
+    environ = clean_environ(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    hosts = f"{socket.gethostname()},192.0.2.7"
+    line = [sys.executable, "-m", "launcher", "run", flag, "--hosts", hosts, "--", "true"]
+    with subprocess.Popen(line, env=environ, stderr=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stderr is not None
+        try:
+            while "control channel" not in (text := launcher.stderr.readline()):
+                assert text and len(list(tmp_path.glob("called-*"))) < 2, text
+        finally:
+            launcher.kill()
+    assert len(list(tmp_path.glob("called-*"))) == 1

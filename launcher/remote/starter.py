@@ -1,0 +1,21 @@
+"""How the launcher of node 0 tells ``--ssh``, its parent, that the job has started on all nodes."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.core.environ import OWN_JOB_ID
+from launcher.core.signal import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STARTED = signal.SIGURG
+"""Ignored by default: it does nothing to another parent."""
+
+
+def tell_starter(environ: Mapping[str, str]) -> None:
+    """Tell our parent that all nodes are here, if it is ``--ssh``."""
+    if environ.get(OWN_JOB_ID) and os.getppid():
+        os.kill(os.getppid(), STARTED)
