@@ -132,15 +132,15 @@ def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.
     if last.detail.startswith(OWN_LIMIT) and full.count(last.rank) > 1 and not rule.on_any:
         why = f"{last.rank} needs more than {OWN_LIMIT}, {full.count(last.rank)} times"
         return Decision(False, f"{why}; pass --restart-on any to restart anyway")
-    alike = attempts[-ALIKE_MAX:]
-    if len(alike) == ALIKE_MAX and all(one.stood and one.is_like(last) for one in alike) and not rule.on_any:
-        why = f"{last.rank} failed {ALIKE_MAX} times in a row with {last.kind}, without a sign of progress"
-        return Decision(False, f"{why}; pass --restart-on any to restart anyway")
     same = sum(one.kind == last.kind for one in counted)
     if rule.per_cause is not None and same > rule.per_cause:
         by = f"by the cause {last.cause}" if last.cause else f"with {last.kind}"
         many = f"{same} attempts failed" if same > 1 else "an attempt failed"
         return Decision(False, f"{many} {by} (--restarts-per-cause {rule.per_cause})")
+    alike = attempts[-ALIKE_MAX:]
+    if len(alike) == ALIKE_MAX and all(one.stood and one.is_like(last) for one in alike) and not rule.on_any:
+        why = f"{last.rank} failed {ALIKE_MAX} times in a row with {last.kind}, without a sign of progress"
+        return Decision(False, f"{why}; pass --restart-on any to restart anyway")
     idle = attempts[-IDLE_MAX:]
     if len(idle) == IDLE_MAX and all(one.progressed is False for one in idle):
         flags = ("--progress-file" if rule.progress_file else "",

@@ -382,6 +382,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
         run_id="job",
         started_ns=0,
         started_mono_ns=0,
+        environ={},
     )
     listening, _ = listen("127.0.0.1", (0,))
     gate = Gate(hosts, hosts, (), str(tmp_path / "rsh"), KEY, listening)
