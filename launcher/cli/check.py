@@ -74,10 +74,10 @@ def _read_health_commands(
         try:
             commands.append(words_of("1")(text))
         except Malformed as error:
-            flag, where = "--health-command", "command line"
-            origin = f"{flag} {shorten(text)}"
+            where, name = "command line", "--health-command"
+            origin = f"{name} {shorten(text)}"
             raise make_error(
-                "malformed-flag", where=where, origin=origin, expected=error, name=flag
+                "malformed-flag", where=where, origin=origin, expected=error, name=name
             ) from error
     if not typed:
         commands += filter(None, [read_options({}, environ, host, ()).words(HEALTH)])

@@ -34,10 +34,8 @@ def leave_alone(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         if not is_on(environ[DISABLE]):
             return
     except Malformed as error:
-        where, origin = "environment", f"{DISABLE}={environ[DISABLE]!r}"
-        raise make_error(
-            "malformed-flag", where=where, origin=origin, expected=error, name=DISABLE
-        ) from error
+        where, name, origin = "environment", DISABLE, f"{DISABLE}={environ[DISABLE]!r}"
+        raise make_error("malformed-flag", where=where, origin=origin, expected=error, name=name) from error
     quick = read_quickly(argv, environ)
     if quick is None:
         from launcher.options.parser import read_run

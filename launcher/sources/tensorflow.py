@@ -44,11 +44,8 @@ def read(reader: Reader) -> None:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Invalid as error:
         code, expected, fix = error.args
-        what, where = (
-            f"{reader.origin(TF_CONFIG)}: expected {expected}",
-            f"environment, source {reader.source}",
-        )
-        reader.problem(Problem(code, what, where, fix))
+        what = f"{reader.origin(TF_CONFIG)}: expected {expected}"
+        reader.problem(Problem(code, what, f"environment, source {reader.source}", fix))
         return
     reader.starts = Scope.PROCESS
     reader.lone = not _names_several(task)
