@@ -8,7 +8,7 @@ from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
 from launcher.core.environ import Malformed, shorten
-from launcher.core.errors import EXIT_HARDWARE, LauncherError, Problem, UsageError
+from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError, make_error
 from launcher.core.log import say
 from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
@@ -74,8 +74,11 @@ def _read_health_commands(
         try:
             commands.append(words_of("1")(text))
         except Malformed as error:
-            what, fix = f"--health-command {shorten(text)}: expected {error}", "correct --health-command"
-            raise UsageError(Problem("malformed-flag", what, "command line", fix)) from error
+            where, name = "command line", "--health-command"
+            origin = f"{name} {shorten(text)}"
+            raise make_error(
+                "malformed-flag", where=where, origin=origin, expected=error, name=name
+            ) from error
     if not typed:
         commands += filter(None, [read_options({}, environ, host, ()).words(HEALTH)])
     for argv in () if host.is_recorded() else commands:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.command.line import add_python
 from launcher.core.environ import Malformed
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.log import guess_style, say
 from launcher.guest.marker import DISABLE
 from launcher.options.flag_values import is_on
@@ -34,8 +34,8 @@ def leave_alone(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         if not is_on(environ[DISABLE]):
             return
     except Malformed as error:
-        what = f"{DISABLE}={environ[DISABLE]!r}: expected {error}"
-        raise UsageError(Problem("malformed-flag", what, "environment", f"correct {DISABLE}")) from error
+        where, name, origin = "environment", DISABLE, f"{DISABLE}={environ[DISABLE]!r}"
+        raise make_error("malformed-flag", where=where, origin=origin, expected=error, name=name) from error
     quick = read_quickly(argv, environ)
     if quick is None:
         from launcher.options.parser import read_run

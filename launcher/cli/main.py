@@ -7,7 +7,7 @@ Only the parser of the requested command is built, and each command imports its 
 from __future__ import annotations
 
 from launcher.cli import run as running
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.options.quick import ABOUT_RUN
 from launcher.options.reading import read_options
 
@@ -68,13 +68,11 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from launcher.cli.help import render_overview
 
         sys.stderr.write(render_overview(DESCRIPTION))  # an image that does nothing has not succeeded
+        raise make_error("no-command-name", known=", ".join(COMMANDS))
     from launcher.options.unknown import mend_command
 
-    what = f"{name!r} is not a command" if name else "no command given"
-    expected = f"expected one of {', '.join(COMMANDS)}"
-    raise UsageError(
-        Problem("usage", f"{what}: {expected}", "command line", mend_command(name, tuple(COMMANDS)))
-    )
+    fix = mend_command(name, tuple(COMMANDS))
+    raise make_error("unknown-command", name=name, known=", ".join(COMMANDS), fix=fix)
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:

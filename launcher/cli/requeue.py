@@ -10,7 +10,7 @@ import signal
 import subprocess
 
 from launcher.core.environ import Malformed, parse_int
-from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.errors import make_error
 from launcher.core.log import say
 from launcher.core.redact import printable, redact
 from launcher.machine.whole import open_file
@@ -50,9 +50,8 @@ def requeue(argv: Sequence[str], environ: Mapping[str, str], description: str) -
         limit, runs = parse_int(words.limit, 0, LIMIT_MOST), parse_int(environ.get(RUNS) or "0")
         parse_int(job)
     except Malformed as error:
-        what = f"--limit {words.limit!r}, {JOB}={job!r}, {RUNS}={environ.get(RUNS)!r}: expected {error}"
-        fix = "call it in a batch script, after srun"
-        raise UsageError(Problem("usage", what, "command line and environment", fix)) from error
+        typed, before = words.limit, environ.get(RUNS)
+        raise make_error("not-a-slurm-script", limit=typed, job=job, runs=before, expected=error) from error
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends the script as soon as the job is queued
     shown = _scontrol("show", "job", job)
     if CANCELLED.search(shown) or runs >= limit:
@@ -100,8 +99,7 @@ def _find_in(line: bytes) -> list[bytes]:
 def _program() -> str:
     path = shutil.which("scontrol")
     if path is None:
-        what, fix = "scontrol is not on PATH", "call it where Slurm's commands are: in the batch script"
-        raise Unavailable(Problem("no-scontrol", what, "launcher requeue", fix))
+        raise make_error("no-scontrol")
     return path
 
 
@@ -109,8 +107,6 @@ def _scontrol(*words: str) -> str:
     line = [_program(), *words]
     done = subprocess.run(line, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode:
-        what = f"scontrol {' '.join(words)}: {printable(redact(done.stderr.strip()))}"
-        raise NotReady(
-            Problem("not-requeued", what, "Slurm", "queue the job again by hand: scontrol requeue")
-        )
+        reason = printable(redact(done.stderr.strip()))
+        raise make_error("not-requeued", words=" ".join(words), reason=reason)
     return done.stdout

@@ -6,7 +6,7 @@ import os
 import sys
 
 from launcher.cli.stdout import write
-from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.files import replace_file
 from launcher.core.log import say
 from launcher.core.model import DEFAULT_PORT, Companion, Plan, Process, Scope
@@ -43,7 +43,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     words = parser.parse_args(argv)
     plan, inherited = plan_here(vars(words), environ, ())
     if plan.meeting is not None:
-        raise UsageError(_addresses_at_start())
+        raise make_error("addresses-at-start")
     if plan.takes_free_port and not words.replay:
         if plan.topology.world_size == 1:
             host = Host()
@@ -74,30 +74,12 @@ def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process | Companion:
     if not plan.processes and plan.companions:
         return plan.companions[0]
     if not plan.processes:
-        raise UsageError(_ranks_at_start())
+        raise make_error("ranks-at-start")
     if plan.allocation.scope is Scope.PROCESS:
         return plan.processes[0]
     if not 0 <= local_rank < len(plan.processes):
         parser.error(f"--local-rank {local_rank}: this node runs {len(plan.processes)} processes")
     return plan.processes[local_rank]
-
-
-def _ranks_at_start() -> Problem:
-    return Problem(
-        "ranks-at-start",
-        "this job's ranks are assigned when its processes start: their variables are unknown before",
-        "command line and environment",
-        "launcher run, or a fixed job: --nnodes N --node-rank R without --max-restarts and --rdzv-backend",
-    )
-
-
-def _addresses_at_start() -> Problem:
-    return Problem(
-        "addresses-at-start",
-        "TF_CONFIG needs the address of every node, which the nodes exchange when the job starts",
-        "command line and environment",
-        "launcher run, or --hosts HOST,... with all nodes",
-    )
 
 
 def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -146,14 +128,7 @@ def write_file(text: str, path: str) -> None:
     try:
         replace_file(text, path)
     except OSError as error:
-        raise NotReady(
-            Problem(
-                "cannot-write",
-                f"{path!r}: {error.strerror}",
-                "command line",
-                "name a writable place with -o FILE",
-            )
-        ) from error
+        raise make_error("output-file", path=path, reason=error.strerror) from error
 
 
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
@@ -180,7 +155,6 @@ def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str])
     Raises:
         UsageError: Always.
     """
-    from launcher.core.errors import make_error, print_problems
     from launcher.views.plan import render_text
 
     try:

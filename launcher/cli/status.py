@@ -23,7 +23,7 @@ from launcher.control.table import (
     with_cpu,
     words,
 )
-from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, Problem, Unavailable, UsageError
+from launcher.core.errors import EXIT_BUG, EXIT_NOT_READY, NotReady, UsageError, make_error
 from launcher.core.log import say
 from launcher.core.wire import NODES_MAX
 from launcher.machine.process import read_link, read_users
@@ -43,13 +43,6 @@ CPU_S = 0.5
 EXEC_S = 60.0
 REST_BYTES = 256
 """Of a question, beside the command line and the nodes."""
-NO_TOKEN = Problem(
-    "no-token",
-    "the nodes run programs for each other only in a job with a token",
-    "the job's launcher",
-    "on the node itself, with its rank: launcher exec RANK -- COMMAND; for all nodes at once start the job "
-    "with the same secret on every node: LAUNCHER_TOKEN=$(openssl rand -hex 32), or --token-file FILE",
-)
 Write = Callable[[str], None]
 
 
@@ -121,8 +114,8 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], description: st
     from launcher.control import render
 
     answers = ask_launcher(_find(options.job, environ, write), "exec", options.timeout, **question)
-    if any(answer.get("error") == NO_TOKEN.code for answer in answers):
-        raise UsageError(NO_TOKEN)
+    if any(answer.get("error") == "no-token" for answer in answers):
+        raise make_error("exec-without-token")
     text, remarks, status = render.render_run(make_view(answers), options.nodes or ())
     write(text)
     for remark in remarks:
@@ -161,11 +154,8 @@ def _find_rank(launcher: Launcher, rank: int) -> int:
             if number(row, "rank") == rank and pid is not None:
                 if words(answer, "host") == words(launcher.identity, "host"):
                     return int(pid)
-                what = f"rank {rank} runs on {words(answer, 'host')}"
-                fix = "run the same command on that node"
-                raise UsageError(Problem("no-such-rank", what, "--rank", fix))
-    fix = "launcher status lists the ranks"
-    raise UsageError(Problem("no-such-rank", f"rank {rank} does not run", "--rank", fix))
+                raise make_error("rank-elsewhere", rank=rank, host=words(answer, "host"))
+    raise make_error("no-such-rank", rank=rank)
 
 
 def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
@@ -179,8 +169,7 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
     one, python, users = pythons[0] if pythons else (pid, "", found[0][2])
     others = ", ".join(map(str, sorted(users - {os.geteuid()})))
     if others:
-        what = f"rank {rank} (pid {one}) runs as user {others}, and its own Python is the debugger"
-        raise Unavailable(Problem("cannot-debug", what, "--rank", f"run launcher debug as user {others}"))
+        raise make_error("debug-other-user", rank=rank, pid=one, users=others)
     version = _read_version(python) if python else ()
     if version >= REMOTE_PDB:
         return (python, "-I", "-m", "pdb", "-p", str(one))
@@ -189,9 +178,7 @@ def find_debugger(rank: int, pid: int) -> tuple[str, ...]:
         if python
         else "no Python of this machine"
     )
-    fix = f"py-spy dump --pid {one} (pip install py-spy); for a prompt, put breakpoint() into the script"
-    what = f"rank {rank} (pid {one}) runs {runs}; pdb can attach to Python 3.14 or newer"
-    raise Unavailable(Problem("cannot-debug", what, "--rank", fix))
+    raise make_error("cannot-debug", rank=rank, pid=one, runs=runs)
 
 
 def _read_program(pid: int) -> tuple[str, set[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import make_error
 
 
 def write(text: str) -> None:
@@ -23,10 +23,7 @@ def write(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        what = f"standard output: {error.strerror}"
-        raise NotReady(
-            Problem("cannot-write", what, "command line", "free the disk, or name another file")
-        ) from error
+        raise make_error("full-output", reason=error.strerror) from error
 
 
 def _write_some(data: bytes) -> int:

@@ -6,7 +6,7 @@ as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and no f
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem
+from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Evidence, Fact, Scope, Trust, Value
 
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeVar
 
+    from launcher.core.errors import Problem
     from launcher.machine.host import Host
 
     T = TypeVar("T")
@@ -325,8 +326,10 @@ class Reader:
 
     def contradict(self, name: str, other: str, what: str) -> None:
         """Report two variables of which one is wrong; ``what`` describes the other one."""
-        fix = f"correct or unset the wrong one, {name} or {other}"
-        self.problem("contradiction", f"{self.origin(name)} but {what}", fix)
+        value, source = self.origin(name), self.source
+        self.problem(
+            make_problem("two-variables", source=source, value=value, what=what, name=name, other=other)
+        )
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
         """State a fact from a variable with a host; a port after it is dropped."""
@@ -375,19 +378,14 @@ class Reader:
 
     def malformed(self, name: str, expected: str) -> None:
         """Report a variable with a malformed value."""
+        value, source = self.origin(name), self.source
         self.problem(
-            "malformed-variable",
-            f"{self.origin(name)}: expected {expected}",
-            f"correct or unset {name}",
+            make_problem("malformed-variable", source=source, value=value, expected=expected, name=name)
         )
 
-    def missing(self, names: str, why: str, fix: str) -> None:
-        """Report missing variables."""
-        self.problem("missing-variable", f"{names} not set: {why}", fix)
-
-    def problem(self, code: str, what: str, fix: str) -> None:
-        """Report any other problem."""
-        self._problems.append(Problem(code, what, f"environment, source {self.source}", fix))
+    def problem(self, problem: Problem) -> None:
+        """Report any problem."""
+        self._problems.append(problem)
 
     def origin(self, name: str) -> str:
         """Return ``NAME='value'`` for a variable that is set, else the text as it is."""

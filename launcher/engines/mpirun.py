@@ -11,13 +11,12 @@ import os
 import sys
 
 from launcher.core.blocks import PACKAGE
-from launcher.core.errors import UsageError, make_error
+from launcher.core.errors import make_error
 from launcher.core.frozen import replace
 from launcher.core.model import MPIRUN, Fleet, NodeCommand, Setting
 from launcher.engines import dialects
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.guest.marker import TOKEN
-from launcher.identity.hosts import no_hosts
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.infiniband import is_usable, read_ports
 from launcher.machine.network import find_interface, network_of, read_interfaces
@@ -96,7 +95,7 @@ def plan_fleet(job: Case, who: str) -> Fleet:
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
     if not hosts and count > 1:
-        raise UsageError(no_hosts(count, who))
+        raise make_error("no-hosts", count=count, program=who)
     token_file = options.text("token_file")
     if count > 1 and not token_file and not job.environ.get(TOKEN):
         raise make_error("no-token", program=who)

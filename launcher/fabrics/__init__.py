@@ -7,7 +7,7 @@ not; and the settings that it needs, each with a reason.
 from __future__ import annotations
 
 from launcher.core.environ import is_loopback
-from launcher.core.errors import HardwareMissing, Problem
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Network, Policy, Proof, Scope, Setting
 from launcher.fabrics import plugins, sockets, verbs
@@ -101,8 +101,7 @@ def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -
     reasons = ("" if wanted.is_here else wanted.why, f"the fabric is {instead}" if instead else "")
     if reason := next(filter(None, reasons), "") or find_exclusion(facts.told, asked, wanted.ports):
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
-        what = f"{origin}, but no {TITLES[asked]} can be used: {reason}"
-        raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
+        raise make_error("no-fabric", origin=origin, title=TITLES[asked], reason=reason, fix=fix)
 
 
 def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:

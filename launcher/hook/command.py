@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.core.errors import TEXT_MAX, Problem, UsageError
+from launcher.core.errors import TEXT_MAX, make_error
 from launcher.core.log import say
 from launcher.core.redact import quote
 from launcher.hook import install as files
@@ -100,27 +100,13 @@ def _describe_python(place: HookPlace) -> tuple[str, str, str]:
 
 def _refuse_managed(place: HookPlace, admitted: bool) -> None:
     if place.managed and not admitted:
-        raise UsageError(
-            Problem(
-                "externally-managed",
-                f"{place.prefix} belongs to the distribution: {place.managed}",
-                "command line",
-                "a virtual environment, --user, or --break-system-packages if this is an image of your own",
-            )
-        )
+        raise make_error("externally-managed", prefix=place.prefix, file=place.managed)
 
 
 def _refuse_unpacked() -> None:
     """Refuse a hook into the folder of launcher.pyz: a clean-up may remove it."""
     if f"/{UNPACKED}" in enter_file():
-        raise UsageError(
-            Problem(
-                "hook-of-one-file",
-                f"the hook would name {enter_file()!r}, which may be cleaned up",
-                "launcher.pyz",
-                "install the launcher by pip, or take an image that has it, for a hook",
-            )
-        )
+        raise make_error("hook-of-one-file", path=enter_file())
 
 
 def _refuse_writable(paths: Sequence[str]) -> None:
@@ -135,11 +121,11 @@ def _refuse_writable(paths: Sequence[str]) -> None:
     fix = files.find_unsafe(package)
     if fix is None:
         return
-    what = "other users can change the launcher, and every Python that reads the hook would run it"
+    error = make_error("hook-unsafe", package=package, fix=fix)
     folders = map(os.path.dirname, paths)
     if os.geteuid() == 0 and any(files.find_writable_above(folder) is None for folder in folders):
-        raise UsageError(Problem("hook-unsafe", what, package, fix))
-    say(f"warning: {what}: {fix}", "warning")
+        raise error
+    say(f"warning: {error.problems[0].what}: {fix}", "warning")
 
 
 def _warn_closed() -> None:

@@ -7,7 +7,7 @@ import shlex
 import stat
 import sys
 
-from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.files import remove_file, replace_file
 from launcher.hook.line import HEAD, enter_file
 from launcher.machine.whole import has_access_list, read_whole
@@ -39,7 +39,7 @@ def install(path: str, text: str, *, force: bool = False) -> str:
     try:
         replace_file(text, path, MODE, makes_folders=True)
     except OSError as error:
-        raise NotReady(_cannot_write(path, error)) from error
+        raise make_error("hook-file", path=path, reason=error.strerror) from error
     return "updated" if old else "installed"
 
 
@@ -63,7 +63,7 @@ def remove(path: str, text: str, *, force: bool = False) -> str:
     try:
         remove_file(path)
     except OSError as error:
-        raise NotReady(_cannot_write(path, error)) from error
+        raise make_error("hook-file", path=path, reason=error.strerror) from error
     return "removed"
 
 
@@ -92,14 +92,7 @@ def look(path: str, text: str) -> tuple[str, bool]:
 def _refuse_changed(path: str, old: str | None, text: str) -> None:
     """Raise UsageError if lines of our file were added or changed."""
     if old is not None and not _is_alike(old, text):
-        raise UsageError(
-            Problem(
-                "hook-conflict",
-                f"{path} was written by launcher hook, but other lines were added or changed",
-                "command line",
-                "remove these lines, or discard them with --force, which replaces or removes the file",
-            )
-        )
+        raise make_error("hook-changed", path=path)
 
 
 def _is_alike(old: str, text: str) -> bool:
@@ -124,9 +117,9 @@ def read_own(path: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise NotReady(_cannot_write(path, error)) from error
+        raise make_error("hook-file", path=path, reason=error.strerror) from error
     if not text.startswith(HEAD):
-        raise UsageError(_not_ours(path))
+        raise make_error("hook-conflict", path=path)
     return text
 
 
@@ -218,17 +211,3 @@ def _list_above(path: str) -> list[str]:
                 todo.append(os.path.join(os.path.dirname(path), os.readlink(path)))
             path = os.path.dirname(path)
     return found
-
-
-def _cannot_write(path: str, error: OSError) -> Problem:
-    fix = "install as the environment's owner, when the image is built; or --user, for this user alone"
-    return Problem("cannot-write", f"{path}: {error.strerror}", "command line", fix)
-
-
-def _not_ours(path: str) -> Problem:
-    return Problem(
-        "hook-conflict",
-        f"{path} exists, and was not written by launcher hook",
-        "command line",
-        "merge the two by hand: the line to add is in docs/hook.md; or move it away",
-    )

@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import Any
 
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import isolate
 
@@ -66,18 +66,10 @@ def find_place(prefix: str, *, user: bool = False) -> HookPlace:
     version = ".".join(map(str, facts["version"]))
     if tuple(facts["version"][:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise UsageError(
-            Problem(
-                "python-too-old",
-                f"{python} is Python {version}: the hook needs {oldest} or newer",
-                "command line",
-                "use the entry point in this image: launcher run -- COMMAND",
-            )
-        )
+        raise make_error("python-too-old", python=python, version=version, oldest=oldest)
     folder = str(facts["user"]) if user else _choose_folder(facts)
     if not folder:
-        what = f"{facts['prefix']} is a virtual environment, which does not read the user's packages"
-        raise UsageError(Problem("usage", what, "command line", "leave out --user"))
+        raise make_error("user-of-venv", prefix=facts["prefix"])
     managed = str(facts["managed"]) if _is_managed(facts) and not user else ""
     return HookPlace(_name_kind(facts), str(facts["prefix"]), python, version, folder, managed)
 
@@ -89,7 +81,7 @@ def find_target(folder: str) -> HookPlace:
         UsageError: The folder does not exist.
     """
     if not os.path.isdir(folder):
-        raise UsageError(_no_environment(folder, "no such folder", "make it, or correct --target"))
+        raise make_error("no-target", path=folder)
     path = os.path.abspath(folder)
     return HookPlace("target", path, "", "", path)
 
@@ -103,22 +95,12 @@ def _find_python(prefix: str) -> str:
         if os.path.isfile(python) and os.access(python, os.X_OK):
             return python
     if not os.path.isdir(path):
-        raise UsageError(_no_environment(prefix, "no such folder", "correct --prefix"))
+        raise make_error("no-prefix", path=prefix)
     versions = os.path.join(path, "versions")
     if os.path.isdir(versions):
         inside = ", ".join(os.path.join(prefix, "versions", name) for name in sorted(os.listdir(versions)))
-        raise UsageError(
-            _no_environment(prefix, "it is pyenv's own folder", f"--prefix with one of {inside}")
-        )
-    fix = (
-        "pass --prefix with a folder that has bin/python3, or with the Python itself; "
-        "--target for a folder of packages"
-    )
-    raise UsageError(_no_environment(prefix, "it has no bin/python3", fix))
-
-
-def _no_environment(prefix: str, why: str, fix: str) -> Problem:
-    return Problem("no-environment", f"{prefix} is not a Python environment: {why}", "command line", fix)
+        raise make_error("pyenv-folder", path=prefix, inside=inside)
+    raise make_error("no-python", path=prefix)
 
 
 def _ask(python: str) -> Facts:
@@ -141,7 +123,7 @@ def _ask(python: str) -> Facts:
         why = f"its Python does not identify itself ({said})"
     else:
         return facts
-    raise UsageError(_no_environment(python, why, "see its message"))
+    raise make_error("broken-python", path=python, why=why)
 
 
 def _choose_folder(facts: Facts) -> str:

@@ -7,7 +7,7 @@ replaces a problem.
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem
+from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity import contradictions, inherited, rendezvous
@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
+
+    from launcher.core.errors import Problem
 
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Each pair identifies this process, even if a variable hints at several nodes (MASTER_ADDR under mpirun)."""
@@ -157,14 +159,10 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
             return
         for origin, fix in signs:
             where = "command line" if origin.startswith("--") else "environment"
-            what = f"can't tell which node or rank this is (found: {origin})"
-            yield Problem("no-identity", what, where, fix)
+            yield make_problem("no-identity", where=where, found=origin, fix=fix)
     elif only_node_0 and ledger.options.text("source", "manual") != "manual":
-        yield ledger.missing(
-            f"{ledger.options.origins('source')[0]} gives neither the node nor the rank of this process, "
-            "and no other source is read",
-            "leave it out, or pass --nnodes N --node-rank R --master-addr HOST; --nnodes 1 for one node",
-        )
+        asked = ledger.options.origins("source")[0]
+        yield make_problem("source-without-place", where=ledger.where(), asked=asked)
     elif only_node_0:  # which means a single node, as for torchrun
         nothing = "nothing in the environment hints at other nodes"
         yield derive(Fact.NODE_COUNT, 1, nothing)
@@ -254,8 +252,8 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
     origins = list(dict.fromkeys(claim.origin for claim in given))
     *names, last = map(_name_fact, facts)
-    needs = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
-    what = f"{needs} {', '.join(names)}{' and ' if names else ''}{last}"
+    known = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
+    lacking = f"{', '.join(names)}{' and ' if names else ''}{last}"
     by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
     left = ", ".join(sorted({name_only(claim.origin) for claim in by_hand}))
     if not names:
@@ -264,7 +262,7 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         alone = f"unset {left} for a single node; for several unset it and " if left else ""
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-    yield ledger.missing(what, fix)
+    yield make_problem("missing-facts", where=ledger.where(), known=known, lacking=lacking, fix=fix)
 
 
 def _name_fact(fact: Fact) -> str:

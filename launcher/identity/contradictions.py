@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
+from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
 from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, list_several
@@ -51,12 +52,8 @@ def seal_lone_world(
     if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
         return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
     name = _find_program(whole.source) or f"what set {whole.origin.partition('=')[0]}"
-    problem = ledger.contradiction(
-        f"{whole.origin}: the processes of {name} all run on this node, but {said[0]} shows several nodes: "
-        "each would train alone",
-        "pass --nnodes 1 if each node is a job of its own, or set LAUNCHER_NNODES=1; for one job on all of "
-        f"them: launcher run -- COMMAND in place of {name}",
-    )
+    where, world = ledger.where(), whole.origin
+    problem = make_problem("lone-world", where=where, world=world, name=name, other=said[0])
     ledger.fold(lambda _: [problem]).check()
     return evidence
 
@@ -98,12 +95,8 @@ def check_alone(ledger: Ledger) -> Iterator[Problem]:
     claim = next(several, None)
     if claim is not None:
         starter, name = _find_program(claim.source), claim.origin.partition("=")[0]
-        yield ledger.missing(
-            f"{claim.origin}: {starter} has started several processes on this node, "
-            "but the rank of this one is missing",
-            f"pass all variables of {starter} into the container, "
-            f"or unset {name} if this launcher is the only one of its node",
-        )
+        where, found = ledger.where(), claim.origin
+        yield make_problem("rank-not-passed", where=where, found=found, starter=starter, name=name)
 
 
 def check_place(ledger: Ledger) -> Iterator[Problem]:
@@ -142,7 +135,8 @@ def check_place(ledger: Ledger) -> Iterator[Problem]:
 
 def _refuse(ledger: Ledger, what: str, *facts: Fact) -> Problem:
     named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if ledger.about(fact)))
-    return ledger.contradiction(f"{named}: {what}", ledger.correct(*facts))
+    fix = ledger.correct(*facts)
+    return make_problem("impossible-place", where=ledger.where(), values=named, why=what, fix=fix)
 
 
 def check_master(ledger: Ledger, topology: Topology, host: Host) -> None:
@@ -168,21 +162,21 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
     is_after = (is_lowest and first.rank > 0) or (node and _is_in_order(ledger))
     if is_after and is_called(host, address):
         fact, what = (Fact.NODE_RANK, f"this is node {node}") if node else (Fact.RANK, "rank 0 is on another")
-        yield ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but {what} ({ledger.origin(fact)}): "
-            "the master is node 0",
-            ledger.correct(Fact.MASTER_ADDR, fact)
-            if claims[0] is not None and claims[0].trust < Trust.INDIRECT
-            else "pass --master-addr HOST (the host of rank 0)",
-        )
+        fix, master = "pass --master-addr HOST (the host of rank 0)", ledger.origin(Fact.MASTER_ADDR)
+        if claims[0] is not None and claims[0].trust < Trust.INDIRECT:
+            fix = ledger.correct(Fact.MASTER_ADDR, fact)
+        where, origin = ledger.where(), ledger.origin(fact)
+        yield make_problem("master-here", where=where, master=master, why=what, origin=origin, fix=fix)
     elif any(place.rank == 0 for place in topology.places):
-        where = _find_elsewhere(ledger, address, host)
         shown_by = [fact for fact in (Fact.RANK, Fact.NODE_RANK) if ledger.about(fact)][:1]
-        named = ", ".join(map(ledger.origin, shown_by))
-        if where:
-            yield ledger.contradiction(
-                f"rank 0 is here ({named}), but the master is {address}, {where}",
-                f"{ledger.correct(*shown_by, Fact.MASTER_ADDR)}: rank 0 listens at the master's address",
+        if place := _find_elsewhere(ledger, address, host):
+            yield make_problem(
+                "master-elsewhere",
+                where=ledger.where(),
+                origin=", ".join(map(ledger.origin, shown_by)),
+                address=address,
+                place=place,
+                fix=ledger.correct(*shown_by, Fact.MASTER_ADDR),
             )
 
 
@@ -241,20 +235,22 @@ def check_least(ledger: Ledger) -> Iterator[Problem]:
         for claim in ledger.about(Fact.NODE_RANK):
             if claim.trust is Trust.ASKED and int(str(claim.value)) < int(str(least.value)):
                 name = least.origin.partition("=")[0]
-                yield ledger.contradiction(
-                    f"{claim.origin} but {least.origin}: this is another node",
-                    f"where a shell on the first node has replaced ${name}: "
-                    f"sh -c 'launcher run --node-rank ${name} ...'; for other nodes pass --source manual",
-                )
+                where, asked = ledger.where(), claim.origin
+                yield make_problem("other-node", where=where, asked=asked, least=least.origin, name=name)
 
 
 def check_below(ledger: Ledger, index: Fact, count: Fact) -> Iterator[Problem]:
     """Report an index that is not below its count."""
     number, limit = ledger.number(index), ledger.number(count)
     if number is not None and limit is not None and number >= limit:
-        yield ledger.contradiction(
-            f"{ledger.origin(index)} but {ledger.origin(count)}: expected {index.value} in 0..{limit - 1}",
-            ledger.correct(index, count),
+        yield make_problem(
+            "index-beyond",
+            where=ledger.where(),
+            index=ledger.origin(index),
+            count=ledger.origin(count),
+            name=index.value,
+            last=limit - 1,
+            fix=ledger.correct(index, count),
         )
 
 
@@ -262,12 +258,8 @@ def _check_asked(ledger: Ledger) -> Iterator[Problem]:
     """Report a requested number of processes that differs from the number that the platform has started."""
     given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
     if given and isinstance(given.value, int) and local_size and given.value != local_size:
-        yield ledger.contradiction(
-            f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started the "
-            f"processes of this node already, {local_size} of them",
-            "leave out --nproc-per-node, or let the platform start one launcher per node",
-            "command line and environment",
-        )
+        started = ledger.origin(Fact.LOCAL_SIZE)
+        yield make_problem("already-started", asked=given.origin, started=started, count=local_size)
 
 
 def check_hosts(ledger: Ledger) -> Iterator[Problem]:
@@ -279,7 +271,7 @@ def check_hosts(ledger: Ledger) -> Iterator[Problem]:
         return
     hosts = listed.value if isinstance(listed.value, tuple) else ()
     if len(hosts) != count.value and listed.trust is Trust.STATED:
-        yield ledger.contradiction(
-            f"{count.origin} but {listed.origin} lists {len(hosts)} hosts",
-            "correct the number of nodes or the host list",
+        where, length = ledger.where(), len(hosts)
+        yield make_problem(
+            "other-length", where=where, count=count.origin, listed=listed.origin, length=length
         )

@@ -15,7 +15,7 @@ from launcher.core.environ import (
     parse_int,
     shorten,
 )
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
 from launcher.core.model import Claim, Evidence, Fact, Trust
 from launcher.machine.own_names import own_places
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 HOSTFILE_LIMIT_BYTES = 1 << 22
 COUNTS = ("slots", "cpu", "count")
 """Open MPI's words for the number of processes on a host."""
-LINES = "one host per line, node 0 first: NAME, NAME slots=N or NAME:N"
 NAMED_MAX = 8
 """Maximum number of this node's names and addresses in a message."""
 
@@ -91,17 +90,7 @@ def require_hosts(options: Options, evidence: Sequence[Evidence], program: str) 
     facts = {claim.fact for item in evidence for claim in item.claims}
     asked = options.get("nnodes")
     if asked is not None and isinstance(asked.value, int) and asked.value > 1 and Fact.HOSTS not in facts:
-        raise UsageError(no_hosts(asked.value, program))
-
-
-def no_hosts(count: int, program: str) -> Problem:
-    """Return the problem that no list names the nodes on which ``program`` will start processes."""
-    return Problem(
-        "no-hosts",
-        f"{program} must start processes on {count} nodes, but no list names them",
-        "command line and environment",
-        "pass --hosts HOST,... or --hostfile FILE, node 0 first, on every node",
-    )
+        raise make_error("no-hosts", count=asked.value, program=program)
 
 
 def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
@@ -127,14 +116,7 @@ def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
 def _read_options(options: Options, host: Host) -> Listed | None:
     typed, file = options.get("hosts"), options.get("hostfile")
     if typed is not None and file is not None:
-        raise UsageError(
-            Problem(
-                "two-host-lists",
-                f"{typed.origin} and {file.origin}: expected only one list of nodes",
-                "command line and environment",
-                "leave out one of them",
-            )
-        )
+        raise make_error("two-host-lists", one=typed.origin, other=file.origin)
     if typed is not None:
         return Listed(options.words("hosts"), typed.origin)
     return None if file is None else read_hostfile(str(file.value), file.origin, host, is_typed=file.is_typed)
@@ -166,17 +148,20 @@ def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False)
                 entries.append(_parse_line(words))
                 parse_host_port(entries[-1][0])
         except Malformed as error:
-            found = f"{shorten(words)!r}: expected {error}" if is_typed else f"expected {LINES}"
-            raise UsageError(_bad_file(f"{origin}, line {number}", found)) from error
+            place = f"{origin}, line {number}"
+            if not is_typed:
+                raise make_error("hidden-hostfile-line", place=place) from error
+            found = f"{shorten(words)!r}: expected {error}"
+            raise make_error("malformed-hostfile", place=place, found=found) from error
     try:
         hosts = each_once(name for name, _ in entries)
     except Malformed as error:
-        expected = error if is_typed else "at least one host, and each host only once"
-        raise UsageError(_bad_file(origin, f"expected {expected}")) from error
+        found = f"expected {error if is_typed else 'at least one host, and each host only once'}"
+        raise make_error("malformed-hostfile", place=origin, found=found) from error
     counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
-        found = f"from {min(counts)} to {max(counts)} processes"
-        raise UsageError(_bad_file(origin, f"{found}: expected the same number on every node"))
+        found = f"from {min(counts)} to {max(counts)} processes: expected the same number on every node"
+        raise make_error("malformed-hostfile", place=origin, found=found)
     return Listed(hosts, origin, counts.pop() if counts else None)
 
 
@@ -192,10 +177,10 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
     try:
         data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, PIPE_S if is_typed else 0.0)
     except OSError as error:
-        fix = "name a file that exists on this node, or pass the names with --hosts HOST,..."
-        raise UsageError(_bad_file(origin, str(error.strerror), fix)) from error
+        raise make_error("unread-hostfile", place=origin, reason=error.strerror) from error
     if len(data) > HOSTFILE_LIMIT_BYTES:
-        raise UsageError(_bad_file(origin, f"expected at most {HOSTFILE_LIMIT_BYTES >> 20} MiB"))
+        found = f"expected at most {HOSTFILE_LIMIT_BYTES >> 20} MiB"
+        raise make_error("malformed-hostfile", place=origin, found=found)
     return data.decode("utf-8", "surrogateescape").removeprefix(BOM)
 
 
@@ -213,7 +198,3 @@ def _parse_line(line: str) -> tuple[str, int | None]:
         if word in COUNTS:
             return name, parse_int(following, 1)
     return name, parse_int(words[0], 1) if len(words) == 1 and words[0].isdecimal() else None
-
-
-def _bad_file(place: str, what: str, fix: str = LINES) -> Problem:
-    return Problem("malformed-hostfile", f"{place}: {what}", place, fix)

@@ -8,6 +8,7 @@ are for a launcher that was started once per process.
 
 from __future__ import annotations
 
+from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
 from launcher.identity.ledger import Ledger, Out, is_typed
 from launcher.identity.topology import is_by_domain, list_places
@@ -91,11 +92,15 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:
     """
     if claim.trust is Trust.DERIVED:
         return Out([claim], "its list orders the nodes differently from the ranks")
-    rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)
-    verb = "leave out" if is_typed(claim) else "unset"
-    return ledger.contradiction(
-        f"{claim.origin} but {rank} with {size} on each node: node {claim.value} has no such rank",
-        f"{verb} {claim.origin.replace('=', ' ').split(' ', 1)[0]}: it is another node's",
+    return make_problem(
+        "no-such-place",
+        where=ledger.where(),
+        claimed=claim.origin,
+        rank=ledger.origin(Fact.RANK),
+        size=ledger.origin(Fact.LOCAL_SIZE),
+        node=claim.value,
+        verb="leave out" if is_typed(claim) else "unset",
+        name=claim.origin.replace("=", " ").split(" ", 1)[0],
     )
 
 

@@ -15,7 +15,7 @@ may be about another process (`launcher.identity.inherited`).
 from __future__ import annotations
 
 from launcher.core.environ import OWN_PLACE
-from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.errors import EnvironmentUntrusted, Problem, make_problem
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
 
@@ -170,14 +170,6 @@ class Ledger:
         typed = all(origin.startswith("--") for origin in origins)
         return fix if typed else f"{fix}, or unset the wrong one"
 
-    def contradiction(self, what: str, fix: str, where: str = "") -> Problem:
-        """Return a contradiction: values that cannot all be true."""
-        return Problem("contradiction", what, where or self.where(), fix)
-
-    def missing(self, what: str, fix: str) -> Problem:
-        """Return the problem that no source states something."""
-        return Problem("missing-variable", what, self.where(), fix)
-
     def where(self) -> str:
         """Return where the values came from."""
         typed = any(claim.origin.startswith("--") for claim in self.claims)
@@ -222,22 +214,30 @@ class Ledger:
                 yield self._describe(one, other)
 
     def _describe(self, one: Claim, other: Claim) -> Problem:
-        hint = ""
+        hint, where = "", self.where()
         if one.fact is Fact.WORLD_SIZE and any(c.value == other.value for c in self.about(Fact.NODE_COUNT)):
             hint = f" ({other.origin} counts nodes, not processes)"
-        what = f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}"
         if one.trust is Trust.ASKED:
             leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
             by_hand = f"unset {name_only(other.origin)}, or {leave}"
             manual = ", or pass --source manual to go by the flags alone" if is_typed(one) else ""
-            return self.contradiction(what, by_hand if other.source == DEFAULTS else f"{leave}{manual}")
-        flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
-        names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
-        wrong = f"{'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}"
-        sources = " and ".join(dict.fromkeys((one.source, other.source)))
-        where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
-        return self.contradiction(what, f"unset {wrong}{flag}", where)
+            fix = by_hand if other.source == DEFAULTS else f"{leave}{manual}"
+        else:
+            flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
+            names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]
+            fix = f"unset {'' if len(names) == 1 else 'the wrong one, '}{' or '.join(names)}{flag}"
+            sources = " and ".join(dict.fromkeys((one.source, other.source)))
+            where = f"environment, source{'s' if ' ' in sources else ''} {sources}"
+        return make_problem(
+            "two-values",
+            where=where,
+            one=one.origin,
+            other=other.origin,
+            fact=one.fact.value,
+            hint=hint,
+            fix=fix,
+        )
 
 
 def open_ledger(evidence: Sequence[Evidence], options: Options) -> Ledger:

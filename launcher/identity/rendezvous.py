@@ -8,6 +8,7 @@ after each failure. So do elastic jobs, whose node_count is a range.
 from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
+from launcher.core.errors import make_problem
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
 from launcher.identity.ledger import Out, derive, is_typed, list_several
 
@@ -26,7 +27,6 @@ LOOPBACK = "127.0.0.1"
 OURS = "LAUNCHER_"
 MANUAL = "manual"
 """Source name of the user's own claims."""
-ALL_HERE = "; where all processes are on this node, set LOCAL_WORLD_SIZE as well"
 
 
 def choose_backend(options: Options, node_count: int | None) -> str:
@@ -127,15 +127,9 @@ def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Prob
     if ledger.number(Fact.MASTER_PORT):
         return
     if scope is Scope.PROCESS and ledger.options.switch("standalone"):
-        yield ledger.contradiction(
-            "--standalone is for one launcher per node, but the platform has started each process",
-            "leave --standalone out, or pass --scope node for a job of its own on each node",
-        )
+        yield make_problem("standalone-process", where=ledger.where())
     elif not chooses:
-        yield ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_PORT)} makes each launcher choose its own port",
-            "name a port that is free on node 0",
-        )
+        yield make_problem("own-ports", where=ledger.where(), port=ledger.origin(Fact.MASTER_PORT))
 
 
 def _leave_out_loopback(ledger: Ledger) -> Iterator[Out]:
@@ -166,10 +160,8 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
         yield f"{address.origin} is this machine: all nodes of this job run here"
         return
     more = "; several nodes on this machine: type --nnodes N, --node-rank R and --master-addr ADDRESS"
-    yield ledger.contradiction(
-        f"{address.origin} is this node itself, but the job has several nodes",
-        _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else ""),
-    )
+    fix = _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else "")
+    yield make_problem("master-loopback", where=ledger.where(), master=address.origin, fix=fix)
 
 
 def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
@@ -211,10 +203,8 @@ def miss_address(ledger: Ledger) -> Problem:
     """Return the problem that the address of rank 0 is missing."""
     nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
     spans = bool(ledger.about(Fact.NODE_RANGE)) or (nodes or 1) > 1 or size is not None
-    there, more = ("are", "") if spans else ("may be", ALL_HERE)
-    return ledger.missing(
-        f"there {there} several nodes ({list_sizes(ledger)}), which need a master address",
-        f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
+    return make_problem(
+        "missing-master" if spans else "maybe-missing-master", where=ledger.where(), sizes=list_sizes(ledger)
     )
 
 

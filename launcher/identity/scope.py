@@ -6,7 +6,7 @@ should run. The presence of RANK decides nothing, because platforms set it in bo
 
 from __future__ import annotations
 
-from launcher.core.errors import HardwareMissing, Problem
+from launcher.core.errors import LauncherError, make_error, make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import (
     AMD_GPU,
@@ -26,6 +26,8 @@ from launcher.identity.topology import list_places
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from launcher.core.errors import Problem
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""
@@ -65,9 +67,8 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
 
 def _refuse_node(ledger: Ledger, shown: str, asked: str) -> Iterator[Problem]:
     if asked == Scope.NODE.value:
-        yield ledger.contradiction(
-            f"{ledger.options.origins('scope')[0]} but {shown}",
-            "leave it out, or have the platform start one launcher per node",
+        yield make_problem(
+            "scope-node", where=ledger.where(), asked=ledger.options.origins("scope")[0], shown=shown
         )
 
 
@@ -79,12 +80,10 @@ def _refuse_process(ledger: Ledger) -> Problem | None:
     per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
     if per_node is None or ledger.about(Fact.RANK):
         return None
-    where = next((c for c in per_node.claims if c.fact in (Fact.NODE_RANK, Fact.NODE_COUNT)), None)
-    return ledger.contradiction(
-        f"{ledger.options.origins('scope')[0]} but {where.origin if where else per_node.source}: "
-        f"{per_node.source} starts one launcher per node, which is not a process of the job",
-        "leave it out; for one process on each node: --nproc-per-node 1",
-    )
+    source, of_node = per_node.source, (Fact.NODE_RANK, Fact.NODE_COUNT)
+    shown = next((claim.origin for claim in per_node.claims if claim.fact in of_node), source)
+    asked = ledger.options.origins("scope")[0]
+    return make_problem("scope-process", where=ledger.where(), asked=asked, shown=shown, source=source)
 
 
 def _find_process(ledger: Ledger) -> str:
@@ -157,22 +156,12 @@ def _find_ambiguity(ledger: Ledger, wanted: Claim) -> Iterator[Problem]:
     """Yield the problem that a launcher may be one per node or one of several processes."""
     world = ledger.best(Fact.WORLD_SIZE)
     counted, size = world.origin if world else f"no {Fact.WORLD_SIZE.value}", ledger.best(Fact.LOCAL_SIZE)
+    fits, why = wanted.value, wanted.origin
     if size is None:
-        what = (
-            f"{counted} may count nodes or processes: unknown how many were "
-            f"started on this node, where {wanted.value} processes fit ({wanted.origin})"
-        )
-        fix = "pass --scope process (started once per process) or --scope node (once per node)"
+        yield make_problem("ambiguous-scope", counted=counted, wanted=fits, origin=why)
     elif _may_be_a_rest(ledger):
-        what = (
-            f"{size.origin} here, where {wanted.value} processes fit ({wanted.origin}); unknown whether "
-            f"the other processes of {counted} share a node"
-        )
-        count = ledger.number(Fact.WORLD_SIZE)
-        fix = f"pass --nnodes {count} (one on each of {count} nodes), or --scope process (some share a node)"
-    else:
-        return
-    yield Problem("ambiguous-scope", what, "environment", fix)
+        here, count = size.origin, ledger.number(Fact.WORLD_SIZE)
+        yield make_problem("ambiguous-rest", counted=counted, size=here, wanted=fits, origin=why, count=count)
 
 
 def _may_be_a_rest(ledger: Ledger) -> bool:
@@ -222,14 +211,7 @@ def _check_visible(ledger: Ledger, machine: Machine) -> None:
     if ledger.number(Fact.NODE_COUNT) == 1 or visible is None or claim is None:
         return
     if claim.trust > Trust.STATED and isinstance(claim.value, int) and claim.value > visible:
-        raise HardwareMissing(
-            Problem(
-                "missing-gpus",
-                f"{claim.origin} but {visible} are visible here: the nodes would disagree on world_size",
-                f"environment, source {claim.source}",
-                "give the container its GPUs, or pass --nproc-per-node N on every node",
-            )
-        )
+        raise make_error("missing-gpus", source=claim.source, stated=claim.origin, visible=visible)
 
 
 def find_wanted(ledger: Ledger, machine: Machine) -> tuple[Claim, list[str]]:
@@ -270,21 +252,19 @@ def _resolve_word(claim: Claim, machine: Machine) -> Claim:
         word = next(kind for kind, count in found.items() if count != 0)
     count = found.get(word, integrated if word == "xpu" else 0)
     if not count:
-        raise HardwareMissing(_no_devices(claim, word, known=count is not None))
+        raise _no_devices(claim, word, known=count is not None)
     return Claim(claim.fact, count, f"{claim.origin}: {count} {word.upper()}s", claim.source, claim.trust)
 
 
-def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
-    """Return the problem that there is no device of a kind, or that their number is unknown."""
+def _no_devices(claim: Claim, word: str, *, known: bool) -> LauncherError:
+    """Return the error that there is no device of a kind, or that their number is unknown."""
     where = "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}"
     if word == "gpu":
-        fix = "--nproc-per-node N, or give the container GPUs (docker run --gpus all)"
-        return Problem("no-gpu", f"{claim.origin} but no GPU is visible", where, fix)
-    what = f"no {word.upper()} is visible"
-    if not known:
-        what = f"device files and variables do not tell how many {word.upper()}s there are"
-    fix = "--nproc-per-node N" + (", or give the container its device files" if known else "")
-    return Problem("no-accelerator", f"{claim.origin} but {what}", where, fix)
+        return make_error("no-gpu", where=where, asked=claim.origin)
+    asked, kind = claim.origin, word.upper()
+    return make_error(
+        "no-accelerator" if known else "uncounted-accelerator", where=where, asked=asked, kind=kind
+    )
 
 
 def add_local_size(ledger: Ledger) -> Iterator[Claim]:

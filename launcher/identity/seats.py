@@ -7,7 +7,7 @@ rank; the lost one, if it comes back, is a spare node from then on.
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import replace
 from launcher.core.model import Allocation, Scope
 
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.options.reading import Options
-
-ALONE = "this launcher is the only one of its node, and may stand for the node or for one process of MPI"
-NODE_SCOPE = "pass --scope node if each node has one process, which does not use MPI"
-"""Fix for a launcher that may be alone on its node."""
-NEEDED = "spare nodes need one launcher per node, which knows its rank before the start"
-PER_NODE = "let the platform start one launcher per node, without torchrun's agent; or leave out --spares"
 
 
 def find_rank(index: int, node_count: int, seats: Mapping[int, int]) -> int | None:
@@ -52,15 +46,13 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
     is_node = allocation.scope is Scope.NODE
     count = (allocation.node_count or 0) - spares
     if (engine := options.text("engine")) in ("mpirun", "torchrun"):
-        raise _refuse(asked, f"--engine {engine} has no spare nodes", "leave out one of them")
+        raise make_error("no-spares-engine", asked=asked, engine=engine)
     if not is_node and allocation.local_size == 1:
-        raise _refuse(asked, ALONE, f"{NODE_SCOPE}; or leave out --spares")
+        raise make_error("no-spares-of-one", asked=asked)
     if not is_node or allocation.node_count is None or index is None or allocation.ranks_at_start:
-        raise _refuse(asked, NEEDED, PER_NODE)
+        raise make_error("no-spares-unranked", asked=asked)
     if count < 2:
-        why = f"there are {allocation.node_count} nodes in all, and a job with spare nodes needs two more at "
-        why += "least: a spare node takes the place of any node but node 0"
-        raise _refuse(asked, why, "start more nodes, or pass a smaller --spares")
+        raise make_error("no-spares-left", asked=asked, nodes=allocation.node_count)
     rank = find_rank(index, count, seats)
     occupants = {taken: by for by, taken in seats.items()}
     listed = allocation.hosts if len(allocation.hosts) == allocation.node_count else ()
@@ -73,7 +65,3 @@ def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]
         spare_hosts=tuple(listed[one] for one in range(len(listed)) if find_rank(one, count, seats) is None),
         index=index,
     )
-
-
-def _refuse(asked: str, why: str, fix: str) -> UsageError:
-    return UsageError(Problem("no-spares-here", f"{asked}: {why}", "command line and environment", fix))

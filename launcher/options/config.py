@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.environ import BOM, Malformed, shorten
-from launcher.core.errors import Problem
+from launcher.core.errors import make_problem
 from launcher.core.frozen import frozen
 from launcher.options.flag_values import is_on
 from launcher.options.flags import FLAGS, TENSORFLOW, Flag
@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from launcher.core.errors import Problem
     from launcher.machine.host import Host
 
 LIMIT_BYTES = 1 << 16
@@ -30,7 +31,6 @@ OF_ONE_JOB = (
 )
 """Flags that describe a single job, node or command, and so cannot be defaults."""
 HEAD = "[launcher]"
-SHAPE = "name = value, with the name of a flag"
 
 
 @frozen
@@ -74,18 +74,16 @@ class Reader:
         """
         try:
             data = host.read_guarded(path, LIMIT_BYTES, of_system=not named)
-        except FileNotFoundError as error:
-            if named:
-                self._refuse_file(path, str(error.strerror), named=True)
-            return
         except OSError as error:
             if named:
-                self._refuse_file(path, str(error.strerror), named=True)
-            else:
+                self.problems.append(make_problem("named-defaults", path=path, why=error.strerror))
+            elif not isinstance(error, FileNotFoundError):
                 self.warnings.append(f"{path} is not used: {error.strerror}")
             return
         if len(data) > LIMIT_BYTES:
-            self._refuse_file(path, f"it is longer than {LIMIT_BYTES >> 10} KiB", named=named)
+            why = f"it is longer than {LIMIT_BYTES >> 10} KiB"
+            problem = make_problem("named-defaults" if named else "found-defaults", path=path, why=why)
+            self.problems.append(problem)
             return
         taken: dict[str, str] = {}
         text = data.decode("utf-8", "surrogateescape").removeprefix(BOM)
@@ -96,7 +94,9 @@ class Reader:
                 self.warnings.append(f"{line.place}: {what} ({self._mend(line.name)})")
                 continue
             if dest in taken:
-                self._refuse(line.place, f"{line.name} is also in {taken[dest]}", "leave out one of them")
+                self.problems.append(
+                    make_problem("default-twice", place=line.place, name=line.name, other=taken[dest])
+                )
                 continue
             taken[dest] = line.place
             self._take(line, dest)
@@ -110,26 +110,25 @@ class Reader:
             name, equals, value = (part.strip() for part in words.partition("="))
             value = _unquote(value)
             if not equals or not name or not value:
-                self._refuse(
-                    place,
-                    f"{shorten(words)!r}: expected {SHAPE}, or {HEAD}",
-                    "correct it, or begin it with #",
-                )
+                self.problems.append(make_problem("default-shape", place=place, line=shorten(words)))
                 continue
             yield Line(place, name, value)
 
     def _take(self, line: Line, dest: str) -> None:
         """Record the value of a line unless an earlier file sets the flag."""
-        flag = self._flags[dest]
+        flag, place = self._flags[dest], line.place
         if dest in OF_ONE_JOB:
-            what = f"{line.name} belongs to a single job, and cannot be a default for all"
-            self._refuse(line.place, what, f"leave it out: {flag.name} or {flag.variable} of that job")
+            name, variable = flag.name, flag.variable
+            self.problems.append(
+                make_problem("default-of-one-job", place=place, name=line.name, flag=name, variable=variable)
+            )
             return
         try:
             value = flag.parse(line.text) if flag.parse else is_on(line.text)
         except Malformed as error:
-            what = f"{line.origin}: expected {error}"
-            self.problems.append(Problem("malformed-flag", what, line.place, f"correct {line.place}"))
+            self.problems.append(
+                make_problem("malformed-flag", where=place, origin=line.origin, expected=error, name=place)
+            )
             return
         if dest in self.given:
             self.notes.append(f"{line.origin} is not used: {self.given[dest].origin}")
@@ -147,15 +146,6 @@ class Reader:
         known = [flag.name[2:] for flag in FLAGS if flag.dest not in OF_ONE_JOB]
         near = [dashed] if dashed in known else find_near(dashed, known, 0)
         return f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"
-
-    def _refuse(self, place: str, what: str, fix: str) -> None:
-        self.problems.append(Problem("malformed-config", f"{place}: {what}", place, fix))
-
-    def _refuse_file(self, path: str, why: str, *, named: bool) -> None:
-        what, fix = f"{CONFIG}={path!r}: {why}", "a regular file on this node that not all users can write"
-        if not named:
-            what, fix = f"{path}: {why}", f"correct it; {SHAPE}, on each line"
-        self.problems.append(Problem("malformed-config", what, path, fix))
 
 
 def _unquote(value: str) -> str:

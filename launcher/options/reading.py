@@ -17,7 +17,7 @@ from launcher.core.environ import (
     parse_host_port,
     shorten,
 )
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import UsageError, make_problem
 from launcher.core.model import GRACE_S, Evidence, Fact, Trust
 from launcher.machine.host import Host
 from launcher.options.flag_values import is_on
@@ -37,6 +37,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
     from typing import Any
+
+    from launcher.core.errors import Problem
 
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
@@ -259,7 +261,7 @@ def read_options(
         except Malformed as error:
             where = "command line" if name == flag.name else "environment"
             problems.append(
-                Problem("malformed-flag", f"{origin}: expected {error}", where, f"correct {name}")
+                make_problem("malformed-flag", where=where, origin=origin, expected=error, name=name)
             )
             continue
         given[flag.dest] = Given(value, origin, text)
@@ -344,12 +346,7 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
         if one is not None and one.is_typed and (two is None or value not in ("", two.value)):
             needed = next(f"{flag.name} {value or flag.metavar}" for flag in FLAGS if flag.dest == other)
             found = f", and there is {two.origin}" if two is not None else ""
-            yield Problem(
-                "flag-conflict",
-                f"{one.origin} does nothing without {needed}{found}",
-                "command line",
-                f"pass {needed}, or leave out {one.origin}",
-            )
+            yield make_problem("flag-needs", asked=one.origin, needed=needed, found=found)
     for dest, other in EXCLUDES:
         one, two = given.get(dest), given.get(other)
         if not (one and two and one.value and two.value):
@@ -369,8 +366,7 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
     forced, required = given.get("fabric"), given.get("require_fabric")
     typed = [one for one in (forced, required) if one is not None and one.is_typed]
     if forced and required and typed and forced.value not in ("auto", required.value):
-        what = f"{forced.origin} but {required.origin}: the job cannot use the one and have the other"
-        yield Problem("flag-conflict", what, "command line and environment", "leave out one of them")
+        yield make_problem("two-fabrics", forced=forced.origin, required=required.origin)
     alone, nodes, rank = (given.get(dest) for dest in ("standalone", "nnodes", "node_rank"))
     if alone is not None and alone.value:
         more = [two for two, value in ((nodes, 1), (rank, 0)) if two and two.is_typed and two.value != value]
@@ -378,8 +374,7 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
 
 
 def _exclude(one: Given, two: Given) -> Problem:
-    what = f"{one.origin} and {two.origin}: one of them would be ignored"
-    return Problem("flag-conflict", what, "command line and environment", "leave out one of them")
+    return make_problem("two-flags", one=one.origin, other=two.origin)
 
 
 def _honours_pet(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> bool:

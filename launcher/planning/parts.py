@@ -6,6 +6,7 @@ Each part is loaded only if the job needs it.
 from __future__ import annotations
 
 from launcher.core.environ import NETWORK_NAMES
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import (
     NODE,
@@ -217,13 +218,13 @@ def plan_preempted(
     says = forks and MARKER not in environ and any(name in environ for name in KINDS_OF_MACHINE)
     if not (asked or says):
         return None
-    from launcher.planning.preemption import plan_preemption, refuse_fleet
+    from launcher.planning.preemption import plan_preemption
 
     found = plan_preemption(options, environ)
     if found is None or agent is None or agent.fleet is None:
         return found
     if (given := options.get("preemption")) is not None and given.is_typed:
-        raise refuse_fleet(given.origin)
+        raise make_error("preemption-and-mpirun", asked=given.origin)
     return None
 
 

@@ -11,7 +11,7 @@ import os
 
 from launcher.command.words import reads_program
 from launcher.core.environ import leave_out_services, shorten
-from launcher.core.errors import LauncherError, Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import replace
 from launcher.core.model import (
     TORCHRUN,
@@ -89,16 +89,9 @@ def plan_job(
             and options.get("source") is None
             and {p.code for p in error.problems} <= _OF_RANK
         ):
-            raise UsageError(_job_in_rank(environ.get("RANK", "?"), error.problems[0].where)) from None
+            where, rank = error.problems[0].where, environ.get("RANK", "?")
+            raise make_error("job-in-rank", where=where, rank=rank) from None
         raise
-
-
-def _job_in_rank(rank: str, where: str) -> Problem:
-    what = (
-        f"this launcher runs inside of rank {rank} of another launcher run, and its flags are of another job"
-    )
-    fix = "for a job of its own in each rank: launcher run --source manual, with the same flags"
-    return Problem("contradiction", what, where, fix)
 
 
 def _plan_job(

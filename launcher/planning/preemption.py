@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from launcher.core.environ import shorten
-from launcher.core.errors import Problem, UsageError
 from launcher.core.model import Preemption
 from launcher.machine.azure_vm import CONTEXT, read_context
 
@@ -31,13 +30,6 @@ def plan_preemption(options: Options, environ: Mapping[str, str]) -> Preemption 
     if asked == AUTO:
         return find_evidence(environ)
     return None if asked == OFF else Preemption(asked, options.origins("preemption")[0], is_asked=True)
-
-
-def refuse_fleet(origin: str) -> UsageError:
-    """Return the error for ``--preemption`` with mpirun, whose nodes cannot be told of a preemption."""
-    what = f"{origin}: mpirun starts the processes, and this notice does not reach its nodes"
-    fix = "leave it out, or let the launcher start the processes: --engine process"
-    return UsageError(Problem("engine-conflict", what, "command line", fix))
 
 
 def find_evidence(environ: Mapping[str, str]) -> Preemption | None:

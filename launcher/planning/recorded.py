@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.model import DEFAULT_PORT
 from launcher.core.wire import DEPTH_MAX, is_shallow
 from launcher.machine.host import Host
@@ -43,28 +43,29 @@ def read_snapshot(path: str) -> Host:
     try:
         read = read_whole(path, SNAPSHOT_LIMIT_BYTES, PIPE_S)
         if len(read) > SNAPSHOT_LIMIT_BYTES:
-            raise UsageError(_refuse(path, f"expected at most {SNAPSHOT_LIMIT_BYTES >> 20} MiB"))
+            reason = f"expected at most {SNAPSHOT_LIMIT_BYTES >> 20} MiB"
+            raise make_error("bad-snapshot", path=path, reason=reason)
         data = json.loads(read.decode("utf-8"), parse_int=_parse_int)
         text = json.dumps(data, ensure_ascii=False)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
-        raise UsageError(_refuse(path, reason)) from error
+        raise make_error("bad-snapshot", path=path, reason=reason) from error
     if not is_shallow(data):
-        raise UsageError(_refuse(path, f"nested more than {DEPTH_MAX} levels deep"))
+        raise make_error("bad-snapshot", path=path, reason=f"nested more than {DEPTH_MAX} levels deep")
     if _count(data) > ENTRIES_LIMIT:
-        raise UsageError(_refuse(path, f"expected at most {ENTRIES_LIMIT} entries"))
+        raise make_error("bad-snapshot", path=path, reason=f"expected at most {ENTRIES_LIMIT} entries")
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
-        raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
+        raise make_error("bad-snapshot", path=path, reason='expected a JSON object with an "environ" object')
     files = data.get("files")
     if isinstance(files, dict) and sum(name.count("/") for name in files) > FOLDERS_LIMIT:
-        raise UsageError(_refuse(path, f"expected at most {FOLDERS_LIMIT} folders"))
+        raise make_error("bad-snapshot", path=path, reason=f"expected at most {FOLDERS_LIMIT} folders")
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         reason = "a text holds half of a surrogate pair: no machine has such a text"
-        raise UsageError(_refuse(path, reason)) from error
+        raise make_error("bad-snapshot", path=path, reason=reason) from error
     if data.get("version", VERSION) != VERSION:
-        raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))
+        raise make_error("bad-snapshot", path=path, reason=f"version {data['version']!r}: expected {VERSION}")
     return replay(data)
 
 
@@ -84,12 +85,3 @@ def _parse_int(digits: str) -> int:
     if len(digits) > DIGITS_LIMIT:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
-
-
-def _refuse(path: str, reason: str) -> Problem:
-    return Problem(
-        "bad-snapshot",
-        f"--replay {path!r}: {reason}",
-        "command line",
-        "a file from: launcher snapshot",
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.environ import OWN_JOB_ID
-from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.model import TORCHRUN, Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
 from launcher.frameworks import starters, table, torch
@@ -90,14 +90,13 @@ def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
         return (Setting("CUDA_VISIBLE_DEVICES", names[place.local_rank], why),)
     mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
     if mine is None:
-        raise EnvironmentUntrusted(
-            Problem(
-                "too-few-gpus",
-                f"{given.origin} but local rank {place.local_rank} finds no {given.value} GPUs left of "
-                f"{machine.gpu_count or 0} visible",
-                given.origin.partition(" ")[0],
-                "fewer processes (--nproc-per-node N) or fewer GPUs for each",
-            )
+        raise make_error(
+            "too-few-gpus",
+            where=given.origin.partition(" ")[0],
+            asked=given.origin,
+            local_rank=place.local_rank,
+            each=given.value,
+            count=machine.gpu_count or 0,
         )
     return (Setting("CUDA_VISIBLE_DEVICES", mine, given.origin),)
 
@@ -171,29 +170,10 @@ def choose_one(plan: Plan, caller: str, *, met: bool = False) -> Process | Compa
         UsageError: The plan has several processes or none, or needs an address exchange first.
     """
     if len(plan.processes) + len(plan.companions) != 1:
-        raise UsageError(_too_many(plan, caller))
+        beside = " and ".join(one.name for one in plan.companions)
+        more = f" and {beside} beside them" if beside else ""
+        raise make_error("one-process", caller=caller, count=plan.topology.local_size, more=more)
     if plan.meeting is not None and not met:
-        raise UsageError(_needs_addresses(caller))
+        raise make_error("addresses-not-met", caller=caller)
     (one,) = plan.companions or plan.processes
     return one
-
-
-def _too_many(plan: Plan, caller: str) -> Problem:
-    beside = " and ".join(companion.name for companion in plan.companions)
-    wanted = f"{plan.topology.local_size} and {beside} beside them" if beside else plan.topology.local_size
-    return Problem(
-        "one-process",
-        f"{caller} runs in one process, but this node should run {wanted}",
-        caller,
-        "launcher run -- python SCRIPT, or LAUNCHER_NPROC_PER_NODE=1 for one process",
-    )
-
-
-def _needs_addresses(caller: str) -> Problem:
-    return Problem(
-        "addresses-at-start",
-        "TF_CONFIG needs the address of every node, which the nodes exchange: "
-        f"{caller} does not wait for them",
-        caller,
-        "launcher run -- python SCRIPT, or LAUNCHER_HOSTS=HOST,... with all nodes",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.command.line import plan_argv
 from launcher.command.request import Request, read_request
-from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import MPIRUN, Allocation, Fact, Machine, Scope, Topology
 from launcher.engines.choice import refuse_per_process
@@ -223,7 +223,10 @@ def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -
     claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
     count, origin = (claim.value, claim.origin) if own is None else (own, str(request.starter))
     if not isinstance(count, int) or count > PROCESS_LIMIT:
-        what = f"{origin}: {count} processes on one node, expected {PROCESS_LIMIT} at most"
-        where, fix = ("environment", ", or pass --nproc-per-node N") if own is None else ("command line", "")
-        raise EnvironmentUntrusted(Problem("too-many-processes", what, where, f"correct it{fix}"))
+        raise make_error(
+            "too-many-processes" if own is None else "too-many-typed",
+            origin=origin,
+            count=count,
+            limit=PROCESS_LIMIT,
+        )
     return count

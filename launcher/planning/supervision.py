@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.errors import make_error
 from launcher.core.model import (
     STDERR,
     STDOUT,
@@ -15,7 +15,6 @@ from launcher.core.model import (
     Supervision,
     Topology,
 )
-from launcher.identity.seats import ALONE, NODE_SCOPE
 from launcher.options.flags import RESTART_RULES
 
 TYPE_CHECKING = False
@@ -135,26 +134,16 @@ def _plan_contact(
     required = options.switch("require_meeting")
     if blind:
         if required:
-            raise UsageError(_cannot_look(options.origins("require_meeting")[0], blind, has_agent=of_agent))
+            asked = options.origins("require_meeting")[0]
+            leave = f"leave out {asked}" if asked.startswith("-") else f"unset {asked.partition('=')[0]}"
+            raise make_error(
+                "agent-cannot-look" if of_agent else "cannot-look", asked=asked, blind=blind, leave=leave
+            )
         return None
     if not topology.places:
         return None
     timeout_s = options.number("meeting_timeout", MEETING_TIMEOUT_S)
     return Contact(timeout_s, required, topology.spans_nodes, of_agent, on_cpus)
-
-
-def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:
-    other = (
-        "" if has_agent else ", or let the platform start one launcher per node, which starts the processes"
-    )
-    name = asked.partition("=")[0]
-    leave = f"leave out {asked}" if asked.startswith("-") else f"unset {name}"
-    return Problem(
-        "cannot-look",
-        f"{asked}: {blind}, and the launcher cannot check whether they connect",
-        "command line and environment",
-        f"{leave}{other}",
-    )
 
 
 def find_tracing(environ: Mapping[str, str]) -> str:
@@ -204,14 +193,7 @@ def require_metrics(host: Host) -> None:
         Unavailable: prometheus-client is missing.
     """
     if not _has_module(host, "prometheus_client"):
-        raise Unavailable(
-            Problem(
-                "no-prometheus-client",
-                "metrics are served by prometheus-client, which the launcher's own Python does not have",
-                "--metrics-port",
-                "pip install prometheus-client (or the launcher with its extra: cluster-launcher[metrics])",
-            )
-        )
+        raise make_error("no-prometheus-client")
 
 
 def plan_route(options: Options, local_rank: int | None) -> Route:
@@ -239,14 +221,17 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     """
     most, given = int(options.number("restarts", 0)), options.get("restarts")
     if most and given and not starts_node and topology.world_size != 1:
-        raise UsageError(_restarts_of_others(given.origin, topology))
+        raise make_error(
+            "restarts-of-one" if topology.local_size == 1 else "restarts-of-others", asked=given.origin
+        )
     if most and given and topology.node_count != 1 and not together:
-        raise UsageError(_restarts_apart(given.origin, topology))
+        nodes = topology.node_count or "several"
+        raise make_error("restarts-need-channel", asked=given.origin, nodes=nodes)
     default = Restarts()
     delay_s = options.number("restart_delay", default.delay_s)
     longest_s = options.number("restart_delay_max", max(default.delay_max_s, delay_s))
     if delay_s > longest_s:
-        raise UsageError(_delay_beyond(delay_s, longest_s))
+        raise make_error("restart-delay", delay_s=delay_s, longest_s=longest_s)
     per_cause = options.get("restarts_per_cause")
     return Restarts(
         most=most,
@@ -262,16 +247,6 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
         rejoin_timeout_s=options.number("rejoin_timeout", default.rejoin_timeout_s),
         health_argv=options.words("health_command"),
     )
-
-
-def _restarts_of_others(asked: str, topology: Topology) -> Problem:
-    what = (
-        "the platform starts the processes of this job, a launcher for each, and others would be left waiting"
-    )
-    fix = "let the platform start one launcher per node, or restart the job"
-    if topology.local_size == 1:
-        what, fix = ALONE, f"{NODE_SCOPE}, or let the platform restart the job"
-    return Problem("restarts-need-one-launcher", f"{asked}: {what}", "command line", fix)
 
 
 def list_idle(agent: NodeCommand) -> tuple[str, ...]:
@@ -298,30 +273,4 @@ def refuse_rules(options: Options, agent: NodeCommand) -> None:
         if asked and asked.is_typed
         else f"start the script without {agent.engine}"
     )
-    raise UsageError(
-        Problem(
-            "flag-conflict",
-            f"{', '.join(typed)} does nothing if {agent.engine} starts the processes",
-            "command line",
-            f"leave out {', '.join(typed)}; or {other}: the launcher starts them and honours all flags",
-        )
-    )
-
-
-def _delay_beyond(delay_s: float, longest_s: float) -> Problem:
-    return Problem(
-        "contradiction",
-        f"--restart-delay {delay_s:g} is more than --restart-delay-max {longest_s:g}",
-        "command line and environment",
-        "pass a smaller --restart-delay, or a larger --restart-delay-max",
-    )
-
-
-def _restarts_apart(asked: str, topology: Topology) -> Problem:
-    return Problem(
-        "restarts-need-channel",
-        f"{asked}: this job has {topology.node_count or 'several'} nodes, and their launchers have no "
-        "control channel through which they restart together",
-        "command line",
-        "leave out --no-peers; with TensorFlow's parameter servers, let the platform restart the job",
-    )
+    raise make_error("restart-rules", flags=", ".join(typed), engine=agent.engine, other=other)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from launcher.core.environ import Reader
-from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
 from launcher.sources.table import TABLE, find_marked
 
@@ -80,10 +80,7 @@ def _choose(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str,
     marked = find_marked(environ)
     rows = [row for row in TABLE if only in (None, row.name)]
     if not rows and only not in (None, "manual"):
-        names = ", ".join(row.name for row in TABLE)
-        raise UsageError(
-            Problem("unknown-source", f"--source {only!r}", "command line", f"one of manual, {names}")
-        )
+        raise make_error("unknown-source", source=only, known=", ".join(row.name for row in TABLE))
     for row in rows:
         if row.name in marked:
             module, _, function = row.read.partition(".")
@@ -91,11 +88,4 @@ def _choose(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str,
             __import__(path)  # importlib imports warnings: 0.3 ms of every start
             yield row.name, getattr(sys.modules[path], function)
         elif only:
-            raise EnvironmentUntrusted(
-                Problem(
-                    "source-absent",
-                    f"--source {row.name}, but none of {', '.join(row.markers)} is set: expected one of them",
-                    "command line and environment",
-                    f"start the command where {row.name} does, or omit --source (LAUNCHER_SOURCE)",
-                )
-            )
+            raise make_error("source-absent", source=row.name, markers=", ".join(row.markers))

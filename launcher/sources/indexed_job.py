@@ -11,6 +11,7 @@ pkg/util/placement.
 from __future__ import annotations
 
 from launcher.core.environ import Reader, is_host
+from launcher.core.errors import make_problem
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 
@@ -46,11 +47,8 @@ def read(reader: Reader) -> None:
     ranks = {name: rank for name in RANKS if (rank := reader.integer(name)) is not None}
     told = next((name for name, rank in ranks.items() if rank < index), "")
     if told:
-        reader.problem(
-            "contradiction",
-            f"{reader.origin(told)} but {reader.origin(INDEX)}",
-            f"unset the wrong one, {told} or {INDEX}",
-        )
+        source, value, at = reader.source, reader.origin(told), reader.origin(INDEX)
+        reader.problem(make_problem("other-index", source=source, value=value, index=at, name=told))
     stem, _, number = reader.host.hostname().partition(".")[0].rpartition("-")
     of_job = stem.rpartition("-")[2] if number == str(index) else ""
     if any(reader.has(name) for name in OTHERS) or (of_job.isdecimal() and ranks):

@@ -9,6 +9,7 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 from __future__ import annotations
 
 from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int, parse_json, shorten
+from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
@@ -43,7 +44,8 @@ def read(reader: Reader) -> None:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Invalid as error:
         code, expected, fix = error.args
-        reader.problem(code, f"{reader.origin(TF_CONFIG)}: expected {expected}", fix)
+        what = f"{reader.origin(TF_CONFIG)}: expected {expected}"
+        reader.problem(Problem(code, what, f"environment, source {reader.source}", fix))
         return
     reader.starts = Scope.PROCESS
     reader.lone = not _names_several(task)
