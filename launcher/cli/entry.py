@@ -13,7 +13,7 @@ from launcher.core.errors import (
     LauncherError,
     NotReady,
     Problem,
-    Unavailable,
+    make_error,
     print_problems,
 )
 from launcher.core.log import STYLE, guess_style
@@ -93,9 +93,7 @@ def _explain(error: Exception) -> LauncherError | None:
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and error.filename is None and _has_no_folder():
-        what = "the working directory was deleted"
-        fix = 'enter one that exists (if it was made again: cd "$PWD")'
-        return Unavailable(Problem("no-working-directory", what, "this process", fix))
+        return make_error("no-working-directory")
     from launcher.process.kernel import FULL
 
     if error.errno in FULL:

@@ -133,10 +133,7 @@ def debug(argv: Sequence[str], environ: Mapping[str, str], description: str, wri
     options = parser.parse_args(argv)
     launcher = _find(options.job, environ, write)
     if not launcher.is_ours:  # it may name any process of ours as its rank
-        what = f"the job is of user {launcher.owner}"
-        raise Unavailable(
-            Problem("cannot-debug", what, "--job", f"run launcher debug as user {launcher.owner}")
-        )
+        raise make_error("debug-other-job", owner=launcher.owner)
     pid = _find_rank(launcher, options.rank)
     execute(find_debugger(options.rank, pid), environ)
     return EXIT_BUG
