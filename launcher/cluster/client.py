@@ -456,14 +456,16 @@ class CoordinatorClient:
         It tries for as long as node 0 may wait for us. Later node 0 has other proof.
         """
         until, killed = time.monotonic() + self._shape.given_up_s, pack(LauncherKilled(self._secret))
-        port = self._shape.ports[self._port % len(self._shape.ports)]
-        while time.monotonic() < until:
-            for address in self._addresses:
+        port, places = self._shape.ports[self._port % len(self._shape.ports)], [*self._addresses]
+        while places and time.monotonic() < until:
+            for address in tuple(places):
                 try:
                     report(self._key, address, port, killed)
                     return
-                except (OSError, HandshakeFailed):
-                    pass  # its link may be down, or node 0 gone
+                except (ConnectionRefusedError, HandshakeFailed):
+                    places.remove(address)  # node 0 has ended
+                except OSError:
+                    pass  # its link may be down
             time.sleep(RETRY_S)
 
     def _set_due(self, now: float) -> None:
