@@ -6,10 +6,10 @@ import os
 import sys
 
 from launcher.bandwidth.expect import judge, plan_expectation, read_ways
-from launcher.bandwidth.job import START, BandwidthJob
+from launcher.bandwidth.job import BandwidthJob
 from launcher.bandwidth.nodes import choose_backend, describe_process, list_units, read_nodes
 from launcher.bandwidth.pairs import Pair, explain_slow, find_slow, plan_rounds, render_pairs, slow_links
-from launcher.core.errors import LauncherError, Problem, UsageError, print_problems
+from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.redact import printable, redact
 from launcher.machine.host import Host
 from launcher.options.parser import make_parser
@@ -85,8 +85,7 @@ def _measure_pairs(job: BandwidthJob, nodes: Sequence[Node]) -> tuple[list[str],
     """Measure every two units, then those that look slow again, alone."""
     units = list_units(nodes)
     if len(units) < 2:
-        problem = Problem("usage", "--pairs: expected two processes or more, found one", "this job", START)
-        raise UsageError(problem)
+        raise make_error("bandwidth-pairs")
     names, ranks = tuple(units), tuple(units.values())
     pairs = _measure_rounds(job, ranks, plan_rounds(len(units)), "round")
     again = [(link,) for link in slow_links(list(pairs.values())) if len(units) > 3]

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from launcher.bandwidth.pairs import render_gbps
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on every node"
 TIMEOUT_S = 120.0
 """How long the processes wait for each other at the start."""
 ITERATIONS, WARMUP = 20, 5
@@ -68,8 +67,7 @@ def read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int]:
         rank, world_size, local_rank = (int(environ[name]) for name in RANKS)
     except (KeyError, ValueError) as error:
         found = ", ".join(f"{name}={environ[name]!r}" for name in RANKS if name in environ) or "none of them"
-        what = f"expected {', '.join(RANKS)}, found {found}: this measures between the processes of a job"
-        raise UsageError(Problem("usage", what, "environment", START)) from error
+        raise make_error("bandwidth-ranks", found=found) from error
     return rank, world_size, local_rank
 
 

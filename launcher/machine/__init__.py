@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.errors import make_error
 from launcher.core.model import Machine
 from launcher.machine.cpus import read_granted_cpus
 from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles
@@ -35,15 +35,7 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
     bound, exposed, listed = host.affinity(), count_gpus(host), environ.get(VISIBLE)
     doubles = find_doubles(listed) if listed and exposed else []
     if doubles:
-        raise EnvironmentUntrusted(
-            Problem(
-                "gpu-listed-twice",
-                f"{VISIBLE}={listed}: {', '.join(doubles)} listed more than once: "
-                "CUDA would find no device at all",
-                f"environment: {VISIBLE}",
-                f"unset it, or list each of the {exposed} GPUs of this node only once",
-            )
-        )
+        raise make_error("gpu-listed-twice", listed=listed, doubles=", ".join(doubles), count=exposed)
     return Machine(
         gpu_count=count_visible(host, environ),
         cpu_count=read_granted_cpus(host),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.errors import Problem, Unavailable
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable, quote
 
@@ -106,7 +106,7 @@ def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(_unknown_mpirun(f"{path} --version: {error}")) from error
+        raise _unknown_mpirun(f"{path} --version: {error}") from error
     return parse_version(path, done.stdout.decode(errors="replace"))
 
 
@@ -134,7 +134,7 @@ def parse_version(path: str, text: str) -> Mpi:
         if match:
             return Mpi(path, family, match[1].strip("."))
     first = quote(text.strip().partition("\n")[0], QUOTED_LENGTH)
-    raise Unavailable(_unknown_mpirun(f"{path} is none of {_known()}: its first line is {first!r}"))
+    raise _unknown_mpirun(f"{path} is none of {_known()}: its first line is {first!r}")
 
 
 def parse_mpi(recorded: Mapping[str, object]) -> Mpi | None:
@@ -144,15 +144,14 @@ def parse_mpi(recorded: Mapping[str, object]) -> Mpi | None:
         Unavailable: A problem with it was recorded.
     """
     if "problem" in recorded:
-        raise Unavailable(_unknown_mpirun(str(recorded["problem"])))
+        raise _unknown_mpirun(str(recorded["problem"]))
     path, family, version = (str(recorded.get(name)) for name in ("path", "family", "version"))
     return Mpi(path, family, version) if version.partition(".")[0].isdecimal() else None
 
 
-def _unknown_mpirun(what: str) -> Problem:
-    """Return the problem for a starter that we cannot use."""
-    fix = f"put the mpirun of {_known()} first on PATH"
-    return Problem("unknown-mpirun", printable(what), "PATH", fix)
+def _unknown_mpirun(what: str) -> LauncherError:
+    """Return the error for a starter that we cannot use."""
+    return make_error("unknown-mpirun", what=printable(what), known=_known())
 
 
 def _known() -> str:

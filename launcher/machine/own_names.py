@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import make_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,12 +47,8 @@ def own_places(host: Host, names: Sequence[str]) -> list[int]:
     found, own = host.look_up(names), host.own_addresses()
     left = [name for name in names if name not in found]
     if left:
-        what = (
-            f"no answer within {host.look_up_s:g} s for {len(left)} of {len(names)} names (e.g. "
-            f"{left[0]}): cannot tell which of them is this node"
-        )
-        fix = "fix name resolution (getent hosts NAME), list addresses, or pass --node-rank R"
-        raise NotReady(Problem("resolver-silent", what, "the resolver of this node, /etc/resolv.conf", fix))
+        seconds, total = host.look_up_s, len(names)
+        raise make_error("resolver-silent", seconds=seconds, left=len(left), total=total, first=left[0])
     return [place for place, name in enumerate(names) if not own.isdisjoint(found[name])]
 
 

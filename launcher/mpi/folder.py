@@ -8,7 +8,7 @@ import socket
 from errno import EADDRINUSE
 
 from launcher.core import files
-from launcher.core.errors import Problem
+from launcher.core.errors import Problem, make_problem
 from launcher.core.redact import quote
 from launcher.core.wire import Garbled
 
@@ -112,17 +112,6 @@ def remove_folder(path: str) -> None:
 def cannot_have_ranks(error: OSError) -> Problem:
     """Return the problem that ranks cannot find the launcher of this node."""
     if error.errno == EADDRINUSE:
-        return Problem(
-            "same-node",
-            f"another launcher of this job runs on {os.uname().nodename}",
-            "the hosts of the job",
-            "name each node once; or check what the names resolve to on the head (getent hosts)",
-        )
-    where = error.filename or ", ".join(FOLDERS)
-    return no_folder(f"this node cannot have ranks: no folder for them: {where}: {error.strerror or error}")
-
-
-def no_folder(what: str) -> Problem:
-    """Return the problem that the files of a job have no place; ``what`` it means."""
-    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
-    return Problem("no-folder", what, "this node", fix)
+        return make_problem("second-launcher", node=os.uname().nodename)
+    path, reason = error.filename or ", ".join(FOLDERS), error.strerror or error
+    return make_problem("no-rank-folder", path=path, reason=reason)

@@ -16,9 +16,8 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Over, Refuse
 from launcher.cluster.roll import look_for
-from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem
+from launcher.core.errors import EXIT_NOT_READY, NotReady
 from launcher.core.frozen import frozen, replace
-from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.job import events
 from launcher.job.refusals import WAIT_LONGER
@@ -322,12 +321,3 @@ class Nodes(Coordinator):
         self.ranks.close()
         self.hub.close()
         super().close()
-
-
-def same_node(one: str, other: str, name: str) -> Problem:
-    return Problem(
-        "same-node",
-        f"{one} and {other} are the same node, {quote(name, 64)}",
-        "the hosts of the job",
-        "name each node once; or check what the name resolves to on the head (getent hosts)",
-    )

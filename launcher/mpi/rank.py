@@ -29,7 +29,7 @@ from launcher.agent.agent import Agent
 from launcher.agent.coordination import Coordination
 from launcher.agent.runtime import NodePlace
 from launcher.channel import lines as wire
-from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.frozen import replace
 from launcher.core.log import say
 from launcher.core.mpi import HYDRA, OPEN_MPI
@@ -106,7 +106,7 @@ class Channel:
                 raise FileNotFoundError
             self.socket.connect(path)
         except OSError as error:
-            raise NotReady(_no_session(job)) from error
+            raise make_error("no-session", node=os.uname().nodename, job=quote(job, 64)) from error
 
     def attach(self) -> Briefing:
         """Report to the launcher, and return its answer: the facts about this node and the job.
@@ -124,7 +124,7 @@ class Channel:
                         return message
         except (OSError, Garbled):
             pass
-        raise NotReady(_no_answer())
+        raise make_error("session-silent", node=os.uname().nodename)
 
     def _read(self, data: bytes) -> Iterator[object]:
         return (unpack(packed, TO_RANK) for packed in self._lines.feed(data))
@@ -179,24 +179,6 @@ class Channel:
             data = b""
         self.is_lost = self.is_lost or not data
         return bool(data)
-
-
-def _no_session(job: str) -> Problem:
-    return Problem(
-        "no-session",
-        f"mpirun has started a rank on {os.uname().nodename}, where job {quote(job, 64)} has no launcher",
-        "this node",
-        "mpirun did not follow the hostfile, or the nodes share one /dev/shm or /tmp",
-    )
-
-
-def _no_answer() -> Problem:
-    return Problem(
-        "no-session",
-        f"the launcher of this job on {os.uname().nodename} does not answer",
-        "this node",
-        "see the head's messages about this node",
-    )
 
 
 class RankCoordination(Coordination):
@@ -328,7 +310,8 @@ def change_folder(path: str) -> None:
         try:
             os.chdir(path)
         except OSError as error:
-            raise NotReady(_no_folder(path, error)) from error
+            node, reason = os.uname().nodename, error.strerror
+            raise make_error("no-head-folder", path=path, node=node, reason=reason) from error
 
 
 def take_stdin(path: str | None) -> None:
@@ -428,7 +411,7 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str], port: int | None) -
     options = read_options(typed if port is None else {**typed, "master_port": str(port)}, told)
     plan = plan_job(told, Host(), options, command)
     if plan.companions:
-        raise UsageError(_no_companions(plan.companions[0].name))
+        raise make_error("companion-per-rank", name=plan.companions[0].name)
     if plan.meeting is None:
         return plan
     from launcher.cluster.address_exchange import meet
@@ -460,24 +443,6 @@ def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, 
     ours = {name: value for name, value in environ.items() if name not in CONSUMED}
     merged = {**ours, **briefing.variables}
     return {name: value for name, value in merged.items() if value is not None}
-
-
-def _no_companions(name: str) -> Problem:
-    return Problem(
-        "companion-per-rank",
-        f"this job needs a {name} beside rank 0, but a rank started by mpirun cannot have one",
-        "command line and environment",
-        "leave out --engine mpirun: launcher run on every node starts it (Horovod: or build it for this MPI)",
-    )
-
-
-def _no_folder(path: str, error: OSError) -> Problem:
-    return Problem(
-        "no-folder",
-        f"the head's working directory {path!r}, on {os.uname().nodename}: {error.strerror}",
-        "this node",
-        "start the job in a folder that all nodes have, or name one: --mpi-args '-wdir FOLDER'",
-    )
 
 
 def main(argv: list[str]) -> int:

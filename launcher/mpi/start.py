@@ -10,10 +10,11 @@ from launcher.channel.keys import TOKEN_VARIABLE, make_key, name_job, read_token
 from launcher.channel.listener import open_listener
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
-from launcher.core.errors import EnvironmentUntrusted, NotReady, Problem, UsageError, make_error
+from launcher.core.errors import NotReady, make_error
 from launcher.core.files import create_file
 from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.core.model import NodeCommand as Starter
+from launcher.core.redact import quote
 from launcher.core.version import __version__
 from launcher.engines.mpirun import (
     FOLDER,
@@ -25,7 +26,7 @@ from launcher.frameworks.starters import plan_agent_unset
 from launcher.frameworks.torch import UNBUFFERED
 from launcher.identity.rendezvous import plan_control_ports
 from launcher.machine.host import Host
-from launcher.mpi.folder import cannot_have_ranks, find_socket, make_folder, no_folder, remove_folder
+from launcher.mpi.folder import cannot_have_ranks, find_socket, make_folder, remove_folder
 from launcher.mpi.leftovers import end_job
 from launcher.mpi.protocol import Briefing
 from launcher.planning.plan import plan_job
@@ -120,18 +121,9 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
     else:
         plan = plan_job(environ, Host(), options, ())
         if plan.agent is None or plan.agent.fleet is None or len(plan.agent.fleet.hosts) < 2:
-            raise UsageError(_no_head())
+            raise make_error("no-address")
         fleet, watch = plan.agent.fleet, plan.supervision
     return _serve(watch, fleet, environ)
-
-
-def _no_head() -> Problem:
-    return Problem(
-        "no-address",
-        "the address of node 0, which starts the job's processes, is unknown",
-        "command line and environment",
-        "pass --master-addr HOST, or --hosts HOST,... with node 0 first",
-    )
 
 
 def read_key(fleet: Fleet, environ: Mapping[str, str]) -> bytes:
@@ -160,11 +152,9 @@ def open_gate(fleet: Fleet, environ: Mapping[str, str], folder: str, export: str
     addresses = tuple(min(known.get(name, ()), default=name) for name in fleet.hosts)
     twins = [address for address in addresses if addresses.count(address) > 1]
     if twins:
-        from launcher.mpi.nodes import same_node
-
         pairs = zip(fleet.hosts, addresses, strict=True)
         one, other, *_ = (name for name, address in pairs if address == twins[0])
-        raise EnvironmentUntrusted(same_node(one, other, twins[0]))
+        raise make_error("same-node", one=one, other=other, name=quote(twins[0], 64))
     place: tuple[str, tuple[int, ...]] = ("127.0.0.1", (0,))
     key = os.urandom(32)  # no other node is to come
     if len(fleet.hosts) > 1:
@@ -285,4 +275,4 @@ def write_files(agent: Starter, folder: str) -> None:
         for word, text in agent.files:
             create_file(text, word.replace(FOLDER, folder), 0o600)
     except OSError as error:  # a full disk
-        raise NotReady(no_folder(f"no folder for the files of the job: {error.strerror}")) from error
+        raise make_error("no-job-folder", reason=error.strerror) from error

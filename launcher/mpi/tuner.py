@@ -14,7 +14,7 @@ from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE
 from launcher.cluster.messages import Stop
-from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, Unavailable
+from launcher.core.errors import EXIT_NOT_READY, make_error
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.signal import signal
 from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
@@ -107,7 +107,7 @@ def run_tuner(
     """
     inherited = {key: value for key, value in environ.items() if key != TOKEN_VARIABLE}
     if len(fleet.hosts) > 1 and shutil.which(PDSH, path=inherited.get("PATH", os.defpath)) is None:
-        raise Unavailable(_no_pdsh(agent))
+        raise make_error("pdsh-missing", program=agent.argv[0])
     told = tuple(word.replace(HOSTFILE, f"{folder}/hostfile") for word in agent.argv)
     environment = apply_settings(inherited, agent.unset, agent.settings)
     path = find_program(agent.argv[0], environment)
@@ -147,14 +147,7 @@ def make_commands() -> str:
         if runs:
             return folder
         remove_tree(folder)
-    raise NotReady(
-        Problem(
-            "no-folder",
-            f"no folder from which a program can be run: {', '.join(COMMANDS)}",
-            "this node",
-            "mount a tmpfs at /tmp (docker run --tmpfs /tmp:exec)",
-        )
-    )
+    raise make_error("no-program-folder", folders=", ".join(COMMANDS))
 
 
 def write_program(folder: str, name: str, text: str) -> str:
@@ -174,12 +167,3 @@ def write_own(commands: str, argv: Sequence[str], fleet: Fleet) -> None:
         [word for word in argv if word.startswith("--master_addr=")][-1:] if len(fleet.hosts) > 1 else []
     )
     write_program(commands, "deepspeed", f'exec {shlex.join([*call, *address])} "$@"\n')
-
-
-def _no_pdsh(agent: Starter) -> Problem:
-    return Problem(
-        "pdsh-missing",
-        f"{agent.argv[0]} --autotuning: experiments start their processes by pdsh, which is not on PATH",
-        "this node",
-        "apt-get install pdsh, in the image; or tune on one node",
-    )

@@ -221,6 +221,9 @@ def note_start(environ: MutableMapping[str, str]) -> None:
 
 
 def cannot_write(path: str, error: OSError) -> NotReady:
-    """Return the error for a log file or folder that cannot be written, with its fix."""
+    """Return the error for a log file or folder that cannot be written, with its fix.
+
+    Its text is here and not in ``errors.txt``, which cannot be read once there are no descriptors left.
+    """
     fix = "name another folder with --log-dir, or make this one writable"
     return NotReady(Problem("cannot-write", f"{path}: {error.strerror}", "log files", fix))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import select
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import make_error
 from launcher.core.signal import signal
 from launcher.process.memory_files import create_file
 from launcher.process.signals import ENDING, name_signal
@@ -124,19 +124,10 @@ def _copy() -> int:
             break
         size += len(data)
         if size > LIMIT_BYTES:
-            raise NotReady(_too_large())
+            raise make_error("stdin-too-large", limit=LIMIT_BYTES >> 20)
         view = memoryview(data)
         while view:
             view = view[os.write(copy, view) :]
     with contextlib.suppress(OSError):  # a kernel or sandbox without seals
         fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return copy
-
-
-def _too_large() -> Problem:
-    return Problem(
-        "stdin-too-large",
-        f"standard input is larger than {LIMIT_BYTES >> 20} MiB, and each process gets a copy",
-        "standard input",
-        "put it into a file that the processes open, or pass --stdin 0: only rank 0 reads it",
-    )

@@ -6,7 +6,7 @@ import os
 import sys
 from errno import EACCES, ENOENT, ENOEXEC, ENOSYS, ENOTDIR, EPERM
 
-from launcher.core.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.signal import signal
 
 TYPE_CHECKING = False
@@ -117,14 +117,9 @@ def refusal(name: str, error: Exception) -> LauncherError:
     """Return the error for a command that cannot be started, with the exit status that a shell would use."""
     number = getattr(error, "errno", None)
     if number in (ENOENT, ENOTDIR):
-        return CommandNotFound(
-            Problem("command-not-found", f"{name!r}: no such program", "command line", _find_fix(name))
-        )
+        return make_error("command-not-found", name=name, fix=_find_fix(name))
     if os.path.isdir(name):
-        fix = "the name of a program or script in it"
-        return CommandNotExecutable(
-            Problem("command-not-executable", f"cannot execute {name!r}: it is a folder", "command line", fix)
-        )
+        return make_error("command-is-folder", name=name)
     fix = "chmod +x it and give it a #! line, or put its interpreter in front"
     if number not in (EACCES, ENOEXEC):
         fix = "check the file and its arguments"
@@ -135,6 +130,4 @@ def refusal(name: str, error: Exception) -> LauncherError:
         if known is not None:
             return known
     reason = getattr(error, "strerror", None) or str(error)
-    return CommandNotExecutable(
-        Problem("command-not-executable", f"cannot execute {name!r} ({reason})", "command line", fix)
-    )
+    return make_error("command-not-executable", name=name, reason=reason, fix=fix)

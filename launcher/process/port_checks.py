@@ -6,7 +6,7 @@ On a single node this also settles the port of the rendezvous; for several nodes
 
 from __future__ import annotations
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem, make_problem
 from launcher.core.log import say
 from launcher.core.model import PROCESS, TORCHRUN, Fact, Scope
 from launcher.guest.marker import LAUNCHED, is_worker
@@ -54,8 +54,8 @@ def port_taken(port: int, node: str, user: str, holder: str, fix: str) -> Proble
         holder: The process that listens on it; empty if unknown.
         fix: How to give the job another one.
     """
-    what = f"port {port} of {node} is needed for {user}, but {holder or 'another process'} listens on it"
-    return Problem("port-taken", what, node, f"end that, or {fix}")
+    holder = holder or "another process"
+    return make_problem("port-taken", port=port, node=node, user=user, holder=holder, fix=fix)
 
 
 def find_taken(plan: Plan) -> int:

@@ -12,7 +12,7 @@ import os
 import select
 from errno import EPERM
 
-from launcher.core.errors import LauncherError, Problem, Unavailable
+from launcher.core.errors import LauncherError, Unavailable, make_problem
 from launcher.core.signal import signal
 from launcher.process.kernel import FULL, collect, has_children, open_signal_file
 
@@ -39,7 +39,6 @@ NEEDED = {
 """Needed calls, by their names on x86_64, and what each is for."""
 AT_TIMES = {"memfd_create": "a file in memory is made"}
 """Calls that some jobs need: a hostfile of ours, ``--stdin all``."""
-WHERE = "the kernel of this node, or the seccomp profile of this container"
 
 
 def explain(error: OSError) -> LauncherError | None:
@@ -56,17 +55,11 @@ def explain(error: OSError) -> LauncherError | None:
 
 def refuse(refused: Mapping[str, int]) -> Unavailable:
     """Return the error that names refused calls, each with its errno."""
-    fix = (
-        f"a profile that allows {', '.join(refused)}: docker or podman run --security-opt seccomp=PROFILE "
-        "(unconfined for a trial), Kubernetes securityContext.seccompProfile"
-    )
+    calls, purposes = ", ".join(refused), NEEDED | AT_TIMES
     return Unavailable(
         *(
-            Problem(
-                "call-refused",
-                f"{call}, by which {(NEEDED | AT_TIMES)[call]}, is refused: {os.strerror(number)}",
-                WHERE,
-                fix,
+            make_problem(
+                "call-refused", call=call, purpose=purposes[call], reason=os.strerror(number), calls=calls
             )
             for call, number in refused.items()
         )

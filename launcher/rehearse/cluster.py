@@ -40,7 +40,7 @@ import time
 from dataclasses import dataclass
 
 from launcher.core.environ import REHEARSED
-from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.files import PRIVATE_FOLDER, create_file, make_folder, make_private_folder, remove_tree
 from launcher.machine.pythons import own_program
 from launcher.process.descendants import find_children
@@ -128,10 +128,7 @@ class Cluster:
             UsageError: The number of nodes is not in 1..200.
         """
         if not 1 <= node_count <= NODE_COUNT_LIMIT:
-            what = f"{node_count} nodes: expected 1..{NODE_COUNT_LIMIT}"
-            raise UsageError(
-                Problem("node-count", what, "rehearsal", "choose a number of nodes in that range")
-            )
+            raise make_error("node-count", count=node_count, limit=NODE_COUNT_LIMIT)
         self.fallback_reason = "" if loopback else find_fallback_reason()
         self.isolated = not loopback and not self.fallback_reason
         network = "10.77.0." if self.isolated else REHEARSED
@@ -290,7 +287,7 @@ class _Holder:
         line = self._process.stdout.readline() if waiting else b"no answer in time"
         if line != b"ready\n":
             self._process.kill()
-            raise NotReady(_no_namespaces(line + self._process.stdout.read()))
+            raise _no_namespaces(line + self._process.stdout.read())
 
     def end(self) -> None:
         """End the namespaces and all that runs in them; return when nothing is left.
@@ -321,13 +318,8 @@ def _ip(pid: int, commands: Sequence[str]) -> None:
     argv = [*_enter(pid, "--net"), "ip", "-batch", "-"]
     done = subprocess.run(argv, input="\n".join(commands).encode(), capture_output=True, check=False)
     if done.returncode:
-        raise NotReady(_no_namespaces(done.stderr))
+        raise _no_namespaces(done.stderr)
 
 
-def _no_namespaces(output: bytes) -> Problem:
-    return Problem(
-        "no-namespaces",
-        f"a simulated node did not start: {output.decode().strip() or 'it exited without a message'}",
-        "rehearsal, nodes as network namespaces",
-        "apt-get install iproute2 util-linux, or use loopback addresses (--loopback)",
-    )
+def _no_namespaces(output: bytes) -> LauncherError:
+    return make_error("no-namespaces", output=output.decode().strip() or "it exited without a message")

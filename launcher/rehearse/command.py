@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from launcher.command.line import plan_argv
-from launcher.core.errors import CommandNotFound, Problem, UsageError
+from launcher.core.errors import CommandNotFound, make_error
 from launcher.frameworks.script import describe_missing, find_missing
 from launcher.options.parser import make_parser, of_kind, strip_dashes
 from launcher.options.reading import Options
@@ -49,6 +49,5 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 def _read_pair(item: str, environ: Mapping[str, str]) -> tuple[str, str]:
     name, equals, value = item.partition("=")
     if not name:
-        what = f"--env {item!r}: expected NAME or NAME=VALUE"
-        raise UsageError(Problem("usage", what, "command line", "launcher rehearse --help"))
+        raise make_error("rehearsal-env", item=item)
     return name, value if equals else environ.get(name, "")

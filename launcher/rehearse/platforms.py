@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from launcher.core.blocks import read_blocks
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 from launcher.rehearse.mpirun import command_line
 
 TYPE_CHECKING = False
@@ -115,14 +115,9 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
     """
     platform = PLATFORMS[like]
     if like == "azureml-tensorflow" and processes > 1:
-        raise UsageError(
-            Problem(
-                "rehearsal", f"--processes {processes}: {like} has one per node", "command line", "pass 1"
-            )
-        )
+        raise make_error("rehearsal-processes", count=processes, like=like)
     if scope is not None and scope not in platform.scopes:
-        what = f"--scope {scope}: expected {' or '.join(platform.scopes)} with {like}"
-        raise UsageError(Problem("rehearsal", what, "command line", "leave it out"))
+        raise make_error("rehearsal-scope", scope=scope, scopes=" or ".join(platform.scopes), like=like)
     return platform, scope or platform.scopes[0]
 
 
