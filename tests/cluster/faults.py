@@ -202,8 +202,8 @@ class World:
         return max((int(path.name.split("-")[1]) for path in self.folder.glob("beat-*")), default=0)
 
     def up(self, attempt: int) -> int:
-        """Return how many ranks of an attempt have begun."""
-        return len({path.name.split("-")[2] for path in self.folder.glob(f"beat-{attempt}-*")})
+        """Return how many ranks of an attempt have begun: their first beat is there, not only its file."""
+        return len({one.rank for one in self.lives() if one.attempt == attempt})
 
     def kill_rank(self, rank: int) -> bool:
         """Kill a rank of the latest attempt; return whether there was one."""

@@ -65,7 +65,7 @@ def test_what_was_our_child_before_outlives_restarts_and_the_job(tmp_path: Path)
 def test_restarts_do_not_use_up_descriptors(tmp_path: Path) -> None:
     """Log files of an attempt are closed with it: 32 restarts of 2 processes with 64 descriptors."""
     done = subprocess.run(
-        f"{LAUNCHER} run --nproc-per-node 2 --restarts 32 --restart-delay 0".split()
+        f"{LAUNCHER} run --nproc-per-node 2 --restarts 32 --restart-on any --restart-delay 0".split()
         + f"--log-dir {tmp_path} -t 3 -- false".split(),
         env=clean_environ(),
         capture_output=True,
