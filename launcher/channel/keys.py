@@ -9,7 +9,7 @@ import hmac
 import os
 
 from launcher.core.environ import find_job_id
-from launcher.core.errors import Problem, UsageError
+from launcher.core.errors import make_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,16 +33,13 @@ def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
         UsageError: The file cannot be read or is too long, or the token is too short to be a secret.
     """
     if path:
-        token = _read(path)
-        where = "--token-file"
+        token, origin = _read(path), "--token-file"
     else:
-        token, where = os.fsencode(environ.get(TOKEN_VARIABLE, "")).strip(), TOKEN_VARIABLE
+        token, origin = os.fsencode(environ.get(TOKEN_VARIABLE, "")).strip(), TOKEN_VARIABLE
         if not token:
             return None
     if len(token) < TOKEN_LEAST_BYTES:
-        raise UsageError(
-            _bad_token(f"{where} holds {len(token)} bytes, expected {TOKEN_LEAST_BYTES} or more")
-        )
+        raise make_error("short-token", origin=origin, length=len(token), least=TOKEN_LEAST_BYTES)
     return token
 
 
@@ -50,19 +47,14 @@ def _read(path: str) -> bytes:
     from launcher.machine.whole import read_whole
 
     # A value that is no path may be the token itself
-    name = f"--token-file {path}" if "/" in path else f"--token-file (a path; {TOKEN_VARIABLE} takes a token)"
+    shown = path if "/" in path else f"(a path; {TOKEN_VARIABLE} takes a token)"
     try:
         data = read_whole(path, TOKEN_LIMIT_BYTES)
     except OSError as error:
-        raise UsageError(_bad_token(f"{name}: {error.strerror}")) from error
+        raise make_error("unread-token", path=shown, reason=error.strerror) from error
     if len(data) > TOKEN_LIMIT_BYTES:
-        raise UsageError(_bad_token(f"{name}: expected at most {TOKEN_LIMIT_BYTES} bytes"))
+        raise make_error("long-token", path=shown, most=TOKEN_LIMIT_BYTES)
     return data.strip()
-
-
-def _bad_token(what: str) -> Problem:
-    fix = "the same random token on every node, e.g. of: openssl rand -hex 32"
-    return Problem("bad-token", what, "command line and environment", fix)
 
 
 def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> str:

@@ -8,7 +8,7 @@ import struct
 import time
 from errno import EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE
 
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import make_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,14 +142,7 @@ def open_listener(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, 
         return listen(address, ports)
     except OSError as error:
         named = f"{ports[0]}" if len(ports) == 1 else f"{ports[0]} to {ports[-1]}"
-        raise NotReady(
-            Problem(
-                "no-control-port",
-                f"cannot listen at {address} port {named}: {error.strerror}",
-                "control channel of node 0",
-                "--control-port N with a port that is free, the same on all nodes",
-            )
-        ) from error
+        raise make_error("no-control-port", address=address, named=named, reason=error.strerror) from error
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int]:

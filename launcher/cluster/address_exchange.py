@@ -21,7 +21,7 @@ from launcher.cluster.join import Join
 from launcher.cluster.messages import Over, Refuse, Start
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import LauncherError, make_error
 from launcher.core.log import say
 from launcher.core.model import NODE, RANK, Restarts
 from launcher.core.version import __version__
@@ -68,10 +68,10 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
     try:
         while not heard:
             if STOPS & signal.sigpending():  # process 1 has its signals blocked
-                raise NotReady(_problem(meeting, "the launcher was told to stop"))
+                raise _make_missing(meeting, "the launcher was told to stop")
             if isinstance(channel, CoordinatorClient) and time.monotonic() >= deadline:
                 what = f"{_name_kind(meeting)} 0 has told no addresses within {meeting.timeout_s:g} s"
-                raise NotReady(_problem(meeting, f"{what}: {channel.explain()}"))
+                raise _make_missing(meeting, f"{what}: {channel.explain()}")
             loop.turn()
         if not isinstance(channel, CoordinatorClient):
             members = channel.members
@@ -96,7 +96,7 @@ def _listen(meeting: Meeting, key: bytes, loop: Loop, take: Callable[[object], N
     try:
         listener, _ = listen(address, (meeting.port,))
     except OSError as error:
-        raise NotReady(_problem(meeting, f"cannot listen at {address} ({error.strerror})")) from error
+        raise _make_missing(meeting, f"cannot listen at {address} ({error.strerror})") from error
     return Coordinator(
         listener,
         key,
@@ -173,22 +173,20 @@ def _read(message: Start | Refuse | Over, meeting: Meeting) -> tuple[str, ...]:
     if isinstance(message, Start):
         return read_hosts(message.agreed, meeting.node_count)
     if isinstance(message, Over):
-        raise NotReady(_problem(meeting, message.why))
+        raise _make_missing(meeting, message.why)
     from launcher.cluster.outcome import read_refusal
 
     for line in message.lines:
         say(line, "nodes-differ")
     if message.code == "nodes-missing":  # its fixes are for the control channel
-        raise NotReady(_problem(meeting, message.what))
+        raise _make_missing(meeting, message.what)
     raise read_refusal(message)
 
 
-def _problem(meeting: Meeting, what: str) -> Problem:
-    """Return why the nodes do not come together, as this launcher sees it."""
-    return Problem(
+def _make_missing(meeting: Meeting, why: str) -> LauncherError:
+    """Return the error that the nodes do not come together, as this launcher sees it."""
+    return make_error(
         "peers-missing",
-        f"address exchange at {meeting.address} port {meeting.port}: {what}",
-        f"launcher {meeting.member} of {meeting.member_count}, node {meeting.node}",
-        "check that all were started, with the same token or none; or pass a longer --roll-call-timeout, "
-        "or --hosts HOST,... with all nodes",
-    )
+        address=meeting.address, port=meeting.port, why=why,
+        member=meeting.member, count=meeting.member_count, node=meeting.node,
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.environ import each_once
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import NotReady, make_error
 from launcher.core.wire import Garbled
 from launcher.identity.seats import find_rank
 from launcher.machine.host import Host
@@ -135,21 +135,11 @@ def read_hosts(agreed: Agreed, node_count: int) -> tuple[str, ...]:
     try:
         text = reading.decompress(base64.b64decode(told if isinstance(told, str) else ""), HOSTS_LIMIT)
         hosts = each_once(text.decode().split())
+        if len(hosts) != node_count:
+            raise ValueError(f"{len(hosts)} addresses for {node_count} nodes")
     except (ValueError, zlib.error) as error:
-        raise NotReady(_no_hosts(str(error))) from error
-    if len(hosts) != node_count:
-        raise NotReady(_no_hosts(f"{len(hosts)} addresses for {node_count} nodes"))
+        raise make_error("addresses-not-told", why=error) from error
     return hosts
-
-
-def _no_hosts(why: str) -> Problem:
-    return Problem(
-        "peers-missing",
-        f"the start signal does not have the address of each node: {why}",
-        "start signal of node 0",
-        "start one launcher per node or per process on all nodes, and let each node connect from an address "
-        "of its own; or pass --hosts HOST,... with all nodes",
-    )
 
 
 def read_seats(agreed: Agreed, shape: Shape) -> dict[int, int]:

@@ -12,7 +12,7 @@ from errno import ECONNREFUSED, EINPROGRESS
 from os import strerror
 
 from launcher.core.environ import REHEARSED, is_loopback
-from launcher.core.errors import NotReady, Problem
+from launcher.core.errors import make_error
 from launcher.core.redact import printable
 from launcher.machine.network import address_towards
 from launcher.machine.own_names import address_of
@@ -79,15 +79,7 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
         return address
     if not own and (refused := explain(OSError())) is not None:
         raise refused  # the kernel has not even told us the loopback
-    raise NotReady(
-        Problem(
-            "no-control-address",
-            f"this node has no address at which the other nodes can reach it: {', '.join(sorted(own))}",
-            f"control channel of node 0, which the job calls {printable(master)}",
-            "add a network interface with an address that the other nodes reach, "
-            "and pass --master-addr with that address",
-        )
-    )
+    raise make_error("no-control-address", master=printable(master), own=", ".join(sorted(own)))
 
 
 def find_reasons(hosts: Mapping[int, str], port: int) -> Iterator[str]:

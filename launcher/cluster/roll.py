@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from launcher.cluster.consistency import compare, render_table
 from launcher.cluster.reach import find_reasons, read_reasons
-from launcher.core.errors import EXIT_UNTRUSTED
+from launcher.core.errors import EXIT_UNTRUSTED, make_problem
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
 from launcher.core.version import __version__
 from launcher.job.commands import Refusal
-from launcher.job.refusals import describe_missing, no_such_node, nodes_differ, other_versions
+from launcher.job.refusals import describe_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,10 +66,14 @@ def find_refusal(
         shape: The job.
     """
     if caller.version != __version__:
-        return Refusal(EXIT_UNTRUSTED, other_versions(first, {caller.name: caller.version})), []
+        problem = make_problem(
+            "other-version", name=caller.name, version=caller.version, first=first, own=__version__
+        )
+        return Refusal(EXIT_UNTRUSTED, problem), []
     refusal, lines = find_disagreement({**present, caller.name: caller.facts}, shape.member)
     if refusal is None and caller.index >= shape.node_count + shape.spare_count:
-        return Refusal(EXIT_UNTRUSTED, no_such_node(shape.member, caller.name, shape.node_count)), lines
+        problem = make_problem("no-such-node", name=caller.name, count=shape.node_count, kind=shape.member)
+        return Refusal(EXIT_UNTRUSTED, problem), lines
     return refusal, lines
 
 
@@ -85,7 +89,8 @@ def find_disagreement(facts: Mapping[str, Facts], kind: str) -> tuple[Refusal | 
     problems = [item for item in found if item.is_problem]
     if not problems:
         return None, lines
-    problem = nodes_differ(kind, [item.rule.title for item in problems], problems[0].fix)
+    titles = ", ".join(item.rule.title for item in problems)
+    problem = make_problem("nodes-differ", kind=kind, titles=titles, fix=problems[0].fix)
     return Refusal(EXIT_UNTRUSTED, problem, tuple(lines)), lines
 
 

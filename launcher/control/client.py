@@ -19,7 +19,7 @@ from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.table import number
-from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.errors import make_error
 from launcher.core.files import look_at_all
 from launcher.core.redact import printable
 from launcher.core.wire import Garbled
@@ -56,10 +56,6 @@ FIND_S = 5.0
 PATHS_MAX = 256
 """Maximum number of sockets that we ask of each user."""
 ASKED_AT_ONCE = 128
-FIX = (
-    "run it on a node of the job, in its container, as its user or root; the launcher must be the parent of "
-    "the processes (launcher plan: mode supervise)"
-)
 YOUNG_S = 10.0
 """Age in seconds at which a launcher that does not listen never will."""
 WAIT_S = 2.0
@@ -289,17 +285,14 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
     if len(meant) == 1:
         return meant[0]
     if not launchers:
-        what = "none of your jobs runs on this machine"
-        if others:
-            what += f"; {others} launcher{'s' if others > 1 else ''} of another user, or stopped"
-        raise Unavailable(Problem("no-job", what, where, FIX))
+        more = f"; {others} launcher{'s' if others > 1 else ''} of another user, or stopped" if others else ""
+        raise make_error("no-job", where=where, more=more)
     known = ", ".join(one.label for one in launchers[:NAMED_MAX])
     if len(launchers) > NAMED_MAX:
         known += f" and {len(launchers) - NAMED_MAX} more"
     if not meant:
-        what = f"no job {printable(job)!r} of yours runs here: expected one of {known}"
-        raise Unavailable(Problem("no-such-job", what, where, "--job PID, of the list above, or RUN"))
-    raise UsageError(Problem("several-jobs", f"several launchers run here: {known}", where, "--job PID"))
+        raise make_error("no-such-job", where=where, job=printable(job), known=known)
+    raise make_error("several-jobs", where=where, known=known)
 
 
 def ask(path: str, what: str, limit_s: float = 0.0, **more: object) -> list[Message]:
@@ -347,14 +340,8 @@ def ask_launcher(launcher: Launcher, what: str, limit_s: float = 0.0, **more: ob
         return ask(launcher.path, what, limit_s, **more)
     except (OSError, ValueError) as error:
         gone = isinstance(error, (ConnectionError, FileNotFoundError))
-        why = "its job has ended" if gone else f"{printable(str(error)) or 'no answer in time'}"
-        problem = Problem(
-            "no-answer",
-            f"the launcher with pid {launcher.pid} does not answer: {why}",
-            launcher.path,
-            "check whether it is stopped (state T in ps); ask again",
-        )
-        raise NotReady(problem) from error
+        why = "its job has ended" if gone else printable(str(error)) or "no answer in time"
+        raise make_error("no-answer", path=launcher.path, pid=launcher.pid, why=why) from error
 
 
 def is_coming() -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
+from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, make_problem
 from launcher.core.frozen import replace
+from launcher.core.model import NODE
 from launcher.identity.seats import find_rank
-from launcher.job import between, refusals
+from launcher.job import between
 from launcher.job.attempt import lose, take_back_in
 from launcher.job.commands import Admit, Busy, Over, Print, Probe, Refusal, Start, To
+from launcher.job.refusals import nodes_missing
 from launcher.job.settings import HURRY_S, LATE_COMERS_S, LEAVE_S
 from launcher.job.state import Link, Node, Phase
 
@@ -34,8 +36,12 @@ def join(turn: Turn, event: Joined) -> None:
     elif known is not None and known.link is Link.OPEN and known.rank is None:
         turn.send(Busy(event.session))
     elif known is not None and known.link is Link.OPEN:
-        member = turn.state.job.member
-        problem = refusals.two_nodes(member, event.node, known.described, event.described)
+        problem = make_problem(
+            "two-nodes-one-rank" if turn.state.job.member == NODE else "two-processes-one-rank",
+            rank=event.node,
+            one=known.described,
+            other=event.described,
+        )
         refuse(turn, Refusal(EXIT_UNTRUSTED, problem))
         turn.send(To(event.session, turn.state.over or Over(EXIT_UNTRUSTED)))
     else:
@@ -172,7 +178,7 @@ def refuse_by_signal(turn: Turn, event: Received) -> None:
     node = turn.find(event.node)
     if node is not None and node.rank is not None:
         turn.change(is_told=True)
-        problem = refusals.ended_by_signal(event.name, turn.name(event.node))
+        problem = make_problem("roll-call-ended", node=turn.name(event.node), signal=event.name)
         refuse(turn, Refusal(EXIT_NOT_READY, problem), HURRY_S)
 
 
@@ -181,7 +187,7 @@ def refuse_late(turn: Turn, event: Probed) -> None:
     state = turn.state
     if state.is_probing and state.missing:
         job = state.job
-        problem = refusals.nodes_missing(
+        problem = nodes_missing(
             job.member,
             state.missing,
             job.node_count,

@@ -22,7 +22,7 @@ import time
 
 from launcher.channel.keys import TOKEN_VARIABLE, read_token
 from launcher.core.environ import OWN_JOB_ID
-from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, UsageError
+from launcher.core.errors import EXIT_NOT_READY, NotReady, Problem, make_error
 from launcher.core.log import say
 from launcher.core.redact import quote
 from launcher.engines.forward import choose_forwarded
@@ -92,8 +92,10 @@ def run_on_all(
     shared = {**environ, FLAG: "0"}  # also against a file of defaults on another node
     plan = plan_job({**shared, TOKEN_VARIABLE: token}, host, options, command)
     hosts = (*plan.allocation.hosts, *plan.allocation.spare_hosts)
-    if len(hosts) < 2 or plan.allocation.node_rank:
-        raise UsageError(_no_hosts(len(hosts), plan.allocation.node_rank))
+    if plan.allocation.node_rank:
+        raise make_error("ssh-of-other-node", rank=plan.allocation.node_rank)
+    if len(hosts) < 2:
+        raise make_error("ssh-without-hosts", count=len(hosts))
     told = {name: shared[name] for name in choose_forwarded(shared, options.words("forward"))}
     told |= {TOKEN_VARIABLE: token, OWN_JOB_ID: secrets.token_hex(8), FLAG: "0"}
     told |= {"LAUNCHER_HOSTS": ",".join(hosts), "LAUNCHER_HOSTFILE": "", "LAUNCHER_TOKEN_FILE": ""}
@@ -123,18 +125,6 @@ def _spell(typed: Mapping[str, str | bool]) -> Iterator[str]:
             yield flag.name if value else f"--no-{flag.name[2:]}"
         else:
             yield f"{flag.name}={value}"
-
-
-def _no_hosts(count: int, node_rank: int | None) -> Problem:
-    if node_rank:
-        what = f"--ssh starts the launcher on the other nodes, but this is node {node_rank}"
-        fix = "start it on node 0 alone; or leave out --ssh, where a launcher is started on each node"
-    else:
-        what, fix = (
-            f"--ssh: {count} hosts are known",
-            "--hosts HOST,... or --hostfile FILE, with this node first",
-        )
-    return Problem("no-hosts", what, "command line and environment", fix)
 
 
 def _fork(argv: Sequence[str], environ: Mapping[str, str], words: str) -> int:
