@@ -66,8 +66,9 @@ class FailedAttempt:
 
     @property
     def rank(self) -> str:
-        """The rank that failed, e.g. ``rank 3``."""
-        return " ".join(self.what.split()[:2])
+        """What failed, e.g. ``rank 3``, ``node 2`` or ``mpirun``; empty if unknown."""
+        words = self.what.split()[:2]
+        return " ".join(words[:1] if words[1:] == ["on"] else words)
 
     @property
     def stood(self) -> bool:
