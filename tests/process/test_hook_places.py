@@ -194,9 +194,9 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make_it", "said"),
     [
-        (lambda folder: None, "no such folder"),
+        (lambda folder: None, "no such directory"),
         (lambda folder: folder.mkdir(), "it has no bin/python3"),
-        (lambda folder: (folder / "versions" / "3.12.1").mkdir(parents=True), "pyenv's own folder"),
+        (lambda folder: (folder / "versions" / "3.12.1").mkdir(parents=True), "pyenv's own directory"),
     ],
     ids=["nothing", "empty", "pyenv"],
 )

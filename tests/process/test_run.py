@@ -239,7 +239,7 @@ def test_a_command_that_cannot_run_has_a_shells_status(
 def test_a_command_that_cannot_be_one_is_told_apart(environ: dict[str, str], tmp_path: Path) -> None:
     """A folder needs no chmod, and a flag behind ``--`` is in the wrong place, not off PATH."""
     folder = launch("run", "--", str(tmp_path), environ=environ)
-    assert folder.returncode == 126 and "it is a folder" in folder.stderr and "chmod" not in folder.stderr
+    assert folder.returncode == 126 and "it is a directory" in folder.stderr and "chmod" not in folder.stderr
     flag = launch("run", "--", "--nproc-per-node", "2", "true", environ=environ)
     assert flag.returncode == 64 and "launcher run FLAGS -- COMMAND" in flag.stderr
 

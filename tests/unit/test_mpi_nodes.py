@@ -189,7 +189,7 @@ def test_a_head_that_cannot_have_ranks_waits_for_nobody(
         raise OSError(30, "Read-only file system", "/dev/shm")
 
     monkeypatch.setattr(played.nodes.ranks, "listen", fail)
-    with pytest.raises(NotReady, match="no folder for them: /dev/shm: Read-only file system"):
+    with pytest.raises(NotReady, match="no directory for them: /dev/shm: Read-only file system"):
         played.nodes.gather(lambda: None, lambda: None)
 
 

@@ -388,7 +388,7 @@ def test_nodes_that_nothing_names() -> None:
 def test_a_full_disk_is_no_bug(tmp_path: Path) -> None:
     """The files that mpirun reads cannot be written: status 75, as without a folder for them."""
     starter = NodeCommand("mpirun", (), files=((f"{FOLDER}/hosts", "node0\n"),))
-    with pytest.raises(NotReady, match=r"\[no-folder\] no folder for the files of the job: "):
+    with pytest.raises(NotReady, match=r"\[no-folder\] no directory for the files of the job: "):
         write_files(starter, str(tmp_path / "gone"))
 
 

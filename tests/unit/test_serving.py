@@ -66,7 +66,7 @@ def played() -> Iterator[Played]:
     ("number", "error", "what"),
     [
         (EADDRINUSE, EnvironmentUntrusted, "another launcher of this job runs on"),
-        (EROFS, NotReady, "no folder for them: /dev/shm: Read-only file system"),
+        (EROFS, NotReady, "no directory for them: /dev/shm: Read-only file system"),
     ],
 )
 def test_a_node_that_cannot_have_ranks_ends_the_job(
