@@ -57,8 +57,6 @@ Message = dict[str, object]
 TICK_S = 0.5
 HOSTS_MAX = 8
 """Maximum number of spare nodes to name in a status."""
-SUCCESSOR_S = 5.0
-"""Seconds after the loss of a node in which a launcher that has called in its place calls again."""
 WAITING_LENGTH = 800
 
 

@@ -6,6 +6,7 @@ import os
 
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.signal import signal
+from launcher.process.signals import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,6 @@ STARTED = signal.SIGURG
 
 
 def tell_starter(environ: Mapping[str, str]) -> None:
-    """Tell our parent that all nodes are here, if it is ``--ssh``."""
+    """Tell our parent that all nodes are here, if it is ``--ssh``; another one may be another user's."""
     if environ.get(OWN_JOB_ID) and os.getppid():
-        os.kill(os.getppid(), STARTED)
+        send(os.getppid(), STARTED)

@@ -138,14 +138,16 @@ def test_ctrl_z_stops_the_whole_job_of_the_shell(
     try:
         os.write(ours, f"{line}; echo ended $?\n".encode())
         await_ranks(tmp_path, 2)
-        time.sleep(0.3)
+        assert is_true_by(lambda: has_said(b"are here"), 10), said
         os.write(ours, b"\x1a")
         assert is_true_by(lambda: has_said(b"Stopped"), 10), said
         said.clear()
         os.write(ours, b"fg > /dev/null\n")
-        time.sleep(1.0)
+        states = ("sh", "-c", "ps -eo stat=,args= | grep '[l]auncher run' | grep -c ^T || true")
+        look = cluster.argv(cluster.nodes[0], states)
+        assert is_true_by(lambda: int(subprocess.check_output(look)) == 0, 10), "all go on"
         os.write(ours, b"\x03")
-        time.sleep(0.5)
+        assert is_true_by(lambda: has_said(b"SIGINT"), 10), said
         os.write(ours, b"\x03")
         assert is_true_by(lambda: has_said(b"> "), 20), said
     finally:
