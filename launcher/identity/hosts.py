@@ -8,7 +8,7 @@ from launcher.core.environ import (
     BOM,
     OWN_PLACE,
     Malformed,
-    Reader,
+    Source,
     each_once,
     is_host,
     parse_host_port,
@@ -57,23 +57,23 @@ def read_listed(
         NotReady: The resolver has not answered in time (see `own_places`).
     """
     listed = _read_options(options, host)
-    reader = Reader("manual", {}, host)
+    source = Source("manual")
     if listed is not None:
-        reader.claim(Fact.HOSTS, listed.hosts, listed.origin, Trust.ASKED)
-        reader.claim(Fact.NODE_COUNT, len(listed.hosts), listed.origin, Trust.ASKED)
-        reader.claim(Fact.MASTER_ADDR, listed.hosts[0], listed.origin, Trust.ASKED)
+        source.claim(Fact.HOSTS, listed.hosts, listed.origin, Trust.ASKED)
+        source.claim(Fact.NODE_COUNT, len(listed.hosts), listed.origin, Trust.ASKED)
+        source.claim(Fact.MASTER_ADDR, listed.hosts[0], listed.origin, Trust.ASKED)
         if listed.per_node is not None:
-            reader.claim(Fact.PROCESSES_PER_NODE, listed.per_node, listed.origin, Trust.STATED)
+            source.claim(Fact.PROCESSES_PER_NODE, listed.per_node, listed.origin, Trust.STATED)
         if options.get("node_rank") is None:
-            _claim_place(reader, listed, Trust.ASKED)
-        return reader.evidence()
+            _claim_place(source, host, listed, Trust.ASKED)
+        return source.evidence()
     found = next((claim for item in evidence for claim in item.claims if claim.fact is Fact.HOSTS), None)
     if found is None or not leads or _knows_place(evidence, options):
         return None
     assert isinstance(found.value, tuple)  # noqa: S101 - a value of HOSTS is a tuple
-    _claim_place(reader, Listed(found.value, found.origin), Trust.DERIVED)
-    reader.claim(Fact.NODE_COUNT, len(found.value), found.origin, Trust.DERIVED)
-    return reader.evidence()
+    _claim_place(source, host, Listed(found.value, found.origin), Trust.DERIVED)
+    source.claim(Fact.NODE_COUNT, len(found.value), found.origin, Trust.DERIVED)
+    return source.evidence()
 
 
 def require_hosts(options: Options, evidence: Sequence[Evidence], program: str) -> None:
@@ -100,17 +100,17 @@ def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
     )
 
 
-def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
-    places = own_places(reader.host, listed.hosts)
+def _claim_place(source: Source, host: Host, listed: Listed, trust: Trust) -> None:
+    places = own_places(host, listed.hosts)
     if len(places) == 1:
-        reader.claim(
+        source.claim(
             Fact.NODE_RANK, places[0], f"{OWN_PLACE}{listed.hosts[places[0]]} in {listed.origin}", trust
         )
         return
-    known = sorted(reader.host.own_addresses())
+    known = sorted(host.own_addresses())
     own = ", ".join(known[:NAMED_MAX]) + (", ..." if len(known) > NAMED_MAX else "")
     found = f"{'several' if places else 'none'} of this node's names and addresses ({own})"
-    reader.sign(listed.origin, f"it contains {found}: pass --node-rank R, the index of this node in the list")
+    source.sign(listed.origin, f"it contains {found}: pass --node-rank R, the index of this node in the list")
 
 
 def _read_options(options: Options, host: Host) -> Listed | None:

@@ -11,7 +11,7 @@ import os
 from launcher.core.environ import (
     MEETS_AT_MASTER,
     Malformed,
-    Reader,
+    Source,
     is_loopback,
     leave_out_services,
     parse_host_port,
@@ -19,7 +19,6 @@ from launcher.core.environ import (
 )
 from launcher.core.errors import UsageError, make_problem
 from launcher.core.model import GRACE_S, Evidence, Fact, Trust
-from launcher.machine.host import Host
 from launcher.options.flag_values import is_on
 from launcher.options.flags import (
     EMPTY_IS_UNSET,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.core.errors import Problem
+    from launcher.machine.host import Host
 
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
@@ -48,9 +48,6 @@ OF_FACTS = tuple(flag for flag in FLAGS if flag.fact is not None)
 SCRIPTS = (".py", ".sh")
 DEFAULTS = "config"
 """Name of the source of facts from files of defaults."""
-
-
-NO_HOST = Host("", answers={})
 
 
 class Options:
@@ -153,14 +150,14 @@ class Options:
 
     def defaults(self) -> Evidence:
         """Return the facts in files of defaults, as the outermost source."""
-        reader = Reader(DEFAULTS, {}, NO_HOST)
+        source = Source(DEFAULTS)
         for flag in OF_FACTS:
             given = self.files.given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 # A process count wins over the number of visible GPUs; a port does not win over a free port.
                 trust = Trust.STATED if flag.fact is Fact.PROCESSES_PER_NODE else Trust.INDIRECT
-                reader.claim(flag.fact, given.value, given.origin, trust)
-        return reader.evidence()
+                source.claim(flag.fact, given.value, given.origin, trust)
+        return source.evidence()
 
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
@@ -168,29 +165,29 @@ class Options:
         return self._evidence
 
     def _state(self) -> Evidence:
-        reader = Reader("manual", {}, NO_HOST)
-        reader.even = True  # the user's nodes all have the same number of processes
+        source = Source("manual")
+        source.even = True  # the user's nodes all have the same number of processes
         if not self._is_platforms("standalone"):
-            _claim_standalone(reader, self._given.get("standalone"))
+            _claim_standalone(source, self._given.get("standalone"))
         backend = self.text("rdzv_backend", "static")
         if not self._is_platforms("rdzv_endpoint") and backend in MEETS_AT_MASTER:
             _claim_endpoint(
-                reader, self._given.get("rdzv_endpoint"), C10D_PORT if backend == "c10d" else None
+                source, self._given.get("rdzv_endpoint"), C10D_PORT if backend == "c10d" else None
             )
         for flag in OF_FACTS:
             given = self._given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 is_range = flag.fact is Fact.NODE_COUNT and isinstance(given.value, str)
                 fact = Fact.NODE_RANGE if is_range else flag.fact
-                reader.claim(fact, given.value, given.origin, Trust.ASKED)
-        self._sign_lone_master(reader)
-        return reader.evidence()
+                source.claim(fact, given.value, given.origin, Trust.ASKED)
+        self._sign_lone_master(source)
+        return source.evidence()
 
     def _is_platforms(self, dest: str) -> bool:
         given = self._given.get(dest)
         return given is not None and given.is_platforms
 
-    def _sign_lone_master(self, reader: Reader) -> None:
+    def _sign_lone_master(self, source: Source) -> None:
         rank = self._given.get("node_rank")
         if self._given.keys() & {"nnodes", "standalone"} or (rank is not None and rank.value != 0):
             return
@@ -198,7 +195,7 @@ class Options:
             given = self._given.get(dest)
             if given and not given.is_platforms and not is_loopback(parse_host_port(given.text, 0)[0]):
                 fix = "pass --nnodes N --node-rank R as well (--nnodes 1 for a single node)"
-                reader.sign(given.origin, fix, of_nodes=False)
+                source.sign(given.origin, fix, of_nodes=False)
                 return
 
 
@@ -206,22 +203,22 @@ C10D_PORT = 29400
 """Default port of torchrun's c10d rendezvous."""
 
 
-def _claim_standalone(reader: Reader, given: Given | None) -> None:
+def _claim_standalone(source: Source, given: Given | None) -> None:
     """Claim one node whatever the platform says; port 0 means any free port."""
     if given is not None and given.value:
-        reader.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
-        reader.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
-        reader.claim(Fact.MASTER_ADDR, "127.0.0.1", given.origin, Trust.ASKED)
-        reader.claim(Fact.MASTER_PORT, 0, given.origin, Trust.ASKED)
+        source.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
+        source.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
+        source.claim(Fact.MASTER_ADDR, "127.0.0.1", given.origin, Trust.ASKED)
+        source.claim(Fact.MASTER_PORT, 0, given.origin, Trust.ASKED)
 
 
-def _claim_endpoint(reader: Reader, given: Given | None, default_port: int | None) -> None:
+def _claim_endpoint(source: Source, given: Given | None, default_port: int | None) -> None:
     if given is not None:
         host, named = parse_host_port(given.text, 0)
         port = default_port if named is None else named
-        reader.claim(Fact.MASTER_ADDR, host, given.origin, Trust.ASKED)
+        source.claim(Fact.MASTER_ADDR, host, given.origin, Trust.ASKED)
         if port is not None:
-            reader.claim(Fact.MASTER_PORT, port, given.origin, Trust.ASKED)
+            source.claim(Fact.MASTER_PORT, port, given.origin, Trust.ASKED)
 
 
 def read_options(

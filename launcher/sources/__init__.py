@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from launcher.core.environ import Reader
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
+from launcher.sources.reader import Reader
 from launcher.sources.table import TABLE, find_marked
 
 TYPE_CHECKING = False

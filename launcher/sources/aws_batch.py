@@ -9,10 +9,11 @@ Source: docs.aws.amazon.com AWS Batch "Environment variables of multi-node paral
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, is_loopback
+from launcher.core.environ import is_loopback
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 from launcher.machine.network import read_routes
+from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
 from launcher.sources.table import MARKERS
 

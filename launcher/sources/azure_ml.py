@@ -15,8 +15,9 @@ Source: Azure ML "Distributed GPU training guide"; a Kubernetes pod published in
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, each_once, is_loopback, parse_host_port, parse_json
+from launcher.core.environ import Malformed, each_once, is_loopback, parse_host_port, parse_json
 from launcher.core.model import Fact, Scope, Trust
+from launcher.sources.reader import Reader
 from launcher.sources.table import MARKERS
 
 NODE_COUNT, NODE_RANK, DISTRIBUTED_CONFIG, COMPUTE_CONTEXT, WORKER_COUNT, MASTER = MARKERS["azure_ml"]

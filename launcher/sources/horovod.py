@@ -9,8 +9,8 @@ Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader
 from launcher.core.model import Fact, Trust
+from launcher.sources.reader import Reader
 from launcher.sources.table import MARKERS
 
 RANK, ELASTIC = MARKERS["horovod"]

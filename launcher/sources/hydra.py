@@ -9,9 +9,10 @@ Source: captured with MPICH 4.3.2 and 5.0.2, Intel MPI 2021.13.1.
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int
+from launcher.core.environ import Malformed, parse_host_port, parse_int
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import HYDRA
+from launcher.sources.reader import Reader
 
 RANK, RANK_OVER_PORT = HYDRA.rank
 NODE_IDS = ("HYDRA_BSTRAP_NODE_ID", "HYDRA_BSTRAP_PROXY_ID")  # Intel MPI, undocumented

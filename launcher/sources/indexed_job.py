@@ -10,10 +10,11 @@ pkg/util/placement.
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, is_host
+from launcher.core.environ import is_host
 from launcher.core.errors import make_problem
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources.reader import Reader
 
 INDEX = "JOB_COMPLETION_INDEX"
 OF_POD = ("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG")
@@ -48,7 +49,7 @@ def read(reader: Reader) -> None:
     told = next((name for name, rank in ranks.items() if rank < index), "")
     if told:
         source, value, at = reader.source, reader.origin(told), reader.origin(INDEX)
-        reader.problem(make_problem("other-index", source=source, value=value, index=at, name=told))
+        reader.problems.append(make_problem("other-index", source=source, value=value, index=at, name=told))
     stem, _, number = reader.host.hostname().partition(".")[0].rpartition("-")
     of_job = stem.rpartition("-")[2] if number == str(index) else ""
     if any(reader.has(name) for name in OTHERS) or (of_job.isdecimal() and ranks):

@@ -10,9 +10,9 @@ no NODE_RANK; GROUP_RANK is the node rank (one worker group per node).
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope
 from launcher.core.mpi import OPEN_MPI, TABLE
+from launcher.sources.reader import Reader
 
 MARKER = "LAUNCHER_LAUNCHED"
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))

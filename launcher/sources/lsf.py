@@ -10,10 +10,11 @@ ess/lsf; NERSC export_DDP_vars_summit.sh.
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, is_host, parse_host
+from launcher.core.environ import Malformed, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import JSRUN, STARTED
 from launcher.machine.own_names import is_called
+from launcher.sources.reader import Reader
 from launcher.sources.signs import LSF_HOSTS
 from launcher.sources.table import MARKERS
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from launcher.core.environ import Reader, is_host, is_loopback
+from launcher.core.environ import is_host, is_loopback
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE
 from launcher.identity.topology import is_by_domain
+from launcher.sources.reader import Reader
 
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 NODE_COUNT = "OMPI_MCA_orte_num_nodes"  # nodes with ranks, v3 and v4 only

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from launcher.core import mpi
 from launcher.core.blocks import read_blocks
-from launcher.core.environ import Reader
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources.reader import Reader
 
 OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTED)
 """If one of these is set, variables that users set too may have been passed on from another process."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.environ import Malformed, Reader, each_once, parse_json
+from launcher.core.environ import Malformed, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
 from launcher.sources.table import MARKERS
 

@@ -10,11 +10,12 @@ Source: each platform's documentation of its variables; see docs/extending.md fo
 from __future__ import annotations
 
 from launcher.core.blocks import read_blocks
-from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
+from launcher.core.environ import Malformed, is_loopback, parse_int
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import JSRUN, OPEN_MPI, expand
 from launcher.machine.own_names import is_called
+from launcher.sources.reader import Reader
 from launcher.sources.rows import NODES
 
 TYPE_CHECKING = False

@@ -8,11 +8,12 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, each_once
+from launcher.core.environ import each_once
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.machine.own_names import is_called
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
+from launcher.sources.reader import Reader
 from launcher.sources.table import MARKERS
 
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]

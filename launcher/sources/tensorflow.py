@@ -8,11 +8,12 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int, parse_json, shorten
+from launcher.core.environ import Malformed, parse_host_port, parse_int, parse_json, shorten
 from launcher.core.errors import Problem
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
+from launcher.sources.reader import Reader
 
 TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
@@ -45,7 +46,7 @@ def read(reader: Reader) -> None:
     except Invalid as error:
         code, expected, fix = error.args
         what = f"{reader.origin(TF_CONFIG)}: expected {expected}"
-        reader.problem(Problem(code, what, f"environment, source {reader.source}", fix))
+        reader.problems.append(Problem(code, what, f"environment, source {reader.source}", fix))
         return
     reader.starts = Scope.PROCESS
     reader.lone = not _names_several(task)

@@ -10,9 +10,9 @@ deepspeed `launcher/launch.py`.
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
 from launcher.sources import launched
+from launcher.sources.reader import Reader
 from launcher.sources.table import MARKERS
 
 RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]

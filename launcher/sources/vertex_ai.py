@@ -9,8 +9,9 @@ Source: cloud.google.com Vertex AI "Distributed training", "Reduce training time
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, parse_host_port, parse_int, parse_json
+from launcher.core.environ import parse_host_port, parse_int, parse_json
 from launcher.core.model import Fact, Scope, Trust
+from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
 

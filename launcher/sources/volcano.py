@@ -11,9 +11,9 @@ Cloud "Preset environment variables of a training container".
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS, is_above
 from launcher.sources.table import MARKERS
 from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from launcher.core.environ import (
     COUNT_LIMIT,
     Malformed,
-    Reader,
     each_once,
     is_host,
     is_loopback,
@@ -23,6 +22,7 @@ from launcher.core.environ import (
 )
 from launcher.core.model import Fact, Trust
 from launcher.machine.host import Host
+from launcher.sources.reader import Reader
 
 
 def reader(**environ: str) -> Reader:

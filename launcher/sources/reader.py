@@ -1,0 +1,182 @@
+"""Reader of variables: one `Reader` per source records what it read, claimed and refused.
+
+A source decides what a variable *means*; this module parses, checks and records it. An empty variable counts
+as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and no fact of a job is an empty text.
+"""
+
+from __future__ import annotations
+
+from launcher.core.environ import (
+    COUNT_LIMIT,
+    PORT_LIMIT,
+    Source,
+    parse_host_port,
+    parse_hosts,
+    parse_int,
+    shorten,
+)
+from launcher.core.errors import make_problem
+from launcher.core.model import Claim, Fact, Trust
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from launcher.machine.host import Host
+
+    T = TypeVar("T")
+
+AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
+"""Numbers that are never 0."""
+
+
+class Reader(Source):
+    """Recorder of one source: the variables it reads, its claims and its problems.
+
+    ``environ``: the environment; `launcher.sources.gather` passes it without empty variables.
+    ``starts_job``: we start the processes of all nodes, so nodes count even if nothing was started there.
+    ``read_before``: names that sources nearer to the process have read.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        environ: Mapping[str, str],
+        host: Host,
+        *,
+        starts_job: bool = False,
+        node_count: int | None = None,
+    ) -> None:
+        super().__init__(source, node_count)
+        self.environ = environ
+        self.host = host
+        self.starts_job = starts_job
+        self.names: set[str] = set()
+        self.read_before: set[str] = set()
+        self._origins: dict[str, str] = {}
+
+    def text(self, name: str) -> str | None:
+        """Return a variable, or None if it is unset or empty."""
+        value = self.environ.get(name)
+        if not value:
+            return None
+        self.names.add(name)
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether a variable is set and not empty."""
+        return self.text(name) is not None
+
+    def matching(self, prefix: str, suffix: str) -> list[str]:
+        """Return the names of variables that are set and match ``PREFIX?*SUFFIX``, sorted."""
+        least = len(prefix) + len(suffix)
+        names = [n for n in self.environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
+        return sorted(name for name in names if self.has(name))
+
+    def unread(self, ends: tuple[str, ...]) -> list[str]:
+        """Return the sorted names of variables with these suffixes that no nearer source has read."""
+        return sorted(n for n in self.environ if n.endswith(ends) and n not in self.read_before)
+
+    def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """Return what a function makes of a variable; None if unset, None and a problem if it refuses."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            self.malformed(name, str(error))
+            return None
+
+    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
+        """Return a variable as an integer; None if unset, None and a problem if malformed."""
+        return self.parsed(name, lambda text: parse_int(text, minimum, limit))
+
+    def claim_int(
+        self, fact: Fact, name: str, minimum: int | None = None, trust: Trust = Trust.STATED
+    ) -> int | None:
+        """State a fact from a variable with a number; return the number, or None if unset or malformed.
+
+        ``minimum`` is 1 for counts and ports, and 0 for indices, if it is not given.
+        """
+        limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
+        value = self.integer(name, int(fact in AT_LEAST_ONE) if minimum is None else minimum, limit)
+        if value is not None:
+            self.claim(fact, value, name, trust)
+        return value
+
+    def claim_numbers(
+        self, names: Iterable[tuple[Fact, str]], trust: Trust = Trust.STATED
+    ) -> list[int | None]:
+        """State a fact from each of some variables; return the numbers."""
+        return [self.claim_int(fact, name, trust=trust) for fact, name in names]
+
+    def claim_process(self, names: Sequence[str]) -> list[int | None]:
+        """State rank, world size, local rank and local size, or the first ones; return the numbers."""
+        facts = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
+        return self.claim_numbers(zip(facts, names))  # noqa: B905 - there may be fewer names
+
+    def set_least(self, index: int, name: str) -> None:
+        """State that this node's rank is not below a variable's index."""
+        self.least = Claim(Fact.NODE_RANK, index, self.origin(name), self.source, Trust.STATED)
+
+    def confirm(self, name: str, value: int | None, said: str) -> None:
+        """Report a variable whose number differs from ``value``, which ``said`` gives."""
+        found = self.integer(name) if value is not None else None
+        if found is not None and found != value:
+            self.contradict(name, said, f"{self.origin(said)}: expected the same number")
+
+    def contradict(self, name: str, other: str, what: str) -> None:
+        """Report two variables of which one is wrong; ``what`` describes the other one."""
+        value, source = self.origin(name), self.source
+        found = make_problem("two-variables", source=source, value=value, what=what, name=name, other=other)
+        self.problems.append(found)
+
+    def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
+        """State a fact from a variable with a host; a port after it is dropped."""
+        host = self.parsed(name, lambda text: parse_host_port(text)[0])
+        if host is not None:
+            self.claim(fact, host, name, trust)
+        return host
+
+    def hosts(self, name: str, separator: str | None = ",") -> tuple[str, ...]:
+        """Return a variable as a list of hosts; empty if unset, empty and a problem if malformed."""
+        return self.parsed(name, lambda text: parse_hosts(text, separator)) or ()
+
+    def claim_hosts(
+        self,
+        hosts: tuple[str, ...],
+        origin: str,
+        trust: Trust = Trust.STATED,
+        *,
+        master: Trust | None = None,
+    ) -> None:
+        """State a host list in node order, and the node count that follows from it.
+
+        ``master``: trust in the first one as the master; None if it need not be.
+        """
+        if hosts:
+            self.claim(Fact.HOSTS, hosts, origin, trust)
+            self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
+            if master is not None:
+                self.claim(Fact.MASTER_ADDR, hosts[0], origin, master)
+
+    def malformed(self, name: str, expected: str) -> None:
+        """Report a variable with a malformed value."""
+        value, source = self.origin(name), self.source
+        found = make_problem("malformed-variable", source=source, value=value, expected=expected, name=name)
+        self.problems.append(found)
+
+    def note(self, sentence: str) -> None:
+        """Add a note for ``launcher plan``."""
+        self.notes.append(sentence)
+
+    def origin(self, name: str) -> str:
+        """Return ``NAME='value'`` for a variable that is set, else the text as it is."""
+        value = self.environ.get(name)
+        if value is None:
+            return name
+        if name not in self._origins:  # a long value is searched for secrets
+            self._origins[name] = f"{name}={shorten(value)!r}"
+        return self._origins[name]
