@@ -24,7 +24,7 @@ from launcher.control import table as status  # noqa: E402
 from launcher.core import errors  # noqa: E402
 from launcher.events import writer  # noqa: E402
 from launcher.failure import record  # noqa: E402
-from launcher.failure.symptoms import read_signals, read_symptoms  # noqa: E402
+from launcher.failure.symptoms import read_conclusions, read_signals, read_symptoms  # noqa: E402
 from launcher.planning import recorded  # noqa: E402
 from launcher.recovery import history  # noqa: E402
 from launcher.views import check, plan_json, topology_json  # noqa: E402
@@ -75,7 +75,7 @@ def names() -> Iterator[str]:
         if name.startswith("EXIT_"):
             yield f"status {value}"
     yield from (f"cause {code}" for code in read_symptoms())
-    yield from (f"cause {cause.code}" for cause in read_signals().values())
+    yield from (f"cause {cause.code}" for cause in (*read_signals().values(), *read_conclusions().values()))
     yield from (f"cause {code}" for code, _ in causes_in_code())
     yield from (f"error {code}" for code, _ in codes())
     yield from (f"event {name}" for name in event_rows("events.md"))

@@ -5,31 +5,31 @@ from __future__ import annotations
 import functools
 import re
 
-from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say_size
+from launcher.core.errors import (
+    EXIT_NOT_EXECUTABLE,
+    EXIT_NOT_FOUND,
+    EXIT_NOT_READY,
+    EXIT_UNTRUSTED,
+    EXIT_USAGE,
+    say_size,
+)
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import OWN_LIMIT, Cause
-from launcher.failure.signals import (
-    base_name,
-    explain_bus_error,
-    explain_signal,
-    explain_told,
-    find_signal,
-    fix_exception,
-    say_shm,
-)
-from launcher.failure.starters import is_own_error
+from launcher.failure.starters import is_own_error, read_told_signal
 from launcher.failure.stderr import (
+    TERMINATE,
     LastOutput,
     find_message,
     find_script,
+    find_user_frame,
     read_root_cause,
     read_words_of,
     read_words_of_others,
     unbox,
 )
-from launcher.failure.symptoms import find_symptoms, read_symptoms
+from launcher.failure.symptoms import find_symptoms, make_cause, read_signals, read_symptoms
 from launcher.failure.text import quote, say_apart
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
@@ -55,9 +55,6 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
-NO_INTERFACE = "gloo-no-interface"
-NOT_EXECUTABLE = 126
-"""Exit status of a shell that could not execute a command."""
 FRAMES = {
     "PyTorchFileReader(": "checkpoint-corrupt",
     "in _legacy_load": "checkpoint-corrupt",
@@ -65,15 +62,6 @@ FRAMES = {
 }
 FRAMES_LINES = 24
 """What the last lines of a traceback show where the exception says too little (EOFError), or misleads."""
-STARTER_PER_PROCESS = Cause(
-    "starter-per-process",
-    "the command calls torchrun, which starts the processes of a node, and was started once per process",
-    "one launcher per node (`--nproc-per-node 1`; where the platform has started several: `--scope node`, "
-    "or one "
-    "process per node), or without torchrun: `launcher run -- python train.py`",
-    False,
-)
-
 SPAWNERS = {
     "detectron2/engine/launch.py": "detectron2's launch()",
     "ignite/distributed/": "ignite's idist.Parallel",
@@ -88,10 +76,8 @@ SPAWNERS = {
     "multiprocessing/process.py": "multiprocessing",
 }
 """Parts of paths of what starts processes inside of a script, the most special first."""
-SPAWN_FIX = (
-    "`launcher run --nproc-per-node 1 --expand-args -- python {}`, and the script's flags of nodes: "
-    "`--num-machines '$WORLD_SIZE' --machine-rank '$RANK' --dist-url 'tcp://$MASTER_ADDR:$MASTER_PORT'`"
-)
+SHM_DEFAULT_BYTES = 64 << 20
+"""Docker's default size of a container's /dev/shm."""
 
 
 class Faults:
@@ -196,8 +182,8 @@ def _find(
     if memory is not None and (killed or not own):
         yield memory
     if number == signal.SIGBUS and number != death.asked:
-        yield explain_bus_error(after)
-    if death.code == NOT_EXECUTABLE and not words.exception:
+        yield _explain_bus_error(after)
+    if death.code == EXIT_NOT_EXECUTABLE and not words.exception:
         yield from _explain_exit(death.code, words)
     is_fault = any(cause.code == "gpu-program-fault" for cause in own)
     explained = not is_fault and bool(own or (words.exception and not symptoms))
@@ -217,45 +203,49 @@ def _find(
     elif number == signal.SIGABRT and symptoms:
         pass  # C++ aborts after it has reported a lost peer
     elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
-        yield from explain_signal(number, before, after, words)
+        yield from _explain_signal(number, before, after, words)
     if not symptoms and memory is None:
-        told = guard("a starter's words", lambda: explain_told(death.code, before, after, words), none)
+        told = guard("a starter's words", lambda: _explain_told(death.code, before, after, words), none)
         message = [] if death.called or death.asked else list(_explain_message(death.code, words))
         yield from told or list(_explain_exit(death.code, words)) or message
 
 
 def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, network: Explain) -> list[Cause]:
     """Return the causes that the last output of a process matches."""
-    symptoms = [
-        (_explain_network(symptom, line, network) if symptom.of_network else None)
-        or Cause(
-            symptom.code,
-            f"{symptom.meaning}{say_shm(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
-            (symptom.code == "import-error" and fix_module(line))
-            or (symptom.code == "file-missing" and "\\r'" in line and WINDOWS_FIX)
-            or symptom.fix,
-            symptom.retryable,
-            symptom.consequence,
-        )
-        for symptom, line in find_symptoms(words, killed=ended_by(death.code) not in (None, signal.SIGABRT))
-    ]
+    killed = ended_by(death.code) not in (None, signal.SIGABRT)
+    found = find_symptoms(words, killed=killed)
+    symptoms = [_explain_symptom(symptom, line, after, network) for symptom, line in found]
     if all(cause.consequence for cause in symptoms):
         symptoms = _find_by_frames(words) or symptoms
     missing = find_program(words.lines, words.messages, words.traceback, death.code)
-    if missing:
-        symptoms = [cause for cause in symptoms if cause.code != "file-missing"]
-        symptoms.insert(0, _explain_missing(missing))
+    if missing:  # says more than a missing file
+        fix = fix_missing(missing)
+        cause = make_cause("program-missing", fix=quote(fix) if fix else None, name=quote(missing))
+        symptoms = [cause, *(one for one in symptoms if one.code != "file-missing")]
     if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
-        symptoms.insert(0, STARTER_PER_PROCESS)
+        symptoms.insert(0, make_cause("starter-per-process"))
     elif any(cause.code == "port-in-use" for cause in symptoms):
         frames = "\n".join(line for line in words.traceback if 'File "' in line)
         spawner = next((name for part, name in SPAWNERS.items() if part in frames), "")
-        what = f"the script starts its own processes ({spawner}), and was started once per process"
         if spawner:  # another port, which is the usual fix, cannot help
             script = find_script(words.traceback) or "train.py"
             others = [cause for cause in symptoms if cause.code != "port-in-use"]
-            symptoms = [Cause("script-spawns", what, SPAWN_FIX.format(script), False), *others]
+            symptoms = [make_cause("script-spawns", spawner=spawner, script=script), *others]
     return symptoms
+
+
+def _explain_symptom(symptom: Symptom, line: str, after: Counters, network: Explain) -> Cause:
+    """Return the cause that a line shows, with what else is known of it."""
+    found = _explain_network(symptom, line, network) if symptom.of_network else None
+    if found is not None:
+        return found
+    cause = symptom.explain(line)
+    if symptom.code == "shm-full":
+        return replace(cause, what=f"{symptom.meaning}{_say_shm(after)}: {quote(line)}")
+    if symptom.code == "file-missing" and "\\r'" in line:
+        return replace(cause, fix=WINDOWS_FIX)
+    fix = fix_module(line) if symptom.code == "import-error" else ""
+    return replace(cause, fix=fix) if fix else cause
 
 
 def _explain_network(symptom: Symptom, line: str, network: Explain) -> Cause | None:
@@ -265,7 +255,7 @@ def _explain_network(symptom: Symptom, line: str, network: Explain) -> Cause | N
         return None
     what = f"{symptom.meaning}; {what or f'this node has {interfaces}'}: {quote(line)}"
     if symptom.consequence:
-        return Cause(NO_INTERFACE, what.removeprefix(f"{symptom.meaning}; "), fix, False)
+        return Cause("gloo-no-interface", what.removeprefix(f"{symptom.meaning}; "), fix, False)
     return Cause(symptom.code, what, fix or symptom.fix, symptom.retryable)
 
 
@@ -273,9 +263,7 @@ def _find_by_frames(words: LastOutput) -> list[Cause]:
     """Return the cause that the place of an exception tells."""
     for sign, code in FRAMES.items():
         if any(sign in line for line in words.traceback[-FRAMES_LINES:]):
-            known = read_symptoms()[code]
-            what = f"{known.meaning}: {quote(words.exception)}"
-            return [Cause(known.code, what, known.fix, known.retryable)]
+            return [read_symptoms()[code].explain(words.exception)]
     return []
 
 
@@ -309,28 +297,22 @@ def _is_agent(death: ProcessExit, words: LastOutput) -> bool:
     return not death.called and any("torch/distributed/run.py" in line for line in words.traceback)
 
 
-def _explain_missing(name: str) -> Cause:
-    """Return the cause that names the missing program, which says more than a missing file."""
-    fix = fix_missing(name) or f"install {name} in the image, or correct its name, or PATH in the container"
-    return Cause("command-not-found", quote(f"{name}: no such program"), quote(fix), False)
-
-
 def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) -> Cause | None:
-    fix = read_symptoms()["out-of-memory"].fix
     if before.oom_kill is not None and after.oom_kill is not None:
         if after.oom_kill <= before.oom_kill:
             return None
-        went = f"oom_kill went from {before.oom_kill} to {after.oom_kill} in {base_name(after.events_file)}"
+        fix = read_symptoms()["out-of-memory"].fix
+        went = f"oom_kill went from {before.oom_kill} to {after.oom_kill} in {_base_name(after.events_file)}"
         limit = read_memory_limit(host)
         hit = before.limit_hits is None or (after.limit_hits or 0) > before.limit_hits
+        what = "the pod or the node ran out of memory"
         if limit is not None and hit:
-            reached = f"{OWN_LIMIT} of {say_size(limit)} was reached"
-            return Cause("out-of-memory", f"{reached}, {went}", fix, True)
-        return Cause("out-of-memory", f"the pod or the node ran out of memory, {went}", fix, True)
+            what = f"{OWN_LIMIT} of {say_size(limit)} was reached"
+        return Cause("out-of-memory", f"{what}, {went}", fix, True)
     counts = before.node_oom_kill, after.node_oom_kill
     if killed and counts[0] is not None and counts[1] is not None and counts[1] > counts[0]:
         went = f"oom_kill went from {counts[0]} to {counts[1]} in /proc/vmstat"
-        return Cause("node-out-of-memory", f"the node ran out of memory, {went}", fix, True)
+        return make_cause("node-out-of-memory", went=went)
     return None
 
 
@@ -376,36 +358,94 @@ def _find_xids(
 
 
 def _explain_exit(code: int, words: LastOutput) -> Iterator[Cause]:
-    if code == 127:
-        yield Cause(
-            "command-not-found",
-            "a shell did not find a command",
-            "check its name, and PATH in the container: `which NAME`",
-            False,
-        )
-    elif code == NOT_EXECUTABLE:
-        yield Cause("command-not-executable", "a shell could not execute a command", "`chmod +x FILE`", False)
+    if code == EXIT_NOT_FOUND:
+        yield make_cause("command-not-found")
+    elif code == EXIT_NOT_EXECUTABLE:
+        yield make_cause("command-not-executable")
     elif words.exception and code > 0:
-        yield Cause(
-            "python-exception",
-            quote(words.exception),
-            fix_exception(words),
-            False,
-        )
+        yield _explain_exception(words)
+
+
+def _explain_exception(words: LastOutput, more: str = "") -> Cause:
+    """Return the exception as a cause, with where it was raised in the user's code."""
+    frame = find_user_frame(words.traceback)
+    place = quote(frame) if frame else "the traceback"
+    return make_cause("python-exception", exception=f"{quote(words.exception)}{more}", place=place)
 
 
 def _explain_message(code: int, words: LastOutput) -> Iterator[Cause]:
     """Yield what a program says that ends without an exception."""
     found = None if words.exception else find_message(words.lines, code)
     if found is not None and found[1]:
-        usage = read_symptoms()["usage"]
-        yield Cause("usage", f"{usage.meaning}: {quote(found[0])}", usage.fix, False)
+        yield read_symptoms()["usage"].explain(found[0])
     elif found is not None:
-        yield Cause(
-            "program-message",
-            f"the program ended itself, and said last: {quote(found[0])}",
-            "do what the message asks for; `--log-dir logs --tee 3` keeps the whole output of each rank",
-        )
+        yield make_cause("program-message", message=quote(found[0]))
+
+
+def _explain_signal(number: int, before: Counters, after: Counters, words: LastOutput) -> Iterator[Cause]:
+    """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
+    if number == signal.SIGKILL:
+        seen = "cannot tell whether memory ran out"
+        if before.oom_kill is not None and after.oom_kill is not None:
+            count = f"oom_kill stayed {after.oom_kill} in {_base_name(after.events_file)}"
+            seen = f"memory did not run out, {count}"
+        yield make_cause("killed", seen=seen)
+    elif number == signal.SIGABRT and words.exception and words.was_ending:
+        yield _explain_exception(words, f"; while Python ended, {_explain_abort(words)}")
+    elif number == signal.SIGABRT:
+        yield make_cause("aborted", what=_explain_abort(words))
+    elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        yield make_cause("ended-from-outside")
+    else:
+        yield from filter(None, [_find_signal(number)])
+
+
+def _explain_told(code: int, before: Counters, after: Counters, words: LastOutput) -> list[Cause]:
+    """Return the meaning of a signal that ended a child of the process, as the process says."""
+    own = not words.exception or is_own_error(words.exception)
+    told = read_told_signal(words.lines if own else [words.exception])
+    if told is None or code <= 0:
+        return []
+    number, line = told
+    if number == signal.SIGBUS:
+        return [_explain_bus_error(after)]
+    found = _explain_signal(number, before, after, words)
+    return [replace(cause, what=f"{cause.what}: {quote(line)}") for cause in found]
+
+
+def _explain_bus_error(after: Counters) -> Cause:
+    size, free = after.shm or (0, 0)
+    if size and free < max(1 << 20, size // 50):
+        return make_cause("shm-is-full", sizes=_say_shm(after))
+    if not 0 < size <= SHM_DEFAULT_BYTES:
+        return make_cause("bus-error", small="")
+    small = f"; /dev/shm may have been full{_say_shm(after)}"
+    return make_cause("bus-error", fix=read_symptoms()["shm-full"].fix, small=small)
+
+
+def _find_signal(number: int | None) -> Cause | None:
+    """Return the cause that a signal shows on its own."""
+    found = None if number is None else read_signals().get(number)
+    return None if found is None else Cause(found.code, found.meaning, found.fix, found.retryable)
+
+
+def _explain_abort(words: LastOutput) -> str:
+    """Return the message of C++ or glibc before it aborted."""
+    for index in range(len(words.lines) - 1, -1, -1):
+        if words.lines[index].startswith(TERMINATE):
+            return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
+    return "native code detected an error and aborted the process"
+
+
+def _say_shm(counters: Counters) -> str:
+    if counters.shm is None:
+        return ""
+    size, free = counters.shm
+    return f", it has {say_size(size)} and {say_size(free)} of it free now"
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 OTHERS_MAX = 32
@@ -432,19 +472,19 @@ def find_own_cause(
             when = say_apart(death.ended_ns - first_ended_ns)
             rank = f"rank {death.rank} on this node, which ended {when}"
             what = f"{rank}, failed for another reason: {cause.what}"
-            return Cause(cause.code, what, cause.fix, cause.retryable)
+            return replace(cause, what=what)
     return None
 
 
 def _own_cause(death: ProcessExit) -> Cause | None:
-    ended = None if death.asked is not None else find_signal(ended_by(death.code))
+    ended = None if death.asked is not None else _find_signal(ended_by(death.code))
     if ended is not None:
         return ended
     words = read_words_of(death)
     symptoms = list(find_symptoms(words))
     for symptom, line in symptoms:
         if not symptom.consequence and symptom.code != "interrupted":
-            return Cause(symptom.code, f"{symptom.meaning}: {quote(line)}", symptom.fix, symptom.retryable)
+            return symptom.explain(line)
     # A signal handler may raise an exception for the signal that stopped the process: that is not a cause.
     if not symptoms and death.asked is None and not words.exception:
         return next(_explain_message(death.code, replace(words, lines=unbox(words.lines))), None)
@@ -454,9 +494,4 @@ def _own_cause(death: ProcessExit) -> Cause | None:
         or any(word in words.exception.lower() for word in ("signal", "sigterm"))
     ):
         return None
-    return Cause(
-        "python-exception",
-        quote(words.exception),
-        "its own log has the traceback: `--log-dir logs` keeps one for each rank",
-        False,
-    )
+    return make_cause("exception-elsewhere", exception=quote(words.exception))

@@ -1,4 +1,4 @@
-"""Error messages of frameworks, CUDA, NCCL, gloo and Python, found in the last output of a process.
+"""Error messages of frameworks, CUDA, NCCL, gloo and Python, and what each cause means and needs.
 
 The table is ``symptoms.txt``, which says what its rows mean.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from launcher.core.blocks import read_blocks
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
+from launcher.failure.model import Cause
+from launcher.failure.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ LOUD, AS = "!", "as "
 RETRY = {"yes": True, "no": False, "unknown": None}
 _rows: dict[str, Symptom] = {}
 _signals: dict[int, Symptom] = {}
+_conclusions: dict[str, Symptom] = {}
 
 
 @frozen
@@ -47,13 +50,17 @@ class Symptom:
     loud: bool = False
     of_network: bool = False
 
+    def explain(self, line: str) -> Cause:
+        """Return the cause that a line shows."""
+        return Cause(self.code, f"{self.meaning}: {quote(line)}", self.fix, self.retryable, self.consequence)
+
 
 def read_symptoms() -> dict[str, Symptom]:
     """Return the rows of the table with patterns by their codes, in its order; it is read once."""
     for row in () if _rows else read_blocks(TABLE):
         fix, kinds = row.fields["fix"], row.words("is")
         symptom = Symptom(
-            row.name,
+            row.fields.get("code", row.name),
             row.items,
             row.fields["meaning"],
             _rows[fix.removeprefix(AS)].fix if fix.startswith(AS) else fix,
@@ -62,10 +69,12 @@ def read_symptoms() -> dict[str, Symptom]:
             "loud" in kinds,
             "network" in kinds,
         )
-        if "signal" in row.fields:
+        if row.items:
+            _rows[row.name] = symptom
+        elif "signal" in row.fields:
             _signals[getattr(signal, f"SIG{row.fields['signal']}")] = symptom
         else:
-            _rows[row.name] = symptom
+            _conclusions[row.name] = symptom
     return _rows
 
 
@@ -73,6 +82,19 @@ def read_signals() -> dict[int, Symptom]:
     """Return the rows that a signal shows, by its number."""
     read_symptoms()
     return _signals
+
+
+def read_conclusions() -> dict[str, Symptom]:
+    """Return the rows of what the launcher concludes, by their names."""
+    read_symptoms()
+    return _conclusions
+
+
+def make_cause(row: str, /, fix: str | None = None, **values: str) -> Cause:
+    """Return the cause of a conclusion; ``values`` replace the names in its texts, ``fix`` its fix."""
+    found = read_conclusions()[row]
+    texts = found.meaning.format_map(values), fix or found.fix.format_map(values)
+    return Cause(found.code, *texts, found.retryable)
 
 
 def find_symptoms(words: LastOutput, *, killed: bool = False) -> Iterator[tuple[Symptom, str]]:

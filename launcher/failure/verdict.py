@@ -17,6 +17,7 @@ from launcher.failure.causes import Faults, ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import NEVER_MET_FIX, Reason
 from launcher.failure.stderr import LastOutput, read_words_of
+from launcher.failure.symptoms import make_cause
 from launcher.failure.text import presentable
 from launcher.process.signals import name_signal
 
@@ -98,21 +99,13 @@ def _complete(
     """Return the causes, preceded by our reason for ending the job, or by what another process died of."""
     ahead = None
     if told is not None:
-        ahead = _told_to_stop(told)
+        ahead = make_cause("told-to-stop", signal=told)
         causes = [cause for cause in causes if cause.code != "interrupted"]  # the same in Python's words
     elif reason is not None:
         ahead = replace(reason.cause, what=_safe(reason.cause.what), fix=_safe(reason.cause.fix))
     elif causes and all(cause.consequence for cause in causes):
         ahead = find_own_cause(others, first.ended_ns, faults)
     return tuple(causes) if ahead is None else (ahead, *causes)
-
-
-def _told_to_stop(told: str) -> Cause:
-    return Cause(
-        "told-to-stop",
-        f"the launcher was told to stop by {told} before any process had failed",
-        "nothing, if this was intended; the platform sends it too: preemption, time limit, a cancelled job",
-    )
 
 
 def _not_met(found: str, others: Sequence[Cause]) -> Cause:

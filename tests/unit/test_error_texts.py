@@ -1,4 +1,4 @@
-"""The texts of errors: each row of ``errors.txt`` is used, and is given the values that it names."""
+"""The texts of errors and conclusions: each row is used, and is given the values that it names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from launcher.core.blocks import read_blocks
 from launcher.core.errors import KINDS, make_error
+from launcher.failure.symptoms import read_conclusions
 
 PACKAGE = Path(__file__).parents[2] / "launcher"
-MAKERS = ("make_error", "make_problem")
 FIELDS = {"code", "status", "where", "what", "fix"}
 
 
-def find_calls() -> list[tuple[str, str, set[str] | None]]:
+def find_calls(*makers: str) -> list[tuple[str, str, set[str] | None]]:
     """Return the place, the row and the names of the values of each call; None where some are in a dict."""
     found = []
     for path in sorted({*PACKAGE.rglob("*.py")} - {PACKAGE / "core" / "errors.py"}):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
                 place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
                 row, names = node.args[0], {keyword.arg for keyword in node.keywords}
                 rows = [row.body, row.orelse] if isinstance(row, ast.IfExp) else [row]
@@ -38,7 +38,7 @@ def read_names(texts: dict[str, str]) -> set[str]:
 
 def test_each_error_has_a_row_that_fits_and_each_row_is_used() -> None:
     rows = {row.name: dict(row.fields) for row in read_blocks("core/errors.txt")}
-    calls = find_calls()
+    calls = find_calls("make_error", "make_problem")
     for place, name, values in calls:
         assert name in rows, f"{place}: no row {name}"
         expected = read_names(rows[name])
@@ -49,6 +49,15 @@ def test_each_error_has_a_row_that_fits_and_each_row_is_used() -> None:
     for name, texts in rows.items():
         assert {"status", "what", "fix"} <= texts.keys() <= FIELDS, name
         assert texts["status"] in KINDS, name
+
+
+def test_each_conclusion_is_used_with_the_values_that_it_names() -> None:
+    rows = read_conclusions()
+    calls = find_calls("make_cause")
+    for place, name, values in calls:
+        texts = {"meaning": rows[name].meaning, "fix": rows[name].fix}
+        assert (values or set()) - {"fix"} == read_names(texts), f"{place}: row {name}"
+    assert {name for _, name, _ in calls} == rows.keys()
 
 
 def test_values_are_shown_as_they_are() -> None:

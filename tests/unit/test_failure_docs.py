@@ -15,7 +15,7 @@ from launcher.failure import arbiter
 from launcher.failure.causes import find_causes
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.failure.symptoms import read_signals, read_symptoms
+from launcher.failure.symptoms import read_conclusions, read_signals, read_symptoms
 from launcher.machine.xids import XIDS
 from tests.unit.test_causes import EMPTY_HOST, UNKNOWN, death
 from tests.unit.test_causes import codes as codes_of
@@ -58,7 +58,7 @@ def test_every_cause_and_consequence_is_documented() -> None:
     """Each code has one row with its retry, each row is a code."""
     # Each code has one row, each row is a code, and the page says what the code says.
     table = [(row[0].strip("`"), row[2]) for row in rows("Causes") if row[0].startswith("`")]
-    rows_of_file = (*read_symptoms().values(), *read_signals().values())
+    rows_of_file = (*read_symptoms().values(), *read_signals().values(), *read_conclusions().values())
     expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in rows_of_file} | set(causes_in_code())
     assert sorted(table) == sorted(expected)
     # Those that only tell of a failure elsewhere stand in a table of their own.
