@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import datetime, timedelta, timezone
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
 from launcher.core.files import remove_file, replace_file, write_in_place
+from launcher.core.log import CLOCK
 from launcher.core.shorten import shorten_json
 from launcher.core.version import __version__
+from launcher.core.wire import render
 from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
@@ -33,23 +34,14 @@ def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -
         "launcher": __version__,
         "verdict": verdict.summary,
         "retryable": verdict.retryable,
-        "causes": [
-            {
-                "code": cause.code,
-                "what": cause.what,
-                "fix": cause.fix,
-                "retryable": cause.retryable,
-                "consequence": cause.consequence,
-            }
-            for cause in verdict.causes
-        ],
+        "causes": [render(cause) for cause in verdict.causes],
         **_describe(first),
         "host": verdict.host_name,
         "node_rank": verdict.node_rank,
         "world_size": verdict.world_size,
         "attempt": verdict.attempt,
-        "started": _iso(verdict.started_ns),
-        "ended": _iso(verdict.ended_ns),
+        "started": CLOCK.render(verdict.started_ns),
+        "ended": CLOCK.render(verdict.ended_ns),
         "ended_ns": verdict.ended_ns,
         "seconds": _rounded(verdict.lasted_ns),
         "told": verdict.told,
@@ -61,10 +53,7 @@ def render_json(verdict: Verdict, timings: Mapping[str, object] | None = None) -
         "others": [{**_describe(end), "seconds_after": _rounded(end.after_ns)} for end in verdict.others],
         "leftovers": list(verdict.leftovers),
         "also": list(verdict.also),
-        "evidence": [
-            {"ranks": one.ranks, "doing": one.doing, "differs": one.differs, "stack": list(one.stack)}
-            for one in verdict.evidence
-        ],
+        "evidence": [render(group) for group in verdict.evidence],
         "timings": timings,
         "shortened": False,
     }
@@ -85,7 +74,7 @@ def summarize(verdict: Verdict) -> dict[str, object]:
         "status": end["exit_status"],
         "signal": end["signal"],
         "exception": verdict.exception or None,
-        "ended": _iso(verdict.ended_ns),
+        "ended": CLOCK.render(verdict.ended_ns),
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -100,15 +89,6 @@ def _describe(end: End) -> dict[str, object]:
         "signal": name_signal(-end.code) if end.code < 0 else None,
         "status": end.status,
     }
-
-
-def _iso(nanoseconds: int) -> str | None:
-    """Return a time as RFC 3339 in UTC, with microseconds; None if it is out of range."""
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=nanoseconds // 1000)
-    except OverflowError:
-        return None
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _rounded(nanoseconds: int) -> float:
