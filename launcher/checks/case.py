@@ -6,7 +6,7 @@ from launcher.checks.runtime import find_runtime
 from launcher.core.frozen import frozen
 from launcher.core.model import Plan, Scope
 from launcher.machine import count_visible
-from launcher.machine.azure_vm import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.azure import Vm, ask_vm, is_azure, read_vm
 from launcher.machine.gpus import count_gpus
 from launcher.machine.infiniband import read_ports
 from launcher.planning.parts import GLOO_INTERFACE, find_interface

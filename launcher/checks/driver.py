@@ -15,7 +15,7 @@ import re
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import MACHINE
-from launcher.machine.driver import read_driver_version
+from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import RUNTIMES_ALL
 

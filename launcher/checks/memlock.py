@@ -10,10 +10,10 @@ counts in the first user namespace only); NCCL user guide, "Troubleshooting".
 from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.checks.nofile import read_limit
 from launcher.checks.runtime import option
 from launcher.core.errors import say_size
 from launcher.machine.infiniband import is_usable
-from launcher.machine.limits import LOCKED, read_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 WHAT = "locked memory (ulimit -l)"
+LOCKED = "Max locked memory"
 IPC_LOCK = 14
 ALL_USERS = ["0", "0", "4294967295"]
 """The only line of /proc/self/uid_map in the first user namespace."""

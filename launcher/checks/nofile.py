@@ -1,6 +1,7 @@
 """Checks the limit of open files: each DataLoader worker, connection to a rank and shared tensor needs some.
 
-Source: getrlimit(2), RLIMIT_NOFILE; PyTorch "Multiprocessing package", "Sharing strategies" (one file
+Source: getrlimit(2), RLIMIT_NOFILE; proc(5), /proc/PID/limits (a name of fixed width, soft limit, hard limit,
+unit); PyTorch "Multiprocessing package", "Sharing strategies" (one file
 descriptor per shared tensor); Azure's HPC images set 65535.
 """
 
@@ -8,15 +9,40 @@ from __future__ import annotations
 
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import option
-from launcher.machine.limits import OPEN_FILES, read_limit
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.checks.case import Case
+    from launcher.machine.host import Host
 
 WHAT = "open files (ulimit -n)"
 ENOUGH = 4096
 ADVICE = 65535
+LIMITS = "/proc/self/limits"
+OPEN_FILES = "Max open files"
+
+
+@frozen
+class Limit:
+    """A soft limit, and the hard limit up to which it may be raised; None means unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+def read_limit(host: Host, name: str) -> Limit | None:
+    """Return one of our limits, in bytes or as a count; None if it cannot be read."""
+    for line in (host.read_text(LIMITS) or "").splitlines():
+        words = line[len(name) :].split() if line.startswith(name + " ") else []
+        if len(words) >= 2 and all(map(_is_limit, words[:2])):
+            soft, hard = (None if word == "unlimited" else int(word) for word in words[:2])
+            return Limit(soft, hard)
+    return None
+
+
+def _is_limit(word: str) -> bool:
+    return word == "unlimited" or (word.isascii() and word.isdecimal() and len(word) < 21)
 
 
 def look(case: Case) -> list[Finding]:

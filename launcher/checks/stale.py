@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.core.errors import say_size
+from launcher.machine.nvml import read_gpu_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.checks.case import Case
-    from launcher.machine.gpu_use import GpuUse
     from launcher.machine.host import Host
+    from launcher.machine.nvml import GpuUse
 
 OWN_BYTES = 2 << 30
 """Memory of a large GPU that the driver itself may use."""
@@ -23,7 +24,7 @@ def look(case: Case) -> list[Finding]:
     """Check the processes and the used memory of each GPU."""
     if not case.exposed_count:
         return []
-    used = case.host.gpu_use()
+    used = () if case.host.is_recorded() else read_gpu_use()
     found = [_judge(case.host, gpu) for gpu in used if gpu.pids or gpu.used_bytes > OWN_BYTES]
     if used and not found:
         return [ok("stale", "processes on the GPUs", f"none on {render_count(len(used), 'GPU')}")]

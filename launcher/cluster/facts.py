@@ -13,7 +13,7 @@ from launcher.core.environ import is_loopback
 from launcher.core.model import Restarts
 from launcher.core.redact import quote_command, redact_variable
 from launcher.core.version import __version__
-from launcher.machine.driver import read_driver_version
+from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library
 from launcher.machine.packages import NCCLS
 from launcher.recovery.nodes import read_machine

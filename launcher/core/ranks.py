@@ -42,5 +42,10 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
+def render_cpu_list(cpus: Iterable[int]) -> str:
+    """Return CPUs as the kernel and taskset write them: ``0-3,8,10-11``."""
+    return render_ranges(cpus).replace(" ", "")
+
+
 def _is_cpu(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < CPU_LIMIT

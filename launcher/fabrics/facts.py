@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.mpi import OPEN_MPI
-from launcher.machine.azure_vm import Vm, ask_vm, is_azure, read_vm
+from launcher.machine.azure import Vm, ask_vm, is_azure, read_vm
 from launcher.machine.infiniband import Port, is_usable, read_ports
 from launcher.machine.libraries import NCCL_PLUGINS, find_libraries, list_libraries
 from launcher.machine.network import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Gpu
-    from launcher.machine.azure_sizes import VmKind
+    from launcher.machine.azure import VmKind
     from launcher.machine.host import Host
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"

@@ -20,7 +20,7 @@ NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE), src/init.cc (its message about a missing c
 from __future__ import annotations
 
 from launcher.fabrics.facts import IMEX_CHANNELS, Facts, TopologyFile
-from launcher.machine.azure_sizes import Switch
+from launcher.machine.azure import Switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

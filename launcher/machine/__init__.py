@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.errors import make_error
 from launcher.core.model import Machine
-from launcher.machine.cpus import read_granted_cpus
+from launcher.machine.cgroup import read_granted_cpus
 from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles
 
 TYPE_CHECKING = False

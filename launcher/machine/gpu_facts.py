@@ -6,11 +6,13 @@ The launch path does not need this module: it needs only the number of GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
-
 from launcher.core.frozen import frozen
 from launcher.machine.numa import parse_pci_address, render_pci_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Set
+    from typing import Any
 
 NVIDIA, AMD = "NVIDIA", "AMD"
 ENDS = ("gpu", "switch", "cpu")
@@ -113,7 +115,7 @@ def _address(value: object) -> str | None:
 def _parse_links(items: list[object]) -> tuple[NvLink, ...]:
     found = []
     for fields in items[:COUNT_LIMIT]:
-        if not isinstance(fields, Mapping):
+        if not isinstance(fields, dict):
             continue
         count = _typed(fields, "count", int)
         if count and count <= COUNT_LIMIT:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
     from launcher.machine.host import Host
 
+DRIVER = "/proc/driver/nvidia/version"
 DEVICE_LIMIT = 256
 """More GPUs than any node has: a snapshot with more is not trusted."""
 
@@ -103,3 +104,12 @@ def share_gpus(visible_devices: str | None, gpu_count: int | None, local_rank: i
     """
     mine = name_visible_gpus(visible_devices, gpu_count)[local_rank * each : (local_rank + 1) * each]
     return ",".join(mine) if len(mine) == each else None
+
+
+def read_driver_version(host: Host) -> str | None:
+    """Return the version of NVIDIA's loaded driver, e.g. ``"550.54.14"``; None without a driver."""
+    import re
+
+    wanted = r"Kernel Module\s+(?:for \S+\s+)?([0-9]{2,4}(?:\.[0-9]+)+)"
+    match = re.search(wanted, host.read_text(DRIVER) or "")
+    return match[1] if match else None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.machine.files import Files
-    from launcher.machine.gpu_use import GpuUse
     from launcher.machine.mpi import Mpi
     from launcher.machine.packages import Package
 
@@ -233,12 +232,6 @@ class Host:
         from launcher.machine.pythons import own_python
 
         return find_packages(python or own_python(environ), environ)
-
-    def gpu_use(self) -> tuple[GpuUse, ...]:
-        """Return the processes and the memory in use on each GPU. Slow: asks NVML."""
-        from launcher.machine.gpu_use import read_gpu_use
-
-        return read_gpu_use() if self.answers is None else ()
 
     def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of the mpiruns and mpiexecs on PATH, in search order."""

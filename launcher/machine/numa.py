@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from launcher.core.model import Core, Gpu, Layout
 from launcher.core.ranks import CPU_LIMIT, parse_cpu_list
-from launcher.machine.cpus import read_cpuset
+from launcher.machine.cgroup import read_cpuset
 from launcher.machine.gpus import list_minors
 
 TYPE_CHECKING = False

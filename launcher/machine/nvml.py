@@ -1,19 +1,17 @@
-"""Reads the properties of the GPUs exposed to us: from NVML, or without it from the driver's files.
+"""Asks NVML about the GPUs: their properties, their use at this moment, and their errors as they come.
 
 NVML takes tens of milliseconds, and seconds if no process keeps the GPUs initialized. Only commands such as
-``launcher snapshot`` and ``launcher topology`` ask it, never the launch path. A value that NVML refuses, does
-not support or returns in another form is None; nothing here raises.
+``launcher snapshot`` and ``launcher topology``, and forks, ask it, never the launch path. A value that NVML
+refuses, does not support or returns in another form is None; nothing here raises. Without NVML, properties
+come from the driver's files.
 
 Source: NVIDIA NVML API reference; NVIDIA driver README, "The /proc Interface".
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-from launcher.core.frozen import replace
+from launcher.core.frozen import frozen, replace
 from launcher.machine.gpu_facts import AMD, GpuFacts, NvLink, parse_gpu
-from launcher.machine.gpu_use import open_nvml
 from launcher.machine.gpus import DEVICE_LIMIT, count_gpus, list_minors
 from launcher.machine.numa import (
     AMD_DEVICES,
@@ -27,12 +25,13 @@ from launcher.machine.sysfs import read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
+    from typing import Any, TypeVar
 
     from launcher.machine.host import Host
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 LINK_LIMIT = 36
 """Limit of links per GPU; NVML shows their number only by refusing the first one that does not exist."""
@@ -45,6 +44,11 @@ THROTTLE = (
 """Meanings of the bits of NVML's throttle mask, lowest bit first."""
 KINDS = {0: "gpu", 1: "cpu", 2: "switch"}
 """Meanings of NVML's numbers for the other end of a link; 1 is a POWER processor."""
+WAIT_MS = 60_000
+"""Milliseconds of one wait for an event, which ends it at once."""
+XID = "nvmlEventTypeXidCriticalError"
+NUMBERS = {"nvmlEventTypeDoubleBitEccError": 48, "nvmlEventTypeDramRetirementFailure": 64}
+"""Kinds of events without an Xid of their own, and the Xid that says the same."""
 
 
 def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
@@ -99,6 +103,35 @@ class _Nvml:
         except (self.module.NVMLError, AttributeError, LookupError, TypeError, ValueError, OSError):
             return None
 
+    def list_all(self) -> list[tuple[int, Any]]:
+        """Return the index and the handle of each GPU that answers, also of those that are not exposed."""
+        total = min(self.ask(_number, "nvmlDeviceGetCount") or 0, DEVICE_LIMIT)
+        found = [(index, self.ask(_as_it_is, "nvmlDeviceGetHandleByIndex", index)) for index in range(total)]
+        return [(index, handle) for index, handle in found if handle is not None]
+
+    def list_exposed(self, host: Host) -> list[Any]:
+        """Return the GPUs whose device files we have."""
+        minors = list_minors(host)
+
+        def is_ours(gpu: Any) -> bool:
+            minor = self.ask(_number, "nvmlDeviceGetMinorNumber", gpu)
+            return not minors or minor is None or str(minor) in minors
+
+        return [gpu for _, gpu in self.list_all() if is_ours(gpu)]
+
+
+def _open() -> _Nvml | None:
+    """Return NVML, initialized; None without it or without a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        return None
+    return _Nvml(pynvml)
+
 
 def _as_it_is(answer: Any) -> Any:
     return answer
@@ -115,31 +148,16 @@ def _number(answer: Any) -> int | None:
 
 
 def _by_nvml(host: Host) -> list[GpuFacts]:
-    module = open_nvml()
-    if module is None:
+    nvml = _open()
+    if nvml is None:
         return []
-    nvml = _Nvml(module)
-    try:
-        handles = _handles(nvml, list_minors(host))
-        return sorted((_read_gpu(nvml, handle, host) for handle in handles), key=_by_address)
-    finally:
-        nvml.ask(_as_it_is, "nvmlShutdown")
+    found = [_read_gpu(nvml, gpu, host) for gpu in nvml.list_exposed(host)]
+    nvml.ask(_as_it_is, "nvmlShutdown")
+    return sorted(found, key=_by_address)
 
 
 def _by_address(gpu: GpuFacts) -> tuple[int, ...]:
     return parse_pci_address(gpu.address or "") or ()
-
-
-def _handles(nvml: _Nvml, minors: frozenset[str]) -> list[Any]:
-    """Return the GPUs that we may use: NVML also counts GPUs whose device files we do not have."""
-    total = min(nvml.ask(_number, "nvmlDeviceGetCount") or 0, DEVICE_LIMIT)
-    found = [nvml.ask(_as_it_is, "nvmlDeviceGetHandleByIndex", index) for index in range(total)]
-    return [handle for handle in found if handle is not None and _is_exposed(nvml, handle, minors)]
-
-
-def _is_exposed(nvml: _Nvml, handle: Any, minors: frozenset[str]) -> bool:
-    minor = nvml.ask(_number, "nvmlDeviceGetMinorNumber", handle)
-    return not minors or minor is None or str(minor) in minors
 
 
 def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
@@ -219,3 +237,72 @@ def _read_throttle(nvml: _Nvml, handle: Any) -> tuple[str, ...] | None:
     if mask is None:  # before driver 535
         mask = nvml.ask(_number, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     return None if mask is None else tuple(name for bit, name in enumerate(THROTTLE) if mask >> bit & 1)
+
+
+@frozen
+class GpuUse:
+    """The use of one GPU: its NVML index, used and total bytes of memory, and PIDs of compute processes."""
+
+    index: int
+    used_bytes: int
+    total_bytes: int
+    pids: tuple[int, ...] = ()
+
+
+def read_gpu_use() -> tuple[GpuUse, ...]:
+    """Return the use of each GPU that NVML lists and that answers; empty without NVML or a driver.
+
+    The PIDs of processes of other containers mean nothing here, or are not listed at all. The used memory
+    includes theirs in any case.
+    """
+    nvml = _open()
+    if nvml is None:
+        return ()
+    found = []
+    for index, gpu in nvml.list_all():
+        memory = nvml.ask(lambda info: (int(info.used), int(info.total)), "nvmlDeviceGetMemoryInfo", gpu)
+        pids = nvml.ask(
+            lambda listed: tuple(int(one.pid) for one in listed), "nvmlDeviceGetComputeRunningProcesses", gpu
+        )
+        if memory is not None and pids is not None:
+            found.append(GpuUse(index, *memory, pids))
+    nvml.ask(_as_it_is, "nvmlShutdown")
+    return tuple(found)
+
+
+def wait_for_errors(host: Host) -> Iterator[str]:
+    """Yield ``ADDRESS XID`` for each error of an exposed GPU, e.g. ``0000:3b:00 79``.
+
+    No privilege is needed, unlike for the kernel's log. Runs in a fork, and blocks: NVML may take seconds to
+    wake GPUs up. It ends where there is no NVML, if no GPU has events, and if NVML fails.
+    """
+    nvml = _open()
+    events = None if nvml is None else nvml.ask(_as_it_is, "nvmlEventSetCreate")
+    if nvml is None or events is None:
+        return
+    kinds = {getattr(nvml.module, name, 0): number for name, number in {XID: 0, **NUMBERS}.items()}
+    kinds.pop(0, None)  # not known to this version
+    if sum(_register(nvml, gpu, sum(kinds), events) for gpu in nvml.list_exposed(host)):
+        yield from _wait(nvml, events, kinds)
+
+
+def _register(nvml: _Nvml, gpu: Any, kinds: int, events: Any) -> bool:
+    supported = (nvml.ask(_number, "nvmlDeviceGetSupportedEventTypes", gpu) or 0) & kinds
+    done = "nvmlDeviceRegisterEvents", gpu, supported, events
+    return bool(supported and nvml.ask(lambda _: True, *done))
+
+
+def _wait(nvml: _Nvml, events: Any, kinds: dict[int, int]) -> Iterator[str]:
+    wait = getattr(nvml.module, "nvmlEventSetWait_v2", None) or nvml.module.nvmlEventSetWait
+    while True:
+        try:
+            event = wait(events, WAIT_MS)
+        except nvml.module.NVMLError_Timeout:
+            continue
+        except nvml.module.NVMLError:
+            return
+        address = nvml.ask(_address, "nvmlDeviceGetPciInfo", event.device)
+        if address is None:
+            return
+        if event.eventType in kinds:
+            yield f"{address.rpartition('.')[0]} {kinds[event.eventType] or event.eventData}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from launcher.machine.gpu_events import wait_for_errors
+from launcher.machine.nvml import wait_for_errors
 from launcher.machine.xids import HARDWARE, Xid, name_gpu
 
 TYPE_CHECKING = False

@@ -16,8 +16,8 @@ from itertools import pairwise
 from launcher.core.frozen import frozen
 from launcher.core.model import Binding, Core, Gpu, Layout, Machine, Topology
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.core.ranks import render_cpu_list
 from launcher.guest.marker import is_worker
-from launcher.machine.cpus import render_cpu_list
 from launcher.machine.gpus import name_visible_gpus
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.environ import shorten
 from launcher.core.model import Preemption
-from launcher.machine.azure_vm import CONTEXT, read_context
+from launcher.machine.azure import CONTEXT, read_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

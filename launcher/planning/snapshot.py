@@ -34,19 +34,18 @@ from copy import copy
 
 from launcher.core.environ import is_host, leave_out_services
 from launcher.core.errors import LauncherError, Unavailable
+from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv
 from launcher.core.secret_names import is_public_name
 from launcher.core.version import __version__
 from launcher.fabrics.facts import IMEX_CHANNELS, TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.machine import OTHERS
 from launcher.machine.accelerators import PLAIN, count_accelerators
-from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, ask_vm, is_azure, read_vm
-from launcher.machine.cgroup import read_memory_limit
-from launcher.machine.cpus import read_granted_cpus, render_cpu_list
-from launcher.machine.driver import FILE as DRIVER
+from launcher.machine.azure import ASSET_TAG, ASSET_TAG_FILE, ask_vm, is_azure, read_vm
+from launcher.machine.cgroup import read_granted_cpus, read_memory_limit
 from launcher.machine.files import Noted
 from launcher.machine.gpu_facts import NVIDIA, describe_gpu
-from launcher.machine.gpus import count_gpus
+from launcher.machine.gpus import DRIVER, count_gpus
 from launcher.machine.hardware import Hardware, read_hardware
 from launcher.machine.host import HOME, Answered, Host
 from launcher.machine.infiniband import read_verbs_devices

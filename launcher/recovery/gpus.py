@@ -14,7 +14,7 @@ import time
 
 from launcher.core.errors import say_size
 from launcher.core.frozen import frozen
-from launcher.machine.gpu_use import GpuUse, read_gpu_use
+from launcher.machine.nvml import GpuUse, read_gpu_use
 from launcher.process.loop import Later
 
 TYPE_CHECKING = False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from launcher.machine.host import Host
 
-    T = TypeVar("T")
+    Parsed = TypeVar("Parsed")
 
 AT_LEAST_ONE = (Fact.WORLD_SIZE, Fact.LOCAL_SIZE, Fact.NODE_COUNT, Fact.MASTER_PORT)
 """Numbers that are never 0."""
@@ -78,7 +78,7 @@ class Reader(Source):
         """Return the sorted names of variables with these suffixes that no nearer source has read."""
         return sorted(n for n in self.environ if n.endswith(ends) and n not in self.read_before)
 
-    def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
+    def parsed(self, name: str, parse: Callable[[str], Parsed]) -> Parsed | None:
         """Return what a function makes of a variable; None if unset, None and a problem if it refuses."""
         text = self.text(name)
         if text is None:

@@ -11,11 +11,10 @@ import shlex
 from launcher.core.errors import say_size
 from launcher.core.frozen import replace
 from launcher.core.model import MPIRUN, Fact, Fleet, Mode, Plan, Process, Setting
-from launcher.core.ranks import name_ranks
+from launcher.core.ranks import name_ranks, render_cpu_list
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
-from launcher.machine.cpus import render_cpu_list
 from launcher.options.flags import PREFIX
 from launcher.output.tables import find_paper, lay_out
 from launcher.process.signals import name_signal

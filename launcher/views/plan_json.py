@@ -19,9 +19,9 @@ from launcher.core.model import (
     Restarts,
     Setting,
 )
+from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv, redact_variable
 from launcher.core.version import __version__
-from launcher.machine.cpus import render_cpu_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
+from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
-from launcher.machine.cpus import render_cpu_list
 from launcher.machine.hardware import Hardware, count_switched, distance
 from launcher.machine.infiniband import Port, is_usable
 from launcher.machine.pci import MEANINGS, SELF

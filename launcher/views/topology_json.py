@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from launcher.core.ranks import render_cpu_list
 from launcher.core.version import __version__
-from launcher.machine.cpus import render_cpu_list
 from launcher.machine.gpu_facts import describe_gpu
 from launcher.machine.hardware import Hardware, distance
 from launcher.machine.infiniband import Port, is_usable

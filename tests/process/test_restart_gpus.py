@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.machine.gpu_use import GpuUse, read_gpu_use
 from launcher.machine.gpus import count_gpus, list_minors
 from launcher.machine.host import Host
+from launcher.machine.nvml import GpuUse, read_gpu_use
 from launcher.recovery.gpus import SLACK_BYTES, Before, find_held, render_held
 from tests.process.gpus import HOLDS, StandIn
 from tests.process.looking import wait_for
@@ -94,7 +94,7 @@ def test_many_gpus_are_named_in_one_line() -> None:
 
 CUDA = """
 import ctypes, os, signal, sys
-from launcher.machine.gpu_use import read_gpu_use
+from launcher.machine.nvml import read_gpu_use
 if "LAUNCHER_ATTEMPT" in os.environ:
     print(*(gpu.used_bytes for gpu in read_gpu_use()), flush=True)
     sys.exit(0)

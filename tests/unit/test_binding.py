@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.model import Binding, Core, Gpu, Layout, Plan
-from launcher.machine.cpus import render_cpu_list
+from launcher.core.ranks import render_cpu_list
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.binding import Request, divide, plan_binding

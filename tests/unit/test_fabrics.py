@@ -15,7 +15,7 @@ from launcher.core.model import Network, Policy
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
 from launcher.fabrics.facts import Facts, Wish, choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.fabrics.topology_file import WORD
-from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
+from launcher.machine.azure import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
 from launcher.machine.libraries import CACHE, find_libraries
 from launcher.machine.network import Interface

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from launcher.machine.gpu_events import wait_for_errors
 from launcher.machine.host import Host
+from launcher.machine.nvml import wait_for_errors
 
 
 class Error(Exception):

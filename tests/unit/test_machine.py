@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.ranks import parse_cpu_list
+from launcher.core.ranks import parse_cpu_list, render_cpu_list
 from launcher.machine import read_machine
-from launcher.machine.cpus import read_granted_cpus, render_cpu_list
+from launcher.machine.cgroup import read_granted_cpus
 from launcher.machine.gpus import count_gpus, count_visible_gpus, find_doubles, share_gpus
 from launcher.machine.host import Host
 from launcher.planning.recorded import replay

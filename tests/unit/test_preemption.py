@@ -18,7 +18,7 @@ from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
 from launcher.core.model import Preemption, Supervision
 from launcher.core.wire import Garbled, parse
-from launcher.machine.azure_vm import CONTEXT
+from launcher.machine.azure import CONTEXT
 from launcher.options.reading import read_options
 from launcher.output.folder import RunFolder
 from launcher.planning import parts

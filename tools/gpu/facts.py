@@ -17,7 +17,7 @@ from launcher.machine.gpu_facts import describe_gpu, find_gpu
 from launcher.machine.gpus import find_doubles, list_minors, name_visible_gpus
 from launcher.machine.host import Host
 from launcher.machine.numa import read_gpus, read_layout
-from launcher.machine.nvml import read_gpu_facts
+from launcher.machine.nvml import read_gpu_facts, read_gpu_use
 from launcher.output.progress import LIBRARY, Nvml
 
 TORCH = """
@@ -86,7 +86,7 @@ def compare(part: Part) -> None:
     with part.step("readers"):
         minors = timed(part, "device files", lambda: list_minors(host))
         facts = timed(part, "NVML facts", lambda: read_gpu_facts(host))
-        timed(part, "NVML use", host.gpu_use)
+        timed(part, "NVML use", read_gpu_use)
         driver = timed(part, "driver's files", lambda: read_gpus(host, name_gpus=False))
         timed(part, "layout", lambda: read_layout(host))
         if shutil.which("nvidia-smi"):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from launcher.checks.case import Case, read_case
 from launcher.checks.finding import Finding
-from launcher.machine.gpu_use import GpuUse
 from launcher.machine.host import Host
 from launcher.machine.mpi import Mpi
 from launcher.machine.packages import Package
@@ -27,7 +26,6 @@ class Machine(Host):
         gpus: int = 0,
         spaces: Mapping[str, tuple[int, int]] | None = None,
         packages: tuple[Package, ...] | None = None,
-        use: tuple[GpuUse, ...] = (),
         names: Mapping[str, set[str]] | None = None,
         mpi: Mpi | None = None,
         starters: tuple[str, ...] = (),
@@ -36,16 +34,13 @@ class Machine(Host):
         write(root, {"proc/self/cgroup": "0::/\n", **(files or {})})
         write(root, {f"dev/nvidia{minor}": "" for minor in range(gpus)})
         self._spaces, self._packages = spaces or {}, packages
-        self._use, self._names, self._mpi, self._starters = use, names or {}, mpi, starters
+        self._names, self._mpi, self._starters = names or {}, mpi, starters
 
     def space(self, path: str) -> tuple[int, int] | None:
         return self._spaces.get(path)
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         return self._packages
-
-    def gpu_use(self) -> tuple[GpuUse, ...]:
-        return self._use
 
     def hostname(self) -> str:
         return "node0"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.clock import look
+from launcher.checks.clock import Clock, look, read_clock
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.machine.clock import Clock, read_clock
 from launcher.machine.host import Host
 from tests.unit.checks.cases import Machine, case, only
 

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.checks.driver import LEAST, NEEDED, find_cuda, look
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.machine.driver import FILE
+from launcher.machine.gpus import DRIVER
 from launcher.machine.packages import Package
 from tests.unit.checks.cases import Machine, case, only
 
@@ -22,7 +22,7 @@ def host(root: Path, driver: str, torch: str, *more: Package, form: str = CLOSED
     """Return a machine with a driver and a torch."""
     packages = (Package("torch", torch, "/site"), *more)
     return Machine(
-        root, {FILE.lstrip("/"): form.format(driver)} if driver else {}, gpus=gpus, packages=packages
+        root, {DRIVER.lstrip("/"): form.format(driver)} if driver else {}, gpus=gpus, packages=packages
     )
 
 

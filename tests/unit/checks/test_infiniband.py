@@ -8,7 +8,7 @@ import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.infiniband import look
-from launcher.machine.azure_vm import CONTEXT
+from launcher.machine.azure import CONTEXT
 from launcher.machine.host import Host
 from launcher.machine.infiniband import Port
 from tests.golden.fabrics import read_fabric, write_fabric

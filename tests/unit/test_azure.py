@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from launcher.machine import azure_vm
-from launcher.machine.azure_sizes import find_kind, read_kinds
-from launcher.machine.azure_vm import ASSET_TAG, SIZE_LIMIT, Vm, ask_size, is_azure, read_vm
+from launcher.machine import azure
+from launcher.machine.azure import (
+    ASSET_TAG,
+    SIZE_LIMIT,
+    Vm,
+    ask_size,
+    find_kind,
+    is_azure,
+    read_kinds,
+    read_vm,
+)
 from launcher.machine.host import Host
 from launcher.planning.recorded import replay
 from launcher.planning.snapshot import take_snapshot
@@ -23,9 +31,9 @@ from launcher.planning.snapshot import take_snapshot
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """What was asked is remembered for the whole process: not from test to test."""
-    azure_vm._asked.clear()
+    azure._asked.clear()
     yield
-    azure_vm._asked.clear()
+    azure._asked.clear()
 
 
 class Service(HTTPServer):
@@ -102,7 +110,7 @@ def test_an_unknown_size_is_no_error(size: str) -> None:
 
 
 def context(size: object) -> dict[str, str]:
-    return {azure_vm.CONTEXT: json.dumps({"cluster_name": "c", "gpu_count": 8, "vm_size": size})}
+    return {azure.CONTEXT: json.dumps({"cluster_name": "c", "gpu_count": 8, "vm_size": size})}
 
 
 def test_the_common_runtime_names_the_size() -> None:
@@ -123,18 +131,18 @@ def test_the_common_runtime_names_the_size() -> None:
 )
 def test_what_is_no_size_is_none(text: str) -> None:
     """A variable can hold anything."""
-    assert read_vm({azure_vm.CONTEXT: text}) is None
+    assert read_vm({azure.CONTEXT: text}) is None
 
 
 def test_a_family_is_known_without_its_size() -> None:
     """What all of its sizes have is known; what they differ in is not."""
-    vm = read_vm({azure_vm.FAMILY: "NDv4"})
+    vm = read_vm({azure.FAMILY: "NDv4"})
     assert vm is not None and vm.kind is not None
     assert (vm.size, vm.name, vm.kind.family, vm.kind.port_count) == ("", "ndv4", "ndv4", 8)
-    several = read_vm({azure_vm.FAMILY: "ndv5"})
+    several = read_vm({azure.FAMILY: "ndv5"})
     assert several is not None and several.kind is not None
     assert (several.name, several.kind.port_count, several.gpu_count) == ("ndv5", 0, None)
-    unknown = read_vm({azure_vm.FAMILY: "ndv99"})
+    unknown = read_vm({azure.FAMILY: "ndv99"})
     assert unknown is not None and unknown.kind is None
 
 
@@ -147,7 +155,7 @@ def test_azure_is_certain_by_firmware_by_batch_or_by_a_size(tmp_path: Path) -> N
     (tmp_path / "sys/class/dmi/id").mkdir(parents=True)
     (tmp_path / "sys/class/dmi/id/chassis_asset_tag").write_text(f"{ASSET_TAG}\n")
     assert is_azure(host, {})
-    assert is_azure(replay(take_snapshot(host, {azure_vm.FAMILY: "ndv5"})), {})
+    assert is_azure(replay(take_snapshot(host, {azure.FAMILY: "ndv5"})), {})
     (tmp_path / "sys/class/dmi/id/chassis_asset_tag").write_text("inventory 4711\n")
     assert not is_azure(host, {})
     assert "4711" not in json.dumps(take_snapshot(host, {}))
@@ -173,7 +181,7 @@ def test_the_service_is_asked_once_and_nobody_waits_for_it(monkeypatch: pytest.M
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with Service(b"Standard_ND96isr_H200_v5") as service:
         assert ask_size(service.url) == "Standard_ND96isr_H200_v5"
-        assert service.asked == [(azure_vm.SIZE_PATH, "true")]
+        assert service.asked == [(azure.SIZE_PATH, "true")]
     # A closed port refuses at once; a port that never answers costs no more than the limit.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
