@@ -27,13 +27,12 @@ IFREQ_BYTES = 40
 BUFFER_LIMIT_BYTES = 1 << 20
 IF_INET6 = "/proc/net/if_inet6"
 
-UNKNOWN_MASK, UNKNOWN_MASK6 = "255.255.255.0", "ffff:ffff:ffff:ffff::"
+Addresses = dict[str, tuple[tuple[str, "int | None"], ...]]
+"""Of each interface: its addresses without zones, each with the prefix length of its network if known."""
 
-Netmasks = dict[str, tuple[tuple[str, "str | None"], ...]]
 
-
-def read_netmasks() -> Netmasks:
-    """Return the addresses of every interface, IPv4 before IPv6, each with its netmask.
+def read_addresses() -> Addresses:
+    """Return the addresses of every interface, IPv4 before IPv6.
 
     Includes interfaces without an address. Empty if the kernel refuses.
     """
@@ -43,55 +42,52 @@ def read_netmasks() -> Netmasks:
     except OSError:
         return {}
     return {
-        name: tuple((address, netmask) for of, address, netmask in found if of == name)
+        name: tuple((address, length) for of, address, length in found if of == name)
         for name in sorted(names)
     }
 
 
-def parse_netmasks(recorded: object) -> Netmasks:
-    """Return the addresses of a snapshot, e.g. ``{"eth0": ["10.0.0.4/24"]}``; without a prefix no netmask.
+def parse_addresses(recorded: object) -> Addresses:
+    """Return the addresses of a snapshot, e.g. ``{"eth0": ["10.0.0.4/24"]}``.
 
     A name that the kernel would not accept is left out.
     """
-    import ipaddress
-
-    found: Netmasks = {}
+    found: Addresses = {}
     for name, items in recorded.items() if isinstance(recorded, dict) else ():
         if isinstance(items, list) and name and name.isprintable() and " " not in name:
-            pairs: list[tuple[str, str | None]] = []
-            for address, slash, length in (str(item).partition("/") for item in items):
-                try:
-                    netmask = str(ipaddress.ip_interface(f"{address}/{length}").netmask) if slash else None
-                except ValueError:
-                    netmask = None
-                pairs.append((address, netmask))
-            found[name] = tuple(pairs)
+            pairs = [str(item).partition("/") for item in items]
+            found[name] = tuple((address, _parse_length(address, text)) for address, _, text in pairs)
     return found
 
 
-def is_near(address: str, own: str, netmask: str | None) -> bool:
+def _parse_length(address: str, text: str) -> int | None:
+    fits = text.isascii() and text.isdecimal() and len(text) < 4
+    return int(text) if fits and int(text) <= (128 if ":" in address else 32) else None
+
+
+def is_near(address: str, own: str, length: int | None) -> bool:
     """Whether an address is in the network of one of ours; False for a name, and for loopback.
 
-    A network whose mask is unknown is taken to be small: /24, or /64.
+    A network whose prefix length is unknown is taken to be small: /24, or /64.
     """
     import ipaddress
 
     try:
         wanted, ours = ipaddress.ip_address(address), ipaddress.ip_address(own)
-        mask = ipaddress.ip_address(netmask or (UNKNOWN_MASK if ours.version == 4 else UNKNOWN_MASK6))
     except ValueError:
         return False
-    is_same = (int(wanted) ^ int(ours)) & int(mask) == 0
+    length = (24 if ours.version == 4 else 64) if length is None else length
+    is_same = (int(wanted) ^ int(ours)) >> ours.max_prefixlen - length == 0
     return wanted.version == ours.version and not ours.is_loopback and is_same
 
 
-def _read_ipv4() -> Iterator[tuple[str, str, str | None]]:
-    """Yield (interface, address, netmask); an alias (eth0:1) counts as an address of its interface."""
+def _read_ipv4() -> Iterator[tuple[str, str, int | None]]:
+    """Yield (interface, address, prefix length); an alias (eth0:1) counts as an address of its interface."""
     probe = socket(AF_INET, SOCK_DGRAM)
     try:
         for request in _list_requests(probe):
-            mask = _ask_netmask(probe, request)
-            yield _name(request), _dotted(request), None if mask is None else _dotted(mask)
+            name = os.fsdecode(request[:16].partition(b"\0")[0]).partition(":")[0]
+            yield name, ".".join(map(str, _address(request))), _ask_length(probe, request)
     finally:
         probe.close()
 
@@ -112,19 +108,18 @@ def _list_requests(probe: socket) -> list[bytes]:
         size *= 2
 
 
-def _ask_netmask(probe: socket, request: bytes) -> bytes | None:
+def _ask_length(probe: socket, request: bytes) -> int | None:
+    """Return the prefix length of an address; None if its mask is none, or the address is gone."""
     try:
-        return fcntl.ioctl(probe.fileno(), SIOCGIFNETMASK, request)
+        mask = int.from_bytes(_address(fcntl.ioctl(probe.fileno(), SIOCGIFNETMASK, request)), "big")
     except OSError:
-        return None  # the address is gone
+        return None
+    length = mask.bit_count()
+    return length if mask == (1 << 32) - (1 << 32 - length) else None
 
 
-def _name(request: bytes) -> str:
-    return os.fsdecode(request[:16].partition(b"\0")[0]).partition(":")[0]
-
-
-def _dotted(request: bytes) -> str:
-    return ".".join(map(str, request[20:24]))
+def _address(request: bytes) -> bytes:
+    return request[20:24]
 
 
 def _read_if_inet6() -> str:
@@ -135,13 +130,7 @@ def _read_if_inet6() -> str:
         return ""  # no IPv6 in this kernel
 
 
-def parse_if_inet6(text: str) -> list[tuple[str, str, str]]:
-    """Return (interface, address, netmask) of each line of /proc/net/if_inet6."""
-    found = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 6 and len(words[0]) == 32:
-            mask = (1 << 128) - (1 << 128 - int(words[2], 16))
-            address = inet_ntop(AF_INET6, bytes.fromhex(words[0]))
-            found.append((words[5], address, inet_ntop(AF_INET6, mask.to_bytes(16, "big"))))
-    return found
+def parse_if_inet6(text: str) -> list[tuple[str, str, int]]:
+    """Return (interface, address, prefix length) of each line of /proc/net/if_inet6."""
+    lines = [words for words in map(str.split, text.splitlines()) if len(words) == 6 and len(words[0]) == 32]
+    return [(words[5], inet_ntop(AF_INET6, bytes.fromhex(words[0])), int(words[2], 16)) for words in lines]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Mapping, Sequence
 
+    from launcher.machine.addresses import Addresses
     from launcher.machine.files import Files
     from launcher.machine.mpi import Mpi
     from launcher.machine.packages import Package
@@ -131,15 +132,15 @@ class Host:
         except OSError:  # uname is refused
             return (self.read_text("/proc/sys/kernel/hostname") or "").strip() or "unknown"
 
-    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        """Return the IP addresses of every interface, without zone suffixes, each with its netmask."""
-        from launcher.machine.addresses import parse_netmasks, read_netmasks
+    def networks(self) -> Addresses:
+        """Return the IP addresses of every interface, each with the prefix length of its network."""
+        from launcher.machine.addresses import parse_addresses, read_addresses
 
-        return read_netmasks() if self.answers is None else parse_netmasks(self.recorded("addresses"))
+        return read_addresses() if self.answers is None else parse_addresses(self.recorded("addresses"))
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
         """Return the IP addresses of every interface, without zone suffixes."""
-        return {name: tuple(address for address, _ in pairs) for name, pairs in self.netmasks().items()}
+        return {name: tuple(address for address, _ in pairs) for name, pairs in self.networks().items()}
 
     def own_addresses(self) -> frozenset[str]:
         """Return all addresses of this node, and its hostname."""

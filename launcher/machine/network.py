@@ -1,6 +1,6 @@
 """Reads the network interfaces of this node, and finds the one that leads to the other nodes of the job.
 
-The kernel itself reports addresses and masks (`Host.netmasks`), /sys/class/net has the rest. A sysfs that was
+The kernel itself reports addresses (`Host.networks`), /sys/class/net has the rest. A sysfs that was
 mounted for another network namespace lists the interfaces of that one; properties that it lacks are None.
 
 Source: Linux Documentation/ABI/testing/sysfs-class-net (carrier, flags, speed, type, master),
@@ -68,13 +68,12 @@ class Interface:
 
 def read_interfaces(host: Host) -> tuple[Interface, ...]:
     """Return all interfaces of this network namespace, eth2 before eth10."""
-    netmasks = host.netmasks()
-    return tuple(_read_interface(host, name, netmasks[name]) for name in sorted(netmasks, key=natural_order))
+    found = host.networks()
+    return tuple(_read_interface(host, name, found[name]) for name in sorted(found, key=natural_order))
 
 
-def _read_interface(host: Host, name: str, netmasks: Iterable[tuple[str, str | None]]) -> Interface:
+def _read_interface(host: Host, name: str, addresses: tuple[tuple[str, int | None], ...]) -> Interface:
     folder = f"{NET}/{name}"
-    addresses = tuple((address, prefix_length(netmask)) for address, netmask in netmasks)
     flags = _read_flags(host, folder)
     carrier = read_number(host, f"{folder}/carrier")
     speed = read_number(host, f"{folder}/speed")
@@ -150,19 +149,6 @@ def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str
 
 def _is_name(text: str) -> bool:
     return len(text) < 16 and text.isprintable()
-
-
-def prefix_length(netmask: str | None) -> int | None:
-    """Return 24 for ``255.255.255.0``, 32 for ``ffff:ffff::``; None if it is not a netmask."""
-    if netmask is None:
-        return None
-    try:
-        mask = ipaddress.ip_address(netmask)
-    except ValueError:
-        return None
-    length = f"{int(mask):b}".count("1")
-    filled = (1 << length) - 1 << mask.max_prefixlen - length
-    return length if int(mask) == filled else None
 
 
 def _read_flags(host: Host, folder: str) -> int | None:

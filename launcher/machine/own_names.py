@@ -28,7 +28,7 @@ def is_elsewhere(host: Host, address: str) -> bool:
     """
     from launcher.machine.addresses import is_near
 
-    pairs = [pair for pairs in host.netmasks().values() for pair in pairs]
+    pairs = [pair for pairs in host.networks().values() for pair in pairs]
     return address not in host.own_addresses() and any(is_near(address, *pair) for pair in pairs)
 
 

@@ -50,7 +50,6 @@ from launcher.machine.hardware import Hardware, read_hardware
 from launcher.machine.host import HOME, Answered, Host
 from launcher.machine.infiniband import read_verbs_devices
 from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries, find_library
-from launcher.machine.network import prefix_length
 from launcher.machine.numa import read_gpu_paths, read_layout
 from launcher.options.config import LIMIT_BYTES
 from launcher.options.given import CONFIG, ETC
@@ -112,7 +111,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "hostname": host.hostname(),
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
         "files": dict(sorted({**files, **hosts}.items())),
-        "addresses": {name: [*map(_render_address, pairs)] for name, pairs in host.netmasks().items()},
+        "addresses": {name: [*map(_render_address, pairs)] for name, pairs in host.networks().items()},
         "affinity": None if affinity is None else render_cpu_list(affinity),
         "gpus": nvidia or count,
         "ancestors": [
@@ -173,9 +172,9 @@ def _keep(path: str, value: object) -> object:
     return value if path.startswith(UNREDACTED) else redact(value)
 
 
-def _render_address(pair: tuple[str, str | None]) -> str:
-    length = prefix_length(pair[1])
-    return pair[0] if length is None else f"{pair[0]}/{length}"
+def _render_address(pair: tuple[str, int | None]) -> str:
+    address, length = pair
+    return address if length is None else f"{address}/{length}"
 
 
 def _describe_packages(host: Host, python: str, environ: Mapping[str, str]) -> list[dict[str, str]] | None:

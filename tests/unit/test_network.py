@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.machine.addresses import Addresses
 from launcher.machine.host import Host
 from launcher.machine.network import (
     Interface,
     cluster_interface,
     find_interface,
     network_of,
-    prefix_length,
     read_interfaces,
     read_routes,
 )
@@ -28,7 +28,6 @@ from launcher.rehearse.cluster import Cluster, find_fallback_reason
 from tests.unit.machines import write
 from tests.unit.platforms_model import deterministic
 
-MASK = "255.255.255.0"
 ETH0 = Interface(
     "eth0", (("10.0.0.4", 24), ("fe80::20d:3aff:fe00:1", 64)), True, True, 50_000, kind="ethernet"
 )
@@ -45,16 +44,16 @@ class Machine(Host):
     def __init__(
         self,
         root: Path,
-        netmasks: Mapping[str, tuple[tuple[str, str | None], ...]],
+        networks: Mapping[str, tuple[tuple[str, int | None], ...]],
         routes: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(str(root))
-        self._netmasks = dict(netmasks)
+        self._networks = dict(networks)
         self._routes = routes or {}
         self.asked: list[str] = []
 
-    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        return self._netmasks
+    def networks(self) -> Addresses:
+        return self._networks
 
     def ask_source(self, target: str) -> str | None:
         self.asked.append(target)
@@ -114,9 +113,9 @@ def test_interfaces_of_an_azure_machine(tmp_path: Path) -> None:
     write_interface(tmp_path, "sit0", flags="0x80", type="776")
     write_interface(tmp_path, "lo", link=f"{virtual}lo", flags="0x9", type="772", carrier="1")
     names = ("lo", "ib10", "ib0", "eth0", "enP5s1", "docker0", "veth1", "eth0.7", "bond0", "tun0", "sit0")
-    netmasks: dict[str, tuple[tuple[str, str | None], ...]] = dict.fromkeys(names, ())
-    netmasks["eth0"] = (("10.0.0.4", MASK), ("fe80::20d:3aff:fe00:1", "ffff:ffff:ffff:ffff::"))
-    netmasks["lo"] = (("127.0.0.1", "255.0.0.0"),)
+    networks: Addresses = dict.fromkeys(names, ())
+    networks["eth0"] = (("10.0.0.4", 24), ("fe80::20d:3aff:fe00:1", 64))
+    networks["lo"] = (("127.0.0.1", 8),)
     expected = (
         Interface("bond0", (), True, None, None, kind="bond"),
         Interface("docker0", (), True, False, None, kind="bridge"),
@@ -130,44 +129,30 @@ def test_interfaces_of_an_azure_machine(tmp_path: Path) -> None:
         Interface("tun0", (), True, None, None, kind="virtual"),
         Interface("veth1", (), True, True, 10_000, kind="virtual", master="docker0"),
     )
-    assert expected == read_interfaces(Machine(tmp_path, netmasks))
+    assert expected == read_interfaces(Machine(tmp_path, networks))
 
 
 def test_without_a_sysfs_of_its_own_the_addresses_still_tell(tmp_path: Path) -> None:
     """/sys may be masked, or another network namespace's: what it does not know is None."""
-    host = Machine(tmp_path, {"eth0": (("10.0.0.4", None),), "lo": (("127.0.0.1", "255.0.0.0"),)})
+    host = Machine(tmp_path, {"eth0": (("10.0.0.4", None),), "lo": (("127.0.0.1", 8),)})
     lo = Interface("lo", (("127.0.0.1", 8),), is_loopback=True)
     assert read_interfaces(host) == (Interface("eth0", (("10.0.0.4", None),)), lo)
 
 
 @deterministic(100)
-@given(st.lists(st.text(max_size=30), min_size=5, max_size=5), st.text(max_size=20), st.text(max_size=20))
-def test_any_text_in_sysfs_is_survived(texts: list[str], address: str, netmask: str) -> None:
+@given(st.lists(st.text(max_size=30), min_size=5, max_size=5), st.text(max_size=20), st.integers(0, 128))
+def test_any_text_in_sysfs_is_survived(texts: list[str], address: str, length: int) -> None:
     """Nothing raises, whatever the files and the kernel's answers hold."""
     names = ("flags", "type", "carrier", "speed", "uevent")
     files = {f"/sys/class/net/eth0/{name}": text for name, text in zip(names, texts, strict=True)}
 
     class Odd(Host):
-        def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-            return {"eth0": ((address, netmask),)}
+        def networks(self) -> Addresses:
+            return {"eth0": ((address, length),)}
 
     (interface,) = read_interfaces(Odd(files, answers={}))
     find_interface([interface], address)
     network_of(interface, address)
-
-
-@pytest.mark.parametrize(
-    "netmask, expected",
-    [
-        *(("255.255.255.0", 24), ("255.255.255.255", 32), ("0.0.0.0", 0), ("255.0.255.0", None)),
-        ("ffff:ffff:ffff:ffff::", 64),
-        ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 128),
-        *(("", None), (None, None)),
-    ],
-)
-def test_a_netmask_has_a_length(netmask: str | None, expected: int | None) -> None:
-    """One run of ones, or it is no mask."""
-    assert expected == prefix_length(netmask)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +264,7 @@ def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
     # As JSON and back.
     write_interface(tmp_path, "eth0", flags="0x1003", type="1", carrier="1", speed="50000")
     write_interface(tmp_path, "enP5s1", master="eth0", flags="0x1803", type="1", carrier="1")
-    here = Machine(tmp_path, {"eth0": (("10.0.0.4", MASK), ("10.0.0.9", None)), "enP5s1": ()})
+    here = Machine(tmp_path, {"eth0": (("10.0.0.4", 24), ("10.0.0.9", None)), "enP5s1": ()})
     there = replay(json.loads(render_snapshot(take_snapshot(here, {}))))
     assert read_interfaces(here) == read_interfaces(there)
     assert [interface.name for interface in read_interfaces(there)] == ["enP5s1", "eth0"]
@@ -296,6 +281,7 @@ def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
 
 TELL = """
 import json, sys
+from launcher.machine.addresses import Addresses
 from launcher.machine.host import Host
 from launcher.machine.network import cluster_interface, read_interfaces
 host = Host()
@@ -306,6 +292,7 @@ print(json.dumps([[vars(interface) for interface in interfaces], [one and one.na
 """
 TELL_ROUTES = """
 import json
+from launcher.machine.addresses import Addresses
 from launcher.machine.host import Host
 from launcher.machine.network import read_routes
 print(json.dumps(read_routes(Host())))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
+from launcher.machine.addresses import Addresses
 from launcher.machine.files import Folder
 from launcher.machine.host import Host
 from launcher.machine.network import DEVTYPES, IFF_LOOPBACK, IFF_UP, KINDS_BY_ARP_TYPE, NET, Interface
@@ -22,8 +22,8 @@ class Wired(Host):
         super().__init__(root)
         self.files = WiredFiles(root, lambda: self.found)
 
-    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        return netmasks_of(self.found)
+    def networks(self) -> Addresses:
+        return {one.name: one.addresses for one in self.found}
 
     def ask_source(self, target: str) -> str | None:
         return self.towards
@@ -50,11 +50,6 @@ class WiredFiles(Folder):
         return super().read_link(path)
 
 
-def netmasks_of(found: tuple[Interface, ...]) -> dict[str, tuple[tuple[str, str | None], ...]]:
-    """Return the addresses of interfaces with their netmasks, as the kernel reports them."""
-    return {one.name: tuple(_with_netmask(*pair) for pair in one.addresses) for one in found}
-
-
 def _show(one: Interface, file: str) -> str | None:
     """Return the text of a file of an interface in /sys/class/net."""
     match file:
@@ -69,10 +64,3 @@ def _show(one: Interface, file: str) -> str | None:
         case "uevent" if one.kind in DEVTYPES:
             return f"DEVTYPE={one.kind}\n"
     return None
-
-
-def _with_netmask(address: str, length: int | None) -> tuple[str, str | None]:
-    if length is None:
-        return address, None
-    network = ipaddress.ip_network((address, length), strict=False)
-    return address, str(network.netmask)

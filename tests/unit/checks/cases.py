@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher.checks.case import Case, read_case
 from launcher.checks.finding import Finding
+from launcher.machine.addresses import Addresses
 from launcher.machine.host import Host
 from launcher.machine.mpi import Mpi
 from launcher.machine.packages import Package
@@ -45,8 +46,8 @@ class Machine(Host):
     def hostname(self) -> str:
         return "node0"
 
-    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        return {"eth0": (("10.0.0.4", "255.255.255.0"),), "lo": (("127.0.0.1", "255.0.0.0"),)}
+    def networks(self) -> Addresses:
+        return {"eth0": (("10.0.0.4", 24),), "lo": (("127.0.0.1", 8),)}
 
     def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
         return {name: frozenset(self._names.get(name, ())) for name in names}

@@ -9,10 +9,11 @@ import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.network import look
+from launcher.machine.addresses import Addresses
 from launcher.machine.infiniband import Port
 from launcher.machine.network import Interface
 from tests.unit.checks.cases import Machine, case, levels
-from tests.unit.wiring import WiredFiles, netmasks_of
+from tests.unit.wiring import WiredFiles
 
 LO = Interface("lo", (("127.0.0.1", 8), ("::1", 128)), True, True, is_loopback=True, kind="loopback")
 ETH0 = Interface("eth0", (("10.0.0.4", 24), ("fe80::4", 64)), True, True, kind="ethernet")
@@ -34,8 +35,8 @@ class Linked(Machine):
         super().__init__(root, files)
         self.files = WiredFiles(str(root), lambda: self.found)
 
-    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        return netmasks_of(self.found)
+    def networks(self) -> Addresses:
+        return {one.name: one.addresses for one in self.found}
 
     def home(self) -> str:
         return "/root"
