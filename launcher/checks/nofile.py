@@ -10,6 +10,7 @@ from __future__ import annotations
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import option
 from launcher.core.frozen import frozen
+from launcher.core.ranks import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,14 +36,10 @@ def read_limit(host: Host, name: str) -> Limit | None:
     """Return one of our limits, in bytes or as a count; None if it cannot be read."""
     for line in (host.read_text(LIMITS) or "").splitlines():
         words = line[len(name) :].split() if line.startswith(name + " ") else []
-        if len(words) >= 2 and all(map(_is_limit, words[:2])):
+        if len(words) >= 2 and all(word == "unlimited" or is_number(word, 20) for word in words[:2]):
             soft, hard = (None if word == "unlimited" else int(word) for word in words[:2])
             return Limit(soft, hard)
     return None
-
-
-def _is_limit(word: str) -> bool:
-    return word == "unlimited" or (word.isascii() and word.isdecimal() and len(word) < 21)
 
 
 def look(case: Case) -> list[Finding]:

@@ -6,6 +6,7 @@ Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.core.ranks import is_number
 from launcher.machine.sockets import LISTEN, find_holder, find_sockets
 
 TYPE_CHECKING = False
@@ -48,15 +49,10 @@ def _range_text(host: Host) -> str:
 def _is_ephemeral(host: Host, port: int) -> bool:
     """Whether the kernel may give the port to an outgoing connection."""
     bounds = (host.read_text(RANGE) or "").split()
-    if len(bounds) != 2 or not all(map(_is_port, bounds)):
+    if len(bounds) != 2 or not all(is_number(bound, 5) for bound in bounds):
         return False
     reserved = (host.read_text(RESERVED) or "").strip().split(",")
     pairs = [(first, last or first) for first, _, last in (item.partition("-") for item in reserved)]
-    is_reserved = any(
-        int(first) <= port <= int(last) for first, last in pairs if _is_port(first) and _is_port(last)
-    )
+    known = [(int(first), int(last)) for first, last in pairs if is_number(first, 5) and is_number(last, 5)]
+    is_reserved = any(first <= port <= last for first, last in known)
     return int(bounds[0]) <= port <= int(bounds[1]) and not is_reserved
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 5

@@ -1,4 +1,4 @@
-"""Lists of numbers as ranges: ranks in words (``ranks 0, 2-7, 9``), CPUs as the kernel writes them."""
+"""Numbers in texts, and lists of them as ranges: ranks (``ranks 0, 2-7, 9``), CPUs as in the kernel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ if TYPE_CHECKING:
 
 CPU_LIMIT = 1 << 16
 """More CPUs than any kernel supports (NR_CPUS is at most 8192); a larger number is not a CPU."""
+
+
+def is_number(text: str, digits: int) -> bool:
+    """Whether a text is a decimal number of at most so many digits, without a sign."""
+    return text.isascii() and text.isdecimal() and len(text) <= digits
 
 
 def render_ranges(ranks: Iterable[int]) -> str:
@@ -48,4 +53,4 @@ def render_cpu_list(cpus: Iterable[int]) -> str:
 
 
 def _is_cpu(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < CPU_LIMIT
+    return is_number(text, 9) and int(text) < CPU_LIMIT

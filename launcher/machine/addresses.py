@@ -16,6 +16,8 @@ import os
 import struct
 from _socket import AF_INET, AF_INET6, SOCK_DGRAM, if_nameindex, inet_ntop, socket
 
+from launcher.core.ranks import is_number
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +63,8 @@ def parse_addresses(recorded: object) -> Addresses:
 
 
 def _parse_length(address: str, text: str) -> int | None:
-    fits = text.isascii() and text.isdecimal() and len(text) < 4
-    return int(text) if fits and int(text) <= (128 if ":" in address else 32) else None
+    fits = is_number(text, 3) and int(text) <= (128 if ":" in address else 32)
+    return int(text) if fits else None
 
 
 def is_near(address: str, own: str, length: int | None) -> bool:

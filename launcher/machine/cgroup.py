@@ -7,7 +7,8 @@ cgroup-v1/cpusets.rst, cgroup-v1/memory.rst (memory.oom_control, memory.failcnt,
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.ranks import parse_cpu_list
+from launcher.core.ranks import is_number, parse_cpu_list
+from launcher.machine.sysfs import read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ ONLINE = "/sys/devices/system/cpu/online"
 PATH_MAX = 4096
 FOLDERS_LIMIT = 1 << 12
 """More cgroups and ancestors than a process has."""
+DIGITS = 19
+"""Of the largest number of 64 bits."""
 UNLIMITED = 1 << 60
 """Limit in bytes from which on there is none: v1 writes "no limit" as the largest number of whole pages."""
 
@@ -98,7 +101,7 @@ def _quota(host: Host, folder: str) -> int | None:
         quota = host.read_text(f"{folder}/cpu.cfs_quota_us")
         text = f"{quota} {host.read_text(f'{folder}/cpu.cfs_period_us')}" if quota else ""
     words = text.split()
-    if len(words) != 2 or not all(word.isdecimal() and len(word) < 20 for word in words):
+    if len(words) != 2 or not all(is_number(word, DIGITS) for word in words):
         return None
     if not int(words[1]):
         return None
@@ -145,7 +148,7 @@ def _v1_hits(host: Host, folder: str) -> int | None:
     counts these hits (observed). So if none are counted, a peak use at the limit counts as one hit.
     """
     names = ("memory.failcnt", "memory.memsw.failcnt", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
-    own, with_swap, most, limit = (read_count(host, f"{folder}/{name}") for name in names)
+    own, with_swap, most, limit = (read_number(host, f"{folder}/{name}", DIGITS) for name in names)
     if own is None:
         return None
     hits = own + (with_swap or 0)
@@ -158,7 +161,7 @@ def read_memory_limit(host: Host) -> int | None:
         limit
         for folder in cgroup_folders(host, "memory")
         for name in ("memory.max", "memory.limit_in_bytes")
-        for limit in [read_count(host, f"{folder}/{name}")]
+        for limit in [read_number(host, f"{folder}/{name}", DIGITS)]
         if limit is not None and limit < UNLIMITED
     ]
     return min(limits, default=None)
@@ -169,20 +172,10 @@ def read_node_oom_kill(host: Host) -> int | None:
     # The file has 200 lines and we need one, so we do not build a dictionary at every start.
     _, found, rest = ("\n" + (host.read_text("/proc/vmstat") or "")).partition("\noom_kill ")
     number = rest.partition("\n")[0]
-    return int(number) if found and _is_number(number) else None
+    return int(number) if found and is_number(number, DIGITS) else None
 
 
 def read_fields(host: Host, path: str) -> dict[str, int]:
     """Return the fields of a file with lines like ``oom_kill 0`` or ``MemTotal: 9 kB``."""
     words = [line.split() for line in (host.read_text(path) or "").splitlines()]
-    return {pair[0]: int(pair[1]) for pair in words if len(pair) > 1 and _is_number(pair[1])}
-
-
-def read_count(host: Host, path: str) -> int | None:
-    """Return the number that is a file's only content; None if there is none, or ``max``."""
-    text = (host.read_text(path) or "").strip()
-    return int(text) if _is_number(text) else None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) > 1 and is_number(pair[1], DIGITS)}

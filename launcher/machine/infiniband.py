@@ -17,6 +17,7 @@ from __future__ import annotations
 from itertools import islice
 
 from launcher.core.frozen import frozen
+from launcher.core.ranks import is_number
 from launcher.machine.numa import parse_pci_path
 from launcher.machine.sysfs import natural_order, read_line, read_number
 
@@ -109,7 +110,7 @@ def _read_verbs(host: Host) -> dict[str, str]:
 
 def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[Port]:
     folder = f"{DEVICES}/{device}"
-    numbers = _numbers(host, f"{folder}/ports", digits=3)
+    numbers = sorted(int(name) for name in host.list_folder(f"{folder}/ports") if is_number(name, 3))
     driver = host.read_link(f"{folder}/device/driver") if numbers else None
     for number in numbers:
         place = f"{folder}/ports/{number}"
@@ -132,12 +133,6 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[P
         )
 
 
-def _numbers(host: Host, folder: str, digits: int) -> list[int]:
-    """Return the numbers of at most ``digits`` digits among the names in a folder, sorted."""
-    names = host.list_folder(folder)
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) <= digits)
-
-
 def parse_state(text: str) -> str | None:
     """Return the name in e.g. ``4: ACTIVE``; None if the number does not belong to the name."""
     number, _, name = text.partition(": ")
@@ -148,7 +143,7 @@ def parse_rate(text: str) -> float | None:
     """Return the Gb/s in e.g. ``400 Gb/sec (4X NDR)`` or ``2.5 Gb/sec (1X SDR)``; None if 0 or malformed."""
     words = text.split()
     whole, _, rest = (words or [""])[0].partition(".")
-    is_rate = whole.isdecimal() and len(whole) <= 6 and (rest or "0").isdecimal() and words[1:2] == ["Gb/sec"]
+    is_rate = is_number(whole, 6) and (rest or "0").isdecimal() and words[1:2] == ["Gb/sec"]
     return float(words[0]) or None if is_rate else None
 
 

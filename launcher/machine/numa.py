@@ -11,9 +11,10 @@ Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide
 from __future__ import annotations
 
 from launcher.core.model import Core, Gpu, Layout
-from launcher.core.ranks import CPU_LIMIT, parse_cpu_list
+from launcher.core.ranks import CPU_LIMIT, is_number, parse_cpu_list
 from launcher.machine.cgroup import read_cpuset
 from launcher.machine.gpus import list_minors
+from launcher.machine.sysfs import read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
     """
     nodes = _read_nodes(host)
     left = {cpu: nodes.get(cpu) for cpu in sorted(cpus) if cpu in nodes or not nodes}
-    alone = (host.read_text(f"{CPUS}/smt/active") or "").strip() == "0"
+    alone = read_line(host, f"{CPUS}/smt/active") == "0"
     cores = []
     listed = 0
     while left:
@@ -66,7 +67,7 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
 
 def _read_nodes(host: Host) -> dict[int, int]:
     """Return the NUMA node of each CPU. Nodes with only memory list no CPU."""
-    names = [name[4:] for name in host.list_folder(NODES) if name[:4] == "node" and _is_number(name[4:])]
+    names = [name[4:] for name in host.list_folder(NODES) if name[:4] == "node" and is_number(name[4:], 5)]
     found: dict[int, int] = {}
     listed = 0
     for name in names:
@@ -101,7 +102,7 @@ def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
         names = [name for name in names if told.get(name, {}).get("Device Minor") in minors]
     if len(names) != len(minors):
         return ()
-    return tuple(Gpu(name, _gpu_node(host, name), _uuid(told.get(name, {}))) for name in names)
+    return tuple(Gpu(name, read_numa_node(host, name), _uuid(told.get(name, {}))) for name in names)
 
 
 def read_gpu_paths(host: Host) -> tuple[tuple[str, ...], ...]:
@@ -141,6 +142,11 @@ def _is_pci_root(name: str) -> bool:
     return name.startswith("pci") and parse_pci_address(f"{name[3:]}:0.0") is not None
 
 
+def read_numa_node(host: Host, address: str) -> int | None:
+    """Return the NUMA node of a PCI device; None if the kernel reports none."""
+    return read_number(host, f"{PCI_DEVICES}/{address}/numa_node")
+
+
 def read_information(host: Host, name: str) -> dict[str, str]:
     lines = (host.read_text(f"{DRIVER_GPUS}/{name}/information") or "").splitlines()
     pairs = [line.partition(":") for line in lines]
@@ -150,12 +156,3 @@ def read_information(host: Host, name: str) -> dict[str, str]:
 def _uuid(information: Mapping[str, str]) -> str | None:
     uuid = information.get("GPU UUID", "")
     return uuid if uuid.startswith("GPU-") and "?" not in uuid else None  # "?" until the GPU's first use
-
-
-def _gpu_node(host: Host, name: str) -> int | None:
-    text = (host.read_text(f"{PCI_DEVICES}/{name}/numa_node") or "").strip()
-    return int(text) if _is_number(text) else None  # -1: unknown
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 6

@@ -15,13 +15,12 @@ from launcher.machine.gpu_facts import AMD, GpuFacts, NvLink, parse_gpu
 from launcher.machine.gpus import DEVICE_LIMIT, count_gpus, list_minors
 from launcher.machine.numa import (
     AMD_DEVICES,
-    PCI_DEVICES,
     parse_pci_address,
     read_gpus,
     read_information,
+    read_numa_node,
     render_pci_address,
 )
-from launcher.machine.sysfs import read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def read_amd_gpus(host: Host) -> tuple[GpuFacts, ...]:
     names = [name for name in host.list_folder(AMD_DEVICES) if host.read_link(f"{AMD_DEVICES}/{name}")]
     addresses = sorted(filter(None, map(parse_pci_address, names)))
     return tuple(
-        GpuFacts(index, AMD, address, numa_node=read_number(host, f"{PCI_DEVICES}/{address}/numa_node"))
+        GpuFacts(index, AMD, address, numa_node=read_numa_node(host, address))
         for index, address in enumerate(map(render_pci_address, addresses))
     )
 
@@ -193,7 +192,7 @@ def _address(info: Any) -> str | None:
 
 def _read_node(nvml: _Nvml, handle: Any, host: Host, address: str | None) -> int | None:
     """Return the nearest NUMA node: the kernel's value for the device, or else NVML's if it is one node."""
-    node = read_number(host, f"{PCI_DEVICES}/{address}/numa_node") if address else None
+    node = read_numa_node(host, address) if address else None
     if node is not None:
         return node
     return nvml.ask(_only_node, "nvmlDeviceGetMemoryAffinity", handle, NODE_WORDS, 0)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
+from launcher.core.ranks import is_number
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.machine.host import Host
@@ -17,26 +21,16 @@ def read_line(host: Host, path: str) -> str | None:
     return text if fits else None
 
 
-def read_number(host: Host, path: str) -> int | None:
-    """Return the number in a file; None if there is none, or for -1, which means unknown in /sys."""
+def read_number(host: Host, path: str, digits: int = 10) -> int | None:
+    """Return the number in a file; None if there is none, for ``max``, and for -1: unknown in /sys."""
     text = read_line(host, path) or ""
-    return int(text) if text.isdecimal() and len(text) <= 10 else None
+    return int(text) if is_number(text, digits) else None
 
 
-def natural_order(name: str) -> tuple[str | tuple[int, str], ...]:
-    """Return a sort key by which mlx5_2 comes before mlx5_10."""
-    parts = [""]
-    for letter in name:
-        if ("0" <= letter <= "9") == (len(parts) % 2 == 0):
-            parts[-1] += letter
-        else:
-            parts.append(letter)
-    if len(parts) % 2 == 0:
-        parts.append("")  # texts and numbers alternate, with a text at both ends
-    return tuple(_numeric(part) if place % 2 else part for place, part in enumerate(parts))
-
-
-def _numeric(digits: str) -> tuple[int, str]:
-    """Return a sort key for a number of any length."""
-    significant = digits.lstrip("0")
-    return len(significant), significant
+def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a sort key by which mlx5_2 comes before mlx5_10; numbers may have any length."""
+    groups = [(is_text, "".join(part)) for is_text, part in groupby(name, lambda one: not "0" <= one <= "9")]
+    return tuple(
+        (True, 0, part) if is_text else (False, len(part.lstrip("0")), part.lstrip("0"))
+        for is_text, part in groups
+    )

@@ -38,10 +38,7 @@ def _count(netmask: str) -> int:
 
 def test_addresses_of_a_snapshot() -> None:
     """A length counts only if it is one; a name that no interface can have is left out."""
-    recorded = {
-        "eth0": ["10.0.0.4/24", "10.0.0.5", "10.0.0.6/33", "fe80::1/64", "x/y"],
-        "a b": ["10.0.0.7/8"],
-    }
+    eth0 = ["10.0.0.4/24", "10.0.0.5", "10.0.0.6/33", "fe80::1/64", "x/y"]
     found = (("10.0.0.4", 24), ("10.0.0.5", None), ("10.0.0.6", None), ("fe80::1", 64), ("x", None))
     assert parse_addresses({"eth0": eth0, "a b": ["10.0.0.7/8"]}) == {"eth0": found}
 
