@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.observers import Checks, Server
     from launcher.agent.runtime import NodePlace
-    from launcher.core.model import Supervision
+    from launcher.core.supervision import Supervision
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from launcher.core.log import Say
-    from launcher.core.model import Supervision
+    from launcher.core.supervision import Supervision
     from launcher.process.group import ProcessGroup
 
     class Target(Protocol):

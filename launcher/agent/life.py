@@ -17,7 +17,7 @@ from launcher.job.state import Job, Phase
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.log import Say
-    from launcher.core.model import Restarts
+    from launcher.core.supervision import Restarts
     from launcher.failure.model import Verdict
     from launcher.job.events import JobEvent
     from launcher.recovery.policy import Decision

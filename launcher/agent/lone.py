@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.agent.life import Life
     from launcher.agent.observers import Checks
     from launcher.agent.runtime import NodePlace
-    from launcher.core.model import Supervision
+    from launcher.core.supervision import Supervision
     from launcher.process.spawn import Child
     from launcher.recovery.policy import Decision
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.forwarder import SignalForwarder, Target
     from launcher.agent.template import Template
-    from launcher.core.model import Supervision
+    from launcher.core.supervision import Supervision
     from launcher.failure.reason import Reason
     from launcher.process.group import ProcessGroup
     from launcher.process.spawn import Child, Process

@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.core.model import Preload
+    from launcher.core.supervision import Preload
     from launcher.output.folder import RunFolder
     from launcher.output.router import OutputRouter
     from launcher.process.helper import Helpers, Server

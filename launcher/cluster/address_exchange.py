@@ -23,7 +23,8 @@ from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core.errors import LauncherError, make_error
 from launcher.core.log import say
-from launcher.core.model import NODE, RANK, Restarts
+from launcher.core.model import NODE, RANK
+from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.process.limits import raise_limit

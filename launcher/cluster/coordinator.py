@@ -24,8 +24,8 @@ from launcher.cluster.roll import Missing, find_disagreement
 from launcher.core.budget import Quota
 from launcher.core.errors import LauncherError
 from launcher.core.frozen import replace
-from launcher.core.model import Restarts
 from launcher.core.redact import printable, quote
+from launcher.core.supervision import Restarts
 from launcher.core.wire import pack, unpack
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS

@@ -10,8 +10,8 @@ import time
 from collections import Counter
 
 from launcher.core.environ import is_loopback
-from launcher.core.model import Restarts
 from launcher.core.redact import quote_command, redact_variable
+from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.machine.gpus import read_driver_version
 from launcher.machine.libraries import find_library

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.model import GRACE_S, NODE
+from launcher.core.model import NODE
+from launcher.core.supervision import GRACE_S
 from launcher.job.settings import find_given_up_s, find_lease_s
 
 

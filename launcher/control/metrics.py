@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.agent.runtime import Runtime
-    from launcher.core.model import Supervision
+    from launcher.core.supervision import Supervision
 
 PROCESS_NAME = "launcher-metric"
 """Name in ps; the kernel keeps 15 characters."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from launcher.core.environ import is_loopback
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import Allocation, Network, Policy, Proof, Scope, Setting
+from launcher.core.model import Allocation, Policy, Scope, Setting
+from launcher.core.supervision import Network, Proof
 from launcher.fabrics import plugins, sockets, verbs
 from launcher.fabrics.facts import Found, Wish, name_ports, read_facts, read_variables
 from launcher.fabrics.topology_file import WORD, find_unexpected, render_topology

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.core.model import Network
+    from launcher.core.supervision import Network
 
 LINE = re.compile(r"NCCL (?:INFO|WARN) (.*)")
 NETWORK = re.compile(r"Using network (.+)")

@@ -7,8 +7,7 @@ and would be killed before it reports that cause. So it gets `SETTLE_S` to exit 
 
 from __future__ import annotations
 
-from launcher.core.frozen import frozen
-from launcher.core.members import Enum
+from launcher.core.frozen import Enum, frozen
 
 SETTLE_S = 2.0
 """Seconds for a rank that others have lost: after its exception it still runs ``finally`` and atexit code."""

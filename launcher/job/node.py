@@ -12,8 +12,7 @@ the lease, nothing of the node runs any more.
 from __future__ import annotations
 
 from launcher.core.errors import EXIT_NOT_READY
-from launcher.core.frozen import frozen, replace
-from launcher.core.members import Enum
+from launcher.core.frozen import Enum, frozen, replace
 from launcher.core.signal import signal
 from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, LATENESS_NS, RANK, Event
 from launcher.job import events

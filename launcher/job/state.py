@@ -6,9 +6,9 @@ All times are seconds of the monotonic clock of the launcher that decides.
 
 from __future__ import annotations
 
-from launcher.core.frozen import frozen
-from launcher.core.members import Enum
-from launcher.core.model import GRACE_S, NODE, Restarts
+from launcher.core.frozen import Enum, frozen
+from launcher.core.model import NODE
+from launcher.core.supervision import GRACE_S, Restarts
 from launcher.job.settings import SLACK_S, STARTER_S, find_given_up_s, find_lease_s
 
 TYPE_CHECKING = False

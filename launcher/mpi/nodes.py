@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from launcher.channel.connection import Connection
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
-    from launcher.core.model import Restarts
+    from launcher.core.supervision import Restarts
     from launcher.failure.arbiter import Event
     from launcher.mpi.protocol import Briefing
     from launcher.process.helper import Helpers

@@ -8,7 +8,7 @@ its connection, and nothing else.
 
 from __future__ import annotations
 
-from launcher.core.model import GRACE_S
+from launcher.core.supervision import GRACE_S
 from launcher.core.wire import message
 from launcher.failure.model import Verdict
 

@@ -362,7 +362,7 @@ def prepare(
     """
     from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
-    from launcher.core.model import LogStyle
+    from launcher.core.supervision import LogStyle
     from launcher.process.execute import find_program
 
     inherited = apply_briefing(environ, briefing)

@@ -12,9 +12,10 @@ from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady, make_error
 from launcher.core.files import create_file
-from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Supervision, Trust
+from launcher.core.model import MPIRUN, Fact, Fleet, Plan, Setting, Trust
 from launcher.core.model import NodeCommand as Starter
 from launcher.core.redact import quote
+from launcher.core.supervision import Supervision
 from launcher.core.version import __version__
 from launcher.engines.mpirun import (
     FOLDER,

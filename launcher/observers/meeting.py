@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from launcher.core.log import Say
-    from launcher.core.model import Contact as Planned
+    from launcher.core.supervision import Contact as Planned
     from launcher.observers.connections import Ends, Table
     from launcher.observers.watched import Watched
     from launcher.process.spawn import Process

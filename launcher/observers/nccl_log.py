@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.core.log import Say
-    from launcher.core.model import Proof
+    from launcher.core.supervision import Proof
     from launcher.process.loop import Loop
 
 READ_BYTES = 1 << 16

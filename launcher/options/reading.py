@@ -18,7 +18,8 @@ from launcher.core.environ import (
     shorten,
 )
 from launcher.core.errors import UsageError, make_problem
-from launcher.core.model import GRACE_S, Evidence, Fact, Trust
+from launcher.core.model import Evidence, Fact, Trust
+from launcher.core.supervision import GRACE_S
 from launcher.options.flag_values import is_on
 from launcher.options.flags import (
     EMPTY_IS_UNSET,

@@ -11,7 +11,7 @@ import os
 import time
 
 from launcher.core.log import CLOCK, PREFIX, STYLE, use_style
-from launcher.core.model import STDERR, STDOUT, Supervision
+from launcher.core.supervision import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder
 from launcher.output.formats import JsonLines, PlainLines

@@ -17,11 +17,11 @@ from launcher.core.model import (
     NodeCommand,
     Peers,
     Policy,
-    Preemption,
     Scope,
     Setting,
     Topology,
 )
+from launcher.core.supervision import Preemption
 from launcher.engines.choice import Choice, plan_engine, refuse_framework
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Beside, Case

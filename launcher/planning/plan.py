@@ -21,13 +21,12 @@ from launcher.core.model import (
     NodeCommand,
     Place,
     Plan,
-    Proof,
     Scope,
     Setting,
-    Supervision,
     Topology,
 )
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.core.supervision import Proof, Supervision
 from launcher.frameworks import table, torch
 from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
@@ -47,7 +46,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.core.model import Preload
+    from launcher.core.supervision import Preload
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options

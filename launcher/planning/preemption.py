@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.environ import shorten
-from launcher.core.model import Preemption
+from launcher.core.supervision import Preemption
 from launcher.machine.azure import CONTEXT, read_context
 
 TYPE_CHECKING = False

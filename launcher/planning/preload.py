@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.command.words import is_python, read_flags
-from launcher.core.model import Preload
+from launcher.core.supervision import Preload
 from launcher.frameworks.horovod import GLOO
 from launcher.frameworks.script import find_name, parse, read_imports, visit
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launcher.core.errors import make_error
-from launcher.core.model import (
+from launcher.core.model import Topology
+from launcher.core.supervision import (
     STDERR,
     STDOUT,
     Contact,
@@ -13,7 +14,6 @@ from launcher.core.model import (
     Restarts,
     Route,
     Supervision,
-    Topology,
 )
 from launcher.options.flags import RESTART_RULES
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.core.log import Say
-    from launcher.core.model import Preemption
+    from launcher.core.supervision import Preemption
     from launcher.process.loop import Loop
 
 NOTICE_S = 30.0

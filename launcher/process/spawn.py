@@ -7,8 +7,8 @@ from errno import EINVAL
 
 from launcher.core.errors import NotReady, Problem
 from launcher.core.frozen import frozen
-from launcher.core.model import Route
 from launcher.core.signal import signal
+from launcher.core.supervision import Route
 from launcher.process.execute import keep_to
 from launcher.process.kernel import die_with_parent
 from launcher.process.signals import SignalFile, name_signal

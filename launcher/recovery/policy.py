@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.core.model import Restarts
+    from launcher.core.supervision import Restarts
     from launcher.core.wire import Line, NodeRank, Status
     from launcher.failure.model import Verdict
 

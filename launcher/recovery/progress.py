@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from launcher.core.log import Say
-    from launcher.core.model import Restarts
+    from launcher.core.supervision import Restarts
 
     class Search(Protocol):
         """Searches output: `launcher.recovery.search.Search`."""

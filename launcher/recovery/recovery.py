@@ -14,7 +14,7 @@ from launcher.recovery.policy import Decision, FailedAttempt
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.log import Say
-    from launcher.core.model import Restarts
+    from launcher.core.supervision import Restarts
 
 
 class Recovery:

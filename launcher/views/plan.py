@@ -25,7 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.core.model import Claim, Preload, Restarts
+    from launcher.core.model import Claim
+    from launcher.core.supervision import Preload, Restarts
     from launcher.output.tables import Paper
 
     Row = tuple[str, str, str]

@@ -8,19 +8,17 @@ from launcher.core.model import (
     Companion,
     Finding,
     Fleet,
-    LogStyle,
     Mode,
-    Network,
     NodeCommand,
     Peers,
     Plan,
     Policy,
     Process,
-    Restarts,
     Setting,
 )
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import redact, redact_argv, redact_variable
+from launcher.core.supervision import LogStyle, Network, Restarts
 from launcher.core.version import __version__
 
 TYPE_CHECKING = False

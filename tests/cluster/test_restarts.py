@@ -21,7 +21,7 @@ from launcher.cluster.join import LauncherKilled, name_session
 from launcher.cluster.messages import Beat, MachineNotice, News
 from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.core.wire import Garbled, pack
 from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit

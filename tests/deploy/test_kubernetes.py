@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.model import GRACE_S
+from launcher.core.supervision import GRACE_S
 from tests.deploy.schemas import DEPLOY, Json, documents, problems
 from tests.mpis import find_mpi
 from tests.process.starting import clean_environ, launch

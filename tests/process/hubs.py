@@ -18,7 +18,7 @@ from launcher.cluster.join import Join
 from launcher.cluster.outcome import NUMBERS
 from launcher.cluster.settings import Shape
 from launcher.core.frozen import replace
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.core.wire import Garbled, pack, parse
 from launcher.failure.arbiter import Event

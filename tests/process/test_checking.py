@@ -30,7 +30,7 @@ RANK_OF_MPIRUN = {
 }
 PROGRAM = """
 import os, sys, time
-from launcher.core.model import Restarts, Route, Supervision
+from launcher.core.supervision import (Restarts, Route, Supervision)
 from launcher.agent import observers
 from launcher.process.spawn import Child
 from launcher.agent.lone import run_processes

@@ -15,7 +15,7 @@ from tests.process.starting import DEADLINE_S, clean_environ
 
 SUPERVISE = """
     import json, os, sys
-    from launcher.core.model import Route, Supervision
+    from launcher.core.supervision import (Route, Supervision)
     from launcher.process.spawn import Child
     from launcher.agent.lone import run_processes
     from launcher.agent.runtime import NodePlace

@@ -21,7 +21,7 @@ from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.core.wire import parse
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop

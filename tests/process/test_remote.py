@@ -26,7 +26,7 @@ from launcher.channel.lines import encode
 from launcher.channel.listener import listen
 from launcher.cluster.messages import Welcome
 from launcher.cluster.settings import Shape
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.core.wire import pack
 from launcher.machine.pythons import own_program
 from launcher.mpi.nodes import Nodes, ServedJob

@@ -6,7 +6,7 @@ import random
 from functools import partial
 
 from launcher.core.frozen import replace
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.job.state import Job
 from tests.simulate import faults
 from tests.simulate.invariants import check

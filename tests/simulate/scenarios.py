@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.job.state import Job
 from tests.simulate import faults
 from tests.simulate.invariants import check

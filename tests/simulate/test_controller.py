@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.failure.arbiter import RANK, Event
 from launcher.job.commands import Again, Blame, Busy, Close, Command, Over, Print, Probe, Start, Stop, To
 from launcher.job.controller import RULES, begin, step

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.core.model import Restarts
 from launcher.core.signal import signal
+from launcher.core.supervision import Restarts
 from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, RANK, Event
 from launcher.job import commands, events, node
 from launcher.job.state import Job

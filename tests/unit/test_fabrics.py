@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from launcher.core.errors import HardwareMissing
-from launcher.core.model import Network, Policy
+from launcher.core.model import Policy
+from launcher.core.supervision import Network
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
 from launcher.fabrics.facts import Facts, Wish, choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.fabrics.topology_file import WORD

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.log import CLOCK, STYLE, guess_style, use_style
-from launcher.core.model import STDOUT
+from launcher.core.supervision import STDOUT
 from launcher.output.console import ROTATED_MAX, Console, LogFile, Screen
 from launcher.output.dedupe import WAITING_BYTES, Deduped, SharedLines
 from launcher.output.formats import JsonLines, PlainLines

@@ -18,7 +18,7 @@ from launcher.cluster.messages import Again, Busy, Over, Refuse, Stop
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady
 from launcher.core.frozen import replace
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.core.wire import name_of, pack
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event

@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-from launcher.core.model import Network, Proof
+from launcher.core.supervision import Network, Proof
 from launcher.observers import nccl_log as witness
 from launcher.observers.nccl_log import KEPT_BYTES, LINE_BYTES, NcclLogWatcher
 from launcher.process.loop import Loop

@@ -16,7 +16,7 @@ from launcher.agent.preempted import Response, plan_grace
 from launcher.cluster.messages import NodeNotice
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.settings import Shape
-from launcher.core.model import Preemption, Supervision
+from launcher.core.supervision import Preemption, Supervision
 from launcher.core.wire import Garbled, parse
 from launcher.machine.azure import CONTEXT
 from launcher.options.reading import read_options

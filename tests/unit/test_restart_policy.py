@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.frozen import replace
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.failure.model import OWN_LIMIT
 from launcher.recovery.policy import ALIKE_MAX, IDLE_MAX, QUICK_S, FailedAttempt, decide, find_wait_s
 

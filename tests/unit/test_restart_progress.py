@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.agent.timings import Attempt
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.recovery.progress import LINE_BYTES, Lines, ProgressGate
 
 

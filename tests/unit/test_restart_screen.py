@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.model import Restarts
+from launcher.core.supervision import Restarts
 from launcher.recovery.history import SHOWN_MAX, History
 from launcher.recovery.nodes import find_bad, render_bad
 from launcher.recovery.policy import Decision, FailedAttempt, decide

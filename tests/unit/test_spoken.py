@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.model import Network
+from launcher.core.supervision import Network
 from launcher.fabrics.spoken import NAME_CHARS, Spoken, compare, hear
 from tests.unit.platforms_model import deterministic
 
