@@ -23,6 +23,7 @@ from errno import EACCES, EEXIST, EISDIR, ELOOP, EPERM
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
 LINKS_MAX = 40
 """Number of links that the kernel follows in one path (path_resolution(7))."""
@@ -56,8 +57,7 @@ def replace_file(
         OSError: The write failed, e.g. on a full disk; no partial file stays.
         PermissionError: Another user has planted a part of the path.
     """
-    folder, name = open_folder(path, makes=makes_folders, at=at)
-    try:
+    with _Place(path, makes=makes_folders, at=at) as (folder, name):
         found = find(folder, name)
         if found is not None and not stat.S_ISREG(found.st_mode):
             _write_there(data, folder, name)
@@ -70,8 +70,6 @@ def replace_file(
         except BaseException:
             os.unlink(temporary, dir_fd=folder)
             raise
-    finally:
-        os.close(folder)
 
 
 def write_in_place(text: str, path: str) -> None:
@@ -81,11 +79,8 @@ def write_in_place(text: str, path: str) -> None:
         OSError: It does not exist, cannot be written, or is a pipe that no process reads.
         PermissionError: Another user may have put it, or a link to it, there.
     """
-    folder, name = open_folder(path)
-    try:
+    with _Place(path) as (folder, name):
         _write_there(text, folder, name)
-    finally:
-        os.close(folder)
 
 
 def create_file(data: str | bytes, path: str, mode: int, *, at: int | None = None) -> None:
@@ -96,16 +91,13 @@ def create_file(data: str | bytes, path: str, mode: int, *, at: int | None = Non
         OSError: It cannot be written, e.g. on a full disk, and no partial file stays; or another user has
             planted a part of the path.
     """
-    folder, name = open_folder(path, at=at)
-    try:
+    with _Place(path, at=at) as (folder, name):
         file = os.open(name, NEW_FLAGS, mode, dir_fd=folder)
         try:
             _write(data, file, mode)
         except BaseException:
             os.unlink(name, dir_fd=folder)
             raise
-    finally:
-        os.close(folder)
 
 
 def append_file(path: str, *, new: bool = False, makes_folders: bool = False, at: int | None = None) -> int:
@@ -117,16 +109,13 @@ def append_file(path: str, *, new: bool = False, makes_folders: bool = False, at
         PermissionError: Another user may have put it, or a part of the path, there.
     """
     flags = os.O_APPEND | SAFE_FLAGS
-    folder, name = open_folder(path, makes=makes_folders, at=at)
-    try:
+    with _Place(path, makes=makes_folders, at=at) as (folder, name):
         try:
             return os.open(name, NEW_FLAGS | flags, 0o666, dir_fd=folder)
         except FileExistsError:
             if new:
                 raise
         return _open_there(folder, name, os.O_WRONLY | flags)
-    finally:
-        os.close(folder)
 
 
 def open_own(path: str, flags: int = os.O_RDONLY, *, kind: int = stat.S_IFREG, at: int | None = None) -> int:
@@ -136,12 +125,9 @@ def open_own(path: str, flags: int = os.O_RDONLY, *, kind: int = stat.S_IFREG, a
         OSError: It cannot be opened, or is of another kind.
         PermissionError: Another user has made it, gave it a second name, or planted a part of the path.
     """
-    folder, name = open_folder(path, at=at)
-    try:
+    with _Place(path, at=at) as (folder, name):
         _refuse_foreign(os.stat(name, dir_fd=folder, follow_symlinks=False), kind)
         file = os.open(name, flags | SAFE_FLAGS, dir_fd=folder)
-    finally:
-        os.close(folder)
     try:
         _refuse_foreign(os.fstat(file), kind)  # it may have been replaced meanwhile
     except BaseException:
@@ -200,12 +186,9 @@ def rename_file(path: str, name: str, *, at: int | None = None) -> None:
     Raises:
         OSError: It cannot be renamed, or another user has planted a part of the path.
     """
-    folder, old = open_folder(path, at=at, follows_last=False)
-    try:
+    with _Place(path, at=at, follows_last=False) as (folder, old):
         if find(folder, old) is not None:
             os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
-    finally:
-        os.close(folder)
 
 
 def remove_file(path: str, *, at: int | None = None) -> None:
@@ -214,23 +197,17 @@ def remove_file(path: str, *, at: int | None = None) -> None:
     Raises:
         OSError: It cannot be removed, or another user has planted a part of the path.
     """
-    folder, name = open_folder(path, at=at, follows_last=False)
-    try:
+    with _Place(path, at=at, follows_last=False) as (folder, name):
         os.unlink(name, dir_fd=folder)
-    finally:
-        os.close(folder)
 
 
 def remove_tree(path: str) -> None:
     """Remove a folder and what is in it; what cannot be removed stays."""
     try:
-        folder, name = open_folder(path, follows_last=False)
+        with _Place(path, follows_last=False) as (folder, name):
+            _remove_tree(folder, name)
     except OSError:
-        return
-    try:
-        _remove_tree(folder, name)
-    finally:
-        os.close(folder)
+        pass
 
 
 def open_folder(
@@ -287,6 +264,19 @@ def open_folder(
     except BaseException:
         os.close(folder)
         raise
+
+
+class _Place:
+    """The last folder of a path, open in a ``with`` statement, and the file's name: see `open_folder`."""
+
+    def __init__(self, path: str, **how: Any) -> None:
+        self._found = open_folder(path, **how)
+
+    def __enter__(self) -> tuple[int, str]:
+        return self._found
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._found[0])
 
 
 def look_at_all(paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result | OSError]]:
