@@ -174,9 +174,8 @@ REHEARSED = "127.0.77."
 """Addresses of the simulated nodes of `launcher rehearse`; any other address in 127/8 means this node."""
 
 
-NETWORK_NAMES = (
-    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_IB_HCA"),
-)
+SOCKET_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+NETWORK_NAMES = (*SOCKET_NAMES, "NCCL_SOCKET_FAMILY", "NCCL_IB_HCA")
 """The network variables that are checked against this node: `launcher.fabrics.variables`."""
 
 

@@ -271,8 +271,6 @@ class Setting:
 AMD_GPU, INTEGRATED_XPU = "amd", "integrated xpu"
 """Kinds of accelerators without a count word of their own: ``gpu`` and ``xpu`` include them."""
 OTHER_KINDS = ("xpu", "hpu", "npu", "mlu", "musa")
-ACCELERATORS = (AMD_GPU, *OTHER_KINDS, INTEGRATED_XPU)
-"""Kinds of accelerators that are not NVIDIA's."""
 COUNT_WORDS = ("auto", "cpu", "gpu", "cuda", *OTHER_KINDS)
 """Words for one process per device of a kind."""
 

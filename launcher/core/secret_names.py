@@ -14,7 +14,7 @@ from launcher.core.blocks import read_blocks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     Span = tuple[int, int]
 
@@ -142,34 +142,29 @@ class Text:
 
     def end(self, kind: str, start: int) -> int:
         """Return the end of a value of this kind that begins at ``start``."""
-        first, last = self._ends.get(kind, (0, -1))
-        if not first <= start < last:
-            match = _BARE[kind].match(self.text, start)
-            if match is None:
-                return start
-            last = match.end()
-            self._ends[kind] = (start, last)
-        return last
+        return self._find_end(kind, start, lambda: self._match(_BARE[kind], start))
 
     def end_of_quote(self, quote: str, level: int, start: int) -> int:
         """Return the end of a quoted text whose quote has ``level`` backslashes, or the end of the text."""
-        kind = f"{level}{quote}"
-        first, last = self._ends.get(kind, (0, -1))
-        if not first <= start <= last:
-            last = self._find_quote(quote, level, start)
-            self._ends[kind] = (start, last)
-        return last
+        return self._find_end(f"{level}{quote}", start, lambda: self._find_quote(quote, level, start))
 
     def end_of_block(self, start: int, indent: int) -> int:
         """Return the end of the lines with at least the first line's indentation (YAML)."""
-        kind = f"block {indent}"
+        margin = re.escape(self.text[start - indent : start])
+        lines = rf"[^\n]*(?:\n{margin}[^\n]*|\n[ \t]*(?=\n{margin}))*"
+        return self._find_end(f"block {indent}", start, lambda: self._match(re.compile(lines), start))
+
+    def _find_end(self, kind: str, start: int, find: Callable[[], int]) -> int:
+        """Return the end of what was found last if ``start`` is in it, else what is found now."""
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start <= last:
-            margin = re.escape(self.text[start - indent : start])
-            match = re.compile(rf"[^\n]*(?:\n{margin}[^\n]*|\n[ \t]*(?=\n{margin}))*").match(self.text, start)
-            last = match.end() if match else start
+            last = find()
             self._ends[kind] = (start, last)
         return last
+
+    def _match(self, pattern: re.Pattern[str], start: int) -> int:
+        match = pattern.match(self.text, start)
+        return match.end() if match else start
 
     def _find_quote(self, quote: str, level: int, start: int) -> int:
         at = self.text.find(quote, start)
@@ -333,7 +328,8 @@ def _find_single(
     if group == "sig":
         is_in_address = separator[0] == "=" and _begins_parameter(seen, match)
         end = seen.end("equals" if is_in_address else "signature", start)
-        if start < end and (is_in_address or end - start >= 16 or _is_short_key(text[start:end])):
+        is_key = end - start >= 16 or (end - start >= 8 and _is_mixed(text[start:end]))
+        if start < end and (is_in_address or is_key):
             yield start, end
         return
     if quote_found is None and separator[0].strip() == ":" and _PROSE.match(text, start):
@@ -446,10 +442,6 @@ def _begins_parameter(seen: Text, match: re.Match[str]) -> bool:
     """Return whether a name is one in the query of an address."""
     before = seen.lower[max(0, match.start() - LOOK_BACK) : match.start()]
     return before[: len(before) - len(_name_start(before))][-1:] in ("?", "&")
-
-
-def _is_short_key(value: str) -> bool:
-    return len(value) >= 8 and _is_mixed(value)
 
 
 def _is_mixed(value: str) -> bool:

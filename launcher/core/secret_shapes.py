@@ -33,17 +33,8 @@ _ODD = re.compile(
     r"|(?P<hex>(?:%|\\x|\\u00|&#[xX])[2-7][0-9A-Fa-f]);?|&#(?P<decimal>\d{2,3});"
     r"|(?P<named>\\[nrt/]|&(?:amp|apos|gt|lt|nbsp|quot);)",
 )
-_CHARACTERS = {
-    "\\n": "\n",
-    "\\r": "\r",
-    "\\t": "\t",
-    "\\/": "/",
-    "&amp;": "&",
-    "&apos;": "'",
-    "&gt;": ">",
-    "&lt;": "<",
-    "&quot;": '"',
-}
+_CHARACTERS = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\/": "/"}
+_CHARACTERS |= {"&amp;": "&", "&apos;": "'", "&gt;": ">", "&lt;": "<", "&quot;": '"'}
 
 
 def find_secrets(text: str) -> list[Span]:
@@ -227,7 +218,8 @@ def find_words(program: str, words: Sequence[str], known: Known | None = None) -
     An empty argument is not secret: ``--key=`` at the end of a text. ``known`` keeps what was found of words.
     """
     known = {} if known is None else known
-    for index, offset in (*_find_options(program, words, known), *_find_places(program, words)):
+    placed = (found for place in _WORDS_OF.get(program, ()) for found in _find_place(place, words))
+    for index, offset in (*_find_options(program, words, known), *placed):
         if offset < len(words[index]):
             yield index, offset
 
@@ -275,14 +267,8 @@ def _find_user(word: str, start: int) -> int:
     return user.end() if user else -1
 
 
-def _find_places(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the words that are secret by their place among the others."""
-    for place in _WORDS_OF.get(program, ()):
-        yield from _find_place(place, words)
-
-
 def _find_place(place: list[str], words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the secret words of a row of words."""
+    """Yield the words that are secret by their place among the others."""
     named = [
         (index, word)
         for index, (before, word) in enumerate(zip(("", *words), words, strict=False))

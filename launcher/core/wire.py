@@ -100,7 +100,9 @@ def parse(kind: type[T], value: object) -> T:
     if not isinstance(value, dict):
         raise Garbled(f"{kind.__name__}: expected an object, not {type(value).__name__}")
     fields = {}
-    for name, rule in _rules_of(kind).items():
+    if kind not in _rules:
+        _rules[kind] = {name: _rule_of(text) for name, text in kind.__annotations__.items()}
+    for name, rule in _rules[kind].items():
         if name in value:
             try:
                 fields[name] = rule(value[name])
@@ -260,12 +262,6 @@ RULES: dict[str, Rule] = {
 _TYPES: dict[str, type] = {}
 _rules: dict[type, dict[str, Rule]] = {}
 _facts: dict[str, str] = {}
-
-
-def _rules_of(kind: type) -> dict[str, Rule]:
-    if kind not in _rules:
-        _rules[kind] = {name: _rule_of(text) for name, text in kind.__annotations__.items()}
-    return _rules[kind]
 
 
 def _rule_of(annotation: str) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 from launcher.core.errors import (
@@ -55,13 +56,9 @@ ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
-FRAMES = {
-    "PyTorchFileReader(": "checkpoint-corrupt",
-    "in _legacy_load": "checkpoint-corrupt",
-    "multiprocessing/resource_sharer.py": "worker-killed",
-}
 FRAMES_LINES = 24
-"""What the last lines of a traceback show where the exception says too little (EOFError), or misleads."""
+"""Number of the last lines of a traceback that are searched for the place of an exception."""
+AGENT = "torch/distributed/run.py"
 SPAWNERS = {
     "detectron2/engine/launch.py": "detectron2's launch()",
     "ignite/distributed/": "ignite's idist.Parallel",
@@ -222,12 +219,12 @@ def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, netwo
         fix = fix_missing(missing)
         cause = make_cause("program-missing", fix=quote(fix) if fix else None, name=quote(missing))
         symptoms = [cause, *(one for one in symptoms if one.code != "file-missing")]
-    if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
-        symptoms.insert(0, make_cause("starter-per-process"))
-    elif any(cause.code == "port-in-use" for cause in symptoms):
+    if any(cause.code == "port-in-use" for cause in symptoms):
         frames = "\n".join(line for line in words.traceback if 'File "' in line)
         spawner = next((name for part, name in SPAWNERS.items() if part in frames), "")
-        if spawner:  # another port, which is the usual fix, cannot help
+        if AGENT in "\n".join(words.traceback) and not death.called:  # started without our knowledge
+            symptoms.insert(0, make_cause("starter-per-process"))
+        elif spawner:  # another port, which is the usual fix, cannot help
             script = find_script(words.traceback) or "train.py"
             others = [cause for cause in symptoms if cause.code != "port-in-use"]
             symptoms = [make_cause("script-spawns", spawner=spawner, script=script), *others]
@@ -261,10 +258,9 @@ def _explain_network(symptom: Symptom, line: str, network: Explain) -> Cause | N
 
 def _find_by_frames(words: LastOutput) -> list[Cause]:
     """Return the cause that the place of an exception tells."""
-    for sign, code in FRAMES.items():
-        if any(sign in line for line in words.traceback[-FRAMES_LINES:]):
-            return [read_symptoms()[code].explain(words.exception)]
-    return []
+    place = "\n".join(words.traceback[-FRAMES_LINES:])
+    found = (known for known in read_symptoms().values() if any(part in place for part in known.frames))
+    return [known.explain(words.exception) for known in itertools.islice(found, 1)]
 
 
 def _find_root(death: ProcessExit, after: Counters, network: Explain) -> tuple[LastOutput, list[Cause]]:
@@ -290,11 +286,6 @@ def _find_refusal(code: int, words: LastOutput) -> Cause | None:
     fix = next((line.removeprefix(FIX) for line in below if line.startswith(FIX)), "see docs/errors.md")
     retryable = {EXIT_NOT_READY: True, EXIT_USAGE: False, EXIT_UNTRUSTED: False}.get(code)
     return Cause(name, quote(what), quote(fix), retryable)
-
-
-def _is_agent(death: ProcessExit, words: LastOutput) -> bool:
-    """Whether a rank is a torchrun that its command started without our knowledge."""
-    return not death.called and any("torch/distributed/run.py" in line for line in words.traceback)
 
 
 def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) -> Cause | None:

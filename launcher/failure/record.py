@@ -119,8 +119,9 @@ def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int 
     place = folder if os.path.isdir(folder) else os.path.dirname(folder)
     if not os.access(place, os.W_OK | os.X_OK):
         return None
-    name = f"node{node_rank}" if node_rank is not None else _file_name(host.hostname())
-    return os.path.join(folder, f"launcher-failure-{name}.json")
+    name = f"node{node_rank}" if node_rank is not None else host.hostname()
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name)[:64]
+    return os.path.join(folder, f"launcher-failure-{plain}.json")
 
 
 def _azure_ml_folder(environ: Mapping[str, str], host: Host) -> str:
@@ -129,10 +130,6 @@ def _azure_ml_folder(environ: Mapping[str, str], host: Host) -> str:
     if os.path.isabs(stated) and os.path.isdir(host.path(stated)):
         return host.path(stated)
     return os.path.abspath(os.curdir) if os.path.isdir(os.curdir) else "/nonexistent"
-
-
-def _file_name(text: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)[:64]
 
 
 def write_verdict(text: str, path: str) -> str | None:

@@ -50,7 +50,7 @@ def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -
     stderr_room = min(len(news), max(wanted, room - len(verdict.traceback)))
     if traceback_is_enough(verdict):
         stderr_room = min(stderr_room, STDERR_SHOWN)
-    traceback = _quoted(verdict.traceback, room - stderr_room)
+    traceback = [_cut(line) for line in shorten_lines(verdict.traceback, max(3, room - stderr_room))]
     stderr = [_cut(line) for line in news[len(news) - stderr_room :]]
     lines = list(head)
     if above:
@@ -201,10 +201,6 @@ def _when(ends: Sequence[End]) -> str:
 
 def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e9:.3f}"
-
-
-def _quoted(lines: Sequence[str], limit: int) -> list[str]:
-    return [_cut(line) for line in shorten_lines(lines, max(3, limit))]
 
 
 def _cut(line: str) -> str:

@@ -431,7 +431,8 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
     try:
         recorded = json.loads(data)["message"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return None, "", "its error file is not what torch writes: " + _describe(data)
+        what = "not JSON with a message" if data.strip() else "empty"
+        return None, "", f"its error file is not what torch writes: {what}"
     if isinstance(recorded, str):
         return (_first_line(recorded), recorded if HEADER.search(recorded) else ""), "", ""
     message = recorded.get("message") if isinstance(recorded, dict) else None
@@ -441,22 +442,13 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
     if not isinstance(message, str) and not isinstance(stack, str):
         return None, "", "its error file is not what torch writes: no message"
     told = (_first_line(message), stack if isinstance(stack, str) else "")
-    return told, _read_pid(extra) if extra.get("writer") == WRITER else "", ""
-
-
-def _read_pid(extra: dict[str, object]) -> str:
-    """Return the pid that our hook has written; empty if it is not a number."""
-    pid = str(extra.get("pid", ""))
-    return pid if pid.isdecimal() else ""
+    pid = str(extra.get("pid", "")) if extra.get("writer") == WRITER else ""
+    return told, pid if pid.isdecimal() else "", ""
 
 
 def _first_line(message: object) -> str:
     lines = clean_lines(shorten(message, FIRST_CHARS)) if isinstance(message, str) else []
     return lines[0] if lines else ""
-
-
-def _describe(data: bytes) -> str:
-    return "not JSON with a message" if data.strip() else "empty"
 
 
 def add_fatal_stacks(stderr: bytes, path: str | None, code: int) -> bytes:

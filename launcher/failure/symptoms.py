@@ -37,6 +37,7 @@ class Symptom:
         retryable: Whether the same command can succeed when started again; None if unknown.
         consequence: Whether it only shows that another process has failed.
         of_network: Whether it may be due to network variables, which are then checked.
+        frames: Parts of the traceback that show it if the exception says nothing more exact.
         loud: Whether a process writes it only if it is about to end because of it: then it counts outside of
             the last traceback, too.
     """
@@ -49,6 +50,7 @@ class Symptom:
     consequence: bool = False
     loud: bool = False
     of_network: bool = False
+    frames: tuple[str, ...] = ()
 
     def explain(self, line: str) -> Cause:
         """Return the cause that a line shows."""
@@ -68,6 +70,7 @@ def read_symptoms() -> dict[str, Symptom]:
             "consequence" in kinds,
             "loud" in kinds,
             "network" in kinds,
+            tuple(filter(None, row.fields.get("frames", "").split(" | "))),
         )
         if row.items:
             _rows[row.name] = symptom

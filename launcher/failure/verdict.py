@@ -67,7 +67,8 @@ def make_verdict(
     """
     faults = faults or Faults()
     if unmet_since is not None and (reason is None or reason.kind != UNMET):
-        causes = (*causes, _not_met(_safe(unmet_since), causes))
+        follows = bool(causes) and all(cause.consequence for cause in causes)
+        causes = (*causes, Cause("never-met", _safe(unmet_since), NEVER_MET_FIX, False, follows))
     causes = _complete(causes, others, first, told, reason, faults)
     return Verdict(
         first=_end(first, told, first.ended_ns, heard=reason is None),
@@ -106,13 +107,6 @@ def _complete(
     elif causes and all(cause.consequence for cause in causes):
         ahead = find_own_cause(others, first.ended_ns, faults)
     return tuple(causes) if ahead is None else (ahead, *causes)
-
-
-def _not_met(found: str, others: Sequence[Cause]) -> Cause:
-    """Return the cause that the processes did not meet; a consequence if all other causes are."""
-
-    follows = bool(others) and all(cause.consequence for cause in others)
-    return Cause("never-met", found, NEVER_MET_FIX, False, follows)
 
 
 def _quote(words: LastOutput, faults: Faults) -> dict[str, Any]:

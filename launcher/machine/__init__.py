@@ -36,12 +36,17 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
     doubles = find_doubles(listed) if listed and exposed else []
     if doubles:
         raise make_error("gpu-listed-twice", listed=listed, doubles=", ".join(doubles), count=exposed)
+    accelerators: tuple[tuple[str, int | None], ...] = ()
+    if counts:
+        from launcher.machine.accelerators import count_accelerators
+
+        accelerators = count_accelerators(host, environ)
     return Machine(
         gpu_count=count_visible(host, environ),
         cpu_count=read_granted_cpus(host),
         bound_cpu_count=None if bound is None else len(bound),
         has_others=any(name.startswith(OTHERS) for name in devices),
-        accelerators=_count_others(host, environ) if counts else (),
+        accelerators=accelerators,
     )
 
 
@@ -53,9 +58,3 @@ def count_visible(host: Host, environ: Mapping[str, str]) -> int | None:
 
         uuids = [gpu.uuid for gpu in read_gpus(host)]
     return count_visible_gpus(count_gpus(host), listed, uuids)
-
-
-def _count_others(host: Host, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
-    from launcher.machine.accelerators import count_accelerators
-
-    return count_accelerators(host, environ)

@@ -275,11 +275,7 @@ def _ask(base_url: str, timeout_s: float) -> str:
 
 def ask_vm(host: Host) -> Vm | None:
     """Return the VM that the metadata service reports; None if it does not answer within a second."""
-    if host.is_recorded():
-        return describe_vm(host.recorded("vm_size"), "recorded")
-    return describe_vm(ask_size(), "the instance metadata service")
-
-
-def describe_vm(size: object, origin: str) -> Vm | None:
-    """Return the VM of a size; None for what is not the name of one."""
+    is_known = host.is_recorded()
+    size = host.recorded("vm_size") if is_known else ask_size()
+    origin = "recorded" if is_known else "the instance metadata service"
     return Vm(size, find_kind(size), origin) if isinstance(size, str) and size else None

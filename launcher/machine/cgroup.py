@@ -72,7 +72,7 @@ def read_granted_cpus(host: Host) -> int | None:
     cpus = _first_cpu_list(host, folders)
     if not cpus:
         return None
-    quota = _smallest_quota(host, folders)
+    quota = min(filter(None, (_quota(host, folder) for folder in folders)), default=None)
     return max(1, min(len(cpus), quota)) if quota else len(cpus)
 
 
@@ -88,11 +88,6 @@ def _first_cpu_list(host: Host, folders: list[str]) -> frozenset[int]:
         if cpus:
             return cpus
     return frozenset()
-
-
-def _smallest_quota(host: Host, folders: list[str]) -> int | None:
-    quotas = [quota for folder in folders for quota in [_quota(host, folder)] if quota]
-    return min(quotas, default=None)
 
 
 def _quota(host: Host, folder: str) -> int | None:

@@ -79,13 +79,13 @@ def describe_gpu(gpu: GpuFacts) -> dict[str, object]:
     fields: dict[str, object] = {**vars(gpu)}
     address = fields.pop("address")
     fields["pci_bus_id"] = address
-    fields["links"] = None if gpu.links is None else [_describe_link(link) for link in gpu.links]
+    links = [
+        {"to": link.to, "pci_bus_id": link.address, "count": link.count, "gbps": link.gbps}
+        for link in gpu.links or ()
+    ]
+    fields["links"] = None if gpu.links is None else links
     fields["throttle"] = None if gpu.throttle is None else list(gpu.throttle)
     return fields
-
-
-def _describe_link(link: NvLink) -> dict[str, object]:
-    return {"to": link.to, "pci_bus_id": link.address, "count": link.count, "gbps": link.gbps}
 
 
 def parse_gpu(index: int, fields: Mapping[str, object]) -> GpuFacts:

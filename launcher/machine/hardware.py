@@ -78,8 +78,9 @@ class Hardware:
     @property
     def parts(self) -> tuple[Part, ...]:
         """GPUs, then ports, in the order of the matrix."""
+        paths: dict[str | None, tuple[str, ...]] = dict(self.paths)
         gpus = [
-            Part(f"GPU{gpu.index}", self._path(gpu.address), self._node(gpu.numa_node), gpu=gpu)
+            Part(f"GPU{gpu.index}", paths.get(gpu.address, ()), self._node(gpu.numa_node), gpu=gpu)
             for gpu in self.gpus
         ]
         return (*gpus, *(self._port(port) for port in self.ports))
@@ -88,9 +89,6 @@ class Hardware:
         several = sum(other.device == port.device for other in self.ports) > 1
         label = f"{port.device}:{port.number}" if several else port.device
         return Part(label, port.pci_path, self._node(port.numa_node), port=port)
-
-    def _path(self, address: str | None) -> tuple[str, ...]:
-        return next((path for known, path in self.paths if known == address), ())
 
     def _node(self, node: int | None) -> int | None:
         """Return a device's NUMA node; if there is only one, that one, whatever the device reports."""

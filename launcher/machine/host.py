@@ -31,14 +31,6 @@ HOME = "~"
 """Stands for the user's home folder in a snapshot: its path is private."""
 
 
-class Answered:
-    """The answers of resolver and kernel so far, as a snapshot holds them."""
-
-    def __init__(self) -> None:
-        self.resolved: dict[str, frozenset[str]] = {}
-        self.towards: dict[str, str | None] = {}
-
-
 class Host:
     """A machine; ``environ`` is the environment that a snapshot has, empty for this machine.
 
@@ -60,7 +52,7 @@ class Host:
     ) -> None:
         self.answers = answers
         self.environ = {name: str(value) for name, value in _object(self.recorded("environ")).items()}
-        self.answered = Answered()
+        self.forget_answers()
         self.files: Files
         if isinstance(root, str):
             self.files = Folder(root)
@@ -72,6 +64,11 @@ class Host:
         self._port = port
         self._own_depth = own_depth
         self._held: tuple[socket, ...] = ()
+
+    def forget_answers(self) -> None:
+        """Begin to collect the answers of resolver and kernel, as a snapshot holds them."""
+        self.resolved: dict[str, frozenset[str]] = {}
+        self.reached: dict[str, str | None] = {}
 
     def path(self, path: str) -> str:
         """Return where an absolute path of the machine is on this one."""
@@ -163,7 +160,7 @@ class Host:
         begun = time.monotonic()
         found = resolve_names(names, self._left_s)
         self._left_s -= time.monotonic() - begun
-        self.answered.resolved.update(found)
+        self.resolved.update(found)
         return found
 
     def is_root(self) -> bool:

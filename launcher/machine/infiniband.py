@@ -86,7 +86,8 @@ def is_usable(port: Port) -> bool:
 def read_ports(host: Host) -> tuple[Port, ...]:
     """Return the ports of all RDMA devices, mlx5_2 before mlx5_10."""
     exposed = read_verbs_devices(host)
-    verbs = _read_verbs(host) if exposed else {}
+    files = host.list_folder(VERBS) if exposed else ()
+    verbs = {read_line(host, f"{VERBS}/{name}/ibdev"): name for name in files}
     ports = (
         port
         for device in sorted(host.list_folder(DEVICES), key=natural_order)
@@ -100,12 +101,6 @@ def read_verbs_devices(host: Host) -> frozenset[str] | None:
     if host.is_recorded() and not host.list_folder("/dev"):
         return None
     return frozenset(name for name in host.list_folder("/dev/infiniband") if name.startswith("uverbs"))
-
-
-def _read_verbs(host: Host) -> dict[str, str]:
-    """Return the name of the device file (``uverbsN``) of each device."""
-    pairs = [(read_line(host, f"{VERBS}/{name}/ibdev"), name) for name in host.list_folder(VERBS)]
-    return {device: name for device, name in pairs if device is not None}
 
 
 def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[Port]:

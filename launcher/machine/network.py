@@ -110,7 +110,7 @@ def _lines(
             route = parse(line.split())
         except ValueError:  # the header line, or a malformed line
             continue
-        if route is not None and _is_name(route[0]):
+        if route is not None and len(route[0]) < 16 and route[0].isprintable():
             yield route
 
 
@@ -121,7 +121,9 @@ def _parse_route(words: list[str]) -> tuple[str, str] | None:
     destination, flags, mask = (int(words[place], 16) for place in (1, 3, 7))
     if not flags & RTF_UP or flags & RTF_REJECT:
         return None
-    address, netmask = (ipaddress.IPv4Address(n.to_bytes(4, "little")) for n in _fitting(destination, mask))
+    if not (0 <= destination < 1 << 32 and 0 <= mask < 1 << 32):
+        return None
+    address, netmask = (ipaddress.IPv4Address(one.to_bytes(4, "little")) for one in (destination, mask))
     network = ipaddress.ip_network(f"{address}/{netmask}", strict=False)
     return words[0], _name_network(network)
 
@@ -137,18 +139,8 @@ def _parse_route_6(words: list[str]) -> tuple[str, str] | None:
     return words[9], _name_network(network)
 
 
-def _fitting(*numbers: int) -> tuple[int, ...]:
-    if not all(0 <= number < 1 << 32 for number in numbers):
-        raise ValueError("no IPv4 address")
-    return numbers
-
-
 def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     return DEFAULT if network.prefixlen == 0 else str(network)
-
-
-def _is_name(text: str) -> bool:
-    return len(text) < 16 and text.isprintable()
 
 
 def _read_flags(host: Host, folder: str) -> int | None:
@@ -181,11 +173,8 @@ def find_interface(interfaces: Iterable[Interface], address: str) -> Interface |
     wanted = _parse(address)
     if wanted is None:
         return None
-    return next((found for found in interfaces if wanted in map(_parse, _texts(found))), None)
-
-
-def _texts(interface: Interface) -> list[str]:
-    return [address for address, _ in interface.addresses]
+    owned = ((found, own) for found in interfaces for own, _ in found.addresses)
+    return next((found for found, own in owned if _parse(own) == wanted), None)
 
 
 def network_of(interface: Interface, address: str) -> str | None:
@@ -244,7 +233,7 @@ def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterabl
 def address_towards(host: Host, target: str) -> str | None:
     """Return the address from which we would reach a host, None if it has no address or no route."""
     if not host.is_recorded():
-        address = host.answered.towards[target] = host.ask_source(target)
+        address = host.reached[target] = host.ask_source(target)
         return address
     known = host.recorded("towards")
     recorded = known.get(target) if isinstance(known, dict) else None

@@ -54,7 +54,8 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
     while left:
         cpu = next(iter(left))
         node = left[cpu]
-        siblings = frozenset[int]() if alone else _siblings(host, cpu)
+        text = None if alone else host.read_text(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list")
+        siblings = parse_cpu_list(text or "")
         listed += len(siblings)
         if listed > CPU_LIMIT:
             return ()  # no kernel has so many, but a snapshot may claim it
@@ -77,10 +78,6 @@ def _read_nodes(host: Host) -> dict[int, int]:
             return {}
         found |= dict.fromkeys(cpus, int(name))
     return found
-
-
-def _siblings(host: Host, cpu: int) -> frozenset[int]:
-    return parse_cpu_list(host.read_text(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list") or "")
 
 
 def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:

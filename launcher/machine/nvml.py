@@ -152,11 +152,7 @@ def _by_nvml(host: Host) -> list[GpuFacts]:
         return []
     found = [_read_gpu(nvml, gpu, host) for gpu in nvml.list_exposed(host)]
     nvml.ask(_as_it_is, "nvmlShutdown")
-    return sorted(found, key=_by_address)
-
-
-def _by_address(gpu: GpuFacts) -> tuple[int, ...]:
-    return parse_pci_address(gpu.address or "") or ()
+    return sorted(found, key=lambda gpu: parse_pci_address(gpu.address or "") or ())
 
 
 def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
@@ -169,7 +165,7 @@ def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
         address=address,
         uuid=nvml.ask(_text, "nvmlDeviceGetUUID", handle),
         name=nvml.ask(_text, "nvmlDeviceGetName", handle),
-        memory_bytes=nvml.ask(_total, "nvmlDeviceGetMemoryInfo", handle),
+        memory_bytes=nvml.ask(lambda info: _number(info.total), "nvmlDeviceGetMemoryInfo", handle),
         numa_node=_read_node(nvml, handle, host, address),
         links=_read_links(nvml, handle),
         has_ecc=nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetEccMode", handle),
@@ -177,10 +173,6 @@ def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
         needs_reset=any(waits) if waits else None,
         throttle=_read_throttle(nvml, handle),
     )
-
-
-def _total(memory: Any) -> int | None:
-    return _number(memory.total)
 
 
 def _address(info: Any) -> str | None:
@@ -213,16 +205,12 @@ def _read_links(nvml: _Nvml, handle: Any) -> tuple[NvLink, ...] | None:
                 return None
             break
         if state:
-            end = _read_end(nvml, handle, link)
+            kind = nvml.ask(KINDS.get, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            end = kind, nvml.ask(_address, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
             ends[end] = ends.get(end, 0) + 1
     field = getattr(nvml.module, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", 90)
     gbps = nvml.ask(_link_rate, "nvmlDeviceGetFieldValues", handle, [field]) if ends else None
     return tuple(NvLink(to, address, number, gbps) for (to, address), number in ends.items())
-
-
-def _read_end(nvml: _Nvml, handle: Any, link: int) -> tuple[str | None, str | None]:
-    kind = nvml.ask(KINDS.get, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-    return kind, nvml.ask(_address, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
 
 
 def _link_rate(values: Any) -> float | None:

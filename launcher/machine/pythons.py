@@ -121,7 +121,8 @@ def _versions(folder: str, package: str) -> Iterator[str]:
 def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
     """Return the folders that another interpreter imports from; None if we do not know its layout."""
     prefix = os.path.dirname(os.path.dirname(path))
-    config = _read_config(os.path.join(prefix, "pyvenv.cfg"))
+    pairs = (line.partition("=") for line in _lines(os.path.join(prefix, "pyvenv.cfg")))
+    config = {key.strip().lower(): value.strip() for key, _, value in pairs}
     try:
         real = os.path.realpath(path)
     except OSError:  # readlink is refused
@@ -195,11 +196,6 @@ def _list(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _read_config(path: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in _lines(path))
-    return {key.strip().lower(): value.strip() for key, _, value in pairs}
 
 
 def _lines(path: str) -> list[str]:

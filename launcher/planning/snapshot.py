@@ -47,7 +47,7 @@ from launcher.machine.files import Noted
 from launcher.machine.gpu_facts import NVIDIA, describe_gpu
 from launcher.machine.gpus import DRIVER, count_gpus
 from launcher.machine.hardware import Hardware, read_hardware
-from launcher.machine.host import HOME, Answered, Host
+from launcher.machine.host import HOME, Host
 from launcher.machine.infiniband import read_verbs_devices
 from launcher.machine.libraries import CACHE, NCCL_PLUGINS, find_libraries, find_library
 from launcher.machine.numa import read_gpu_paths, read_layout
@@ -187,12 +187,12 @@ def _describe_names(host: Host, environ: Mapping[str, str]) -> dict[str, object]
     if host.is_recorded():
         return {name: host.recorded(name) for name in ("towards", "resolved")}
     asked = copy(host)
-    asked.answered = Answered()
+    asked.forget_answers()
     with contextlib.suppress(LauncherError):  # without a plan, the lookups before the error are recorded
         plan_job(environ, asked, read_options({}, environ, asked, ()), ())
     return {
-        "towards": {redact(name): address for name, address in sorted(asked.answered.towards.items())},
-        "resolved": {redact(name): sorted(found) for name, found in sorted(asked.answered.resolved.items())},
+        "towards": {redact(name): address for name, address in sorted(asked.reached.items())},
+        "resolved": {redact(name): sorted(found) for name, found in sorted(asked.resolved.items())},
     }
 
 
