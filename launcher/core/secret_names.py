@@ -159,7 +159,8 @@ class Text:
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start <= last:
             last = find()
-            self._ends[kind] = (start, last)
+            if last > start:  # what is empty must not replace a long one
+                self._ends[kind] = (start, last)
         return last
 
     def _match(self, pattern: re.Pattern[str], start: int) -> int:
