@@ -7,7 +7,6 @@ from launcher.machine.infiniband import read_ports
 from launcher.machine.network import read_interfaces, read_routes
 from launcher.machine.numa import PCI_DEVICES, parse_pci_path, read_layout
 from launcher.machine.nvml import read_amd_gpus, read_gpu_facts
-from launcher.machine.pci import SELF, relate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +17,18 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
     from launcher.machine.infiniband import Port
     from launcher.machine.network import Interface
+
+SELF, PIX, PXB, PHB, NODE, SYS, UNKNOWN = "X", "PIX", "PXB", "PHB", "NODE", "SYS", "?"
+MEANINGS = {
+    PIX: "one PCI switch between them",
+    PXB: "several PCI switches between them",
+    PHB: "the same PCI host bridge",
+    NODE: "the same NUMA node; no shared host bridge that /sys shows",
+    SYS: "another NUMA node",
+    UNKNOWN: "not known",
+}
+"""Distances in the PCI tree, from near to far, as ``nvidia-smi topo -m`` names them, with their meanings."""
+NEAREST = tuple(MEANINGS)
 
 
 @frozen
@@ -149,6 +160,24 @@ def distance(a: Part, b: Part) -> str:
         if links:
             return f"NV{links}"
     return relate(a.path, a.numa_node, b.path, b.numa_node)
+
+
+def relate(a: tuple[str, ...], a_node: int | None, b: tuple[str, ...], b_node: int | None) -> str:
+    """Return the distance between two devices, by their paths in the PCI tree and their NUMA nodes.
+
+    /sys shows each port of a switch as a bridge. So two devices at one switch have at most two path entries
+    each below their shared path: the bridge and the device itself.
+    """
+    shared = 0
+    while shared < min(len(a), len(b)) and a[shared] == b[shared]:
+        shared += 1
+    if shared > 1:
+        return PIX if max(len(a), len(b)) - shared <= 2 else PXB
+    if shared == 1:
+        return PHB
+    if a_node is None or b_node is None:
+        return UNKNOWN
+    return NODE if a_node == b_node else SYS
 
 
 def count_links(a: GpuFacts, b: GpuFacts) -> int:

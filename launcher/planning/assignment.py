@@ -10,9 +10,8 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Plan, Process, Scope
 from launcher.machine.gpu_facts import NVIDIA, find_gpu
 from launcher.machine.gpus import count_visible_gpus, name_visible_gpus
-from launcher.machine.hardware import Hardware, Part, distance
+from launcher.machine.hardware import NEAREST, UNKNOWN, Hardware, Part, distance
 from launcher.machine.infiniband import is_usable
-from launcher.machine.pci import NEAREST, UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.ranks import render_cpu_list
 from launcher.core.redact import printable
-from launcher.machine.hardware import Hardware, count_switched, distance
+from launcher.machine.hardware import MEANINGS, SELF, Hardware, count_switched, distance
 from launcher.machine.infiniband import Port, is_usable
-from launcher.machine.pci import MEANINGS, SELF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

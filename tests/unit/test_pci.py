@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.machine.pci import relate
+from launcher.machine.hardware import relate
 
 SWITCH = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 DEEP = (*SWITCH, "0000:02:00.0", "0000:03:00.0")
