@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,6 +15,15 @@ CPU_LIMIT = 1 << 16
 def is_number(text: str, digits: int) -> bool:
     """Whether a text is a decimal number of at most so many digits, without a sign."""
     return text.isascii() and text.isdecimal() and len(text) <= digits
+
+
+def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a sort key by which mlx5_2 comes before mlx5_10; numbers may have any length."""
+    groups = [(is_text, "".join(part)) for is_text, part in groupby(name, lambda one: not "0" <= one <= "9")]
+    return tuple(
+        (True, 0, part) if is_text else (False, len(part.lstrip("0")), part.lstrip("0"))
+        for is_text, part in groups
+    )
 
 
 def render_ranges(ranks: Iterable[int]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.ranks import is_number, parse_cpu_list
-from launcher.machine.sysfs import read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _v1_hits(host: Host, folder: str) -> int | None:
     counts these hits (observed). So if none are counted, a peak use at the limit counts as one hit.
     """
     names = ("memory.failcnt", "memory.memsw.failcnt", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
-    own, with_swap, most, limit = (read_number(host, f"{folder}/{name}", DIGITS) for name in names)
+    own, with_swap, most, limit = (host.read_number(f"{folder}/{name}", DIGITS) for name in names)
     if own is None:
         return None
     hits = own + (with_swap or 0)
@@ -156,7 +155,7 @@ def read_memory_limit(host: Host) -> int | None:
         limit
         for folder in cgroup_folders(host, "memory")
         for name in ("memory.max", "memory.limit_in_bytes")
-        for limit in [read_number(host, f"{folder}/{name}", DIGITS)]
+        for limit in [host.read_number(f"{folder}/{name}", DIGITS)]
         if limit is not None and limit < UNLIMITED
     ]
     return min(limits, default=None)

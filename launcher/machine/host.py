@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.core.ranks import parse_cpu_list
+from launcher.core.ranks import is_number, parse_cpu_list
 from launcher.machine.files import Folder
 
 TYPE_CHECKING = False
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from launcher.machine.packages import Package
 
 LOOK_UP_S = 10.0
+LINE_LIMIT = 256
+"""Longest text that is read as a value; files in /sys with a single value are shorter."""
 HOME = "~"
 """Stands for the user's home folder in a snapshot: its path is private."""
 
@@ -77,6 +79,20 @@ class Host:
     def read_text(self, path: str) -> str | None:
         """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable."""
         return self.files.read_text(path)
+
+    def read_line(self, path: str) -> str | None:
+        """Return a file's only line without spaces around it, as in /sys.
+
+        None if it is empty, too long or not printable ASCII.
+        """
+        text = (self.read_text(path) or "").strip()
+        fits = 0 < len(text) <= LINE_LIMIT and text.isascii() and text.isprintable()
+        return text if fits else None
+
+    def read_number(self, path: str, digits: int = 10) -> int | None:
+        """Return the number in a file; None if there is none, for ``max``, and for -1: unknown in /sys."""
+        text = self.read_line(path) or ""
+        return int(text) if is_number(text, digits) else None
 
     def read_link(self, path: str) -> str | None:
         """Return the target of a symbolic link, None if it is not a link."""
@@ -291,7 +307,7 @@ class Host:
             lines.append(tuple(cmdline.split("\0")[:-1]))
             # The second field is the name in parentheses, which can contain any character.
             words = stat.rpartition(")")[2].split()[:2]
-            parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
+            parent = int(words[1]) if len(words) == 2 and is_number(words[1], 9) else 0
         return tuple(lines[self._own_depth :])
 
 

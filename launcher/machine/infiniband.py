@@ -17,9 +17,8 @@ from __future__ import annotations
 from itertools import islice
 
 from launcher.core.frozen import frozen
-from launcher.core.ranks import is_number
+from launcher.core.ranks import is_number, natural_order
 from launcher.machine.numa import parse_pci_path
-from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def read_ports(host: Host) -> tuple[Port, ...]:
     """Return the ports of all RDMA devices, mlx5_2 before mlx5_10."""
     exposed = read_verbs_devices(host)
     files = host.list_folder(VERBS) if exposed else ()
-    verbs = {read_line(host, f"{VERBS}/{name}/ibdev"): name for name in files}
+    verbs = {host.read_line(f"{VERBS}/{name}/ibdev"): name for name in files}
     ports = (
         port
         for device in sorted(host.list_folder(DEVICES), key=natural_order)
@@ -110,7 +109,7 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[P
     for number in numbers:
         place = f"{folder}/ports/{number}"
         link_layer, state, rate = (
-            read_line(host, f"{place}/{name}") for name in ("link_layer", "state", "rate")
+            host.read_line(f"{place}/{name}") for name in ("link_layer", "state", "rate")
         )
         if link_layer is None and state is None and rate is None:
             continue
@@ -120,7 +119,7 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[P
             link_layer=link_layer if link_layer in LINK_LAYERS else None,
             state=parse_state(state or ""),
             rate_gbps=parse_rate(rate or ""),
-            numa_node=read_number(host, f"{folder}/device/numa_node"),
+            numa_node=host.read_number(f"{folder}/device/numa_node"),
             pci_path=parse_pci_path(host.read_link(folder) or ""),
             interface=_read_interface(host, folder, number),
             has_uverbs=has_uverbs,
@@ -149,11 +148,11 @@ def _read_interface(host: Host, folder: str, number: int) -> str | None:
     more interfaces (``ib0.8001`` of a partition); the first one is the port's own.
     """
     for index in range(OWNERS_LIMIT):
-        owner = read_line(host, f"{folder}/ports/{number}/gid_attrs/ndevs/{index}")
+        owner = host.read_line(f"{folder}/ports/{number}/gid_attrs/ndevs/{index}")
         if owner is not None and _is_interface_name(owner):
             return owner
     for name in sorted(host.list_folder(f"{folder}/device/net"), key=natural_order):
-        if read_number(host, f"{folder}/device/net/{name}/dev_port") in (number - 1, None):
+        if host.read_number(f"{folder}/device/net/{name}/dev_port") in (number - 1, None):
             return name
     return None
 

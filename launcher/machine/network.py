@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 
 from launcher.core.frozen import frozen
-from launcher.machine.sysfs import natural_order, read_line, read_number
+from launcher.core.ranks import natural_order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def read_interfaces(host: Host) -> tuple[Interface, ...]:
 def _read_interface(host: Host, name: str, addresses: tuple[tuple[str, int | None], ...]) -> Interface:
     folder = f"{NET}/{name}"
     flags = _read_flags(host, folder)
-    carrier = read_number(host, f"{folder}/carrier")
-    speed = read_number(host, f"{folder}/speed")
+    carrier = host.read_number(f"{folder}/carrier")
+    speed = host.read_number(f"{folder}/speed")
     master = host.read_link(f"{folder}/master")
     return Interface(
         name=name,
@@ -145,7 +145,7 @@ def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str
 
 def _read_flags(host: Host, folder: str) -> int | None:
     try:
-        return int(read_line(host, f"{folder}/flags") or "", 16)
+        return int(host.read_line(f"{folder}/flags") or "", 16)
     except ValueError:
         return None
 
@@ -156,7 +156,7 @@ def _only_loops(addresses: Iterable[tuple[str, int | None]]) -> bool:
 
 
 def _read_kind(host: Host, folder: str) -> str | None:
-    number = read_number(host, f"{folder}/type")
+    number = host.read_number(f"{folder}/type")
     if number is None:
         return None
     words = (host.read_text(f"{folder}/uevent") or "").split()

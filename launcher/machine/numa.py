@@ -14,7 +14,6 @@ from launcher.core.model import Core, Gpu, Layout
 from launcher.core.ranks import CPU_LIMIT, is_number, parse_cpu_list
 from launcher.machine.cgroup import read_cpuset
 from launcher.machine.gpus import list_minors
-from launcher.machine.sysfs import read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
     """
     nodes = _read_nodes(host)
     left = {cpu: nodes.get(cpu) for cpu in sorted(cpus) if cpu in nodes or not nodes}
-    alone = read_line(host, f"{CPUS}/smt/active") == "0"
+    alone = host.read_line(f"{CPUS}/smt/active") == "0"
     cores = []
     listed = 0
     while left:
@@ -141,7 +140,7 @@ def _is_pci_root(name: str) -> bool:
 
 def read_numa_node(host: Host, address: str) -> int | None:
     """Return the NUMA node of a PCI device; None if the kernel reports none."""
-    return read_number(host, f"{PCI_DEVICES}/{address}/numa_node")
+    return host.read_number(f"{PCI_DEVICES}/{address}/numa_node")
 
 
 def read_information(host: Host, name: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from launcher.core.frozen import frozen
 from launcher.machine.cgroup import DIGITS, UNLIMITED, cgroup_folders, read_fields
 from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
-from launcher.machine.sysfs import read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -340,7 +339,7 @@ class MemoryGauge:
         if folder is None:
             return self._read_node()
         names = ("current", "usage_in_bytes", "max", "limit_in_bytes")
-        numbers = [read_number(self._host, f"{folder}/memory.{name}", DIGITS) for name in names]
+        numbers = [self._host.read_number(f"{folder}/memory.{name}", DIGITS) for name in names]
         used, limit = numbers[0] or numbers[1], numbers[2] or numbers[3]  # v2; v1
         fields = read_fields(self._host, f"{folder}/memory.stat")
         cache = fields.get("total_inactive_file", fields.get("inactive_file", 0))  # v1; v2
@@ -350,7 +349,7 @@ class MemoryGauge:
 
     def _counts(self, folder: str) -> bool:
         names = ("memory.current", "memory.usage_in_bytes")
-        return any(read_number(self._host, f"{folder}/{name}", DIGITS) is not None for name in names)
+        return any(self._host.read_number(f"{folder}/{name}", DIGITS) is not None for name in names)
 
     def _read_node(self) -> tuple[int, int | None] | None:
         fields = read_fields(self._host, "/proc/meminfo")

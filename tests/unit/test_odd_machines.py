@@ -12,6 +12,7 @@ import pytest
 from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.core.files import replace_file
 from launcher.core.model import Machine, Topology
+from launcher.core.ranks import natural_order
 from launcher.fabrics.facts import Facts
 from launcher.fabrics.sockets import plan_sockets
 from launcher.fabrics.spoken import Spoken, hear
@@ -21,7 +22,6 @@ from launcher.machine.cgroup import cgroup_folders
 from launcher.machine.host import Host
 from launcher.machine.numa import read_layout
 from launcher.machine.pythons import find_version
-from launcher.machine.sysfs import natural_order
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import read_snapshot, replay
