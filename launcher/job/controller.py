@@ -258,7 +258,8 @@ def hears_until(state: State, node: Node) -> float:
         return state.leave_by
     if node.link is Link.OPEN:
         return state.leave_by + state.job.given_up_s  # soon it leaves, or is silent
-    return max(state.leave_by, lost_at(state, node))
+    calls_s = 0.0 if state.job.serves else state.job.given_up_s  # with its streams it has given up
+    return max(state.leave_by, node.since + calls_s)
 
 
 def find_due(turn: Turn) -> float | None:
