@@ -354,6 +354,16 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
         caller.close()
 
 
+def test_silent_callers_leave_descriptors_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 has few: others still get in, and its own files and processes find some."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
+    with live_hub(40) as live, contextlib.ExitStack() as kept:
+        for _ in range(60):
+            kept.enter_context(call(live.port))
+        wait_for(lambda: live.hub.acceptor.turned_away.total >= 30, "others go sooner", deadline_s=4.0)
+        assert len(live.hub.acceptor) <= 30, "half of what the other nodes of the job leave"
+
+
 @pytest.mark.parametrize("source", ["127.0.0.9", ADDRESS])
 def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
     """1,500 connections a second that say nothing, from another address or from that of the node itself."""
