@@ -26,6 +26,11 @@ SI_KERNEL = 0x80
 """si_code of a signal that the kernel sends, e.g. the terminal driver for Ctrl-C."""
 
 
+def ending_of(number: int) -> int:
+    """Return the signal that ends the processes of other nodes if this one asks for the end of a launcher."""
+    return number if number in ENDING else signal.SIGTERM
+
+
 _mask_at_start: frozenset[int] | None = None
 
 
