@@ -33,7 +33,7 @@ from launcher.job import between, commands, controller, events
 from launcher.job.feed import Feed
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
-from launcher.job.state import Job, Phase
+from launcher.job.state import Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,18 +129,7 @@ class Coordinator:
         self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree
         own = Member(0, {**vars(join), "clock_ahead_s": 0.0}, shape.address)
         self._missing = Missing(shape, find_reasons, self.list_turned_away, lambda: acceptor.has_heard)
-        job = Job(
-            shape.node_count,
-            shape.spare_count,
-            shape.grace_s,
-            shape.lost_after_s,
-            shape.timeout_s,
-            shape.member,
-            shape.keep_going,
-            restarts or Restarts(),
-            run,
-            shape.serves,
-        )
+        job = shape.make_job(restarts or Restarts(), shape.timeout_s, run)
         self._run = run
         state = controller.begin(job, own.session, now, own.host, own.described)
         self.members = members = Members(shape, own, state)
@@ -166,7 +155,7 @@ class Coordinator:
             self.members.list_open,
             self.members.name,
             self.members.place,
-            self._tell_all,
+            self.broadcast,
             self._hang,
         )
 
@@ -205,7 +194,36 @@ class Coordinator:
     def _take(self, event: events.JobEvent) -> None:
         self.members.state, found = controller.step(self.state, event, time.monotonic())
         for command in found:
-            ACTS[type(command)](self, command)
+            self._do(command)
+
+    def _do(self, command: commands.Command) -> None:
+        match command:
+            case commands.Start():
+                self._start(command)
+            case commands.Stop():
+                self._send_all(command, command)
+            case commands.News():
+                self.broadcast(command)
+            case commands.Again():
+                self._go_on(command)
+            case commands.Over():
+                self._end(command)
+            case commands.To():
+                self._send_one(command)
+            case commands.Admit():
+                self._let_in(command)
+            case commands.Busy():
+                self._admission.send_away(command.session)
+            case commands.HangUp():
+                self._drop(self.members.find(command.session))
+            case commands.Probe():
+                self._probe()
+            case commands.Print():
+                self._attempts.say(command.text, command.event)
+            case commands.Blame():
+                self._blame(command)
+            case commands.Close():
+                self.may_leave = True
 
     def _start(self, command: commands.Start) -> None:
         """Start an attempt on all nodes, or end the job if it has no port."""
@@ -231,13 +249,6 @@ class Coordinator:
         if self._shape.tells_hosts:
             found |= pack_hosts(self.members.find_addresses(order))
         return found
-
-    def _stop(self, command: commands.Stop) -> None:
-        stop = messages.Stop(command.why, command.by, command.number, command.left_ms, command.attempt)
-        self._send_all(command, stop)
-
-    def _spread(self, command: commands.News) -> None:
-        self._tell_all(messages.News(command.why, command.by))
 
     def _go_on(self, command: commands.Again) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
@@ -281,7 +292,7 @@ class Coordinator:
         if isinstance(command, commands.Start):
             self._sent.clear()
         self._sent[type(command)] = command, message
-        self._tell_all(message)
+        self.broadcast(message)
 
     def _send_one(self, command: commands.To) -> None:
         """Send one launcher a command; one that was not let in, or leaves alone, is hung up on after it."""
@@ -297,10 +308,9 @@ class Coordinator:
                 self.members.send_off(call.connection, message)
         elif isinstance(what, commands.Over) and what.leaves:
             connection, member.connection = member.connection, None
-            self._silence.forget(member.index)
             if connection is not None:
                 self.members.send_off(connection, message)
-            self.members.drop(member.index)
+            self._drop(member)
         elif member.connection is not None:
             member.connection.send(pack(message))
 
@@ -332,24 +342,20 @@ class Coordinator:
             member.connection = None
             self.feed(events.Lost(index, now, why="broken"))
 
-    def _send_away(self, command: commands.Busy) -> None:
-        self._admission.send_away(command.session)
-
-    def _hang_up(self, command: commands.HangUp) -> None:
-        member = self.members.find(command.session)
+    def _drop(self, member: Member | None) -> None:
+        """Forget a launcher, and hang up on it."""
         if member is not None:
             self._silence.forget(member.index)
             self.members.drop(member.index)
 
-    def _probe(self, command: commands.Probe) -> None:
+    def _probe(self) -> None:
+        """Probe the hosts of the missing nodes, and let the controller know."""
+
         def tell(described: str) -> None:
             lines = find_disagreement(self.members.list_facts(), self._shape.member)[1]
             self.feed(events.Probed(described, tuple(lines)))
 
         self._missing.look(self.members.missing, lambda: self.state.left, tell)
-
-    def _print(self, command: commands.Print) -> None:
-        self._attempts.say(command.text, command.event)
 
     def _blame(self, command: commands.Blame) -> None:
         member = self.members.by_index.get(command.node)
@@ -357,9 +363,6 @@ class Coordinator:
             machine = str(member.facts["machine"] or "")
             self._attempts.note_hosts(one.host for one in self.members.by_index.values())
             self._attempts.blame(command.cause, command.what, command.rank, member.host, machine)
-
-    def _leave(self, command: commands.Close) -> None:
-        self.may_leave = True
 
     # --- messages from nodes
 
@@ -447,17 +450,14 @@ class Coordinator:
 
     # --- messages to nodes
 
-    def _tell_all(self, message: object) -> None:
-        self.members.send_all(message)
-        self._deliver(message)
-
     def broadcast(self, message: object) -> None:
-        """Send every node, node 0 included, a message that is not the channel's own.
+        """Send every node a message, node 0 included.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        self._tell_all(message)
+        self.members.send_all(message)
+        self._deliver(message)
 
     def tell(self, number: int, message: object) -> bool:
         """Send one node, which may be node 0, a message that is not the channel's own.
@@ -532,7 +532,7 @@ class Coordinator:
             count = f"{self._shape.node_count} {self._shape.member}s"
             what = f"waiting for {self.state.missing} of {count}: {described}"
             self._attempts.say(what, "waiting")
-            self._tell_all(messages.Waiting(quote(what, WAITING_LENGTH)))
+            self.broadcast(messages.Waiting(quote(what, WAITING_LENGTH)))
 
     def close(self) -> None:
         """Close all connections."""
@@ -542,22 +542,3 @@ class Coordinator:
         self._attempts.release()
         self._quota.say_dropped()
         self._tick_at = None
-
-
-ACTS: Mapping[type, Callable[[Coordinator, Any], None]] = {
-    commands.Start: Coordinator._start,
-    commands.Stop: Coordinator._stop,
-    commands.News: Coordinator._spread,
-    commands.Again: Coordinator._go_on,
-    commands.Over: Coordinator._end,
-    commands.To: Coordinator._send_one,
-    commands.Admit: Coordinator._let_in,
-    commands.Busy: Coordinator._send_away,
-    commands.HangUp: Coordinator._hang_up,
-    commands.Probe: Coordinator._probe,
-    commands.Print: Coordinator._print,
-    commands.Blame: Coordinator._blame,
-    commands.Wait: lambda coordinator, command: None,
-    commands.Close: Coordinator._leave,
-}
-"""What node 0 does for each command of the controller."""

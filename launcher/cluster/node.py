@@ -32,7 +32,6 @@ from launcher.job import commands, events, node
 from launcher.job.feed import Feed
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
-from launcher.job.state import Job
 from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 from launcher.process.loop import Every
 from launcher.process.signals import ENDING, ENDING_IDLE, name_signal
@@ -123,7 +122,7 @@ class ClusterNode(Coordination):
 
     def _clear(self) -> None:
         """Forget the attempt before."""
-        self._stop: messages.Stop | None = None
+        self._stop: commands.Stop | None = None
         self._has_begun = self._has_failed = False
 
     def say(self, text: str, event: str, **fields: object) -> None:
@@ -164,7 +163,7 @@ class ClusterNode(Coordination):
     def fire(self, now: float) -> None:
         """Let time pass."""
         if self.state.due is not None and now >= self.state.due:
-            self.feed(node.Tick())
+            self.feed(events.Tick())
 
     def _do(self, command: node.Command) -> None:
         runtime = self.runtime
@@ -177,7 +176,7 @@ class ClusterNode(Coordination):
                 if runtime.group.running and not runtime.is_ending:
                     runtime.group.stopper.begin(signal.SIGTERM)  # companions
             case node.End() if self.state.gave_up:
-                self._obey(messages.Stop(lose_coordinator(self.shape)[0], -1))
+                self._obey(commands.Stop(self.state.attempt, lose_coordinator(self.shape)[0], -1))
             case node.End():
                 pass  # the agent has stopped them itself, or a `Stop` of node 0 has
             case node.Kill():
@@ -238,13 +237,14 @@ class ClusterNode(Coordination):
         )
         self.channel = channel = self._make_channel(self)
         roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
-        job = Job(
-            shape.node_count, shape.spare_count, shape.grace_s, shape.lost_after_s, roll_call_s,
-            shape.member, shape.keep_going, rule,
-        )  # fmt: skip
-        self.state = node.begin(job, shape.index, time.monotonic())
+        self.state = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
         self._readiness = Readiness(
-            runtime.loop, runtime.group, rule.health_argv, self.agent.outcomes.wait_for_gpus, self.feed
+            runtime.loop,
+            runtime.group,
+            rule.health_argv,
+            self.agent.outcomes.wait_for_gpus,
+            self.feed,
+            shape.index,
         )
         self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: observers.server)
         self.subscribers |= self.questions.handlers
@@ -348,7 +348,7 @@ class ClusterNode(Coordination):
 
     def began(self) -> None:
         """Stop the started processes if the job has ended meanwhile, or if we stood still."""
-        self.feed(node.Tick())
+        self.feed(events.Tick())
         told = self.runtime.forwarder.told  # on the way to node 0 this crossed the start
         if (told is not None or self._stop is not None) and not self.runtime.is_ending:
             self.runtime.target.stop(signal.SIGTERM)
@@ -376,19 +376,19 @@ class ClusterNode(Coordination):
             case messages.Refuse():
                 self._refusal = self._refusal or message
                 self.feed(commands.Over(message.status))
-            case messages.Stop() if message.attempt == self.state.attempt:
+            case commands.Stop() if message.attempt == self.state.attempt:
                 self._obey(message)
-                self.feed(commands.Stop(message.attempt, message.what, message.by, message.told))
+                self.feed(message)
             case messages.Again() if message.attempt > self.state.attempt:
                 self._again = message
                 if self.agreed is None:
                     self._readiness.end_predecessor(self._mark_of(name_run({"run": message.run})))
                 self.feed(commands.Again(message.attempt, commands.Over(0), Decision(True, "")))
-            case messages.Stop() | messages.Again():
+            case commands.Stop() | messages.Again():
                 pass  # of an attempt that is over, or twice
-            case messages.News():
+            case commands.News():
                 if message.by != self.shape.node_rank:
-                    self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
+                    self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
             case messages.Look():
                 number, tell = message.number, self._tell_look
                 runtime.loop.guard(
@@ -407,7 +407,7 @@ class ClusterNode(Coordination):
                 if subscriber is not None:
                     runtime.loop.guard(lambda: subscriber(message))
 
-    def _obey(self, stop: messages.Stop) -> None:
+    def _obey(self, stop: commands.Stop) -> None:
         """Stop our processes, because something on some node ends the job."""
         runtime, agent, shape = self.runtime, self.agent, self.shape
         if self._stop is not None:
@@ -415,17 +415,17 @@ class ClusterNode(Coordination):
         self._stop = stop
         is_ours = stop.by == shape.node_rank
         if stop.left_ms is not None and not is_ours and self._has_begun:
-            agent.observers.respond(DUE, stop.what, read_left_s(stop.left_ms), stop.by)
-        elif stop.told is not None:
+            agent.observers.respond(DUE, stop.why, read_left_s(stop.left_ms), stop.by)
+        elif stop.number is not None:
             if not is_ours:
-                self.say(f"{stop.what}: passing it on to all {shape.member}s", "signal")
+                self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
                 self._is_told = True
-                self._pass_on_for_job(stop.told)
+                self._pass_on_for_job(stop.number)
         else:
             if not is_ours:
                 count = len(runtime.group.running)
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
-                self.say(f"{stop.what}{stopping}", "stopping")
+                self.say(f"{stop.why}{stopping}", "stopping")
             if self._has_begun and not runtime.is_ending:
                 agent.stop_rest()
 
@@ -530,7 +530,7 @@ class ClusterNode(Coordination):
         """Tell the job that this node was told to stop, unless the job told us."""
         if not self._is_told and not self.shape.is_spare:
             self._is_told = True
-            self.feed(node.Signalled(int(number), name_signal(number)))
+            self.feed(events.Received(self.shape.index, int(number), name_signal(number)))
 
     def on_ranks_ended(self) -> None:
         """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""

@@ -16,7 +16,7 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
-from launcher.job import events
+from launcher.job import commands, events
 from launcher.job.state import Phase
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.lead import Lead
@@ -133,11 +133,11 @@ class Head(Lead):
         """Handle a message for this node, as the others get it."""
         super().deliver(message)
         match message:
-            case messages.Stop(told=int(number)) if message.by:
-                self.runtime.say(f"{message.what}: passing it on to all ranks", "signal")
+            case commands.Stop(number=int(number)) if message.by:
+                self.runtime.say(f"{message.why}: passing it on to all ranks", "signal")
                 self.agent.on_signal(number, from_terminal=False)
-            case messages.Stop():
-                self._stop_ranks(message.what)
+            case commands.Stop():
+                self._stop_ranks(message.why)
             case messages.Again():
                 self._again = message
 

@@ -13,11 +13,11 @@ import shutil
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE
-from launcher.cluster.messages import Stop
 from launcher.core.errors import EXIT_NOT_READY, make_error
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
 from launcher.core.signal import signal
 from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
+from launcher.job.commands import Stop
 from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
@@ -65,10 +65,10 @@ class Tuner(Lead):
         super().deliver(message)
         if not isinstance(message, Stop) or not self.runtime.group.running:
             return
-        self.lost = message.told is None
-        self.runtime.say(f"{message.what}; ending the job", "node-lost" if self.lost else "signal")
-        if message.told is not None:
-            self.agent.on_signal(message.told, from_terminal=False)
+        self.lost = message.number is None
+        self.runtime.say(f"{message.why}; ending the job", "node-lost" if self.lost else "signal")
+        if message.number is not None:
+            self.agent.on_signal(message.number, from_terminal=False)
         else:
             self.runtime.target.stop(signal.SIGTERM)
 

@@ -14,7 +14,7 @@ import pytest
 from launcher.channel.connection import CLOSED
 from launcher.channel.listener import listen
 from launcher.cluster.join import Join
-from launcher.cluster.messages import Again, Busy, Over, Refuse, Stop
+from launcher.cluster.messages import Again, Busy, Over, Refuse
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady
 from launcher.core.frozen import replace
@@ -23,6 +23,7 @@ from launcher.core.version import __version__
 from launcher.core.wire import name_of, pack
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
 from launcher.job import events
+from launcher.job.commands import Stop
 from launcher.mpi import nodes
 from launcher.mpi.nodes import KILL_S, Node, Nodes, ServedJob
 from launcher.mpi.protocol import Briefing, RankEnded
@@ -197,7 +198,7 @@ def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played
     """At once, without the lease of other jobs: it is ready only when nothing is left there."""
     played.start()
     played.line.lose(CLOSED)
-    assert played.find(Stop).what == "node 1 (b) is lost: its connection has ended (closed by the other side)"
+    assert played.find(Stop).why == "node 1 (b) is lost: its connection has ended (closed by the other side)"
     played.join()
     assert played.line.find(Busy) and not played.line.is_open and played.phase == "stopping"
     played.end_attempt()
@@ -221,7 +222,7 @@ def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pyt
     for later in range(40, 45):
         played.nodes.fire(now + later * 0.5)
     assert played.phase == "stopping" and not played.line.is_open
-    assert "nothing was heard of it for 20 s" in played.find(Stop).what
+    assert "nothing was heard of it for 20 s" in played.find(Stop).why
 
 
 CUT, ENDED = "Connection timed out", CLOSED

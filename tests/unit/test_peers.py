@@ -37,7 +37,7 @@ from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import wire
 from launcher.core.errors import NotReady, Problem, UsageError
-from launcher.core.model import Allocation, Scope
+from launcher.core.model import Allocation, Restarts, Scope
 from launcher.core.shorten import ROOM_BYTES, fit, fit_all
 from launcher.core.wire import FACTS_KEPT, Garbled, parse, render
 from launcher.failure.arbiter import (
@@ -631,7 +631,7 @@ def test_a_node_has_as_long_as_the_page_says() -> None:
     # docs/peers.md: --lost-after, and 5 seconds more; its processes end before others may begin.
     shape = Shape(0, 2, 2, "10.0.0.4", (6106,), lost_after_s=10.0, grace_s=30.0)
     assert shape.given_up_s == 15.0
-    assert shape.lease_s > shape.given_up_s + shape.grace_s
+    assert shape.make_job(Restarts(), 1.0).lease_s > shape.given_up_s + shape.grace_s
     # Thousands wait in its queue: who gave up after some seconds would wait in vain again and again.
     assert answer_s(2) < 6
     assert answer_s(16_000) > 29.5  # what it took to let in so many on two busy CPUs
