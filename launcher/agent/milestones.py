@@ -116,7 +116,7 @@ class Milestones:
 
     def _write(self, event: str, text: str, fields: Mapping[str, object], now_s: float) -> None:
         runtime = self._runtime
-        self._run = self._run or self._coordination.run
+        self._run = self._run or self._coordination.name_run(runtime.run_id)
         place = {
             "job": self._job or self._run or None,
             "run": self._run or None,
@@ -152,7 +152,7 @@ class Milestones:
         from launcher.events.ids import TRACEPARENT, find_ids, plan_parent
 
         runtime = self._runtime
-        run = self._coordination.run or runtime.run_id
+        run = self._coordination.name_run(runtime.run_id) or runtime.run_id
         ids = find_ids(runtime.environ, self._job or run, run, runtime.run_id)
         parent = plan_parent(runtime.environ, ids, runtime.attempt)
         return {} if parent is None else {TRACEPARENT: parent}

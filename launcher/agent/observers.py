@@ -521,7 +521,7 @@ class Observers:
     def _on_preemption(self, kind: str, what: str, left_s: float) -> bool:
         """Handle a preemption notice of this node, or its withdrawal; return whether the processes end."""
         ends = self.respond(kind, what, left_s)
-        self._coordination.on_preemption(kind, what, left_s, ends=ends)
+        self._coordination.on_preemption(kind, what, left_s, ends)
         return ends
 
     def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:

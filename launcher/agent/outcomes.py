@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.coordination import Outcome
+from launcher.agent.runtime import Outcome
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
 from launcher.machine.gpus import count_gpus

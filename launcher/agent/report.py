@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from launcher.agent.coordination import Outcome
 from launcher.agent.ends import describe_exit, find_hidden, only_follows
+from launcher.agent.runtime import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.agent import Parts
+    from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
@@ -67,12 +68,13 @@ LEFT_LIMIT_MS = 366 * 86_400_000
 """One year: no cloud announces a preemption earlier, and any such time can be shown as a date."""
 
 
-class ClusterNode(Coordination):
+class ClusterNode:
     """The agent's side of the control channel.
 
     Attributes:
         shape: The job, and this node's place in it.
-        agent: The agent of this node; set before it runs.
+        parts: The parts of the agent; set before it runs.
+        runtime: Values and tools of the launcher.
         state: What this node does.
         agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
         over: How the job has ended, once node 0 has decided, or is lost.
@@ -81,10 +83,8 @@ class ClusterNode(Coordination):
             by `gather`.
     """
 
-    shares_terminal = False
-    has_others = True
-    awaits_deadline = True
-    agent: Agent
+    parts: Parts
+    runtime: Runtime
     channel: Channel
     state: node.State
 
@@ -104,7 +104,7 @@ class ClusterNode(Coordination):
             make_twin: On node 0, if the job's address or port of it is not ours: calls that, because another
                 launcher may believe to be node 0 too.
         """
-        self.shape, self.speaks = shape, shape.speaks
+        self.shape = shape
         self.agreed: Mapping[str, object] | None = None
         self.over: messages.Over | None = None
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
@@ -127,18 +127,30 @@ class ClusterNode(Coordination):
 
     def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
-        if self.speaks:
+        if self.shape.speaks:
             self.runtime.say(text, event, **fields)
 
-    @property
-    def run(self) -> str:
-        """Name of this run: node 0's own, which the start signal tells the others."""
-        return self.runtime.run_id if self.shape.index == 0 else name_run(self.agreed or {})
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return Coordination(
+            self._attach, self.gather, shares_terminal=False, has_others=True, speaks=self.shape.speaks,
+            awaits_deadline=True, name_run=self._name_run,
+            find_mark=lambda: self._mark_of(self._name_run(self.runtime.run_id)),
+            find_questions=lambda: self.questions, find_lease=self._find_lease, begin=self._keep_time,
+            began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
+            on_ranks_ended=self.on_ranks_ended, on_failure=self.on_failure, on_reason=self.on_reason,
+            on_quiet=self.on_quiet, takes_evidence=self.takes_evidence, on_refused=self.on_refused,
+            on_preemption=self.on_preemption, describe_state=self.describe_state,
+            describe_nodes=lambda: self.channel.count_nodes(), restarts=self.restarts, finish=self.finish,
+            report_killed=self.report_killed, close=self.close,
+        )  # fmt: skip
 
-    @property
-    def node_mark(self) -> str:
-        """Name in the mark of our processes: the run, and the place of this node in it."""
-        return self._mark_of(self.run)
+    def _attach(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def _name_run(self, own: str) -> str:
+        """Return the name of this run: node 0's own, which the start signal tells the others."""
+        return own if self.shape.index == 0 else name_run(self.agreed or {})
 
     def _mark_of(self, run: str) -> str:
         return f"{run}-{self.shape.index}" if run else ""
@@ -184,10 +196,12 @@ class ClusterNode(Coordination):
                     runtime.target.kill()
             case node.Check():
                 self._to_check = command.attempt
-            case node.Lease() if runtime.watch.restarts.most:
-                self.lease_until = command.until
-                if runtime.group.watchdog is not None:
-                    runtime.group.watchdog.renew(command.until)
+            case node.Lease() if runtime.watch.restarts.most and runtime.group.watchdog is not None:
+                runtime.group.watchdog.renew(command.until)
+
+    def _find_lease(self) -> float | None:
+        """Return when our processes must have ended unless node 0 answers: another attempt may run then."""
+        return self.state.lease_until if self.runtime.watch.restarts.most else None
 
     def _run(self, rank: int) -> None:
         """Take part in an attempt; `gather` or `restarts` has waited for this, and starts its processes."""
@@ -222,8 +236,8 @@ class ClusterNode(Coordination):
 
     # --- the start
 
-    def gather(self) -> None:
-        """Return when all nodes are here and our processes are known, or when we are told to stop.
+    def gather(self) -> bool:
+        """Wait until all nodes are here, or we are told to stop; return whether our processes are known.
 
         Raises:
             LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
@@ -231,7 +245,7 @@ class ClusterNode(Coordination):
         """
         runtime, observers, shape, rule = (
             self.runtime,
-            self.agent.observers,
+            self.parts.observers,
             self.shape,
             self.runtime.watch.restarts,
         )
@@ -242,7 +256,7 @@ class ClusterNode(Coordination):
             runtime.loop,
             runtime.group,
             rule.health_argv,
-            self.agent.outcomes.wait_for_gpus,
+            self.parts.outcomes.wait_for_gpus,
             self.feed,
             shape.index,
         )
@@ -271,7 +285,7 @@ class ClusterNode(Coordination):
             self._leave()
         elif self.over is None and isinstance(channel, CoordinatorClient):
             raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
-        self.has_work = self.agreed is not None
+        return self.agreed is not None
 
     def on_twin(self, message: object) -> None:
         """Handle the refusal of another launcher that is node 0 too."""
@@ -311,7 +325,7 @@ class ClusterNode(Coordination):
         """
         try:
             children = self._wait_for_children()
-            self.agent.take(children, find_programs(children))
+            self.parts.take(children, find_programs(children))
         except LauncherError as error:
             self.on_refused(error)
             raise
@@ -334,14 +348,10 @@ class ClusterNode(Coordination):
                     raise
             runtime.loop.turn_until(lambda: runtime.forwarder.told is not None, PORTS_EVERY_S)
 
-    def begin(self) -> None:
-        """Prepare for the start of the processes."""
-        self._keep_time()
-
     def _keep_time(self) -> None:
-        """Have the loop call the channel and this node when they are due; node 0 answers itself."""
+        """Have the loop call what is due here; node 0 answers itself."""
         timers = self.runtime.loop.timers
-        timers += [self.channel, self]
+        timers += [self.channel, self, self.questions]
         if isinstance(self.channel, Coordinator):
             self.on_answered(time.monotonic())
             timers.append(Every(BEAT_S, lambda: self.on_answered(time.monotonic())))
@@ -365,7 +375,7 @@ class ClusterNode(Coordination):
 
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
-        runtime, agent = self.runtime, self.agent
+        runtime, parts = self.runtime, self.parts
         match message:
             case messages.Start():
                 rank = read_rank(message.agreed, self.shape)
@@ -392,13 +402,13 @@ class ClusterNode(Coordination):
             case messages.Look():
                 number, tell = message.number, self._tell_look
                 runtime.loop.guard(
-                    lambda: agent.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
+                    lambda: parts.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
                 )
             case messages.Hung():
-                runtime.loop.guard(lambda: agent.observers.hangs.show(message.headline, message.lines))
+                runtime.loop.guard(lambda: parts.observers.hangs.show(message.headline, message.lines))
             case messages.Seen():
                 if message.attempt == self.state.attempt:
-                    agent.evidence.groups = message.groups
+                    parts.evidence.groups = message.groups
             case messages.Over():
                 self.over = self.over or message
                 self.feed(commands.Over(message.status, leaves=message.leaves))
@@ -409,13 +419,13 @@ class ClusterNode(Coordination):
 
     def _obey(self, stop: commands.Stop) -> None:
         """Stop our processes, because something on some node ends the job."""
-        runtime, agent, shape = self.runtime, self.agent, self.shape
+        runtime, parts, shape = self.runtime, self.parts, self.shape
         if self._stop is not None:
             return
         self._stop = stop
         is_ours = stop.by == shape.node_rank
         if stop.left_ms is not None and not is_ours and self._has_begun:
-            agent.observers.respond(DUE, stop.why, read_left_s(stop.left_ms), stop.by)
+            parts.observers.respond(DUE, stop.why, read_left_s(stop.left_ms), stop.by)
         elif stop.number is not None:
             if not is_ours:
                 self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
@@ -427,7 +437,7 @@ class ClusterNode(Coordination):
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
                 self.say(f"{stop.why}{stopping}", "stopping")
             if self._has_begun and not runtime.is_ending:
-                agent.stop_rest()
+                parts.stop_rest()
 
     def _pass_on_for_job(self, told: int) -> None:
         """Forward the signal that told another node to stop.
@@ -456,7 +466,7 @@ class ClusterNode(Coordination):
                 f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)", "elsewhere"
             )
         elif notice.kind in (ANNOUNCED, WITHDRAWN) and self._has_begun:
-            self.agent.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)
+            self.parts.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)
 
     # --- to node 0
 
@@ -501,17 +511,17 @@ class ClusterNode(Coordination):
         from launcher.stacks.packing import pack
 
         reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
-        records = fit_all(self.agent.evidence.records)
+        records = fit_all(self.parts.evidence.records)
         packed = pack(answers, threads=False)
         self.tell(messages.Looked(packed, number, self.state.attempt, reached, records))
 
     @property
     def _progressed(self) -> bool | None:
-        return self.agent.observers.progressed
+        return self.parts.observers.progressed
 
     # --- from the agent
 
-    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+    def takes_signal(self, number: int, from_terminal: bool) -> bool:
         """Handle a signal before the start, or one that we have already received through another node."""
         forwarder = self.runtime.forwarder
         if not self._has_begun:
@@ -536,7 +546,7 @@ class ClusterNode(Coordination):
         """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
         self.feed(node.Succeeded(self._progressed))
 
-    def on_failure(self, process: Process, *, follows: bool) -> None:
+    def on_failure(self, process: Process, follows: bool) -> None:
         """Report the failure of a process of ours, with its time by node 0's clock."""
         child = process.child
         if child.called and self.runtime.told_before is not None:
@@ -573,7 +583,7 @@ class ClusterNode(Coordination):
         self.runtime.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + ARRIVE_S)
         self._leave()
 
-    def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
+    def on_preemption(self, kind: str, what: str, left_s: float, ends: bool) -> None:
         """Tell all nodes that this node is to be preempted, or no longer; ``ends``: the job ends by that."""
         left_ms = int(left_s * 1000)
         if kind != DUE:
@@ -599,14 +609,10 @@ class ClusterNode(Coordination):
             return f"spare {member}, waits to take the place of a lost one"
         if self._again is not None or (self.state.attempt > 0 and not self._has_begun):
             number = self.state.attempt if self._again is None else self._again.attempt
-            return self.agent.outcomes.describe_wait(number, self.channel.starts_at)
+            return self.parts.outcomes.describe_wait(number, self.channel.starts_at)
         if not self._has_begun:
             return f"waits for the other {member}s"
         return None if self._has_ranks else f"ended, waits for the other {member}s"
-
-    def describe_nodes(self) -> dict[str, object]:
-        """Return the counts of all, present and lost nodes of the job, as far as this node knows."""
-        return self.channel.count_nodes()
 
     # --- the end
 
@@ -622,7 +628,7 @@ class ClusterNode(Coordination):
 
     def _end_attempt(self) -> None:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
-        outcome = self.agent.outcomes.find()
+        outcome = self.parts.outcomes.find()
         if outcome.line:
             self.say(outcome.line, "survivors")
         is_held = bool(self.runtime.group.find_survivors())
@@ -657,7 +663,7 @@ class ClusterNode(Coordination):
 
     def _report(self, over: messages.Over) -> None:
         """Report once which process failed first, with the same words on every node."""
-        own = self.agent.outcomes.find().verdict
+        own = self.parts.outcomes.find().verdict
         self.runtime.loop.guard(lambda: self._report_once(over, own))
 
     def _report_once(self, over: messages.Over, own: Verdict | None) -> None:
@@ -669,11 +675,11 @@ class ClusterNode(Coordination):
         # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
         stands_in = self.state.gave_up and runtime.environ.get("LAUNCHER_REHEARSED") == "1"
         if verdict is not None:
-            self.agent.outcomes.publish(verdict, shown=shape.speaks or stands_in)
+            self.parts.outcomes.publish(verdict, shown=shape.speaks or stands_in)
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""
-        over, outcomes = self.over, self.agent.outcomes
+        over, outcomes = self.over, self.parts.outcomes
         outcome = outcomes.find()
         self._leave()
         if over is None or (self.shape.keep_going and self.state.gave_up):

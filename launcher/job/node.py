@@ -44,7 +44,7 @@ class Phase(Enum):
     OVER = "over"
 
 
-# --- what happens to a node: also Stop, Again and Over from node 0, Received and Ready, which it sends on, and Tick
+# --- what happens to a node: also Stop, Again, Over (node 0), Received, Ready (which it sends on), and Tick
 
 
 @frozen

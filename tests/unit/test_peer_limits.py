@@ -390,7 +390,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     head = Head(job, None, gate)  # type: ignore[arg-type]
     head.attach(runtime)  # type: ignore[arg-type]
     outcomes = SimpleNamespace(exit_status=lambda status, verdict: status)
-    head.agent = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
+    head.parts = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
     line = Line()
     head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
