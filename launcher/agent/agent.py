@@ -52,7 +52,7 @@ RESTART_COUNT, ATTEMPT = "TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT"
 
 
 @frozen
-class Parts:
+class AgentParts:
     """What of an agent the coordination of its job works with.
 
     Attributes:
@@ -145,7 +145,7 @@ class Agent:
             None if serve is None else lambda: serve(self),
         )  # fmt: skip
         self.outcomes = Outcomes(runtime, coordination, self.observers, self.evidence)
-        self.parts = Parts(
+        self.parts = AgentParts(
             self.evidence, self.observers, self.outcomes,
             self.take, self.stop_rest, self.on_signal, self.clean_up,
         )  # fmt: skip

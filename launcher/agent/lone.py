@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.agent.agent import Parts, Serve
+    from launcher.agent.agent import AgentParts, Serve
     from launcher.agent.life import Life
     from launcher.agent.observers import Checks
     from launcher.agent.runtime import NodePlace, Outcome, Runtime
@@ -29,7 +29,7 @@ class LoneNode:
         parts: The parts of the agent; set before it runs.
     """
 
-    parts: Parts
+    parts: AgentParts
     _runtime: Runtime
 
     def __init__(self, renew: Callable[[], Sequence[Child]] | None, paths: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from launcher.agent.agent import Parts
+    from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
@@ -83,7 +83,7 @@ class ClusterNode:
             by `gather`.
     """
 
-    parts: Parts
+    parts: AgentParts
     runtime: Runtime
     channel: Channel
     state: node.State

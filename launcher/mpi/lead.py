@@ -15,7 +15,7 @@ from launcher.remote.starter import tell_starter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.agent.agent import Parts
+    from launcher.agent.agent import AgentParts
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
     from launcher.core.errors import LauncherError
@@ -36,7 +36,7 @@ class Lead:
     """
 
     over: Over | Refuse | None = None
-    parts: Parts
+    parts: AgentParts
     runtime: Runtime
 
     def __init__(self, job: ServedJob, guard: Watchdog, gate: Gate) -> None:

@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.agent.agent import Parts
+    from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
@@ -51,7 +51,7 @@ class Serving:
         runtime: Values and tools of the launcher.
     """
 
-    parts: Parts
+    parts: AgentParts
     runtime: Runtime
 
     def __init__(self, key: bytes, shape: Shape, join: Join, rejoin_s: float) -> None:
