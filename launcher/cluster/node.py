@@ -473,7 +473,7 @@ class ClusterNode:
     def tell(self, message: object) -> None:
         """Send a message to node 0, which may be this node."""
         if isinstance(self.channel, Coordinator):
-            self.channel.hear_own(message)
+            self.channel.hear(0, message)
         else:
             self.channel.send(message)
 

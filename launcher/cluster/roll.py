@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.channel.acceptor import Acceptor
+    from launcher.cluster.members import Members
     from launcher.cluster.settings import Shape
     from launcher.process.helper import Helpers
 
@@ -99,29 +101,24 @@ class Missing:
 
     def __init__(
         self,
-        shape: Shape,
+        members: Members,
         find_reasons: FindReasons,
-        turned_away: Callable[[], Mapping[str, str]],
-        has_heard: Callable[[], bool],
+        acceptor: Acceptor,
+        name_host: Callable[[str], str],
     ) -> None:
         """Do nothing yet.
 
         Args:
-            shape: The job.
+            members: The nodes that are here.
             find_reasons: Probes hosts by rank, and later passes on what it found for each.
-            turned_away: Returns why connections were turned away, by address.
-            has_heard: Returns whether any client has connected.
+            acceptor: Knows which connections were turned away.
+            name_host: Returns the name of the host with an address.
         """
-        self._shape, self._find_reasons = shape, find_reasons
-        self._turned_away, self._has_heard = turned_away, has_heard
+        self._members, self._find_reasons = members, find_reasons
+        self._acceptor, self._name_host = acceptor, name_host
         self._waiting: list[Callable[[str], None]] = []
 
-    def look(
-        self,
-        find_missing: Callable[[], Sequence[int]],
-        find_left: Callable[[], Mapping[int, str]],
-        then: Callable[[str], None],
-    ) -> None:
+    def look(self, then: Callable[[str], None]) -> None:
         """Probe the hosts of missing nodes, and pass their description on to ``then`` if any still are."""
         self._waiting.append(then)
         if len(self._waiting) > 1:
@@ -129,26 +126,29 @@ class Missing:
 
         def take(reasons: Reasons) -> None:
             waiting, self._waiting = self._waiting, []
-            missing = find_missing()
+            missing = self._members.missing()
             if missing:
-                what = self._describe(missing, {**reasons, **_describe_left(find_left())})
+                left = {rank: f"it had joined, and {how}" for rank, how in self._members.state.left.items()}
+                what = self._describe(missing, {**reasons, **left})
                 for each in waiting:
                     each(what)
 
-        self._find_reasons(list(find_missing()[:NAMED_MAX]), take)
+        self._find_reasons(self._members.missing()[:NAMED_MAX], take)
 
     def _describe(self, missing: Sequence[int], reasons: Reasons) -> str:
-        shape = self._shape
-        away, has_heard = self._turned_away(), self._has_heard()
+        shape, turned_away = self._members.shape, self._acceptor.turned_away.reasons()
+        away = {self._name_host(address): why for address, why in turned_away.items()}
         return printable(
             describe_missing(
-                shape.member, missing, shape.hosts, reasons, away, shown=NAMED_MAX, has_heard=has_heard
+                shape.member,
+                missing,
+                shape.hosts,
+                reasons,
+                away,
+                shown=NAMED_MAX,
+                has_heard=self._acceptor.has_heard,
             )
         )
-
-
-def _describe_left(left: Mapping[int, str]) -> dict[int, str]:
-    return {rank: f"it had joined, and {how}" for rank, how in left.items()}
 
 
 def look_for(

@@ -106,7 +106,7 @@ class Head(Lead):
 
     def on_told(self, number: int) -> None:
         """Report that this launcher was told to stop."""
-        self.nodes.feed(events.Received(0, number, name_signal(number)))
+        self.nodes.channel.feed(events.Received(0, number, name_signal(number)))
 
     def on_reason(self, reason: Reason) -> None:
         """Report that this launcher ends the job for a reason of its own."""
@@ -123,11 +123,11 @@ class Head(Lead):
 
         event = Event(0, kind, time.monotonic_ns(), status, what=printable(redact(what)))
         failed = events.Failed(0, event, self.nodes.attempt, left_ms)
-        self.nodes.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
+        self.nodes.channel.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
 
     def _fail(self, event: Event) -> None:
         """Report what ends the attempt; a rank that was asked to end stops the others, too."""
-        self.nodes.feed(events.Failed(event.node, event, self.nodes.attempt))
+        self.nodes.channel.feed(events.Failed(event.node, event, self.nodes.attempt))
         if event.asked:
             self._stop_ranks(event.what)
 
@@ -175,10 +175,10 @@ class Head(Lead):
             return False
         self._report(again.over)
         self.runtime.say(again.why, "restart")
-        while self.nodes.state.phase is Phase.BETWEEN:
+        while self.nodes.channel.state.phase is Phase.BETWEEN:
             self.runtime.loop.turn()
             self.runtime.loop.guard(self.runtime.group.collect)
-        if self.nodes.state.phase is Phase.OVER:
+        if self.nodes.channel.state.phase is Phase.OVER:
             return False
         self.runtime.attempt = self.nodes.attempt
         return True
@@ -221,7 +221,7 @@ class Head(Lead):
         for node in self.nodes.all:
             verdict = record if first is not None and node.index == first.node else None
             ended = events.Exited(node.index, status, self.nodes.attempt, verdict, progressed)
-            self.nodes.feed(ended)
+            self.nodes.channel.feed(ended)
 
     def _mpirun_explains(self, event: Event) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""

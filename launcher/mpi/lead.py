@@ -96,7 +96,7 @@ class Lead:
                 self.over = message
             case Again():
                 ready = events.Ready(0, message.attempt)
-                self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.hear_own(ready))
+                self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.channel.hear(0, ready))
             case Start():
                 tell_starter(self.runtime.environ)
             case _:
@@ -109,7 +109,7 @@ class Lead:
     def on_refused(self, error: LauncherError) -> None:
         """End the job: what node 0 runs cannot be started."""
         event = Event(0, REFUSED, time.monotonic_ns(), error.exit_status, what=error.summary)
-        self.nodes.feed(events.Failed(0, event, self.nodes.attempt))
+        self.nodes.channel.feed(events.Failed(0, event, self.nodes.attempt))
         self.nodes.end_all(error.exit_status)
 
     def clean_up(self) -> None:

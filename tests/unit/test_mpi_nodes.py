@@ -132,13 +132,13 @@ class Played:
     @property
     def phase(self) -> str:
         """What the job is doing."""
-        return str(self.nodes.state.phase.value)
+        return str(self.nodes.channel.state.phase.value)
 
     def deliver(self, message: object) -> None:
         """Answer for the ranks of node 0."""
         self.done.append(message)
         if isinstance(message, Again):
-            self.nodes.hear_own(events.Ready(0, message.attempt))
+            self.nodes.channel.hear(0, events.Ready(0, message.attempt))
 
     def find(self, kind: type) -> Any:
         """Return the last message of a type for node 0 itself."""
@@ -147,7 +147,7 @@ class Played:
     def join(self, join: Join = SAME) -> None:
         """Let the other node connect."""
         self.line = Line()
-        self.nodes._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
+        self.nodes.channel._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
 
     def be_ready(self, attempt: int) -> None:
         """Let the other node report that nothing of the last attempt is left there."""
@@ -214,13 +214,13 @@ def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pyt
     """Its connection is closed: one that is heard again has to join again."""
     played.start()
     now = time.monotonic()
-    played.nodes.fire(now + 1.0)
+    played.nodes.channel.fire(now + 1.0)
     monkeypatch.setattr(time, "monotonic", lambda: now + 19.0)
     for later in range(2, 40):
-        played.nodes.fire(now + later * 0.5)
+        played.nodes.channel.fire(now + later * 0.5)
     assert played.phase == "running"
     for later in range(40, 45):
-        played.nodes.fire(now + later * 0.5)
+        played.nodes.channel.fire(now + later * 0.5)
     assert played.phase == "stopping" and not played.line.is_open
     assert "nothing was heard of it for 20 s" in played.find(Stop).why
 
@@ -251,7 +251,7 @@ def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
     assert (played.phase == "running") == (wait_s is None)
     if wait_s is not None:
         assert node.free_at == pytest.approx(lost_at + wait_s + 1.0 + KILL_S, abs=1.0)
-        assert played.nodes.state.due == node.free_at
+        assert played.nodes.channel.state.due == node.free_at
 
 
 OTHER = replace(SAME, launcher="0.0.1")

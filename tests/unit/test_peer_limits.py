@@ -120,10 +120,10 @@ class Hub:
     def fail(self) -> None:
         """Let the attempt fail and another one follow."""
         count = self.shape.node_count
-        self.hub.hear_own(failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
-        self.hub.hear_own(exited(1))
+        self.hub.hear(0, failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
+        self.hub.hear(0, exited(1))
         for index in range(1, count):
-            self.hub._hear(index, exited(143))
+            self.hub.hear(index, exited(143))
 
 
 @pytest.fixture
@@ -261,9 +261,9 @@ def test_nodes_of_a_job_that_ends_are_not_asked_why_they_hang(
     one = make_hub(2)
     one.join(1)
     if ends:
-        one.hub.hear_own(Received(0, signal.SIGTERM))
+        one.hub.hear(0, Received(0, signal.SIGTERM))
     for index in (0, 1):
-        one.hub._hear(index, Quiet("no output for 10 min"))
+        one.hub.hear(index, Quiet("no output for 10 min"))
     one.hub.fire(time.monotonic())
     assert sum(isinstance(message, Look) for message in one.told) == (not ends)
 
@@ -392,7 +392,7 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     outcomes = SimpleNamespace(exit_status=lambda status, verdict: status)
     head.parts = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
     line = Line()
-    head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
+    head.nodes.channel._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
     node, verdict = head.nodes.all[1], judge(dead(1, 1))
     for number in range(FLOOD // 4):
