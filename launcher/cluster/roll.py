@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.cluster.consistency import compare, render_table
 from launcher.cluster.reach import find_reasons, read_reasons
 from launcher.core.errors import EXIT_UNTRUSTED, make_problem
-from launcher.core.frozen import frozen
 from launcher.core.redact import printable
 from launcher.core.version import __version__
 from launcher.job.commands import Refusal
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.channel.acceptor import Acceptor
-    from launcher.cluster.members import Members
+    from launcher.cluster.members import Member, Members
     from launcher.cluster.settings import Shape
     from launcher.process.helper import Helpers
 
@@ -30,34 +29,15 @@ LOOK_S = 3.0
 """Seconds for that."""
 
 
-@frozen
-class Caller:
-    """A launcher that wants to join.
-
-    Attributes:
-        name: Its name in messages.
-        index: Its index among all nodes.
-        version: Version of its launcher, printable.
-        facts: Its facts.
-    """
-
-    name: str
-    index: int
-    version: str
-    facts: Facts
-
-
-def is_odd(index: int, facts: Facts, shape: Shape) -> bool:
-    """Whether a launcher with this index cannot work with node 0, whatever the others are."""
-    has_place, is_counted = (
-        index < shape.node_count + shape.spare_count,
-        facts["node_count"] in (None, shape.node_count),
-    )
-    return not (has_place and is_counted and facts["launcher"] == __version__)
+def is_odd(caller: Member, shape: Shape) -> bool:
+    """Whether a launcher cannot work with node 0, whatever the others are."""
+    has_place = caller.index < shape.node_count + shape.spare_count
+    is_counted = caller.facts["node_count"] in (None, shape.node_count)
+    return not (has_place and is_counted and caller.facts["launcher"] == __version__)
 
 
 def find_refusal(
-    caller: Caller, first: str, present: Mapping[str, Facts], shape: Shape
+    caller: Member, first: str, present: Mapping[str, Facts], shape: Shape
 ) -> tuple[Refusal | None, list[str]]:
     """Return why a launcher cannot work with the others, if it cannot, and a table of what they differ in.
 
@@ -67,14 +47,13 @@ def find_refusal(
         present: The facts of the nodes that are here, by their names.
         shape: The job.
     """
-    if caller.version != __version__:
-        problem = make_problem(
-            "other-version", name=caller.name, version=caller.version, first=first, own=__version__
-        )
+    name, version = f"{shape.member} {caller.index} ({caller.host})", caller.version
+    if version != __version__:
+        problem = make_problem("other-version", name=name, version=version, first=first, own=__version__)
         return Refusal(EXIT_UNTRUSTED, problem), []
-    refusal, lines = find_disagreement({**present, caller.name: caller.facts}, shape.member)
+    refusal, lines = find_disagreement({**present, name: caller.facts}, shape.member)
     if refusal is None and caller.index >= shape.node_count + shape.spare_count:
-        problem = make_problem("no-such-node", name=caller.name, count=shape.node_count, kind=shape.member)
+        problem = make_problem("no-such-node", name=name, count=shape.node_count, kind=shape.member)
         return Refusal(EXIT_UNTRUSTED, problem), lines
     return refusal, lines
 
