@@ -260,7 +260,7 @@ class Agent:
         if self.observers.progress is not None:
             runtime.loop.guard(self.observers.progress.finish)
         self.observers.look()
-        is_told = runtime.forwarder.told is not None or self.observers.is_preempted
+        is_told = runtime.forwarder.told is not None or self.observers.preemption.has_begun
         moments.has_failed = self.outcomes.has_failed and not is_told
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
@@ -363,7 +363,7 @@ class Agent:
         action = decide(end, state)
         if counts(end, state):
             self._note_failure(process, end)
-        self.observers.note_end()
+        self.observers.network.note_end()
         if self.group.refused is None:
             self._act(action, process)
 

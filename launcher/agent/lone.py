@@ -82,8 +82,8 @@ class LoneNode:
     @property
     def _is_told(self) -> bool:
         """Whether the job was told to end, so that no attempt may follow."""
-        forwarder = self._runtime.forwarder
-        return forwarder.told is not None or forwarder.was_interrupted or self.parts.observers.is_taken_back
+        forwarder, preemption = self._runtime.forwarder, self.parts.observers.preemption
+        return forwarder.told is not None or forwarder.was_interrupted or preemption.is_due
 
     def _restarts(self) -> bool:
         """Whether the processes of this node start again; returns when it is time."""
@@ -121,7 +121,7 @@ class LoneNode:
         """Have the life of the job go on after an attempt."""
         runtime, observers, outcomes = self._runtime, self.parts.observers, self.parts.outcomes
         self._life = life = self._life or self._make_life()
-        if observers.is_taken_back:
+        if observers.preemption.is_due:
             life.take_back()
         elif self._is_told:
             life.receive(runtime.forwarder.told or signal.SIGINT)

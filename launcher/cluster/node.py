@@ -425,7 +425,7 @@ class ClusterNode:
         self._stop = stop
         is_ours = stop.by == shape.node_rank
         if stop.left_ms is not None and not is_ours and self._has_begun:
-            parts.observers.respond(DUE, stop.why, read_left_s(stop.left_ms), stop.by)
+            parts.observers.preemption.respond(DUE, stop.why, read_left_s(stop.left_ms), stop.by)
         elif stop.number is not None:
             if not is_ours:
                 self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
@@ -466,7 +466,7 @@ class ClusterNode:
                 f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)", "elsewhere"
             )
         elif notice.kind in (ANNOUNCED, WITHDRAWN) and self._has_begun:
-            self.parts.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)
+            self.parts.observers.preemption.respond(notice.kind, what, read_left_s(notice.left_ms), by)
 
     # --- to node 0
 

@@ -300,7 +300,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, float]] = []
-        self.observers = self
+        self.observers = self.preemption = self
         self.node = ClusterNode(Shape(0, 2, 2, "10.0.0.4", (6106,)), NOTHING, NOTHING)
         self.node.parts, self.node._has_begun = cast("Any", self), True
 
