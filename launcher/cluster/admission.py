@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from launcher.cluster.join import Join, LauncherKilled, compare_clocks, name_session, read_identity
+from launcher.cluster.clocks import compare_clocks
+from launcher.cluster.join import Join, LauncherKilled, name_session, read_identity
 from launcher.cluster.members import Member
 from launcher.cluster.messages import Busy
 from launcher.cluster.roll import find_disagreement, find_refusal, is_odd
@@ -101,7 +102,7 @@ class Admission:
         known = members.find(join.session)
         if join.session in self._calls or (known is not None and known.index != index):
             raise Garbled("joins twice")
-        facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
+        facts = {**vars(join), "clock_ahead_s": compare_clocks(join.wall_ns, time.time_ns())}
         caller = Member(index, facts, address)
         self._calls[join.session] = Call(connection, caller, join, heard_ns)
         refusal = None if known is not None or join.begun else self._find_refusal(caller)

@@ -9,6 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import UNSENT_LIMIT_BYTES, Connection
 from launcher.channel.frames import Calling, HandshakeFailed
+from launcher.cluster.clocks import Offset, better, measure
 from launcher.cluster.connect import (
     MUTE_SHARE,
     NOT_YET,
@@ -31,7 +32,6 @@ from launcher.cluster.messages import (
     Waiting,
     Welcome,
 )
-from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota

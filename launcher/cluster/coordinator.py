@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.channel.connection import Connection
-    from launcher.cluster.offset import Offset
+    from launcher.cluster.clocks import Offset
     from launcher.cluster.roll import FindReasons
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 TICK_S = 0.5
-HOSTS_MAX = 8
-"""Maximum number of spare nodes to name in a status."""
 WAITING_LENGTH = 800
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
-    from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
@@ -243,22 +242,14 @@ class ClusterNode:
             LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
                 started.
         """
-        runtime, observers, shape, rule = (
-            self.runtime,
-            self.parts.observers,
-            self.shape,
-            self.runtime.watch.restarts,
-        )
+        runtime, observers, shape = self.runtime, self.parts.observers, self.shape
+        rule = runtime.watch.restarts
         self.channel = channel = self._make_channel(self)
         roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
         self.state = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
+        wait_for_gpus = self.parts.outcomes.wait_for_gpus
         self._readiness = Readiness(
-            runtime.loop,
-            runtime.group,
-            rule.health_argv,
-            self.parts.outcomes.wait_for_gpus,
-            self.feed,
-            shape.index,
+            runtime.loop, runtime.group, rule.health_argv, wait_for_gpus, self.feed, shape.index
         )
         self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: observers.server)
         self.subscribers |= self.questions.handlers
@@ -515,10 +506,6 @@ class ClusterNode:
         packed = pack(answers, threads=False)
         self.tell(messages.Looked(packed, number, self.state.attempt, reached, records))
 
-    @property
-    def _progressed(self) -> bool | None:
-        return self.parts.observers.progressed
-
     # --- from the agent
 
     def takes_signal(self, number: int, from_terminal: bool) -> bool:
@@ -544,7 +531,7 @@ class ClusterNode:
 
     def on_ranks_ended(self) -> None:
         """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
-        self.feed(node.Succeeded(self._progressed))
+        self.feed(node.Succeeded(self.parts.observers.progressed))
 
     def on_failure(self, process: Process, follows: bool) -> None:
         """Report the failure of a process of ours, with its time by node 0's clock."""
@@ -631,8 +618,8 @@ class ClusterNode:
         outcome = self.parts.outcomes.find()
         if outcome.line:
             self.say(outcome.line, "survivors")
-        is_held = bool(self.runtime.group.find_survivors())
-        self.feed(node.Done(outcome.status, outcome.verdict, self._progressed, is_held))
+        is_held, progressed = bool(self.runtime.group.find_survivors()), self.parts.observers.progressed
+        self.feed(node.Done(outcome.status, outcome.verdict, progressed, is_held))
         say_at = time.monotonic() + SAY_EVERY_S
 
         def is_waiting() -> bool:
@@ -663,19 +650,20 @@ class ClusterNode:
 
     def _report(self, over: messages.Over) -> None:
         """Report once which process failed first, with the same words on every node."""
-        own = self.parts.outcomes.find().verdict
-        self.runtime.loop.guard(lambda: self._report_once(over, own))
-
-    def _report_once(self, over: messages.Over, own: Verdict | None) -> None:
         if over.first is not None and over.first == self._reported:
             return
         self._reported = over.first
-        runtime, shape = self.runtime, self.shape
-        verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
+        runtime, shape, outcomes = self.runtime, self.shape, self.parts.outcomes
+        own = outcomes.find().verdict
         # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
         stands_in = self.state.gave_up and runtime.environ.get("LAUNCHER_REHEARSED") == "1"
-        if verdict is not None:
-            self.parts.outcomes.publish(verdict, shown=shape.speaks or stands_in)
+
+        def report() -> None:
+            verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
+            if verdict is not None:
+                outcomes.publish(verdict, shown=shape.speaks or stands_in)
+
+        runtime.loop.guard(report)
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""

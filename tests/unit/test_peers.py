@@ -26,12 +26,12 @@ from launcher.channel.frames import (
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster import messages
+from launcher.cluster.clocks import Offset, better, measure
 from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import compare, read_rules, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
 from launcher.cluster.members import Member, Members
-from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.outcome import make_over
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
