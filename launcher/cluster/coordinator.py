@@ -168,18 +168,7 @@ class Coordinator:
         """What came first in the last attempt that has failed."""
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
-        self._begin_evidence(0)
-
-    def _begin_evidence(self, attempt: int) -> None:
-        self.evidence = JobEvidence(
-            self._shape,
-            attempt,
-            self.members.list_open,
-            self.members.name,
-            self.members.place,
-            self.broadcast,
-            self._hang,
-        )
+        self.evidence = JobEvidence(members, 0, self.broadcast, self._hang)
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
         if self._shape.serves:
@@ -244,7 +233,7 @@ class Coordinator:
         except Exception as error:
             self.feed(events.Unable(0, describe_error(error)))
             raise
-        self._begin_evidence(number)
+        self.evidence = JobEvidence(self.members, number, self.broadcast, self._hang)
         self._send_all(command, messages.Start(agreed, number))
         attempts.note_start()
 
