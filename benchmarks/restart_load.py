@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from benchmarks.peers_load import Node, Nodes, allow_files, make_join, start_hub
-from launcher.cluster.messages import Again, Start, Stop
+from launcher.cluster.messages import Again, Start
 from launcher.core.wire import name_of, pack, parse
 from launcher.failure.arbiter import RANK, Event
+from launcher.job.commands import Stop
 from launcher.job.events import Exited, Failed, Ready
 
 STARTED, STOPPED, FOLLOWS = name_of(Start), name_of(Stop), name_of(Again)

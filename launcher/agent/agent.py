@@ -19,6 +19,7 @@ from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.outcomes import Outcomes
 from launcher.agent.runtime import Runtime
+from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.job.exits import SETTLE_S, Action, Exit, State, counts, decide, may_follow
 from launcher.process.execute import CPU_LIMIT, find_program
@@ -50,6 +51,29 @@ RESTART_COUNT, ATTEMPT = "TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT"
 """Variables with the number of the attempt, set from the first restart on: torch's, and ours."""
 
 
+@frozen
+class AgentParts:
+    """What of an agent the coordination of its job works with.
+
+    Attributes:
+        evidence: Asks the processes what they do.
+        observers: What is watched beside the processes.
+        outcomes: How attempts end.
+        take: Takes the processes of the next attempt, and the paths of their programs.
+        stop_rest: Stops the processes because of a failure.
+        on_signal: Handles a signal as if it had arrived here; the second value: from the terminal.
+        clean_up: Removes the private files of this run, if the launcher was killed.
+    """
+
+    evidence: Collector
+    observers: Observers
+    outcomes: Outcomes
+    take: Callable[[Sequence[Child], Sequence[str]], None]
+    stop_rest: Callable[[], None]
+    on_signal: Callable[[int, bool], None]
+    clean_up: Callable[[bool], None]
+
+
 class Agent:
     """Runs the processes of this node, from the rendezvous to the failure report.
 
@@ -59,6 +83,7 @@ class Agent:
         evidence: Asks the processes what they do.
         observers: What is watched beside the processes.
         outcomes: How attempts end.
+        parts: The parts for the coordination.
     """
 
     def __init__(
@@ -120,6 +145,10 @@ class Agent:
             None if serve is None else lambda: serve(self),
         )  # fmt: skip
         self.outcomes = Outcomes(runtime, coordination, self.observers, self.evidence)
+        self.parts = AgentParts(
+            self.evidence, self.observers, self.outcomes,
+            self.take, self.stop_rest, self.on_signal, self.clean_up,
+        )  # fmt: skip
         runtime.loop.add(runtime.signals.fd, self._on_signals)
 
     def take(self, children: Sequence[Child], paths: Sequence[str]) -> None:
@@ -166,8 +195,7 @@ class Agent:
         """
         runtime = self.runtime
         try:
-            self.coordination.gather()
-            if not self.coordination.has_work:
+            if not self.coordination.gather():
                 told = runtime.forwarder.told
                 return self._finish() if told is None else self.outcomes.exit_status(128 + told)
             if self.coordination.has_others:
@@ -203,7 +231,7 @@ class Agent:
             runtime.template.wait(lambda: self.group.stopper.number is not None)
             moments.imported = time.monotonic()
         if self.coordination.guards:  # before the first process: we may be killed while we start them
-            self.group.start_watchdog(runtime.run_id, self.clean_up, self.coordination.lease_until)
+            self.group.start_watchdog(runtime.run_id, self.clean_up, self.coordination.find_lease())
         runtime.started_mono_ns = time.monotonic_ns()
         runtime.output.first_s = None
         self.group.start()
@@ -232,7 +260,7 @@ class Agent:
         if self.observers.progress is not None:
             runtime.loop.guard(self.observers.progress.finish)
         self.observers.look()
-        is_told = runtime.forwarder.told is not None or self.observers.is_preempted
+        is_told = runtime.forwarder.told is not None or self.observers.preemption.has_begun
         moments.has_failed = self.outcomes.has_failed and not is_told
         if self.group.refused is not None:
             self.coordination.on_refused(self.group.refused)
@@ -285,7 +313,7 @@ class Agent:
         """Return a process with all its settings, and its standard streams."""
         runtime = self.runtime
         streams = runtime.output.open(index, child, runtime.folder, runtime.attempt)
-        mark = {MARK: mark_of(runtime.run_id, runtime.environ, self.coordination.node_mark)}
+        mark = {MARK: mark_of(runtime.run_id, runtime.environ, self.coordination.find_mark())}
         files = runtime.folder.variables(runtime.attempt, child.folder, child.environ)
         settings = mark | files | self.observers.plan(child)
         settings |= runtime.count_starts(child)
@@ -335,10 +363,9 @@ class Agent:
         action = decide(end, state)
         if counts(end, state):
             self._note_failure(process, end)
-        self.observers.note_end()
+        self.observers.network.note_end()
         if self.group.refused is None:
             self._act(action, process)
-        self.coordination.on_exit(process)
 
     def _note_told(self, process: Process) -> None:
         """Note that the job is told to end, if a process has died of a signal that we only forwarded."""
@@ -394,7 +421,7 @@ class Agent:
             self.observers.note_failure()
         if not self.group.stopper.begun or process is runtime.first:
             runtime.failed.append(process)
-            self.coordination.on_failure(process, follows=end.follows)
+            self.coordination.on_failure(process, end.follows)
 
     def _act(self, action: Action, process: Process) -> None:
         runtime = self.runtime
@@ -455,12 +482,12 @@ class Agent:
             if number == signal.SIGCHLD:
                 self.group.note_child()
             elif sender != os.getpid():  # a write that fails with EPIPE sends us SIGPIPE
-                self.on_signal(number, from_terminal=code == SI_KERNEL)
+                self.on_signal(number, code == SI_KERNEL)
 
-    def on_signal(self, number: int, *, from_terminal: bool) -> None:
+    def on_signal(self, number: int, from_terminal: bool) -> None:
         """Handle a signal that arrived here or at another launcher of the job."""
         runtime = self.runtime
-        if self.coordination.takes_signal(number, from_terminal=from_terminal):
+        if self.coordination.takes_signal(number, from_terminal):
             return
         before = runtime.forwarder.told
         runtime.forwarder.on_signal(number, from_terminal=from_terminal)

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Companion, NodeCommand, Plan, Process
+    from launcher.core.model import Companion, Plan, Process
 
 NO_RANK = -1
 
@@ -23,6 +23,8 @@ def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
         environ: The environment that the launcher was started with.
     """
     if plan.agent is not None:
+        from launcher.agent.starter import make_agent
+
         return [make_agent(plan, plan.agent, environ)]
     all_of_them: list[Companion | Process] = [*plan.companions, *plan.processes]
     rendered = [render_environ(plan, one, environ) for one in all_of_them]
@@ -47,13 +49,3 @@ def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
         for one, own, route in zip(plan.processes, environments[split:], plan.supervision.routes, strict=True)
     ]
     return [*companions, *ranks]
-
-
-def make_agent(plan: Plan, agent: NodeCommand, environ: Mapping[str, str]) -> Child:
-    """Return the plan's agent as our child; print a line if it is torchrun's."""
-    from launcher.agent.starter import prepare, say_agent
-
-    argv, environment = prepare(agent, environ)
-    (environment,) = name_files(plan, [environment], becomes=False)
-    say_agent(plan, agent)
-    return Child(0, 0, argv, environment, called=agent.engine)

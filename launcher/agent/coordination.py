@@ -1,6 +1,6 @@
-"""Coordination of an agent with the rest of its job: what the agent asks and reports, and to no effect here.
+"""Coordination of an agent with the rest of its job: values, and callbacks for what it asks and reports.
 
-Each kind of job has its own: one node (`launcher.agent.lone`), several nodes (`launcher.cluster.node`), and
+Each kind of job makes its own: one node (`launcher.agent.lone`), several nodes (`launcher.cluster.node`), and
 the head, the ranks and the serving nodes of a job that mpirun starts (`launcher.mpi`).
 """
 
@@ -26,168 +26,105 @@ if TYPE_CHECKING:
     class Questions(Protocol):
         """Sends questions to all nodes of the job."""
 
-        @property
-        def due(self) -> float | None:
-            """When to call `fire`."""
-
         def ask(self, what: str, more: Mapping[str, object], take: Callable[[Answer], None]) -> int:
             """Ask all nodes; return the number of the question."""
 
         def drop(self, question: int) -> None:
             """Stop waiting for the answers to a question."""
 
-        def fire(self, now: float) -> None:
-            """Do the work that is due."""
+
+def _ignore(*_: object) -> None:
+    """Do nothing: it concerns nobody else."""
+
+
+def _refuse(*_: object) -> bool:
+    """Leave it to the agent."""
+    return False
 
 
 @frozen
-class Outcome:
-    """How the processes of this node ended.
-
-    Attributes:
-        status: The exit status that results.
-        verdict: Why they failed; None without a failure of a process.
-        line: Message to print if there is no verdict.
-        shown: Whether to show the verdict, besides writing it to a file.
-    """
-
-    status: int
-    verdict: Verdict | None = None
-    line: str = ""
-    shown: bool = True
-
-
 class Coordination:
-    """Coordination with a job of which nothing is known.
+    """Coordination with a job; what is not given has no effect.
 
     Attributes:
-        runtime: Values and tools of the launcher; set by `attach`.
+        attach: Takes the values and tools; returns the target of signals, None for the processes here.
+        gather: Waits for the other nodes, and gives the agent its processes; returns whether there are any
+            to start, or early if told to stop. May raise `LauncherError`: the nodes do not come together.
         shares_terminal: Whether a single process may have the terminal for itself.
         lends_terminal: Whether one of the processes may read from the terminal.
-        has_work: Whether processes are to be started here; known after `gather`.
         has_others: Whether processes of the job run elsewhere too.
         speaks: Whether the agent reports the signals that it forwards and the place of its logs.
         guards: Whether a watchdog ends the processes if the agent is killed.
         awaits_deadline: Whether processes get the path of the deadline file even if this node has no
             preemption watch.
-        questions: Sends questions to the other nodes; None if that is not possible.
-        lease_until: When the processes must have ended if nothing renews this (monotonic seconds), because
-            another node may take over; None if no other node may.
+        name_run: Returns the name of this run, the same on all nodes, from that of this launcher; empty until
+            node 0 has sent it.
+        find_mark: Returns the name in the mark of the processes that is that of any launcher in our place;
+            empty for none.
+        find_questions: Returns what sends questions to the other nodes; None if that is not possible.
+        find_lease: Returns when the processes must have ended if nothing renews this (monotonic seconds),
+            because another node may take over; None if no other node may.
+        begin: Prepares for the start of an attempt's processes.
+        began: Notes that the processes of an attempt have been started.
+        route: Returns the standard streams of a process, if not those of its route.
+        takes_signal: Handles a signal that is not for the processes here, and may come from the terminal;
+            returns whether it was one.
+        on_told: Notes that this launcher was told to stop.
+        on_ranks_ended: Notes that the ranks of this node have succeeded; its companions go on for those of
+            other nodes.
+        on_failure: Notes that a process of this node has failed, and whether only because it lost another.
+        on_reason: Notes that the agent ends its processes for a reason of its own.
+        on_quiet: Notes that nothing has happened here for the time of a stall, or (None) that something has
+            again; returns whether another launcher asks all processes of the job, and reports.
+        takes_evidence: Takes what the processes of this node did before they are stopped; returns whether it
+            was taken.
+        on_refused: Notes that the processes of this node cannot be started.
+        on_preemption: Notes that this node is to be preempted, or no longer: the kind of the event, what it
+            is, the seconds left, and whether the processes end because of it.
+        helpers: Returns the PIDs of children that are not processes of the job.
+        describe_state: Returns the state of the node in words, if it is not that of its processes.
+        describe_nodes: Returns the counts of all, present and lost nodes of the job; None for a single node.
+        restarts: Whether another attempt follows the one that has ended; returns when it is time to start it.
+        finish: Reports how the job ended, when all processes of this node have; returns its status. It is
+            given what reports how the last attempt of this node ended, and returns the status of that.
+        takes_verdict: Takes the verdict on an attempt of this node; returns whether it is not to be published
+            here.
+        clean_up: Removes the private files; the watchdog calls this too if the launcher was killed.
+        report_killed: Tells the job that this launcher was killed, and nothing of it runs; the watchdog calls
+            this.
+        close: Leaves the job.
     """
 
-    runtime: Runtime
-    shares_terminal = True
-    lends_terminal = True
-    has_work = True
-    has_others = False
-    speaks = True
-    guards = True
-    awaits_deadline = False
-    questions: Questions | None = None
-    lease_until: float | None = None
-
-    def attach(self, runtime: Runtime) -> Target | None:
-        """Take the values and tools; return the target of signals, None for the processes of this node."""
-        self.runtime = runtime
-        return None
-
-    @property
-    def run(self) -> str:
-        """Name of this run, the same on all nodes; empty until node 0 has told it."""
-        return self.runtime.run_id
-
-    @property
-    def node_mark(self) -> str:
-        """Name in the mark of the processes that is that of any launcher in our place; empty for none."""
-        return ""
-
-    def gather(self) -> None:
-        """Wait for the other nodes, and give the agent its processes; return early if told to stop.
-
-        Raises:
-            LauncherError: The nodes do not come together.
-        """
-        self.has_work = self.runtime.forwarder.told is None
-
-    def begin(self) -> None:
-        """Prepare for the start of an attempt's processes."""
-
-    def began(self) -> None:
-        """Note that the processes of an attempt have been started."""
-
-    def route(self, child: Child, streams: Streams) -> Streams:
-        """Return the standard streams of a process, if not those of its route."""
-        return streams
-
-    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Handle a signal that is not for the processes here; return whether it was one."""
-        return False
-
-    def on_told(self, number: int) -> None:
-        """Note that this launcher was told to stop."""
-
-    def on_exit(self, process: Process) -> None:
-        """Note that a process of this node has exited."""
-
-    def on_ranks_ended(self) -> None:
-        """Note that the ranks of this node have succeeded; its companions go on for those of other nodes."""
-
-    def on_failure(self, process: Process, *, follows: bool) -> None:
-        """Note that a process of this node has failed; ``follows``: only because it lost another process."""
-
-    def on_reason(self, reason: Reason) -> None:
-        """Note that the agent ends its processes for a reason of its own."""
-
-    def on_quiet(self, what: str | None) -> bool:
-        """Note that nothing has happened here for the time of a stall, or (None) that something has again.
-
-        Returns:
-            Whether another launcher asks all processes of the job, and reports.
-        """
-        return False
-
-    def takes_evidence(self, answers: Sequence[StackAnswer]) -> bool:
-        """Take what the processes of this node did before they are stopped; return whether it was taken."""
-        return False
-
-    def on_refused(self, error: LauncherError) -> None:
-        """Note that the processes of this node cannot be started."""
-
-    def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
-        """Note that this node is to be preempted, or no longer; ``ends``: the processes end because of it."""
-
-    def helpers(self) -> tuple[int, ...]:
-        """Return the PIDs of children that are not processes of the job."""
-        return ()
-
-    def describe_state(self) -> str | None:
-        """Return the state of the node in words, if it is not that of its processes."""
-        return None
-
-    def describe_nodes(self) -> Mapping[str, object] | None:
-        """Return the counts of all, present and lost nodes of the job; None for a single node."""
-        return None
-
-    def restarts(self) -> bool:
-        """Whether another attempt follows the one that has ended; returns when it is time to start it."""
-        return False
-
-    def finish(self, report: Callable[[], int]) -> int:
-        """Report how the job ended, when all processes of this node have; return its status.
-
-        ``report``: reports how the last attempt of this node ended, and returns its status.
-        """
-        return report()
-
-    def takes_verdict(self, verdict: Verdict) -> bool:
-        """Take the verdict on an attempt of this node; return whether it is not to be published here."""
-        return False
-
-    def clean_up(self) -> None:
-        """Remove the private files; the watchdog calls this too if the launcher was killed."""
-
-    def report_killed(self) -> None:
-        """Tell the job that this launcher was killed, and nothing of it runs; the watchdog calls this."""
-
-    def close(self) -> None:
-        """Leave the job."""
+    attach: Callable[[Runtime], Target | None]
+    gather: Callable[[], bool]
+    shares_terminal: bool = True
+    lends_terminal: bool = True
+    has_others: bool = False
+    speaks: bool = True
+    guards: bool = True
+    awaits_deadline: bool = False
+    name_run: Callable[[str], str] = lambda own: own
+    find_mark: Callable[[], str] = lambda: ""
+    find_questions: Callable[[], Questions | None] = _ignore
+    find_lease: Callable[[], float | None] = _ignore
+    begin: Callable[[], None] = _ignore
+    began: Callable[[], None] = _ignore
+    route: Callable[[Child, Streams], Streams] = lambda child, streams: streams
+    takes_signal: Callable[[int, bool], bool] = _refuse
+    on_told: Callable[[int], None] = _ignore
+    on_ranks_ended: Callable[[], None] = _ignore
+    on_failure: Callable[[Process, bool], None] = _ignore
+    on_reason: Callable[[Reason], None] = _ignore
+    on_quiet: Callable[[str | None], bool] = _refuse
+    takes_evidence: Callable[[Sequence[StackAnswer]], bool] = _refuse
+    on_refused: Callable[[LauncherError], None] = _ignore
+    on_preemption: Callable[[str, str, float, bool], None] = _ignore
+    helpers: Callable[[], tuple[int, ...]] = lambda: ()
+    describe_state: Callable[[], str | None] = _ignore
+    describe_nodes: Callable[[], Mapping[str, object] | None] = _ignore
+    restarts: Callable[[], bool] = _refuse
+    finish: Callable[[Callable[[], int]], int] = lambda report: report()
+    takes_verdict: Callable[[Verdict], bool] = _refuse
+    clean_up: Callable[[], None] = _ignore
+    report_killed: Callable[[], None] = _ignore
+    close: Callable[[], None] = _ignore

@@ -58,7 +58,7 @@ class HangHandler:
             runtime.watch.stall_timeout_s or runtime.watch.idle_timeout_s,
             lambda: runtime.output.last_s,
             self.on_stall,
-            self.on_move,
+            lambda: self._coordination.on_quiet(None),
             started=started,
             gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
             movement=None if runtime.watch.stall_timeout_s else self._make_movement(),
@@ -122,10 +122,6 @@ class HangHandler:
             ask_numbers(pattern, tails, runtime.group.helpers, take)
         except OSError:  # the kernel is short of something
             take(())
-
-    def on_move(self) -> None:
-        """Note that the processes of this node go on."""
-        self._coordination.on_quiet(None)
 
     def _report(self, what: str, answers: Sequence[Answer], progress: Numbers) -> None:
         runtime = self._runtime

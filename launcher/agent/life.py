@@ -11,7 +11,7 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.failure.arbiter import PREEMPTED, RANK, Event
 from launcher.job import attempt, controller
 from launcher.job.commands import Print
-from launcher.job.events import Exited, Failed, Ready, Received, Tick, Unable
+from launcher.job.events import Exited, Failed, Ready, Received, Tick
 from launcher.job.state import Job, Phase
 
 TYPE_CHECKING = False
@@ -118,7 +118,3 @@ class Life:
         """Note that nothing of the last attempt is left, and what the health command has found."""
         if self.is_waiting and self._state.pause is not None:
             self._take(Ready(0, self._state.pause.again.attempt, unhealthy))
-
-    def give_up(self, why: str) -> None:
-        """Note that the next attempt cannot start."""
-        self._take(Unable(0, why))

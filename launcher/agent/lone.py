@@ -13,24 +13,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.agent.agent import Serve
-    from launcher.agent.coordination import Outcome
+    from launcher.agent.agent import AgentParts, Serve
     from launcher.agent.life import Life
     from launcher.agent.observers import Checks
-    from launcher.agent.runtime import NodePlace
+    from launcher.agent.runtime import NodePlace, Outcome, Runtime
     from launcher.core.supervision import Supervision
     from launcher.process.spawn import Child
     from launcher.recovery.policy import Decision
 
 
-class LoneNode(Coordination):
+class LoneNode:
     """Decides alone whether another attempt follows.
 
     Attributes:
-        agent: The agent of this node; set before it runs.
+        parts: The parts of the agent; set before it runs.
     """
 
-    agent: Agent
+    parts: AgentParts
+    _runtime: Runtime
 
     def __init__(self, renew: Callable[[], Sequence[Child]] | None, paths: Sequence[str]) -> None:
         """Prepare.
@@ -43,16 +43,30 @@ class LoneNode(Coordination):
         self._life: Life | None = None
         self._decision: Decision | None = None
 
-    def begin(self) -> None:
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return Coordination(
+            self._attach, self._gather, begin=self._begin, began=self._began, restarts=self._restarts,
+            finish=self._finish,
+        )  # fmt: skip
+
+    def _attach(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def _gather(self) -> bool:
+        """Whether the processes are to be started: nobody else is awaited."""
+        return self._runtime.forwarder.told is None
+
+    def _begin(self) -> None:
         """Prepare for an attempt."""
         self._decision = None
         if self._life is not None:
             self._life.note_ready()
 
-    def began(self) -> None:
+    def _began(self) -> None:
         """Begin the life of the job now, while the processes begin: a restart need not load it."""
-        if self.runtime.watch.restarts.most:
-            self.runtime.loop.guard(self._begin_life)
+        if self._runtime.watch.restarts.most:
+            self._runtime.loop.guard(self._begin_life)
 
     def _begin_life(self) -> None:
         self._life = self._life or self._make_life()
@@ -61,19 +75,19 @@ class LoneNode(Coordination):
         """Return the life of the job, which begins with its first attempt."""
         from launcher.agent.life import Life
 
-        runtime = self.runtime
+        runtime = self._runtime
         rule, grace_s = runtime.watch.restarts, runtime.watch.grace_s
         return Life(rule, grace_s, runtime.run_id, runtime.say, runtime.started_mono_ns / 1e9)
 
     @property
     def _is_told(self) -> bool:
         """Whether the job was told to end, so that no attempt may follow."""
-        forwarder = self.runtime.forwarder
-        return forwarder.told is not None or forwarder.was_interrupted or self.agent.observers.is_taken_back
+        forwarder, preemption = self._runtime.forwarder, self.parts.observers.preemption
+        return forwarder.told is not None or forwarder.was_interrupted or preemption.is_due
 
-    def restarts(self) -> bool:
+    def _restarts(self) -> bool:
         """Whether the processes of this node start again; returns when it is time."""
-        runtime, outcomes = self.runtime, self.agent.outcomes
+        runtime, outcomes = self._runtime, self.parts.outcomes
         if not runtime.watch.restarts.most or not outcomes.has_failed:
             return False
         outcome = outcomes.find()
@@ -99,15 +113,15 @@ class LoneNode(Coordination):
             from contextlib import suppress
 
             with suppress(LauncherError):  # what was planned before still holds: its port, too
-                self.agent.take(self._renew(), self._paths)
+                self.parts.take(self._renew(), self._paths)
         runtime.attempt = life.attempt
         return True
 
     def _conclude(self, outcome: Outcome) -> None:
         """Have the life of the job go on after an attempt."""
-        runtime, observers, outcomes = self.runtime, self.agent.observers, self.agent.outcomes
+        runtime, observers, outcomes = self._runtime, self.parts.observers, self.parts.outcomes
         self._life = life = self._life or self._make_life()
-        if observers.is_taken_back:
+        if observers.preemption.is_due:
             life.take_back()
         elif self._is_told:
             life.receive(runtime.forwarder.told or signal.SIGINT)
@@ -126,20 +140,20 @@ class LoneNode(Coordination):
         """Print once what follows from an attempt that has failed."""
         decision, self._decision = self._decision, None
         if decision is not None:
-            said = self.agent.outcomes.recovery.describe()
-            self.runtime.say(said, "restart" if decision.restarts else "no-restart")
+            said = self.parts.outcomes.recovery.describe()
+            self._runtime.say(said, "restart" if decision.restarts else "no-restart")
 
     def _check_health(self, take: Callable[[str], None]) -> None:
         """Run the health command, if there is one, and pass on what it finds."""
-        argv = self.runtime.watch.restarts.health_argv
+        argv = self._runtime.watch.restarts.health_argv
         if not argv:
             take("")
             return
         from launcher.recovery.health import ask_health
 
-        ask_health(argv, self.runtime.group.helpers, take)
+        ask_health(argv, self._runtime.group.helpers, take)
 
-    def finish(self, report: Callable[[], int]) -> int:
+    def _finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and why no attempt follows; return its status."""
         status = report()
         self._say_decision()
@@ -176,7 +190,9 @@ def run_processes(
     if widen:
         widen_cpus()
     node = LoneNode(renew, paths)
-    agent = Agent(watch, place, environ, node, single=len(children) == 1, checks=checks, serve=serve)
-    node.agent = agent
+    agent = Agent(
+        watch, place, environ, node.coordinate(), single=len(children) == 1, checks=checks, serve=serve
+    )
+    node.parts = agent.parts
     agent.take(children, paths)
     return agent.run()

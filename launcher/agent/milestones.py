@@ -7,6 +7,7 @@ loaded.
 
 from __future__ import annotations
 
+import os
 import time
 
 from launcher.core import LOADED_S
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.events.traces import Traces
-    from launcher.process.spawn import Child, Process
+    from launcher.process.spawn import Child
     from launcher.recovery.progress import ProgressGate
 
 TRACE_AFTER_S = 0.2
@@ -79,7 +80,7 @@ class Milestones:
         runtime.output.listener = self.take
         self._note_moment(
             "the launcher has started", "start", runtime.began_s, seconds=runtime.began_s - LOADED_S,
-            host=Host().hostname(), pid=_pid(), version=__version__, world_size=runtime.place.world_size,
+            host=Host().hostname(), pid=os.getpid(), version=__version__, world_size=runtime.place.world_size,
         )  # fmt: skip
 
     def _open_file(self, path: str) -> None:
@@ -116,7 +117,7 @@ class Milestones:
 
     def _write(self, event: str, text: str, fields: Mapping[str, object], now_s: float) -> None:
         runtime = self._runtime
-        self._run = self._run or self._coordination.run
+        self._run = self._run or self._coordination.name_run(runtime.run_id)
         place = {
             "job": self._job or self._run or None,
             "run": self._run or None,
@@ -152,7 +153,7 @@ class Milestones:
         from launcher.events.ids import TRACEPARENT, find_ids, plan_parent
 
         runtime = self._runtime
-        run = self._coordination.run or runtime.run_id
+        run = self._coordination.name_run(runtime.run_id) or runtime.run_id
         ids = find_ids(runtime.environ, self._job or run, run, runtime.run_id)
         parent = plan_parent(runtime.environ, ids, runtime.attempt)
         return {} if parent is None else {TRACEPARENT: parent}
@@ -222,7 +223,7 @@ class Milestones:
         code = 0 if first is None else first.code or 0
         self._note_moment(
             f"attempt {runtime.attempt}: {how}", "attempt-ended", ended, seconds=ended - moments.began,
-            status=_status_of(runtime.first),
+            status=0 if runtime.first is None else runtime.first.status,
             failed_rank=None if first is None or first.child.called else first.child.rank,
             signal=name_signal(-code) if code < 0 else None,
         )  # fmt: skip
@@ -247,28 +248,16 @@ class Milestones:
             status=status, cause=cause if status else None, attempts=figures.get("attempts"),
             work_s=figures.get("work_s"), lost_s=figures.get("lost_s"), goodput=figures.get("goodput"),
         )  # fmt: skip
-        self._guard(self._finish_traces)
+        traces = self._traces
+        if traces is not None:
+            self._guard(lambda: traces.finish(self._runtime.signals.fd))
         if self._file is not None:
             self._guard(self._close_file)
 
     def _guard(self, action: Callable[[], None]) -> bool:
         return self._runtime.loop.guard(action)
 
-    def _finish_traces(self) -> None:
-        if self._traces is not None:
-            self._traces.finish(self._runtime.signals.fd)
-
     def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None and file.finish(time.monotonic() + DRAIN_S) and not file.complaints:
             self._complain(f"{self._path}: the last events were lost: it does not take them fast enough")
-
-
-def _status_of(first: Process | None) -> int:
-    return 0 if first is None else first.status
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()

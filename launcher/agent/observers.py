@@ -74,16 +74,252 @@ SILENCE_AFTER_S = 59.0
 """Seconds until progress is reported in a log."""
 
 
+class Network:
+    """Which network NCCL uses, if that is verified, and whether the processes meet.
+
+    Attributes:
+        unmet: Message that the attempt's processes have not met, if it was reported while they ran.
+        doubt: Why a job that ended with 0 may have failed: its processes have not met. None for no doubt.
+    """
+
+    def __init__(self, runtime: Runtime, end_for: Callable[[Reason], None]) -> None:
+        self.unmet: str | None = None
+        self.doubt: Cause | None = None
+        self._runtime, self._end_for = runtime, end_for
+        self._nccl_path: str | None = None
+        self._nccl: NcclLogWatcher | None = None
+        self._meeting: MeetingWatch | None = None
+
+    def plan(self, child: Child) -> dict[str, str]:
+        """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
+        runtime = self._runtime
+        proof = runtime.watch.proof
+        if proof is None or child.rank:
+            return {}
+        self._nccl_path = runtime.folder.make_file(runtime.attempt, child.folder, "nccl.log")
+        if self._nccl_path is None:
+            runtime.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
+            return {}
+        return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
+
+    def listen_to_nccl(self) -> None:
+        """Read the network that NCCL uses, if it must be verified."""
+        runtime = self._runtime
+        if runtime.watch.proof is None or self._nccl_path is None:
+            return
+        from launcher.observers.nccl_log import NcclLogWatcher
+
+        def end(what: str, fix: str) -> None:
+            from launcher.failure.arbiter import UNPROVEN
+            from launcher.failure.reason import Reason
+
+            runtime.say(
+                f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}", "other-fabric"
+            )
+            self._end_for(Reason(UNPROVEN, what, fix))
+
+        self._nccl = NcclLogWatcher(
+            runtime.watch.proof,
+            self._nccl_path,
+            runtime.loop,
+            runtime.output.say,
+            end,
+            keeps=runtime.folder.keeps,
+        )
+
+    def watch_meeting(self) -> None:
+        """Check whether the processes meet, if that is planned; begin before they can have met."""
+        runtime = self._runtime
+        planned = runtime.watch.contact
+        if planned is None or runtime.group.refused is not None:
+            return
+        started = time.monotonic()
+
+        def begin() -> None:
+            from launcher.observers.meeting import MeetingWatch
+
+            self._meeting = MeetingWatch(
+                planned,
+                runtime.group.processes,
+                runtime.output.say,
+                self._end_unmet,
+                lambda: runtime.is_ending,
+                started,
+            )
+            runtime.loop.timers.append(self._meeting)
+
+        runtime.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
+
+    def _judge_meeting(self, never_met: str | None) -> None:
+        """Report a job, or end it as failed, if its processes ended without meeting.
+
+        Args:
+            never_met: Message that they never met; None if they have, or may have.
+        """
+        runtime = self._runtime
+        planned = runtime.watch.contact
+        is_whole = (
+            runtime.first is None and runtime.forwarder.told is None and not runtime.group.stopper.gave_up
+        )
+        unmet = never_met or self.unmet  # what was warned about may be unproven at the end: a doubt remains
+        if planned is None or unmet is None or not is_whole:
+            return
+        if planned.required and never_met is not None:
+            self._end_unmet(never_met)
+            return
+        from launcher.failure.model import Cause
+        from launcher.failure.reason import NEVER_MET_FIX
+
+        self.doubt = Cause("never-met", unmet, NEVER_MET_FIX, False)
+        if never_met is not None:
+            fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
+            runtime.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
+
+    def _end_unmet(self, what: str) -> None:
+        """End the job, because its processes do not meet and must."""
+        from launcher.failure.arbiter import UNMET
+        from launcher.failure.reason import NEVER_MET_FIX, Reason
+
+        self._runtime.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
+        self._end_for(Reason(UNMET, what, NEVER_MET_FIX))
+
+    @property
+    def connected_s(self) -> float | None:
+        """When all processes were seen connected, monotonic seconds; None if they were not yet."""
+        return None if self._meeting is None else self._meeting.together_at
+
+    def note_end(self) -> None:
+        """Note that a process has exited."""
+        if self._meeting is not None:
+            self._meeting.note_end()
+
+    def end_attempt(self) -> None:
+        """Judge whether the processes of an attempt that has ended have met."""
+        if self._nccl is not None:
+            self._nccl.close()
+        meeting, self._nccl, self._meeting = self._meeting, None, None
+        if meeting is not None:
+            self.unmet = meeting.unmet
+            self._judge_meeting(meeting.end())
+
+
+class Gpus:
+    """The errors of this node's GPUs; one launcher of a node watches for them."""
+
+    def __init__(self, runtime: Runtime, *, watches: bool) -> None:
+        self._runtime, self._watches = runtime, watches
+        self._errors: GpuErrors | None = None
+
+    def watch(self) -> None:
+        """Watch for errors from a moment after the start on."""
+        runtime = self._runtime
+        if self._errors is not None:
+            self._errors.begin_attempt()
+            return
+        from launcher.machine.host import Host
+
+        host = Host()
+        if runtime.group.refused is None and self._watches and count_gpus(host):
+            due = time.monotonic() + SERVE_AFTER_S
+            runtime.loop.timers.append(Later(due, lambda: self._ask(host)))
+
+    def _ask(self, host: Host) -> None:
+        from launcher.observers.gpu_errors import GpuErrors
+
+        runtime = self._runtime
+        if self._errors is None:
+            self._errors = GpuErrors(host, runtime.group.helpers, runtime.loop, runtime.say)
+
+    def read(self) -> tuple[Xid, ...]:
+        """Return the errors of the GPUs that NVML has reported in this attempt."""
+        return () if self._errors is None else self._errors.read()
+
+    def find_faults(self) -> list[str]:
+        """Return the faults of hardware among the errors of the GPUs, of all attempts."""
+        self.read()
+        return [] if self._errors is None else self._errors.faults
+
+
+class Preemption:
+    """Preemption of this node, and of others as far as it concerns this one."""
+
+    def __init__(self, runtime: Runtime, report: Callable[[str, str, float, bool], None]) -> None:
+        """Watch for nothing yet.
+
+        Args:
+            runtime: Values and tools of the launcher.
+            report: Takes an event of this node, and whether the processes end because of it; see
+                `launcher.agent.coordination.Coordination.on_preemption`.
+        """
+        self._runtime, self._report = runtime, report
+        self._watch: Watch | None = None
+        self._response: Response | None = None
+
+    def watch(self) -> None:
+        """Watch for preemption of this node, if that is planned."""
+        runtime = self._runtime
+        planned = runtime.watch.preemption
+        if planned is None or runtime.group.refused is not None:
+            return
+        if self._watch is None:
+            from launcher.preemption.watch import Watch
+
+            grace_s = runtime.watch.grace_s
+            self._watch = Watch(planned, grace_s, runtime.loop, runtime.say, self._on_event)
+        runtime.loop.timers.append(self._watch)
+
+    def _on_event(self, kind: str, what: str, left_s: float) -> bool:
+        """Handle a preemption notice of this node, or its withdrawal; return whether the processes end."""
+        ends = self.respond(kind, what, left_s)
+        self._report(kind, what, left_s, ends)
+        return ends
+
+    def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
+        """Apply a preemption notice to the processes here; ``node``: its node, None for this one."""
+        if self._response is None:
+            from launcher.agent.preempted import Response
+
+            self._response = Response(self._runtime)
+        return self._response.on_event(kind, what, left_s, node)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the processes were told to stop because of a preemption."""
+        return self._response is not None and self._response.has_begun
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the time of a node has come, even if nothing ran when it came: no attempt may follow."""
+        return self._response is not None and self._response.is_due
+
+    def make_verdict(self) -> Verdict | None:
+        """Return the verdict that a node was preempted; None if the job did not end for that."""
+        if self._response is None or not self._response.has_begun:
+            return None
+        from launcher.agent.ends import describe_exit
+
+        runtime = self._runtime
+        exits = [describe_exit(runtime, one) for one in runtime.group.ended]
+        return self._response.make_verdict(exits, runtime.group.describe_survivors())
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.close()
+
+
 class Observers:
     """The observers of a run, for one attempt after the other.
 
     Attributes:
         counters_before: The node's counters at the start of the attempt.
         counters_after: The counters right after the first failure, before the memory in use is freed.
-        unmet: Message that the attempt's processes have not met, if it was reported while they ran.
+        network: Which network NCCL uses, and whether the processes meet.
+        gpus: Errors of the GPUs.
+        preemption: Preemption of this node.
         server: Answers questions; None before it exists, and if there is none.
         progress: Watches for progress; None if the user named no file and no pattern, or nothing asks for it.
-        doubts: Why a job that ended with 0 may have failed.
+        hidden: Causes of failures that the statuses of processes do not show.
         milestones: Writes the events of this node; None if nothing takes them.
     """
 
@@ -108,21 +344,17 @@ class Observers:
         """
         self.counters_before: Counters | None = None
         self.counters_after: Counters | None = None
-        self.unmet: str | None = None
+        self.network = Network(runtime, end_for)
+        self.gpus = Gpus(runtime, watches=coordination.speaks)
+        self.preemption = Preemption(runtime, coordination.on_preemption)
         self.server: Server | None = None
         self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
         self._end_for, self._checks, self._make_server = end_for, checks, make_server
-        self._nccl_path: str | None = None
         self._status: Progress | None = None
         self._hangs: HangHandler | None = None
-        self._nccl: NcclLogWatcher | None = None
-        self._meeting: MeetingWatch | None = None
-        self.doubts: list[Cause] = []
+        self.hidden: list[Cause] = []
         self._checking: Helper | None = None
-        self._preemption: Watch | None = None
-        self._response: Response | None = None
         self._answering: Timer | None = None
-        self._gpus: GpuErrors | None = None
         self.progress = self._watch_progress()
         runtime.output.progress = self.progress
         self.milestones: Milestones | None = None
@@ -133,7 +365,7 @@ class Observers:
         from launcher.agent.milestones import Milestones
 
         self.milestones = Milestones(
-            self._runtime, self._coordination, lambda: self.connected_s, self.progress
+            self._runtime, self._coordination, lambda: self.network.connected_s, self.progress
         )
 
     def _watch_progress(self) -> ProgressGate | None:
@@ -151,6 +383,11 @@ class Observers:
         return ProgressGate(rule, search, runtime.say)
 
     @property
+    def doubts(self) -> list[Cause]:
+        """Why a job that ended with 0 may have failed."""
+        return [*filter(None, (self.network.doubt,)), *self.hidden]
+
+    @property
     def progressed(self) -> bool | None:
         """Whether this attempt has made progress; None if that is not watched."""
         return None if self.progress is None else self.progress.has_progressed()
@@ -165,29 +402,17 @@ class Observers:
     def plan(self, child: Child) -> dict[str, str]:
         """Return the variables for a process by which it can be observed."""
         traced = {} if self.milestones is None else self.milestones.plan(child)
-        return {**self._evidence.plan(child), **self._plan_nccl_log(child), **traced}
-
-    def _plan_nccl_log(self, child: Child) -> dict[str, str]:
-        """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
-        runtime = self._runtime
-        proof = runtime.watch.proof
-        if proof is None or child.rank:
-            return {}
-        self._nccl_path = runtime.folder.make_file(runtime.attempt, child.folder, "nccl.log")
-        if self._nccl_path is None:
-            runtime.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
-            return {}
-        return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
+        return {**self._evidence.plan(child), **self.network.plan(child), **traced}
 
     def begin_attempt(self) -> None:
         """Start the observers, now that the processes are starting; all of them could wait until now."""
         runtime = self._runtime
-        self.counters_after, self.unmet = None, None
+        self.counters_after, self.network.unmet = None, None
         self.answer()
         if self.milestones is not None:
             runtime.loop.guard(self.milestones.begin_attempt)
-        begins = (self._read_counters, self._plan_progress, self.check, self._watch_preemption)
-        for begin in (*begins, self._watch_gpus, self._listen_to_nccl, self._watch_meeting):
+        begins = (self._read_counters, self._plan_progress, self.check, self.preemption.watch)
+        for begin in (*begins, self.gpus.watch, self.network.listen_to_nccl, self.network.watch_meeting):
             runtime.loop.guard(begin)
 
     def end_attempt(self) -> None:
@@ -201,19 +426,9 @@ class Observers:
             self._hangs.close()
         if self._status is not None:
             self._status.close()
-        if self._nccl is not None:
-            self._nccl.close()
+            self._status = None
+        self.network.end_attempt()
         self._evidence.end_attempt()
-        meeting = self._meeting
-        self._status = self._nccl = self._meeting = None
-        if meeting is not None:
-            self.unmet = meeting.unmet
-            self._judge_meeting(meeting.end())
-
-    @property
-    def connected_s(self) -> float | None:
-        """When all processes were seen connected, monotonic seconds; None if they were not yet."""
-        return None if self._meeting is None else self._meeting.together_at
 
     @property
     def progress_s(self) -> float | None:
@@ -232,18 +447,13 @@ class Observers:
         runtime = self._runtime
         moments, progress = runtime.timings.attempts[-1], self.progress
         moments.wrote = runtime.output.first_s
-        moments.connected = self.connected_s or moments.connected
+        moments.connected = self.network.connected_s or moments.connected
         if progress is not None:
             moments.progressed, moments.saved = progress.first_s, progress.read_last_s()
 
     def note_failure(self) -> None:
         """Read the counters again, because a process has failed."""
         self._runtime.loop.guard(self._read_counters_again)
-
-    def note_end(self) -> None:
-        """Note that a process has exited."""
-        if self._meeting is not None:
-            self._meeting.note_end()
 
     def end(self) -> None:
         """Finish the checks of this node, and read the evidence and the last output, after all attempts."""
@@ -263,7 +473,7 @@ class Observers:
             from launcher.agent.ends import find_hidden
 
             for cause in find_hidden(runtime):
-                self.doubts.append(cause)
+                self.hidden.append(cause)
                 runtime.say(f"warning: {cause.what}; fix: {cause.fix}", "hidden-failure")
 
     def _look_at_loss(self) -> None:
@@ -307,8 +517,7 @@ class Observers:
             cause: Code of what ended the last attempt that failed; None if unknown.
             error: The error of ours that ended the job; empty for none.
         """
-        if self._preemption is not None:
-            self._preemption.close()
+        self.preemption.close()
         if self.server is not None:
             self._runtime.loop.guard(self.server.close)
         if self.milestones is not None:
@@ -331,35 +540,6 @@ class Observers:
         from launcher.machine.host import Host
 
         self.counters_after = read_counters(Host(), self.counters_before)
-
-    def _watch_gpus(self) -> None:
-        """Watch the GPUs for errors from a moment after the start on; one launcher of a node does."""
-        runtime = self._runtime
-        if self._gpus is not None:
-            self._gpus.begin_attempt()
-            return
-        from launcher.machine.host import Host
-
-        host = Host()
-        if runtime.group.refused is None and self._coordination.speaks and count_gpus(host):
-            due = time.monotonic() + SERVE_AFTER_S
-            runtime.loop.timers.append(Later(due, lambda: self._ask_gpus(host)))
-
-    def _ask_gpus(self, host: Host) -> None:
-        from launcher.observers.gpu_errors import GpuErrors
-
-        runtime = self._runtime
-        if self._gpus is None:
-            self._gpus = GpuErrors(host, runtime.group.helpers, runtime.loop, runtime.say)
-
-    def read_gpu_errors(self) -> tuple[Xid, ...]:
-        """Return the errors of the GPUs that NVML has reported in this attempt."""
-        return () if self._gpus is None else self._gpus.read()
-
-    def find_gpu_faults(self) -> list[str]:
-        """Return the faults of hardware among the errors of the GPUs, of all attempts."""
-        self.read_gpu_errors()
-        return [] if self._gpus is None else self._gpus.faults
 
     def _plan_progress(self) -> None:
         runtime, now = self._runtime, time.monotonic()
@@ -401,90 +581,7 @@ class Observers:
             )
         return self._hangs
 
-    # --- NCCL's network, and whether the processes meet
-
-    def _listen_to_nccl(self) -> None:
-        """Read the network that NCCL uses, if it must be verified."""
-        runtime = self._runtime
-        if runtime.watch.proof is None or self._nccl_path is None:
-            return
-        from launcher.observers.nccl_log import NcclLogWatcher
-
-        def end(what: str, fix: str) -> None:
-            from launcher.failure.arbiter import UNPROVEN
-            from launcher.failure.reason import Reason
-
-            runtime.say(
-                f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}", "other-fabric"
-            )
-            self._end_for(Reason(UNPROVEN, what, fix))
-
-        self._nccl = NcclLogWatcher(
-            runtime.watch.proof,
-            self._nccl_path,
-            runtime.loop,
-            runtime.output.say,
-            end,
-            keeps=runtime.folder.keeps,
-        )
-
-    def _watch_meeting(self) -> None:
-        """Check whether the processes meet, if that is planned; begin before they can have met."""
-        runtime = self._runtime
-        planned = runtime.watch.contact
-        if planned is None or runtime.group.refused is not None:
-            return
-        started = time.monotonic()
-
-        def begin() -> None:
-            from launcher.observers.meeting import MeetingWatch
-
-            self._meeting = MeetingWatch(
-                planned,
-                runtime.group.processes,
-                runtime.output.say,
-                self._end_unmet,
-                lambda: runtime.is_ending,
-                started,
-            )
-            runtime.loop.timers.append(self._meeting)
-
-        runtime.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
-
-    def _judge_meeting(self, never_met: str | None) -> None:
-        """Report a job, or end it as failed, if its processes ended without meeting.
-
-        Args:
-            never_met: Message that they never met; None if they have, or may have.
-        """
-        runtime = self._runtime
-        planned = runtime.watch.contact
-        is_whole = (
-            runtime.first is None and runtime.forwarder.told is None and not runtime.group.stopper.gave_up
-        )
-        unmet = never_met or self.unmet  # what was warned about may be unproven at the end: a doubt remains
-        if planned is None or unmet is None or not is_whole:
-            return
-        if planned.required and never_met is not None:
-            self._end_unmet(never_met)
-            return
-        from launcher.failure.model import Cause
-        from launcher.failure.reason import NEVER_MET_FIX
-
-        self.doubts = [Cause("never-met", unmet, NEVER_MET_FIX, False)]
-        if never_met is not None:
-            fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
-            runtime.say(f"warning: [never-met] all processes have ended; {never_met}{fix}", "never-met")
-
-    def _end_unmet(self, what: str) -> None:
-        """End the job, because its processes do not meet and must."""
-        from launcher.failure.arbiter import UNMET
-        from launcher.failure.reason import NEVER_MET_FIX, Reason
-
-        self._runtime.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}", "never-met")
-        self._end_for(Reason(UNMET, what, NEVER_MET_FIX))
-
-    # --- checks and preemption of this node
+    # --- checks of this node
 
     def check(self) -> None:
         """Start the quick checks of this node, once, while the processes start.
@@ -506,53 +603,6 @@ class Observers:
     def _say_lines(self, lines: Sequence[str]) -> None:
         if lines:
             self._runtime.say("\n".join(lines), "node-check")
-
-    def _watch_preemption(self) -> None:
-        """Watch for preemption of this node, if that is planned."""
-        runtime = self._runtime
-        planned = runtime.watch.preemption
-        if planned is None or runtime.group.refused is not None:
-            return
-        if self._preemption is None:
-            from launcher.preemption.watch import Watch
-
-            grace_s = runtime.watch.grace_s
-            self._preemption = Watch(planned, grace_s, runtime.loop, runtime.say, self._on_preemption)
-        runtime.loop.timers.append(self._preemption)
-
-    def _on_preemption(self, kind: str, what: str, left_s: float) -> bool:
-        """Handle a preemption notice of this node, or its withdrawal; return whether the processes end."""
-        ends = self.respond(kind, what, left_s)
-        self._coordination.on_preemption(kind, what, left_s, ends=ends)
-        return ends
-
-    def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
-        """Apply a preemption notice to the processes here; ``node``: its node, None for this one."""
-        if self._response is None:
-            from launcher.agent.preempted import Response
-
-            self._response = Response(self._runtime)
-        return self._response.on_event(kind, what, left_s, node)
-
-    @property
-    def is_preempted(self) -> bool:
-        """Whether the processes were told to stop because of a preemption."""
-        return self._response is not None and self._response.has_begun
-
-    @property
-    def is_taken_back(self) -> bool:
-        """Whether the time of a node has come, even if nothing ran when it came: no attempt may follow."""
-        return self._response is not None and self._response.is_due
-
-    def preemption_verdict(self) -> Verdict | None:
-        """Return the verdict that a node was preempted; None if the job did not end for that."""
-        if self._response is None or not self._response.has_begun:
-            return None
-        from launcher.agent.ends import describe_exit
-
-        runtime = self._runtime
-        exits = [describe_exit(runtime, one) for one in runtime.group.ended]
-        return self._response.make_verdict(exits, runtime.group.describe_survivors())
 
     # --- questions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.agent.coordination import Outcome
+from launcher.agent.runtime import Outcome
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.core.frozen import replace
 from launcher.machine.gpus import count_gpus
@@ -102,7 +102,7 @@ class Outcomes:
     def has_failed(self) -> bool:
         """Whether a process of this node failed, or we ended the job as a failure."""
         runtime = self._runtime
-        return runtime.first is not None or runtime.reason is not None or self._observers.is_preempted
+        return runtime.first is not None or runtime.reason is not None or self._observers.preemption.has_begun
 
     def find(self) -> Outcome:
         """Return how the processes of this node ended; call it when all have ended."""
@@ -235,7 +235,7 @@ class Outcomes:
 
     def _note_gpu_faults(self) -> Recovery | None:
         """Note this node as bad for a fault of its GPUs, unless a failed attempt says so."""
-        runtime, faults = self._runtime, self._observers.find_gpu_faults()
+        runtime, faults = self._runtime, self._observers.gpus.find_faults()
         if not faults:
             return None
         from launcher.machine.host import Host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from launcher.agent.coordination import Outcome
 from launcher.agent.ends import describe_exit, find_hidden, only_follows
+from launcher.agent.runtime import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.signal import signal
@@ -39,7 +39,7 @@ ABOVE_BYTES = 4096
 
 def find_outcome(runtime: Runtime, observers: Observers) -> Outcome:
     """Return how the processes of a node ended; call it when all have ended."""
-    preempted = observers.preemption_verdict()
+    preempted = observers.preemption.make_verdict()
     if preempted is not None:
         return Outcome(EXIT_NOT_READY, preempted)
     survivors = runtime.group.describe_survivors()
@@ -88,7 +88,7 @@ def foresee(runtime: Runtime, observers: Observers) -> Verdict | None:
     first = runtime.first or next(ranks, None)
     if first is None or first.child.called:
         return None
-    return observers.preemption_verdict() or judge(runtime, observers, first, ())
+    return observers.preemption.make_verdict() or judge(runtime, observers, first, ())
 
 
 def judge(runtime: Runtime, observers: Observers, first: Process, survivors: Sequence[str]) -> Verdict | None:
@@ -114,7 +114,7 @@ def judge(runtime: Runtime, observers: Observers, first: Process, survivors: Seq
     after = observers.counters_after
     after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
     none_yet = tuple[Xid, ...]()
-    after = replace(after, xids=faults.guard("the GPUs' errors", observers.read_gpu_errors, none_yet))
+    after = replace(after, xids=faults.guard("the GPUs' errors", observers.gpus.read, none_yet))
     causes: Sequence[Cause] = find_causes(ends[0], before, host, after, faults, ends[1:], explain)
     causes = faults.guard("ports", lambda: name_reserved(causes, port), causes)
     verdict = _make(runtime, observers, ends, causes, faults, survivors)
@@ -136,6 +136,7 @@ def _make(
 ) -> Verdict:
     """Return the verdict on an attempt whose processes have ended like this, the decisive one first."""
     told = runtime.told_before if runtime.first is not None else runtime.forwarder.told
+    has_failed = runtime.first is not None or runtime.reason is not None
     return make_verdict(
         ends[0],
         ends[1:],
@@ -148,7 +149,7 @@ def _make(
         causes=causes,
         faults=faults,
         reason=runtime.reason,
-        unmet_since=observers.unmet if runtime.first is not None or runtime.reason is not None else None,
+        unmet_since=observers.network.unmet if has_failed else None,
         leftovers=survivors,
     )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.agent.forwarder import SignalForwarder, Target
     from launcher.agent.template import Template
     from launcher.core.supervision import Supervision
+    from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.process.group import ProcessGroup
     from launcher.process.spawn import Child, Process
@@ -39,6 +40,23 @@ class NodePlace:
 
     node_rank: int | None = None
     world_size: int | None = None
+
+
+@frozen
+class Outcome:
+    """How the processes of this node ended.
+
+    Attributes:
+        status: The exit status that results.
+        verdict: Why they failed; None without a failure of a process.
+        line: Message to print if there is no verdict.
+        shown: Whether to show the verdict, besides writing it to a file.
+    """
+
+    status: int
+    verdict: Verdict | None = None
+    line: str = ""
+    shown: bool = True
 
 
 class Runtime:

@@ -12,7 +12,7 @@ from launcher.core import LOADED_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 STEPS = (
     ("launcher_s", "launcher"),
@@ -124,11 +124,8 @@ class Timings:
             "goodput": round(worked_s / whole_s, 4) if whole_s > 0 else 1.0,
         }
 
-    def describe(self) -> Sequence[str]:
-        """Return the lines for the screen."""
-        return list(self._describe())
-
-    def _describe(self) -> Iterator[str]:
+    def describe(self) -> Iterator[str]:
+        """Yield the lines for the screen."""
         steps, told = self.list_steps(), self.to_record()
         shown = [f"{label} {steps[name]:.3g} s" for name, label in STEPS if name in steps]
         yield f"timings: {', '.join(shown)}"

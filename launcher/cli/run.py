@@ -92,7 +92,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         port = host.renew_port()
         return plan_job(environ, host, options, command, met=met) if plan is named else replan(port)
 
-    moves = plan.takes_free_port or plan is not named
+    moves = plan.agent is None and (plan.takes_free_port or plan is not named)
     return _carry_out(plan, environ, checks, plan_again if moves else None)
 
 
@@ -233,11 +233,7 @@ def _carry_out(
         from launcher.mpi.start import run_fleet
 
         return run_fleet(plan, plan.agent, plan.agent.fleet, environ, checks)
-    if plan.agent is not None:
-        from launcher.agent.starter import run_agent
-
-        return run_agent(plan, plan.agent, environ, checks, serve)
-    if plan.mode is Mode.EXEC:
+    if plan.agent is None and plan.mode is Mode.EXEC:
         from launcher.planning.settings import render_environ
         from launcher.process.execute import execute
         from launcher.process.memory_files import name_files
@@ -254,9 +250,14 @@ def _carry_out(
     place = NodePlace(plan.topology.node_rank, plan.topology.world_size)
     widen, watch = plan.widen_cpus, plan.supervision
     renew = (lambda: make_children(plan_again(), environ)) if plan_again is not None else None
-    return run_processes(
+    status = run_processes(
         children, watch, place, environ, widen=widen, checks=checks, serve=serve, renew=renew
     )
+    if plan.agent is None:
+        return status
+    from launcher.agent.starter import read_status
+
+    return read_status(status, plan.agent.engine)
 
 
 def serve(agent: Agent) -> StatusServer:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from launcher.cluster.join import Join, LauncherKilled, compare_clocks, name_session, read_identity
+from launcher.cluster.clocks import compare_clocks
+from launcher.cluster.join import Join, LauncherKilled, name_session, read_identity
 from launcher.cluster.members import Member
 from launcher.cluster.messages import Busy
-from launcher.cluster.roll import Caller, find_disagreement, find_refusal, is_odd
+from launcher.cluster.roll import find_disagreement, find_refusal, is_odd
 from launcher.core.wire import Garbled, name_of, pack, parse
 from launcher.job.events import Joined, Killed
 from launcher.job.state import Link, Phase
@@ -101,7 +102,7 @@ class Admission:
         known = members.find(join.session)
         if join.session in self._calls or (known is not None and known.index != index):
             raise Garbled("joins twice")
-        facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
+        facts = {**vars(join), "clock_ahead_s": compare_clocks(join.wall_ns, time.time_ns())}
         caller = Member(index, facts, address)
         self._calls[join.session] = Call(connection, caller, join, heard_ns)
         refusal = None if known is not None or join.begun else self._find_refusal(caller)
@@ -138,12 +139,11 @@ class Admission:
         members, state, shape, index = self._members, self._members.state, self._members.shape, member.index
         is_gathering, is_spare = state.phase is Phase.GATHERING, index >= shape.node_count
         is_last = state.missing == 1 and not is_spare and state.holders[index] is None
-        is_needed = not is_gathering or is_last or is_spare or is_odd(index, member.facts, shape)
+        is_needed = not is_gathering or is_last or is_spare or is_odd(member, shape)
         if state.phase is Phase.OVER or not is_needed:
             return None
-        caller = Caller(f"{shape.member} {index} ({member.host})", index, member.version, member.facts)
         present = members.list_facts()
-        refusal, lines = find_refusal(caller, members.name(0), present, shape)
+        refusal, lines = find_refusal(member, members.name(0), present, shape)
         if not is_gathering and not is_spare:
             lines = [] if lines == find_disagreement(present, shape.member)[1] else lines
         if refusal is None and not (is_spare and is_gathering):

@@ -15,11 +15,13 @@ from launcher.recovery.policy import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
+    from launcher.cluster.members import Members
     from launcher.cluster.messages import Over
-    from launcher.cluster.settings import Shape
     from launcher.core.budget import Quota
+    from launcher.failure.arbiter import Event
+    from launcher.job.commands import Blame
     from launcher.job.state import State
     from launcher.recovery.policy import Decision
     from launcher.recovery.recovery import Recovery
@@ -33,18 +35,18 @@ class Attempts:
 
     def __init__(
         self,
-        shape: Shape,
+        members: Members,
         recovery: Callable[[], Recovery],
         say: Quota,
     ) -> None:
         """Wait for the first failure.
 
         Args:
-            shape: The job.
+            members: The nodes.
             recovery: Returns the record of attempts; it is loaded after the first failure.
             say: Prints one line.
         """
-        self._shape, self._recovery, self._say = shape, recovery, say
+        self._members, self._recovery, self._say = members, recovery, say
         self._started_mono_ns = time.monotonic_ns()
         self._held: list[tuple[str, str]] | None = None
         """Lines that follow the report of the attempt that has failed; None if it is printed."""
@@ -56,33 +58,25 @@ class Attempts:
 
     # --- decisions
 
-    def note(
-        self,
-        over: Over,
-        decision: Decision,
-        attempt: int,
-        progressed: bool | None,
-        hosts: Iterable[str],
-        machine: str,
-    ) -> None:
-        """Remember an attempt that has failed.
+    def note(self, over: Over, decision: Decision, first: Event | None) -> None:
+        """Remember the attempt that has failed.
 
         Args:
             over: How it has ended.
             decision: What follows.
-            attempt: Its number.
-            progressed: Whether any node saw progress; None if none watches for it.
-            hosts: The host name of each node.
-            machine: The platform's name of the node that failed first; empty if unknown.
+            first: What came first, with the index of its node; None if nothing has failed.
         """
+        members, attempt = self._members, self._members.state.attempt
+        assert attempt is not None  # noqa: S101 - it has failed
         started_ns = time.time_ns() - (time.monotonic_ns() - self._started_mono_ns)
-        verdict = read_verdict(over, None, self._shape, started_ns, attempt)
+        verdict = read_verdict(over, None, members.shape, started_ns, attempt.number)
         failed = describe_attempt(
-            verdict, attempt, over.status, started_ns, time.time_ns(), progressed, lambda rank: machine
-        )
+            verdict, attempt.number, over.status, started_ns, time.time_ns(), attempt.progressed,
+            lambda rank: "" if first is None else members.machine(first.node),
+        )  # fmt: skip
         if over.first is not None:  # the verdict has the time by the clock of its node
             failed = replace(failed, ended_ns=max(over.first.wall_ns - over.first.ago_ns, started_ns))
-        self.note_hosts(hosts)
+        self._note_hosts()
         self._recovery().note(failed, decision)
 
     def give_up(self, why: str) -> None:
@@ -91,15 +85,18 @@ class Attempts:
 
     # --- nodes
 
-    def note_hosts(self, hosts: Iterable[str]) -> None:
+    def _note_hosts(self) -> None:
         """Note which host names do not tell nodes apart."""
-        for host, number in Counter(hosts).items():
+        for host, number in Counter(one.host for one in self._members.by_index.values()).items():
             if number > 1:
                 self._recovery().history.shared_hosts.add(host)
 
-    def blame(self, cause: str, what: str, rank: int, host: str, machine: str) -> None:
+    def blame(self, command: Blame) -> None:
         """Remember what is wrong with a node, for the last screen."""
-        self._recovery().note_node(cause, what, rank, host, machine)
+        member, machine = self._members.by_index.get(command.node), self._members.machine(command.node)
+        if member is not None:
+            self._note_hosts()
+            self._recovery().note_node(command.cause, command.what, command.rank, member.host, machine)
 
     # --- the log
 
@@ -111,7 +108,7 @@ class Attempts:
         """Print a line; the report of the attempt that has failed comes first."""
         if self._held is None:
             self._say(text, event)
-        elif len(self._held) < LINES_MAX + LINES_OF_NODE * self._shape.node_count:
+        elif len(self._held) < LINES_MAX + LINES_OF_NODE * self._members.shape.node_count:
             self._held.append((text, event))
         else:
             self._say.drop()

@@ -9,6 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import UNSENT_LIMIT_BYTES, Connection
 from launcher.channel.frames import Calling, HandshakeFailed
+from launcher.cluster.clocks import Offset, better, measure
 from launcher.cluster.connect import (
     MUTE_SHARE,
     NOT_YET,
@@ -26,18 +27,17 @@ from launcher.cluster.messages import (
     Busy,
     Hung,
     Look,
-    News,
     NodeNotice,
     Start,
     Waiting,
     Welcome,
 )
-from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import Shape
 from launcher.core.budget import Quota
 from launcher.core.frozen import replace
 from launcher.core.wire import pack, unpack
+from launcher.job.commands import News
 from launcher.job.events import Exited, Failed, Left, Ready, Received
 from launcher.job.settings import BEAT_S, QUIET_S, SAY_EVERY_S
 

@@ -23,7 +23,7 @@ from launcher.cluster.outcome import make_over, read_failure
 from launcher.cluster.roll import Missing, find_disagreement
 from launcher.core.budget import Quota
 from launcher.core.errors import LauncherError
-from launcher.core.frozen import replace
+from launcher.core.frozen import frozen, replace
 from launcher.core.redact import printable, quote
 from launcher.core.supervision import Restarts
 from launcher.core.wire import pack, unpack
@@ -33,31 +33,54 @@ from launcher.job import between, commands, controller, events
 from launcher.job.feed import Feed
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
-from launcher.job.state import Job, Phase
+from launcher.job.state import Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from launcher.channel.connection import Connection
-    from launcher.cluster.offset import Offset
+    from launcher.cluster.clocks import Offset
     from launcher.cluster.roll import FindReasons
     from launcher.cluster.settings import Shape
     from launcher.core.log import Say
     from launcher.failure.model import Cause
     from launcher.job.state import State
     from launcher.process.loop import Loop
-    from launcher.recovery.policy import Decision
     from launcher.recovery.recovery import Recovery
 
 Message = dict[str, object]
 
 TICK_S = 0.5
-HOSTS_MAX = 8
-"""Maximum number of spare nodes to name in a status."""
 WAITING_LENGTH = 800
+
+
+@frozen
+class Service:
+    """What is different in a job whose other nodes serve node 0, which starts their ranks.
+
+    Attributes:
+        kinds: Types of the messages of nodes that are not the channel's own.
+        find_rank: Returns the rank of the node with an address, for a launcher that does not know it.
+        name_host: Returns the name of the host with an address.
+        amend: Returns an event with what only the service knows.
+        finish: Returns how the job ends, as all nodes are told.
+        on_let_in: Called when a launcher was let in, or back in, with its index and connection.
+        on_closed: Called when the connection of a node has ended, with its index and why.
+    """
+
+    kinds: tuple[type, ...] = ()
+    find_rank: Callable[[str], int | None] = lambda address: None
+    name_host: Callable[[str], str] = lambda address: address
+    amend: Callable[[events.JobEvent], events.JobEvent] = lambda event: event
+    finish: Callable[[messages.Over | messages.Refuse], messages.Over | messages.Refuse] = lambda over: over
+    on_let_in: Callable[[int, Connection], None] = lambda index, connection: None
+    on_closed: Callable[[int, str], None] = lambda index, why: None
+
+
+NO_SERVICE = Service()
 
 
 class Coordinator:
@@ -68,18 +91,14 @@ class Coordinator:
         evidence: What the ranks of all nodes do, if the job hangs or has failed.
         acceptor: Connections that have not identified their node yet.
         port: Where it listens.
+        say: Prints lines that others cause, within a limit.
         subscribers: Handlers of messages that are not the channel's own, by type: (number of the node,
             message) -> None; see `Members.number_of`. Preemption notices go to all nodes.
         may_leave: Whether all nodes know how the job ended, or have had the time to hear it.
         offset: No offset: times are those of our own clock.
-        is_lost: No: node 0 does not lose itself.
-        kinds: Types of the messages of nodes that are not the channel's own, besides those of a job whose
-            nodes decide with us.
     """
 
     offset: Offset | None = None
-    is_lost = False
-    kinds: tuple[type, ...] = ()
 
     def __init__(
         self,
@@ -95,6 +114,7 @@ class Coordinator:
         recovery: Callable[[], Recovery],
         restarts: Restarts | None = None,
         run: str = "",
+        service: Service = NO_SERVICE,
     ) -> None:
         """Start to listen.
 
@@ -112,6 +132,7 @@ class Coordinator:
             recovery: Returns the record of attempts.
             restarts: What the user allows after a failure; None for no restarts.
             run: Name of this run.
+            service: What is different if the other nodes serve us.
         """
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {
@@ -126,31 +147,21 @@ class Coordinator:
             self._admit,
             shape.node_count + shape.spare_count,
         )
-        self._quota = quota = Quota(say, shape.node_count + shape.spare_count)
+        self.say = Quota(say, shape.node_count + shape.spare_count)
         self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree
+        self._service = service
         own = Member(0, {**vars(join), "clock_ahead_s": 0.0}, shape.address)
-        self._missing = Missing(shape, find_reasons, self.list_turned_away, lambda: acceptor.has_heard)
-        job = Job(
-            shape.node_count,
-            shape.spare_count,
-            shape.grace_s,
-            shape.lost_after_s,
-            shape.timeout_s,
-            shape.member,
-            shape.keep_going,
-            restarts or Restarts(),
-            run,
-            shape.serves,
-        )
+        job = shape.make_job(restarts or Restarts(), shape.timeout_s, run)
         self._run = run
         state = controller.begin(job, own.session, now, own.host, own.described)
         self.members = members = Members(shape, own, state)
-        self._attempts = Attempts(shape, recovery, quota)
+        self._attempts = Attempts(members, recovery, self.say)
+        self._missing = Missing(members, find_reasons, acceptor, service.name_host)
         self._admission = Admission(
-            members, self.feed, acceptor.turned_away, self._attempts.say, self.find_rank
+            members, self.feed, acceptor.turned_away, self._attempts.say, service.find_rank
         )
         self.may_leave = False
-        self._feed = Feed(self._take, lambda event, error: rescue(self.state, event, error))
+        self._feed = Feed(self._step, lambda event, error: rescue(self.state, event, error))
         self._silence = Silence(shape.given_up_s) if shape.serves else Silence()
         self._sent: dict[type, tuple[object, object]] = {}
         """The latest command of each type that went to all nodes, and its message."""
@@ -158,39 +169,12 @@ class Coordinator:
         """What came first in the last attempt that has failed."""
         self._tick_at: float | None = now + TICK_S
         self._say_at = now + SAY_EVERY_S
-        self._begin_evidence(0)
-
-    def _begin_evidence(self, attempt: int) -> None:
-        self.evidence = JobEvidence(
-            self._shape,
-            attempt,
-            self.members.list_open,
-            self.members.name,
-            self.members.place,
-            self._tell_all,
-            self._hang,
-        )
+        self.evidence = JobEvidence(members, 0, self.broadcast, self._hang)
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
+        if self._shape.serves:
+            self._cut(self.members.find(str(message.get("session"))), "it has joined again")
         self._admission.take(connection, address, message)
-
-    def find_rank(self, address: str) -> int | None:
-        """Return the rank of the node with an address, for a launcher that does not know it."""
-        return None
-
-    def list_turned_away(self) -> Mapping[str, str]:
-        """Return why connections were turned away, by address."""
-        return self.acceptor.turned_away.reasons()
-
-    def finish(self, over: messages.Over | messages.Refuse) -> messages.Over | messages.Refuse:
-        """Return how the job ends, as all nodes are told."""
-        return over
-
-    def on_let_in(self, index: int, connection: Connection) -> None:
-        """Note that a launcher was let in, or back in, with this connection."""
-
-    def on_closed(self, index: int, why: str) -> None:
-        """Note that the connection of a node has ended."""
 
     # --- the controller
 
@@ -201,12 +185,41 @@ class Coordinator:
 
     def feed(self, event: events.JobEvent) -> None:
         """Let the controller handle an event, and do what it decides."""
-        self._feed(event)
+        self._feed(self._service.amend(event))
 
-    def _take(self, event: events.JobEvent) -> None:
+    def _step(self, event: events.JobEvent) -> None:
         self.members.state, found = controller.step(self.state, event, time.monotonic())
         for command in found:
-            ACTS[type(command)](self, command)
+            self._do(command)
+
+    def _do(self, command: commands.Command) -> None:
+        match command:
+            case commands.Start():
+                self._start(command)
+            case commands.Stop():
+                self._send_all(command, command)
+            case commands.News():
+                self.broadcast(command)
+            case commands.Again():
+                self._go_on(command)
+            case commands.Over():
+                self._end(command)
+            case commands.To():
+                self._send_one(command)
+            case commands.Admit():
+                self._let_in(command)
+            case commands.Busy():
+                self._admission.send_away(command.session)
+            case commands.HangUp():
+                self._drop(self.members.find(command.session))
+            case commands.Probe():
+                self._missing.look(self._on_probed)
+            case commands.Print():
+                self._attempts.say(command.text, command.event)
+            case commands.Blame():
+                self._attempts.blame(command)
+            case commands.Close():
+                self.may_leave = True
 
     def _start(self, command: commands.Start) -> None:
         """Start an attempt on all nodes, or end the job if it has no port."""
@@ -221,7 +234,7 @@ class Coordinator:
         except Exception as error:
             self.feed(events.Unable(0, describe_error(error)))
             raise
-        self._begin_evidence(number)
+        self.evidence = JobEvidence(self.members, number, self.broadcast, self._hang)
         self._send_all(command, messages.Start(agreed, number))
         attempts.note_start()
 
@@ -233,20 +246,13 @@ class Coordinator:
             found |= pack_hosts(self.members.find_addresses(order))
         return found
 
-    def _stop(self, command: commands.Stop) -> None:
-        stop = messages.Stop(command.why, command.by, command.number, command.left_ms, command.attempt)
-        self._send_all(command, stop)
-
-    def _spread(self, command: commands.News) -> None:
-        self._tell_all(messages.News(command.why, command.by))
-
     def _go_on(self, command: commands.Again) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
         self._loop.guard(self.evidence.share)
         over = make_over(command.over)
         assert isinstance(over, messages.Over)  # noqa: S101 - of an attempt
         self._first = over.first
-        self._note(over, command.over, command.decision)
+        self._loop.guard(lambda: self._attempts.note(over, command.decision, command.over.first))
         self._attempts.hold()
         self._say_at = time.monotonic() + SAY_EVERY_S
         self._send_all(command, messages.Again(command.attempt, over, command.decision.describe(), self._run))
@@ -255,34 +261,24 @@ class Coordinator:
         """Say how the job ends."""
         was_between, decision = commands.Again in self._sent, command.decision
         self._attempts.release()
+        known = self._first if was_between else None
+        over = make_over(command, "" if decision is None else decision.describe(), known)
         if decision is not None and was_between:
             why = decision.why
             self._loop.guard(lambda: self._attempts.give_up(why))
         elif self.state.attempt is not None:
             self._loop.guard(self.evidence.share)
-            if decision is not None:
-                self._note(make_over(command), command, decision)
-        known = self._first if was_between else None
-        over = make_over(command, "" if decision is None else decision.describe(), known)
-        self._send_all(command, self.finish(over))
-
-    def _note(self, over: object, ended: commands.Over, decision: Decision) -> None:
-        """Remember an attempt that has failed; a fault in that costs the record, and not the job."""
-        attempt = self.state.attempt
-        if attempt is None or not isinstance(over, messages.Over):
-            return
-        hosts = [member.host for member in self.members.by_index.values()]
-        machine = "" if ended.first is None else self.members.machine(ended.first.node)
-        self._loop.guard(
-            lambda: self._attempts.note(over, decision, attempt.number, attempt.progressed, hosts, machine)
-        )
+            if decision is not None and isinstance(over, messages.Over):
+                failed, follows = over, decision
+                self._loop.guard(lambda: self._attempts.note(failed, follows, command.first))
+        self._send_all(command, self._service.finish(over))
 
     def _send_all(self, command: object, message: object) -> None:
         """Send all nodes a command, and keep it for those that join later."""
         if isinstance(command, commands.Start):
             self._sent.clear()
         self._sent[type(command)] = command, message
-        self._tell_all(message)
+        self.broadcast(message)
 
     def _send_one(self, command: commands.To) -> None:
         """Send one launcher a command; one that was not let in, or leaves alone, is hung up on after it."""
@@ -298,10 +294,9 @@ class Coordinator:
                 self.members.send_off(call.connection, message)
         elif isinstance(what, commands.Over) and what.leaves:
             connection, member.connection = member.connection, None
-            self._silence.forget(member.index)
             if connection is not None:
                 self.members.send_off(connection, message)
-            self.members.drop(member.index)
+            self._drop(member)
         elif member.connection is not None:
             member.connection.send(pack(message))
 
@@ -328,45 +323,23 @@ class Coordinator:
         connection.send(pack(messages.Welcome(call.join.mono_ns, call.heard_ns, time.monotonic_ns())))
         for encoded in member.unheard:
             connection.send_encoded(encoded)
-        self.on_let_in(index, connection)
+        self._service.on_let_in(index, connection)
         if not connection.is_open:  # it has left already, and will call again
             member.connection = None
             self.feed(events.Lost(index, now, why="broken"))
 
-    def _send_away(self, command: commands.Busy) -> None:
-        self._admission.send_away(command.session)
-
-    def _hang_up(self, command: commands.HangUp) -> None:
-        member = self.members.find(command.session)
+    def _drop(self, member: Member | None) -> None:
+        """Forget a launcher, and hang up on it."""
         if member is not None:
             self._silence.forget(member.index)
             self.members.drop(member.index)
 
-    def _probe(self, command: commands.Probe) -> None:
-        def tell(described: str) -> None:
-            lines = find_disagreement(self.members.list_facts(), self._shape.member)[1]
-            self.feed(events.Probed(described, tuple(lines)))
-
-        self._missing.look(self.members.missing, lambda: self.state.left, tell)
-
-    def _print(self, command: commands.Print) -> None:
-        self._attempts.say(command.text, command.event)
-
-    def _blame(self, command: commands.Blame) -> None:
-        member = self.members.by_index.get(command.node)
-        if member is not None:
-            machine = str(member.facts["machine"] or "")
-            self._attempts.note_hosts(one.host for one in self.members.by_index.values())
-            self._attempts.blame(command.cause, command.what, command.rank, member.host, machine)
-
-    def _leave(self, command: commands.Close) -> None:
-        self.may_leave = True
+    def _on_probed(self, described: str) -> None:
+        """Let the controller know what the missing nodes are, and in what the others differ."""
+        lines = find_disagreement(self.members.list_facts(), self._shape.member)[1]
+        self.feed(events.Probed(described, tuple(lines)))
 
     # --- messages from nodes
-
-    def hear_own(self, message: object) -> None:
-        """Handle a message of node 0 itself."""
-        self._hear(0, message)
 
     def _on_message(self, member: Member, packed: Message) -> None:
         """Handle a message of another node.
@@ -381,22 +354,26 @@ class Coordinator:
             if member.connection is not None:
                 member.connection.send({"is": "beat", "sent": packed["sent"]})
             return
-        message = unpack(packed, (*messages.FROM_NODE, *self.kinds))
+        message = unpack(packed, (*messages.FROM_NODE, *self._service.kinds))
         if self.members.by_index.get(member.index) is not member:
             return  # its place was given to another
-        if isinstance(message, self.kinds) or self.members.may_send(member.index, type(message)):
-            self._hear(member.index, message)
+        if isinstance(message, self._service.kinds) or self.members.may_send(member.index, type(message)):
+            self.hear(member.index, message)
         else:
             name = self.members.name(member.index)
             self.acceptor.turned_away.note(member.address, f"sends too many messages: as {name}")
 
-    def _hear(self, index: int, message: object) -> None:
+    def hear(self, index: int, message: object) -> None:
+        """Handle a message of a node, which may be node 0 itself."""
         is_spare, attempt = self.members.number_of(index) < 0, self.state.attempt
         number = 0 if attempt is None else attempt.number
         match message:
             case events.Left():
                 self.feed(events.Left(index))
-                self._hang_up_on(index)
+                member = self.members.by_index.get(index)
+                if member is not None and member.connection is not None:
+                    member.connection.close()
+                    self._lose(member, CLOSED, has_exited=True)
             case events.Failed():
                 self.feed(read_failure(index, self.members.place(index), message))
             case events.Ready():
@@ -416,49 +393,35 @@ class Coordinator:
                 if subscriber is not None and not (is_spare and not isinstance(message, messages.Ask)):
                     self._loop.guard(lambda: subscriber(self.members.number_of(index), message))
 
-    def _hang_up_on(self, index: int) -> None:
-        """Close the connection of a launcher that leaves."""
-        member = self.members.by_index.get(index)
-        if member is not None and member.connection is not None:
-            member.hang_up()
-            self._silence.forget(index)
-            self.feed(events.Lost(index, time.monotonic(), has_exited=True, why=CLOSED))
-            self.on_closed(index, CLOSED)
-
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
-        if member.connection is not connection:
-            return
-        index, now, node = member.index, time.monotonic(), self.state.nodes[member.index]
-        member.connection = None
-        heard = self._silence.heard(index, now)
-        self._silence.forget(index)
-        has_exited = why == CLOSED and node is not None and not node.has_left
-        self.feed(events.Lost(index, heard, has_exited, why))
-        self.on_closed(index, why)
+        if member.connection is connection:
+            node = self.state.nodes[member.index]
+            self._lose(member, why, has_exited=why == CLOSED and node is not None and not node.has_left)
 
-    def _fall_silent(self, index: int, heard: float) -> None:
-        """Note that a node was not heard. Streams are given up with their connection, and so is the node."""
-        member = self.members.by_index.get(index)
-        connection = None if member is None else member.connection
-        if not self._shape.serves:
-            self.feed(events.Silent(index, heard))
-        elif member is not None and connection is not None:
-            connection.close()
-            self._on_closed(member, connection, f"nothing was heard of it for {self._shape.given_up_s:g} s")
+    def _lose(self, member: Member, why: str, *, has_exited: bool = False) -> None:
+        """Note that the connection of a node has ended."""
+        index, member.connection = member.index, None
+        heard = self._silence.heard(index, time.monotonic())
+        self._silence.forget(index)
+        self.feed(events.Lost(index, heard, has_exited, why))
+        self._service.on_closed(index, why)
+
+    def _cut(self, member: Member | None, why: str) -> None:
+        """Give up the connection of a node that serves: its streams end with it, and so it is lost."""
+        if member is not None and member.connection is not None:
+            member.connection.close()
+            self._lose(member, why)
 
     # --- messages to nodes
 
-    def _tell_all(self, message: object) -> None:
-        self.members.send_all(message)
-        self._deliver(message)
-
     def broadcast(self, message: object) -> None:
-        """Send every node, node 0 included, a message that is not the channel's own.
+        """Send every node a message, node 0 included.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        self._tell_all(message)
+        self.members.send_all(message)
+        self._deliver(message)
 
     def tell(self, number: int, message: object) -> bool:
         """Send one node, which may be node 0, a message that is not the channel's own.
@@ -507,7 +470,11 @@ class Coordinator:
         self._admission.note_claims(now)
         if self._tick_at is not None and now >= self._tick_at:
             for index, heard in list(self._silence.look(now, TICK_S)):
-                self._fall_silent(index, heard)
+                if self._shape.serves:
+                    why = f"nothing was heard of it for {self._shape.given_up_s:g} s"
+                    self._cut(self.members.by_index.get(index), why)
+                else:
+                    self.feed(events.Silent(index, heard))
             self._tick_at = now + TICK_S
         if self.state.due is not None and now >= self.state.due:
             self.feed(events.Tick())
@@ -521,7 +488,7 @@ class Coordinator:
     def _say_waiting(self, now: float) -> None:
         """Print what the job waits for."""
         if self.state.phase is Phase.GATHERING and self.state.missing:
-            self._missing.look(self.members.missing, lambda: self.state.left, self._say_missing)
+            self._missing.look(self._say_missing)
         elif self.state.phase is Phase.BETWEEN:
             waiting = between.describe_wait(self.state, now)
             if waiting:
@@ -533,7 +500,7 @@ class Coordinator:
             count = f"{self._shape.node_count} {self._shape.member}s"
             what = f"waiting for {self.state.missing} of {count}: {described}"
             self._attempts.say(what, "waiting")
-            self._tell_all(messages.Waiting(quote(what, WAITING_LENGTH)))
+            self.broadcast(messages.Waiting(quote(what, WAITING_LENGTH)))
 
     def close(self) -> None:
         """Close all connections."""
@@ -541,24 +508,5 @@ class Coordinator:
         self.acceptor.close()
         self.members.close()
         self._attempts.release()
-        self._quota.say_dropped()
+        self.say.say_dropped()
         self._tick_at = None
-
-
-ACTS: Mapping[type, Callable[[Coordinator, Any], None]] = {
-    commands.Start: Coordinator._start,
-    commands.Stop: Coordinator._stop,
-    commands.News: Coordinator._spread,
-    commands.Again: Coordinator._go_on,
-    commands.Over: Coordinator._end,
-    commands.To: Coordinator._send_one,
-    commands.Admit: Coordinator._let_in,
-    commands.Busy: Coordinator._send_away,
-    commands.HangUp: Coordinator._hang_up,
-    commands.Probe: Coordinator._probe,
-    commands.Print: Coordinator._print,
-    commands.Blame: Coordinator._blame,
-    commands.Wait: lambda coordinator, command: None,
-    commands.Close: Coordinator._leave,
-}
-"""What node 0 does for each command of the controller."""

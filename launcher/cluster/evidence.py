@@ -19,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.cluster.members import Members
     from launcher.cluster.messages import Looked
-    from launcher.cluster.settings import Shape
     from launcher.failure.model import Cause
     from launcher.recorder.facts import RankRecord
     from launcher.stacks.answer import Answer, Thread
@@ -44,29 +44,21 @@ class JobEvidence:
 
     def __init__(
         self,
-        shape: Shape,
+        members: Members,
         attempt: int,
-        find_open: Callable[[], tuple[list[int], list[int]]],
-        name: Callable[[int], str],
-        place: Callable[[int], str],
         tell_all: Callable[[object], None],
         end: Callable[[int, str, Cause], None],
     ) -> None:
         """Begin without an answer.
 
         Args:
-            shape: The job.
+            members: The nodes.
             attempt: Number of the attempt.
-            find_open: Returns the indices of the nodes whose processes run: those that are heard, and the
-                others.
-            name: Returns the name of a node by its index.
-            place: Returns the place of a node's processes in messages, by its index.
             tell_all: Sends a message to all nodes.
             end: Ends the attempt because of a node, with a description and a cause.
         """
         self.due: float | None = None
-        self._shape, self._attempt, self._find_open = shape, attempt, find_open
-        self._name, self._place, self._tell_all, self._end = name, place, tell_all, end
+        self._members, self._attempt, self._tell_all, self._end = members, attempt, tell_all, end
         self._answers: dict[int, list[Answer]] = {}
         self._progress: dict[int, list[tuple[int, float]]] = {}
         self._records: dict[int, tuple[RankRecord, ...]] = {}
@@ -122,7 +114,7 @@ class JobEvidence:
             from launcher.evidence.recorders import group_records
 
             with LimitedSearch():
-                recorded = group_records(self._join_records(), self._shape.world_size)
+                recorded = group_records(self._join_records(), self._members.shape.world_size)
                 seen = fit(Seen((*recorded, *make_groups(answers)), self._attempt))
             self._tell_all(seen)
 
@@ -147,7 +139,7 @@ class JobEvidence:
 
     def _go_on(self, now: float) -> float | None:
         """Do what is due; return when to look again."""
-        heard, silent = self._find_open()
+        heard, silent = self._members.list_open()
         if self._has_reported or not all(node in self._quiet for node in heard):
             return None if self._has_reported else now + 1.0
         if self._look_until is None:
@@ -178,11 +170,11 @@ class JobEvidence:
 
         answers = self._join()
         nodes = {answer.rank: node for node, found in self._answers.items() for answer in found}
-        places = {rank: self._place(node) for rank, node in nodes.items()}
-        unheard = [self._name(node) for node in silent]
+        places = {rank: self._members.place(node) for rank, node in nodes.items()}
+        unheard = [self._members.name(node) for node in silent]
         first = next(iter(self._quiet.values()))
         progress = [pair for pairs in self._progress.values() for pair in pairs]
-        records, size = self._join_records(), self._shape.world_size
+        records, size = self._join_records(), self._members.shape.world_size
         with LimitedSearch():
             hang = describe_hang(first.what, answers, size, places, unheard, progress, records)
         self._tell_all(Hung(hang.headline, hang.lines))

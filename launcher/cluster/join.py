@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 
-from launcher.cluster.consistency import CLOCK_S
 from launcher.core.wire import Garbled, message, name_of, parse
 
 TYPE_CHECKING = False
@@ -92,15 +91,3 @@ def read_identity(packed: Mapping[str, object]) -> Identity:
     if packed.get("is") != name_of(Join):
         raise Garbled("joins nothing")
     return parse(Identity, packed)
-
-
-def compare_clocks(join: Join, heard_wall_ns: int) -> float | None:
-    """Return how many seconds a node's wall clock is ahead of ours; None if unknown.
-
-    The message is some milliseconds old when it is read, so a difference below a quarter of `CLOCK_S` counts
-    as 0.
-    """
-    if join.wall_ns is None:
-        return None
-    ahead = (join.wall_ns - heard_wall_ns) / 1e9
-    return 0.0 if abs(ahead) < CLOCK_S / 4 else ahead

@@ -1,4 +1,4 @@
-"""Messages between the nodes and the coordinator: one frozen type for each.
+"""Messages between the nodes and the coordinator: one frozen type for each, beside `launcher.job.events`.
 
 On the channel a message is a JSON object with its name under ``"is"``. A message that arrives is checked by
 the types of its fields (`launcher.core.wire`); an invalid one ends its connection.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from launcher.core.wire import message
 from launcher.failure.arbiter import Event
 from launcher.failure.model import RankGroup, Verdict
+from launcher.job.commands import News, Stop
 from launcher.job.events import Exited, Failed, Left, Ready, Received
 from launcher.recorder.facts import RankRecord
 
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.wire import Line, NodeRank, Rank, Raw, Seconds, Signal, Status
+    from launcher.core.wire import Line, NodeRank, Rank, Raw, Seconds, Status
 
 
 # --- from a node to the coordinator
@@ -201,33 +202,6 @@ class Seen:
 
     groups: tuple[RankGroup, ...]
     attempt: int = 0
-
-
-@message
-class Stop:
-    """The job ends because of something on a node.
-
-    Attributes:
-        what: Description.
-        by: Rank of the node; -1 if this node itself has lost the coordinator.
-        told: The signal that told that node to stop.
-        left_ms: Time until that node is preempted.
-        attempt: Attempt that stops, 0 for the first.
-    """
-
-    what: Line
-    by: int
-    told: Signal | None = None
-    left_ms: int | None = None
-    attempt: int = 0
-
-
-@message
-class News:
-    """The same with ``--keep-going``: nothing ends."""
-
-    what: Line
-    by: int
 
 
 @message

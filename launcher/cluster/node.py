@@ -32,7 +32,6 @@ from launcher.job import commands, events, node
 from launcher.job.feed import Feed
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
-from launcher.job.state import Job
 from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 from launcher.process.loop import Every
 from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.agent import AgentParts
+    from launcher.agent.runtime import Runtime
     from launcher.cluster.settings import Shape
-    from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.observers.stragglers import Numbers
     from launcher.process.spawn import Child, Process
@@ -68,12 +67,13 @@ LEFT_LIMIT_MS = 366 * 86_400_000
 """One year: no cloud announces a preemption earlier, and any such time can be shown as a date."""
 
 
-class ClusterNode(Coordination):
+class ClusterNode:
     """The agent's side of the control channel.
 
     Attributes:
         shape: The job, and this node's place in it.
-        agent: The agent of this node; set before it runs.
+        parts: The parts of the agent; set before it runs.
+        runtime: Values and tools of the launcher.
         state: What this node does.
         agreed: Values of the start signal of the attempt that runs, or ran last; None before the first.
         over: How the job has ended, once node 0 has decided, or is lost.
@@ -82,10 +82,8 @@ class ClusterNode(Coordination):
             by `gather`.
     """
 
-    shares_terminal = False
-    has_others = True
-    awaits_deadline = True
-    agent: Agent
+    parts: AgentParts
+    runtime: Runtime
     channel: Channel
     state: node.State
 
@@ -105,7 +103,7 @@ class ClusterNode(Coordination):
             make_twin: On node 0, if the job's address or port of it is not ours: calls that, because another
                 launcher may believe to be node 0 too.
         """
-        self.shape, self.speaks = shape, shape.speaks
+        self.shape = shape
         self.agreed: Mapping[str, object] | None = None
         self.over: messages.Over | None = None
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
@@ -123,23 +121,35 @@ class ClusterNode(Coordination):
 
     def _clear(self) -> None:
         """Forget the attempt before."""
-        self._stop: messages.Stop | None = None
+        self._stop: commands.Stop | None = None
         self._has_begun = self._has_failed = False
 
     def say(self, text: str, event: str, **fields: object) -> None:
         """Print a message about the whole job, once per machine."""
-        if self.speaks:
+        if self.shape.speaks:
             self.runtime.say(text, event, **fields)
 
-    @property
-    def run(self) -> str:
-        """Name of this run: node 0's own, which the start signal tells the others."""
-        return self.runtime.run_id if self.shape.index == 0 else name_run(self.agreed or {})
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return Coordination(
+            self._attach, self.gather, shares_terminal=False, has_others=True, speaks=self.shape.speaks,
+            awaits_deadline=True, name_run=self._name_run,
+            find_mark=lambda: self._mark_of(self._name_run(self.runtime.run_id)),
+            find_questions=lambda: self.questions, find_lease=self._find_lease, begin=self._keep_time,
+            began=self.began, takes_signal=self.takes_signal, on_told=self.on_told,
+            on_ranks_ended=self.on_ranks_ended, on_failure=self.on_failure, on_reason=self.on_reason,
+            on_quiet=self.on_quiet, takes_evidence=self.takes_evidence, on_refused=self.on_refused,
+            on_preemption=self.on_preemption, describe_state=self.describe_state,
+            describe_nodes=lambda: self.channel.count_nodes(), restarts=self.restarts, finish=self.finish,
+            report_killed=self.report_killed, close=self.close,
+        )  # fmt: skip
 
-    @property
-    def node_mark(self) -> str:
-        """Name in the mark of our processes: the run, and the place of this node in it."""
-        return self._mark_of(self.run)
+    def _attach(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def _name_run(self, own: str) -> str:
+        """Return the name of this run: node 0's own, which the start signal tells the others."""
+        return own if self.shape.index == 0 else name_run(self.agreed or {})
 
     def _mark_of(self, run: str) -> str:
         return f"{run}-{self.shape.index}" if run else ""
@@ -164,7 +174,7 @@ class ClusterNode(Coordination):
     def fire(self, now: float) -> None:
         """Let time pass."""
         if self.state.due is not None and now >= self.state.due:
-            self.feed(node.Tick())
+            self.feed(events.Tick())
 
     def _do(self, command: node.Command) -> None:
         runtime = self.runtime
@@ -177,7 +187,7 @@ class ClusterNode(Coordination):
                 if runtime.group.running and not runtime.is_ending:
                     runtime.group.stopper.begin(signal.SIGTERM)  # companions
             case node.End() if self.state.gave_up:
-                self._obey(messages.Stop(lose_coordinator(self.shape)[0], -1))
+                self._obey(commands.Stop(self.state.attempt, lose_coordinator(self.shape)[0], -1))
             case node.End():
                 pass  # the agent has stopped them itself, or a `Stop` of node 0 has
             case node.Kill():
@@ -185,10 +195,12 @@ class ClusterNode(Coordination):
                     runtime.target.kill()
             case node.Check():
                 self._to_check = command.attempt
-            case node.Lease() if runtime.watch.restarts.most:
-                self.lease_until = command.until
-                if runtime.group.watchdog is not None:
-                    runtime.group.watchdog.renew(command.until)
+            case node.Lease() if runtime.watch.restarts.most and runtime.group.watchdog is not None:
+                runtime.group.watchdog.renew(command.until)
+
+    def _find_lease(self) -> float | None:
+        """Return when our processes must have ended unless node 0 answers: another attempt may run then."""
+        return self.state.lease_until if self.runtime.watch.restarts.most else None
 
     def _run(self, rank: int) -> None:
         """Take part in an attempt; `gather` or `restarts` has waited for this, and starts its processes."""
@@ -223,28 +235,21 @@ class ClusterNode(Coordination):
 
     # --- the start
 
-    def gather(self) -> None:
-        """Return when all nodes are here and our processes are known, or when we are told to stop.
+    def gather(self) -> bool:
+        """Wait until all nodes are here, or we are told to stop; return whether our processes are known.
 
         Raises:
             LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
                 started.
         """
-        runtime, observers, shape, rule = (
-            self.runtime,
-            self.agent.observers,
-            self.shape,
-            self.runtime.watch.restarts,
-        )
+        runtime, observers, shape = self.runtime, self.parts.observers, self.shape
+        rule = runtime.watch.restarts
         self.channel = channel = self._make_channel(self)
         roll_call_s = shape.timeout_s if shape.index else math.inf  # node 0 decides how long it takes
-        job = Job(
-            shape.node_count, shape.spare_count, shape.grace_s, shape.lost_after_s, roll_call_s,
-            shape.member, shape.keep_going, rule,
-        )  # fmt: skip
-        self.state = node.begin(job, shape.index, time.monotonic())
+        self.state = node.begin(shape.make_job(rule, roll_call_s), shape.index, time.monotonic())
+        wait_for_gpus = self.parts.outcomes.wait_for_gpus
         self._readiness = Readiness(
-            runtime.loop, runtime.group, rule.health_argv, self.agent.outcomes.wait_for_gpus, self.feed
+            runtime.loop, runtime.group, rule.health_argv, wait_for_gpus, self.feed, shape.index
         )
         self.questions = Questions(channel, lambda: self.shape, self.tell, lambda: observers.server)
         self.subscribers |= self.questions.handlers
@@ -271,7 +276,7 @@ class ClusterNode(Coordination):
             self._leave()
         elif self.over is None and isinstance(channel, CoordinatorClient):
             raise NotReady(node_0_missing(shape.member, shape.timeout_s, channel.find_reason()))
-        self.has_work = self.agreed is not None
+        return self.agreed is not None
 
     def on_twin(self, message: object) -> None:
         """Handle the refusal of another launcher that is node 0 too."""
@@ -311,7 +316,7 @@ class ClusterNode(Coordination):
         """
         try:
             children = self._wait_for_children()
-            self.agent.take(children, find_programs(children))
+            self.parts.take(children, find_programs(children))
         except LauncherError as error:
             self.on_refused(error)
             raise
@@ -334,21 +339,17 @@ class ClusterNode(Coordination):
                     raise
             runtime.loop.turn_until(lambda: runtime.forwarder.told is not None, PORTS_EVERY_S)
 
-    def begin(self) -> None:
-        """Prepare for the start of the processes."""
-        self._keep_time()
-
     def _keep_time(self) -> None:
-        """Have the loop call the channel and this node when they are due; node 0 answers itself."""
+        """Have the loop call what is due here; node 0 answers itself."""
         timers = self.runtime.loop.timers
-        timers += [self.channel, self]
+        timers += [self.channel, self, self.questions]
         if isinstance(self.channel, Coordinator):
             self.on_answered(time.monotonic())
             timers.append(Every(BEAT_S, lambda: self.on_answered(time.monotonic())))
 
     def began(self) -> None:
         """Stop the started processes if the job has ended meanwhile, or if we stood still."""
-        self.feed(node.Tick())
+        self.feed(events.Tick())
         told = self.runtime.forwarder.told  # on the way to node 0 this crossed the start
         if (told is not None or self._stop is not None) and not self.runtime.is_ending:
             self.runtime.target.stop(signal.SIGTERM)
@@ -365,7 +366,7 @@ class ClusterNode(Coordination):
 
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
-        runtime, agent = self.runtime, self.agent
+        runtime, parts = self.runtime, self.parts
         match message:
             case messages.Start():
                 rank = read_rank(message.agreed, self.shape)
@@ -376,29 +377,29 @@ class ClusterNode(Coordination):
             case messages.Refuse():
                 self._refusal = self._refusal or message
                 self.feed(commands.Over(message.status))
-            case messages.Stop() if message.attempt == self.state.attempt:
+            case commands.Stop() if message.attempt == self.state.attempt:
                 self._obey(message)
-                self.feed(commands.Stop(message.attempt, message.what, message.by, message.told))
+                self.feed(message)
             case messages.Again() if message.attempt > self.state.attempt:
                 self._again = message
                 if self.agreed is None:
                     self._readiness.end_predecessor(self._mark_of(name_run({"run": message.run})))
                 self.feed(commands.Again(message.attempt, commands.Over(0), Decision(True, "")))
-            case messages.Stop() | messages.Again():
+            case commands.Stop() | messages.Again():
                 pass  # of an attempt that is over, or twice
-            case messages.News():
+            case commands.News():
                 if message.by != self.shape.node_rank:
-                    self.say(f"{message.what} (--keep-going: this node goes on)", "elsewhere")
+                    self.say(f"{message.why} (--keep-going: this node goes on)", "elsewhere")
             case messages.Look():
                 number, tell = message.number, self._tell_look
                 runtime.loop.guard(
-                    lambda: agent.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
+                    lambda: parts.observers.hangs.ask(lambda found, progress: tell(number, found, progress))
                 )
             case messages.Hung():
-                runtime.loop.guard(lambda: agent.observers.hangs.show(message.headline, message.lines))
+                runtime.loop.guard(lambda: parts.observers.hangs.show(message.headline, message.lines))
             case messages.Seen():
                 if message.attempt == self.state.attempt:
-                    agent.evidence.groups = message.groups
+                    parts.evidence.groups = message.groups
             case messages.Over():
                 self.over = self.over or message
                 self.feed(commands.Over(message.status, leaves=message.leaves))
@@ -407,27 +408,27 @@ class ClusterNode(Coordination):
                 if subscriber is not None:
                     runtime.loop.guard(lambda: subscriber(message))
 
-    def _obey(self, stop: messages.Stop) -> None:
+    def _obey(self, stop: commands.Stop) -> None:
         """Stop our processes, because something on some node ends the job."""
-        runtime, agent, shape = self.runtime, self.agent, self.shape
+        runtime, parts, shape = self.runtime, self.parts, self.shape
         if self._stop is not None:
             return
         self._stop = stop
         is_ours = stop.by == shape.node_rank
         if stop.left_ms is not None and not is_ours and self._has_begun:
-            agent.observers.respond(DUE, stop.what, read_left_s(stop.left_ms), stop.by)
-        elif stop.told is not None:
+            parts.observers.preemption.respond(DUE, stop.why, read_left_s(stop.left_ms), stop.by)
+        elif stop.number is not None:
             if not is_ours:
-                self.say(f"{stop.what}: passing it on to all {shape.member}s", "signal")
+                self.say(f"{stop.why}: passing it on to all {shape.member}s", "signal")
                 self._is_told = True
-                self._pass_on_for_job(stop.told)
+                self._pass_on_for_job(stop.number)
         else:
             if not is_ours:
                 count = len(runtime.group.running)
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
-                self.say(f"{stop.what}{stopping}", "stopping")
+                self.say(f"{stop.why}{stopping}", "stopping")
             if self._has_begun and not runtime.is_ending:
-                agent.stop_rest()
+                parts.stop_rest()
 
     def _pass_on_for_job(self, told: int) -> None:
         """Forward the signal that told another node to stop.
@@ -456,14 +457,14 @@ class ClusterNode(Coordination):
                 f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)", "elsewhere"
             )
         elif notice.kind in (ANNOUNCED, WITHDRAWN) and self._has_begun:
-            self.agent.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)
+            self.parts.observers.preemption.respond(notice.kind, what, read_left_s(notice.left_ms), by)
 
     # --- to node 0
 
     def tell(self, message: object) -> None:
         """Send a message to node 0, which may be this node."""
         if isinstance(self.channel, Coordinator):
-            self.channel.hear_own(message)
+            self.channel.hear(0, message)
         else:
             self.channel.send(message)
 
@@ -501,17 +502,13 @@ class ClusterNode(Coordination):
         from launcher.stacks.packing import pack
 
         reached = tuple(messages.Reached(rank, at) for rank, at in progress if 0 <= at <= SECONDS_MAX)
-        records = fit_all(self.agent.evidence.records)
+        records = fit_all(self.parts.evidence.records)
         packed = pack(answers, threads=False)
         self.tell(messages.Looked(packed, number, self.state.attempt, reached, records))
 
-    @property
-    def _progressed(self) -> bool | None:
-        return self.agent.observers.progressed
-
     # --- from the agent
 
-    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+    def takes_signal(self, number: int, from_terminal: bool) -> bool:
         """Handle a signal before the start, or one that we have already received through another node."""
         forwarder = self.runtime.forwarder
         if not self._has_begun:
@@ -530,13 +527,13 @@ class ClusterNode(Coordination):
         """Tell the job that this node was told to stop, unless the job told us."""
         if not self._is_told and not self.shape.is_spare:
             self._is_told = True
-            self.feed(node.Signalled(int(number), name_signal(number)))
+            self.feed(events.Received(self.shape.index, int(number), name_signal(number)))
 
     def on_ranks_ended(self) -> None:
         """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
-        self.feed(node.Succeeded(self._progressed))
+        self.feed(node.Succeeded(self.parts.observers.progressed))
 
-    def on_failure(self, process: Process, *, follows: bool) -> None:
+    def on_failure(self, process: Process, follows: bool) -> None:
         """Report the failure of a process of ours, with its time by node 0's clock."""
         child = process.child
         if child.called and self.runtime.told_before is not None:
@@ -573,7 +570,7 @@ class ClusterNode(Coordination):
         self.runtime.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + ARRIVE_S)
         self._leave()
 
-    def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
+    def on_preemption(self, kind: str, what: str, left_s: float, ends: bool) -> None:
         """Tell all nodes that this node is to be preempted, or no longer; ``ends``: the job ends by that."""
         left_ms = int(left_s * 1000)
         if kind != DUE:
@@ -599,14 +596,10 @@ class ClusterNode(Coordination):
             return f"spare {member}, waits to take the place of a lost one"
         if self._again is not None or (self.state.attempt > 0 and not self._has_begun):
             number = self.state.attempt if self._again is None else self._again.attempt
-            return self.agent.outcomes.describe_wait(number, self.channel.starts_at)
+            return self.parts.outcomes.describe_wait(number, self.channel.starts_at)
         if not self._has_begun:
             return f"waits for the other {member}s"
         return None if self._has_ranks else f"ended, waits for the other {member}s"
-
-    def describe_nodes(self) -> dict[str, object]:
-        """Return the counts of all, present and lost nodes of the job, as far as this node knows."""
-        return self.channel.count_nodes()
 
     # --- the end
 
@@ -622,11 +615,11 @@ class ClusterNode(Coordination):
 
     def _end_attempt(self) -> None:
         """Tell node 0 how our processes ended, and wait until it has told what follows."""
-        outcome = self.agent.outcomes.find()
+        outcome = self.parts.outcomes.find()
         if outcome.line:
             self.say(outcome.line, "survivors")
-        is_held = bool(self.runtime.group.find_survivors())
-        self.feed(node.Done(outcome.status, outcome.verdict, self._progressed, is_held))
+        is_held, progressed = bool(self.runtime.group.find_survivors()), self.parts.observers.progressed
+        self.feed(node.Done(outcome.status, outcome.verdict, progressed, is_held))
         say_at = time.monotonic() + SAY_EVERY_S
 
         def is_waiting() -> bool:
@@ -657,23 +650,24 @@ class ClusterNode(Coordination):
 
     def _report(self, over: messages.Over) -> None:
         """Report once which process failed first, with the same words on every node."""
-        own = self.agent.outcomes.find().verdict
-        self.runtime.loop.guard(lambda: self._report_once(over, own))
-
-    def _report_once(self, over: messages.Over, own: Verdict | None) -> None:
         if over.first is not None and over.first == self._reported:
             return
         self._reported = over.first
-        runtime, shape = self.runtime, self.shape
-        verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
+        runtime, shape, outcomes = self.runtime, self.shape, self.parts.outcomes
+        own = outcomes.find().verdict
         # In a rehearsal all nodes share one screen: without node 0, node 1 reports.
         stands_in = self.state.gave_up and runtime.environ.get("LAUNCHER_REHEARSED") == "1"
-        if verdict is not None:
-            self.agent.outcomes.publish(verdict, shown=shape.speaks or stands_in)
+
+        def report() -> None:
+            verdict = read_verdict(over, own, shape, runtime.started_ns, runtime.attempt)
+            if verdict is not None:
+                outcomes.publish(verdict, shown=shape.speaks or stands_in)
+
+        runtime.loop.guard(report)
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""
-        over, outcomes = self.over, self.agent.outcomes
+        over, outcomes = self.over, self.parts.outcomes
         outcome = outcomes.find()
         self._leave()
         if over is None or (self.shape.keep_going and self.state.gave_up):

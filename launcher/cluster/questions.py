@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.agent.observers import Server
+    from launcher.cluster.members import Members
     from launcher.cluster.settings import Shape
 
     Message = dict[str, object]
+    Subscribers = dict[type, Callable[[int, Any], None]]
     Take = Callable[[Message], None]
 
 ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
@@ -88,13 +90,21 @@ class Rounds:
         due: When to call `fire`.
     """
 
-    def __init__(self, coordinator: Coordinator, node_count: int) -> None:
+    def __init__(
+        self, members: Members, send: Callable[[int, object], bool], subscribers: Subscribers
+    ) -> None:
+        """Subscribe to questions and answers.
+
+        Args:
+            members: The nodes.
+            send: Sends a node a message; returns whether it is connected. May raise `ValueError`: too long.
+            subscribers: What to do with the messages of nodes, by type.
+        """
         self.due: float | None = None
-        self._coordinator, self._node_count = coordinator, node_count
+        self._members, self._send, self._node_count = members, send, members.shape.node_count
         self._rounds: dict[int, Round] = {}
         self._last = 0
-        coordinator.subscribers[Ask] = self._on_ask
-        coordinator.subscribers[Reply] = self._on_answer
+        subscribers |= {Ask: self._on_ask, Reply: self._on_answer}
 
     def _on_ask(self, asker: int, ask: Ask) -> None:
         """Take a question of a node to all nodes."""
@@ -127,7 +137,7 @@ class Rounds:
             self._pass_on(one)
             self._ask_more(number, one, now)
             self._pass_on(one)
-            if not self._coordinator.members.is_there(one.asker):
+            if not self._members.is_there(one.asker):
                 del self._rounds[number]
             elif not (one.todo or one.asked or one.queue):
                 self._tell(one.asker, Passed(one.ask.number, over=True))
@@ -135,25 +145,25 @@ class Rounds:
         self.due = now + STEP_S if self._rounds else None
 
     def _pass_on(self, one: Round) -> None:
-        while one.queue and not self._coordinator.members.is_behind(one.asker):
+        while one.queue and not self._members.is_behind(one.asker):
             if not self._tell(one.asker, one.queue.pop(0)):
                 break
 
     def _ask_more(self, number: int, one: Round, now: float) -> None:
         while one.todo and len(one.asked) + len(one.queue) < one.pace.at_a_time:
             rank = one.todo.pop(0)
-            why = self._coordinator.members.why_silent(rank)
+            why = self._members.why_silent(rank)
             if why:
                 one.queue.append(Passed(one.ask.number, rank, why=why))
                 continue
             one.asked[rank] = now + one.pace.wait_s  # first: node 0 answers before `tell` is back
-            self._coordinator.tell(rank, replace(one.ask, number=number))
+            self._send(rank, replace(one.ask, number=number))
 
     def _tell(self, rank: int, passed: Passed) -> bool:
         try:
-            return self._coordinator.tell(rank, passed)
+            return self._send(rank, passed)
         except ValueError:  # the answer and its envelope are longer than a frame
-            return self._coordinator.tell(rank, replace(passed, answer=None, why=TOO_LONG))
+            return self._send(rank, replace(passed, answer=None, why=TOO_LONG))
 
 
 class Questions:
@@ -183,7 +193,9 @@ class Questions:
         self._tell, self._find_server = tell, find_server
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
-        self._rounds = Rounds(channel, shape().node_count) if isinstance(channel, Coordinator) else None
+        self._rounds: Rounds | None = None
+        if isinstance(channel, Coordinator):
+            self._rounds = Rounds(channel.members, channel.tell, channel.subscribers)
         self.handlers: dict[type, Callable[[Any], None]] = {Ask: self._on_ask, Passed: self._on_passed}
 
     def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:

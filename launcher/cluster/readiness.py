@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.core.redact import printable, redact
-from launcher.job.node import Checked
+from launcher.job.events import Ready
 from launcher.process.loop import Later
 from launcher.process.watchdog import kill_marked
 
@@ -32,7 +32,8 @@ class Readiness:
         group: ProcessGroup,
         health_argv: Sequence[str],
         wait_for_gpus: Callable[[Callable[[], None]], None],
-        tell: Callable[[Checked], None],
+        tell: Callable[[Ready], None],
+        index: int,
     ) -> None:
         """Do nothing yet.
 
@@ -42,9 +43,10 @@ class Readiness:
             health_argv: The command that checks this node; empty for none.
             wait_for_gpus: Calls its argument once the GPU memory of the last attempt is free.
             tell: Takes the result of a check.
+            index: Index of this node.
         """
         self._loop, self._group, self._health_argv = loop, group, health_argv
-        self._wait_for_gpus, self._tell = wait_for_gpus, tell
+        self._wait_for_gpus, self._tell, self._index = wait_for_gpus, tell, index
         self._predecessor, self._given_up_at = b"", 0.0
 
     def check(self, attempt: int) -> None:
@@ -80,15 +82,16 @@ class Readiness:
             self._loop.timers.append(again)  # a process that is not our child reports no end
         elif survivors:
             what = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
-            self._tell(Checked(attempt, printable(redact(what)), is_held=True))
+            self._tell(Ready(self._index, attempt, printable(redact(what)), is_held=True))
         else:
             self._check_health(attempt)
 
     def _check_health(self, attempt: int) -> None:
         """Run the health command, if there is one, and say what it has found."""
         if not self._health_argv:
-            self._tell(Checked(attempt))
+            self._tell(Ready(self._index, attempt))
             return
         from launcher.recovery.health import ask_health
 
-        ask_health(self._health_argv, self._group.helpers, lambda what: self._tell(Checked(attempt, what)))
+        tell, index = self._tell, self._index
+        ask_health(self._health_argv, self._group.helpers, lambda what: tell(Ready(index, attempt, what)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.cluster.consistency import compare, render_table
 from launcher.cluster.reach import find_reasons, read_reasons
 from launcher.core.errors import EXIT_UNTRUSTED, make_problem
-from launcher.core.frozen import frozen
 from launcher.core.redact import printable
 from launcher.core.version import __version__
 from launcher.job.commands import Refusal
@@ -15,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.channel.acceptor import Acceptor
+    from launcher.cluster.members import Member, Members
     from launcher.cluster.settings import Shape
     from launcher.process.helper import Helpers
 
@@ -28,34 +29,15 @@ LOOK_S = 3.0
 """Seconds for that."""
 
 
-@frozen
-class Caller:
-    """A launcher that wants to join.
-
-    Attributes:
-        name: Its name in messages.
-        index: Its index among all nodes.
-        version: Version of its launcher, printable.
-        facts: Its facts.
-    """
-
-    name: str
-    index: int
-    version: str
-    facts: Facts
-
-
-def is_odd(index: int, facts: Facts, shape: Shape) -> bool:
-    """Whether a launcher with this index cannot work with node 0, whatever the others are."""
-    has_place, is_counted = (
-        index < shape.node_count + shape.spare_count,
-        facts["node_count"] in (None, shape.node_count),
-    )
-    return not (has_place and is_counted and facts["launcher"] == __version__)
+def is_odd(caller: Member, shape: Shape) -> bool:
+    """Whether a launcher cannot work with node 0, whatever the others are."""
+    has_place = caller.index < shape.node_count + shape.spare_count
+    is_counted = caller.facts["node_count"] in (None, shape.node_count)
+    return not (has_place and is_counted and caller.facts["launcher"] == __version__)
 
 
 def find_refusal(
-    caller: Caller, first: str, present: Mapping[str, Facts], shape: Shape
+    caller: Member, first: str, present: Mapping[str, Facts], shape: Shape
 ) -> tuple[Refusal | None, list[str]]:
     """Return why a launcher cannot work with the others, if it cannot, and a table of what they differ in.
 
@@ -65,14 +47,13 @@ def find_refusal(
         present: The facts of the nodes that are here, by their names.
         shape: The job.
     """
-    if caller.version != __version__:
-        problem = make_problem(
-            "other-version", name=caller.name, version=caller.version, first=first, own=__version__
-        )
+    name, version = f"{shape.member} {caller.index} ({caller.host})", caller.version
+    if version != __version__:
+        problem = make_problem("other-version", name=name, version=version, first=first, own=__version__)
         return Refusal(EXIT_UNTRUSTED, problem), []
-    refusal, lines = find_disagreement({**present, caller.name: caller.facts}, shape.member)
+    refusal, lines = find_disagreement({**present, name: caller.facts}, shape.member)
     if refusal is None and caller.index >= shape.node_count + shape.spare_count:
-        problem = make_problem("no-such-node", name=caller.name, count=shape.node_count, kind=shape.member)
+        problem = make_problem("no-such-node", name=name, count=shape.node_count, kind=shape.member)
         return Refusal(EXIT_UNTRUSTED, problem), lines
     return refusal, lines
 
@@ -99,29 +80,24 @@ class Missing:
 
     def __init__(
         self,
-        shape: Shape,
+        members: Members,
         find_reasons: FindReasons,
-        turned_away: Callable[[], Mapping[str, str]],
-        has_heard: Callable[[], bool],
+        acceptor: Acceptor,
+        name_host: Callable[[str], str],
     ) -> None:
         """Do nothing yet.
 
         Args:
-            shape: The job.
+            members: The nodes that are here.
             find_reasons: Probes hosts by rank, and later passes on what it found for each.
-            turned_away: Returns why connections were turned away, by address.
-            has_heard: Returns whether any client has connected.
+            acceptor: Knows which connections were turned away.
+            name_host: Returns the name of the host with an address.
         """
-        self._shape, self._find_reasons = shape, find_reasons
-        self._turned_away, self._has_heard = turned_away, has_heard
+        self._members, self._find_reasons = members, find_reasons
+        self._acceptor, self._name_host = acceptor, name_host
         self._waiting: list[Callable[[str], None]] = []
 
-    def look(
-        self,
-        find_missing: Callable[[], Sequence[int]],
-        find_left: Callable[[], Mapping[int, str]],
-        then: Callable[[str], None],
-    ) -> None:
+    def look(self, then: Callable[[str], None]) -> None:
         """Probe the hosts of missing nodes, and pass their description on to ``then`` if any still are."""
         self._waiting.append(then)
         if len(self._waiting) > 1:
@@ -129,26 +105,29 @@ class Missing:
 
         def take(reasons: Reasons) -> None:
             waiting, self._waiting = self._waiting, []
-            missing = find_missing()
+            missing = self._members.missing()
             if missing:
-                what = self._describe(missing, {**reasons, **_describe_left(find_left())})
+                left = {rank: f"it had joined, and {how}" for rank, how in self._members.state.left.items()}
+                what = self._describe(missing, {**reasons, **left})
                 for each in waiting:
                     each(what)
 
-        self._find_reasons(list(find_missing()[:NAMED_MAX]), take)
+        self._find_reasons(self._members.missing()[:NAMED_MAX], take)
 
     def _describe(self, missing: Sequence[int], reasons: Reasons) -> str:
-        shape = self._shape
-        away, has_heard = self._turned_away(), self._has_heard()
+        shape, turned_away = self._members.shape, self._acceptor.turned_away.reasons()
+        away = {self._name_host(address): why for address, why in turned_away.items()}
         return printable(
             describe_missing(
-                shape.member, missing, shape.hosts, reasons, away, shown=NAMED_MAX, has_heard=has_heard
+                shape.member,
+                missing,
+                shape.hosts,
+                reasons,
+                away,
+                shown=NAMED_MAX,
+                has_heard=self._acceptor.has_heard,
             )
         )
-
-
-def _describe_left(left: Mapping[int, str]) -> dict[int, str]:
-    return {rank: f"it had joined, and {how}" for rank, how in left.items()}
 
 
 def look_for(

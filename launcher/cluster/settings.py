@@ -5,7 +5,12 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 from launcher.core.model import NODE
 from launcher.core.supervision import GRACE_S
-from launcher.job.settings import find_given_up_s, find_lease_s
+from launcher.job.settings import find_given_up_s
+from launcher.job.state import Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.supervision import Restarts
 
 
 @frozen
@@ -60,7 +65,15 @@ class Shape:
         """Seconds after the last message until a node, or node 0, counts as lost."""
         return find_given_up_s(self.lost_after_s)
 
-    @property
-    def lease_s(self) -> float:
-        """Seconds after the last message of node 0 until nothing of a node may run any more."""
-        return find_lease_s(self.lost_after_s, self.grace_s)
+    def make_job(self, restarts: Restarts, roll_call_s: float, seed: str = "") -> Job:
+        """Return the job as its state machines know it.
+
+        Args:
+            restarts: What the user allows after a failure.
+            roll_call_s: Time limit of the roll call.
+            seed: Seed for the random part of waits.
+        """
+        return Job(
+            self.node_count, self.spare_count, self.grace_s, self.lost_after_s, roll_call_s,
+            self.member, self.keep_going, restarts, seed, self.serves,
+        )  # fmt: skip

@@ -108,8 +108,10 @@ def run_together(
 
     place = NodePlace(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
-    agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
-    node.agent = agent
+    agent = Agent(
+        plan.supervision, place, environ, node.coordinate(), checks=checks, serve=serve, command=command
+    )
+    node.parts = agent.parts
     if plan.supervision.preload is not None:
         import contextlib
 
@@ -177,7 +179,7 @@ def make_coordinator(
         node.deliver,
         lambda attempt: choose(plan, node.runtime.run_id, node.agreed, replan, node.runtime.say),
         lambda ranks, take: look_for(ranks, take, shape, port, node.runtime.group.helpers),
-        lambda: node.agent.outcomes.recovery,
+        lambda: node.parts.outcomes.recovery,
         rule if rule.most else None,
         node.runtime.run_id,
     )

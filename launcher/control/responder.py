@@ -148,7 +148,7 @@ class Responder:
     def __init__(self, runtime: Runtime, coordination: Coordination, describe: Callable[[], Message]) -> None:
         """Begin without a client; see `launcher.control.server.StatusServer`."""
         self._runtime, self._coordination, self._describe = runtime, coordination, describe
-        self._channel = coordination.questions
+        self._channel = coordination.find_questions()
         self._clients: list[Client] = []
         self._listener: Listener | None = None
         self._inquiry: Inquiry | None = None
@@ -244,7 +244,7 @@ class Responder:
         assert isinstance(argv, tuple) and isinstance(limit_s, float)  # noqa: S101 - see `Question`
         limit_s = min(limit_s, PROGRAM_LIMIT_S)
         environ = {name: value for name, value in runtime.environ.items() if name != TOKEN_VARIABLE}
-        environ[MARK] = mark_of(runtime.run_id, runtime.environ, self._coordination.node_mark)
+        environ[MARK] = mark_of(runtime.run_id, runtime.environ, self._coordination.find_mark())
 
         def read(lines: Sequence[str]) -> None:
             take(json.loads(lines[0]) if lines else {"error": "its helper has failed"})

@@ -100,15 +100,12 @@ class StatusServer:
     @property
     def due(self) -> float | None:
         """When `fire` has something to do (monotonic seconds)."""
-        times = [one.due for one in (self._coordination.questions, self._responder) if one is not None]
-        return min((one for one in times if one is not None), default=None)
+        return None if self._responder is None else self._responder.due
 
     def fire(self, now: float) -> None:
         """Continue the open questions."""
         if self._responder is not None:
             self._responder.fire(now)
-        if self._coordination.questions is not None:
-            self._coordination.questions.fire(now)
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of our helper processes, which do not belong to the job."""

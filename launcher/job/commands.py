@@ -1,15 +1,18 @@
 """What a job does: the output of `launcher.job.controller.step`.
 
-`Start`, `Stop`, `News`, `Again` and `Over` go to all nodes; in a `To` they go to one launcher.
+`Start`, `Stop`, `News`, `Again` and `Over` go to all nodes; in a `To` they go to one launcher. `Stop` and
+`News` are sent as they are; what the others become on the channel is in `launcher.cluster.messages`.
 """
 
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
+from launcher.core.wire import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.errors import Problem
+    from launcher.core.wire import Line, Signal
     from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
     from launcher.recovery.policy import Decision
@@ -43,30 +46,30 @@ class Start:
     order: tuple[int, ...]
 
 
-@frozen
+@message
 class Stop:
     """Stop the processes, with SIGTERM and, after the grace, SIGKILL.
 
     Attributes:
         attempt: The attempt that stops.
         why: What has happened.
-        by: Rank of the node on which it has.
+        by: Rank of the node on which it has; -1 if a node itself has lost node 0.
         number: The signal that a launcher received and the processes get.
         left_ms: Time until the platform takes that node back, milliseconds; None if it does not.
     """
 
     attempt: int
-    why: str
+    why: Line
     by: int
-    number: int | None = None
+    number: Signal | None = None
     left_ms: int | None = None
 
 
-@frozen
+@message
 class News:
     """The same of a job whose nodes go on after a failure (``--keep-going``): nothing stops."""
 
-    why: str
+    why: Line
     by: int
 
 

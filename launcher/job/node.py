@@ -43,7 +43,7 @@ class Phase(Enum):
     OVER = "over"
 
 
-# --- what happens to a node, besides the commands of node 0: Stop, Again, Over
+# --- what happens to a node: also Stop, Again, Over (node 0), Received, Ready (which it sends on), and Tick
 
 
 @frozen
@@ -57,11 +57,6 @@ class Begin:
 @frozen
 class Connected:
     """Node 0 has let this node in."""
-
-
-@frozen
-class Disconnected:
-    """The connection to node 0 has ended."""
 
 
 @frozen
@@ -94,28 +89,6 @@ class Done:
     record: Verdict | None = None
     progressed: bool | None = None
     is_held: bool = False
-
-
-@frozen
-class Signalled:
-    """This launcher has received a signal that asks for the end; ``name``: that of the signal."""
-
-    number: int
-    name: str = ""
-
-
-@frozen
-class Checked:
-    """The check before an attempt has ended; see `launcher.job.events.Ready`."""
-
-    attempt: int
-    unhealthy: str = ""
-    is_held: bool = False
-
-
-@frozen
-class Tick:
-    """Time has passed."""
 
 
 # --- what a node does
@@ -199,8 +172,7 @@ class State:
         outwaits: Seconds for which this launcher stood still since then.
         stop: The signal by which the processes are stopped; None before that.
         has_told_end: Whether node 0 was told how the processes ended; companions may still run.
-        received: The signal that this launcher has received ...
-        received_name: ... and its name.
+        received: The signal that this launcher has received.
         gave_up: Whether it has given node 0 up.
         kept: Events that node 0 may not have heard, for a new connection.
         awaits: The attempt that follows, as node 0 has sent; -1 for none.
@@ -220,8 +192,7 @@ class State:
     outwaits: float = 0.0
     stop: int | None = None
     has_told_end: bool = False
-    received: int | None = None
-    received_name: str = ""
+    received: events.Received | None = None
     gave_up: bool = False
     kept: tuple[events.JobEvent, ...] = ()
     awaits: int = -1
@@ -294,10 +265,6 @@ def connect(turn: Turn, event: Connected) -> None:
         turn.do(Send(kept))
 
 
-def disconnect(turn: Turn, event: Disconnected) -> None:
-    """Go on: the connection is made again, or node 0 is given up."""
-
-
 def answer(turn: Turn, event: Answered) -> None:
     """Renew the lease, from the time at which the heartbeat was sent."""
     state = turn.state
@@ -326,8 +293,8 @@ def start(turn: Turn, event: Begin) -> None:
     turn.do(Lease(turn.state.lease_until))
     turn.do(Run(event.attempt, event.rank))
     if state.received is not None:  # on the way to node 0 this crossed the start
-        turn.send(events.Received(state.index, state.received, state.received_name))
-        end(turn, state.received)
+        turn.send(state.received)
+        end(turn, state.received.number)
 
 
 def stop(turn: Turn, event: Stop) -> None:
@@ -385,7 +352,7 @@ def leave(turn: Turn) -> None:
     known = state.over
     status = EXIT_NOT_READY if known is None else known.status
     if state.received is not None and not state.has_begun:
-        status = 128 + state.received
+        status = 128 + state.received.number
     turn.change(phase=Phase.OVER, due=None)
     turn.do(Send(events.Left(state.index)))
     turn.do(Exit(status, known))
@@ -427,23 +394,23 @@ def finish(turn: Turn, event: Done) -> None:
         check(turn)
 
 
-def receive(turn: Turn, event: Signalled) -> None:
+def receive(turn: Turn, event: events.Received) -> None:
     """Tell node 0, and stop the processes. A spare node just leaves."""
     state = turn.state
     if state.received is not None:
         return
-    turn.change(received=event.number, received_name=event.name)
+    turn.change(received=event)
     if state.is_spare and not state.runs:
         turn.change(has_begun=False)
         leave(turn)
         return
-    turn.send(events.Received(state.index, event.number, event.name))
+    turn.send(event)
     end(turn, event.number)
 
 
-def note_checked(turn: Turn, event: Checked) -> None:
+def note_checked(turn: Turn, event: events.Ready) -> None:
     """Tell node 0 that this node is ready."""
-    turn.send(events.Ready(turn.state.index, event.attempt, event.unhealthy, event.is_held))
+    turn.send(event)
 
 
 # --- time
@@ -474,13 +441,8 @@ def advance(turn: Turn) -> None:
         turn.change(due=None if turn.state.gave_up else until)
 
 
-def tick(turn: Turn, event: Tick) -> None:
-    """Do what is due."""
-
-
 RULES: Mapping[type, Callable[[Turn, Any], None]] = {
     Connected: connect,
-    Disconnected: disconnect,
     Answered: answer,
     Begin: start,
     Stop: stop,
@@ -489,8 +451,8 @@ RULES: Mapping[type, Callable[[Turn, Any], None]] = {
     Broke: fail,
     Succeeded: succeed,
     Done: finish,
-    Signalled: receive,
-    Checked: note_checked,
-    Tick: tick,
+    events.Received: receive,
+    events.Ready: note_checked,
+    events.Tick: lambda turn, event: None,
 }
 """What an event does."""

@@ -80,7 +80,7 @@ class RanksTarget:
         """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
         if number != signal.SIGTSTP:
             self.passed_on.add(number)
-            self._nodes.broadcast(PassOn(number))
+            self._nodes.channel.broadcast(PassOn(number))
 
     def note(self, number: int) -> None:
         """Do nothing: the wrapper of each rank remembers the signal."""
@@ -90,13 +90,13 @@ class RanksTarget:
         if not self.begun:
             self.due = self._kill_at = time.monotonic() + self._grace_s
         self.begun = True
-        self._nodes.broadcast(PassOn(number, ends=True))
+        self._nodes.channel.broadcast(PassOn(number, ends=True))
         self.check()
 
     def kill(self) -> None:
         """Send SIGKILL to all ranks now."""
         self.begun = self.killed = True
-        self._nodes.broadcast(PassOn(int(signal.SIGKILL), ends=True))
+        self._nodes.channel.broadcast(PassOn(int(signal.SIGKILL), ends=True))
         self.due = time.monotonic() + KILL_WAIT_S
         self.check()
 
@@ -131,5 +131,5 @@ class RanksTarget:
 
     def _release(self) -> None:
         self.released = True
-        self._nodes.broadcast(Release())
+        self._nodes.channel.broadcast(Release())
         self.due = time.monotonic() + MPI_END_S

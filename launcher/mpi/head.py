@@ -13,10 +13,11 @@ import time
 
 from launcher.cluster import messages
 from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import FOLLOW_LOSS, PREEMPTED, STARTER, Event, find_first_event
-from launcher.job import events
+from launcher.job import commands, events
 from launcher.job.state import Phase
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.lead import Lead
@@ -30,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
@@ -52,6 +54,14 @@ class Head(Lead):
 
     _again: messages.Again | None = None
     _reported: messages.First | None = None
+
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return replace(
+            super().coordinate(), route=self.route, helpers=self.helpers, on_told=self.on_told,
+            on_reason=self.on_reason, on_preemption=self.on_preemption, restarts=self.restarts,
+            finish=self.finish,
+        )  # fmt: skip
 
     def attach(self, runtime: Runtime) -> RanksTarget:
         """Create the parts, and return the ranks of all nodes as the target of signals."""
@@ -96,13 +106,13 @@ class Head(Lead):
 
     def on_told(self, number: int) -> None:
         """Report that this launcher was told to stop."""
-        self.nodes.feed(events.Received(0, number, name_signal(number)))
+        self.nodes.channel.feed(events.Received(0, number, name_signal(number)))
 
     def on_reason(self, reason: Reason) -> None:
         """Report that this launcher ends the job for a reason of its own."""
         self._fail_here(reason.kind, reason.status, reason.what)
 
-    def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
+    def on_preemption(self, kind: str, what: str, left_s: float, ends: bool) -> None:
         """Report that this node is preempted."""
         if kind == DUE and (ends or self.runtime.watch.restarts.most):
             self._fail_here(PREEMPTED, EXIT_NOT_READY, what, int(left_s * 1000))
@@ -113,11 +123,11 @@ class Head(Lead):
 
         event = Event(0, kind, time.monotonic_ns(), status, what=printable(redact(what)))
         failed = events.Failed(0, event, self.nodes.attempt, left_ms)
-        self.nodes.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
+        self.nodes.channel.feed(read_failure(0, self.nodes.all[0].name_in_full, failed))
 
     def _fail(self, event: Event) -> None:
         """Report what ends the attempt; a rank that was asked to end stops the others, too."""
-        self.nodes.feed(events.Failed(event.node, event, self.nodes.attempt))
+        self.nodes.channel.feed(events.Failed(event.node, event, self.nodes.attempt))
         if event.asked:
             self._stop_ranks(event.what)
 
@@ -133,11 +143,11 @@ class Head(Lead):
         """Handle a message for this node, as the others get it."""
         super().deliver(message)
         match message:
-            case messages.Stop(told=int(number)) if message.by:
-                self.runtime.say(f"{message.what}: passing it on to all ranks", "signal")
-                self.agent.on_signal(ending_of(number), from_terminal=False)
-            case messages.Stop():
-                self._stop_ranks(message.what)
+            case commands.Stop(number=int(number)) if message.by:
+                self.runtime.say(f"{message.why}: passing it on to all ranks", "signal")
+                self.parts.on_signal(ending_of(number), False)
+            case commands.Stop():
+                self._stop_ranks(message.why)
             case messages.Again():
                 self._again = message
 
@@ -165,10 +175,10 @@ class Head(Lead):
             return False
         self._report(again.over)
         self.runtime.say(again.why, "restart")
-        while self.nodes.state.phase is Phase.BETWEEN:
+        while self.nodes.channel.state.phase is Phase.BETWEEN:
             self.runtime.loop.turn()
             self.runtime.loop.guard(self.runtime.group.collect)
-        if self.nodes.state.phase is Phase.OVER:
+        if self.nodes.channel.state.phase is Phase.OVER:
             return False
         self.runtime.attempt = self.nodes.attempt
         return True
@@ -199,7 +209,7 @@ class Head(Lead):
         if first is None and told is not None:
             status = 0 if len(self.reports.ends) >= self.job.world_size else 128 + told
         elif first is None or self._mpirun_explains(first):  # its own messages say why
-            outcome = self.agent.outcomes.find()
+            outcome = self.parts.outcomes.find()
             status, record = outcome.status, outcome.verdict
             if outcome.line:
                 runtime.say(outcome.line, "survivors")
@@ -207,11 +217,11 @@ class Head(Lead):
                 event = Event(0, STARTER, mpirun.ended_ns, mpirun.status, what=f"{mpirun.name} {mpirun.end}")
                 self._fail(first := event)
         status = status if first is None else first.status
-        progressed = self.agent.observers.progressed
+        progressed = self.parts.observers.progressed
         for node in self.nodes.all:
             verdict = record if first is not None and node.index == first.node else None
             ended = events.Exited(node.index, status, self.nodes.attempt, verdict, progressed)
-            self.nodes.feed(ended)
+            self.nodes.channel.feed(ended)
 
     def _mpirun_explains(self, event: Event) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
@@ -223,7 +233,7 @@ class Head(Lead):
 
     def find_status(self, over: messages.Over) -> int:
         """Return the exit status of the launchers from how the job has ended."""
-        return self.agent.outcomes.exit_status(over.status, self._judge(over))
+        return self.parts.outcomes.exit_status(over.status, self._judge(over))
 
     def _judge(self, over: messages.Over) -> Verdict | None:
         """Return the verdict on the whole job."""
@@ -245,7 +255,7 @@ class Head(Lead):
         verdict = None if over.first == self._reported else self._judge(over)
         self._reported = over.first
         if verdict is not None:
-            self.agent.outcomes.publish(verdict, shown=True)
+            self.parts.outcomes.publish(verdict, shown=True)
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status."""

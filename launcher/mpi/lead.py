@@ -15,7 +15,7 @@ from launcher.remote.starter import tell_starter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.agent.agent import Agent
+    from launcher.agent.agent import AgentParts
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
     from launcher.core.errors import LauncherError
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from launcher.remote.hub import Gate
 
 
-class Lead(Coordination):
+class Lead:
     """Coordination of node 0 with the nodes that serve it.
 
     Attributes:
         job: The job.
         nodes: The nodes, and the controller.
         over: How the job has ended; None before.
-        agent: The agent of this node; set before it runs.
+        parts: The parts of the agent; set before it runs.
+        runtime: Values and tools of the launcher.
     """
 
-    shares_terminal = lends_terminal = False
     over: Over | Refuse | None = None
-    agent: Agent
+    parts: AgentParts
+    runtime: Runtime
 
     def __init__(self, job: ServedJob, guard: Watchdog, gate: Gate) -> None:
         """Create the coordination.
@@ -46,31 +47,40 @@ class Lead(Coordination):
             guard: Removes the job's folder if we are killed before there is a watchdog of the agent.
             gate: Where the other nodes come.
         """
-        self.job, self.has_others = job, len(job.shape.hosts) > 1
+        self.job = job
         self._guard, self._gate = guard, gate
+
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return Coordination(
+            self.attach, self.gather, shares_terminal=False, lends_terminal=False,
+            has_others=len(self.job.shape.hosts) > 1, begin=self.begin, on_refused=self.on_refused,
+            clean_up=self.clean_up, close=self.close,
+        )  # fmt: skip
 
     def attach(self, runtime: Runtime) -> Target | None:
         """Let the nodes join."""
-        super().attach(runtime)
+        self.runtime = runtime
         rule = runtime.watch.restarts if runtime.watch.restarts.most else None
         self.nodes = Nodes(
             self.job, self._gate, runtime.loop, runtime.group.helpers, runtime.say, self.on_message,
-            self.deliver, self.find_status, lambda: self.agent.outcomes.recovery, rule,
+            self.deliver, self.find_status, lambda: self.parts.outcomes.recovery, rule,
         )  # fmt: skip
         return None
 
-    def gather(self) -> None:
-        """Wait until every node is ready, or until we are told to end.
+    def gather(self) -> bool:
+        """Wait until every node is ready, or until we are told to end; return whether the job starts.
 
         Raises:
             LauncherError: The job does not start.
         """
         runtime = self.runtime
-        runtime.group.start_watchdog(None, self.agent.clean_up)
+        runtime.group.start_watchdog(None, self.parts.clean_up)
         self._guard.dismiss()
-        self.has_work = self.nodes.gather(lambda: runtime.forwarder.told, runtime.group.reap)
-        if self.has_work and isinstance(self.over, Refuse):
+        starts = self.nodes.gather(lambda: runtime.forwarder.told, runtime.group.reap)
+        if starts and isinstance(self.over, Refuse):
             raise read_refusal(self.over)
+        return starts
 
     def begin(self) -> None:
         """Prepare for an attempt."""
@@ -86,7 +96,7 @@ class Lead(Coordination):
                 self.over = message
             case Again():
                 ready = events.Ready(0, message.attempt)
-                self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.hear_own(ready))
+                self.nodes.ranks.clear(message.run, LINGER_S, lambda: self.nodes.channel.hear(0, ready))
             case Start():
                 tell_starter(self.runtime.environ)
             case _:
@@ -94,12 +104,12 @@ class Lead(Coordination):
 
     def find_status(self, over: Over) -> int:
         """Return the exit status of the launchers from how the job has ended."""
-        return self.agent.outcomes.exit_status(over.status)
+        return self.parts.outcomes.exit_status(over.status)
 
     def on_refused(self, error: LauncherError) -> None:
         """End the job: what node 0 runs cannot be started."""
         event = Event(0, REFUSED, time.monotonic_ns(), error.exit_status, what=error.summary)
-        self.nodes.feed(events.Failed(0, event, self.nodes.attempt))
+        self.nodes.channel.feed(events.Failed(0, event, self.nodes.attempt))
         self.nodes.end_all(error.exit_status)
 
     def clean_up(self) -> None:

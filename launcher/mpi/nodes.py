@@ -12,7 +12,7 @@ import time
 from errno import ECONNRESET, EPIPE
 
 from launcher.channel.connection import CLOSED
-from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.coordinator import Coordinator, Service
 from launcher.cluster.join import Join
 from launcher.cluster.messages import Over, Refuse
 from launcher.cluster.roll import look_for
@@ -124,16 +124,15 @@ class Node:
         return pid in self.started and pid not in self.ended
 
 
-class Nodes(Coordinator):
-    """All nodes of a job, and the controller.
+class Nodes:
+    """All nodes of a job, and what runs on them.
 
     Attributes:
         all: The nodes, by node rank.
+        channel: The control channel, with the controller.
         hub: The programs on them.
         ranks: The ranks of our own node.
     """
-
-    kinds = (*FROM_NODE, *OF_PROGRAMS)
 
     def __init__(
         self,
@@ -163,53 +162,61 @@ class Nodes(Coordinator):
             restarts: What the user allows after a failure; None for no restarts.
         """
         self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
-        self._served, self._gate, self._take_report, self._is_closing = served, gate, on_message, False
-        self._find_status = find_status
+        self._served, self._take_report, self._is_closing = served, on_message, False
+        self._loop, self._find_status = loop, find_status
         self._master_port, shape = served.briefing.master_port, served.shape
-        own = Join(0, os.urandom(8).hex(), host=os.uname().nodename, launcher=__version__)
-        super().__init__(
-            gate.listening, gate.key, shape, own, loop, say, deliver, self._brief,
-            lambda ranks, take: look_for(ranks, take, shape, self.port, helpers),
-            recovery, restarts, served.briefing.job,
+        names = dict(zip(gate.addresses, gate.hosts, strict=True))
+        service = Service(
+            (*FROM_NODE, *OF_PROGRAMS), lambda address: gate.find(address) or None,
+            lambda address: names.get(address, address), self._amend, self._finish, self._on_let_in,
+            self._on_closed,
         )  # fmt: skip
-        self.hub = Hub(gate, loop, say, self.members.send, self.members.why_silent)
+        own = Join(0, os.urandom(8).hex(), host=os.uname().nodename, launcher=__version__)
+        self.channel = channel = Coordinator(
+            gate.listening, gate.key, shape, own, loop, say, deliver, self._brief,
+            lambda ranks, take: look_for(ranks, take, shape, channel.port, helpers),
+            recovery, restarts, served.briefing.job, service,
+        )  # fmt: skip
+        self.hub = Hub(gate, loop, say, channel.members.send, channel.members.why_silent)
         self.ranks = LocalRanks(loop, lambda message: self._hear_ranks(0, message))
-        self.subscribers |= dict.fromkeys(FROM_NODE, self._hear_ranks)
-        self.subscribers |= dict.fromkeys(OF_PROGRAMS, self.hub.hear)
+        channel.subscribers |= dict.fromkeys(FROM_NODE, self._hear_ranks)
+        channel.subscribers |= dict.fromkeys(OF_PROGRAMS, self.hub.hear)
 
     @property
-    def timers(self) -> tuple[Nodes, Hub, LocalRanks]:
+    def timers(self) -> tuple[Coordinator, Hub, LocalRanks]:
         """What the loop calls when it is due."""
-        return self, self.hub, self.ranks
+        return self.channel, self.hub, self.ranks
 
     @property
     def attempt(self) -> int:
         """Number of the attempt that runs, or ran last."""
-        return 0 if self.state.attempt is None else self.state.attempt.number
+        attempt = self.channel.state.attempt
+        return 0 if attempt is None else attempt.number
 
     @property
     def failures(self) -> tuple[Event, ...]:
         """What has failed in that attempt."""
-        return () if self.state.attempt is None else self.state.attempt.events
+        attempt = self.channel.state.attempt
+        return () if attempt is None else attempt.events
 
     def count_started(self) -> int:
         """Return the number of ranks that have reported their start."""
         return sum(len(node.started) for node in self.all)
 
-    def feed(self, event: events.JobEvent) -> None:
-        """Let the controller handle an event, and do what it decides."""
+    def _amend(self, event: events.JobEvent) -> events.JobEvent:
+        """Return an event with what only we know."""
         match event:
             case events.Joined() if 0 <= event.node < len(self.all):
                 free_at, host = self._find_free_at(event), self.all[event.node].host
-                event = replace(event, host=host, free_at=free_at)
+                return replace(event, host=host, free_at=free_at)
             case events.Probed():
-                event = replace(event, or_else=WAIT_LONGER)
-        super().feed(event)
+                return replace(event, or_else=WAIT_LONGER)
+        return event
 
     def end_all(self, status: int) -> None:
         """Report that what ran on all nodes has ended."""
         for node in self.all:
-            self.feed(events.Exited(node.index, status, self.attempt))
+            self.channel.feed(events.Exited(node.index, status, self.attempt))
 
     def gather(self, told: Callable[[], int | None], reap: Callable[[], object]) -> bool:
         """Wait until every node has joined, or we are told to end; return whether the job starts.
@@ -226,16 +233,16 @@ class Nodes(Coordinator):
         except OSError as error:
             raise NotReady(cannot_have_ranks(error)) from error
         self._loop.timers[:] = self.timers
-        self.feed(events.Tick())
-        while told() is None and self.state.phase is Phase.GATHERING:
+        self.channel.feed(events.Tick())
+        while told() is None and self.channel.state.phase is Phase.GATHERING:
             self._loop.turn()
             reap()
         number = told()
         if number is not None:
-            self.feed(events.Received(0, number, name_signal(number)))
+            self.channel.feed(events.Received(0, number, name_signal(number)))
         return number is None
 
-    def finish(self, over: Over | Refuse) -> Over | Refuse:
+    def _finish(self, over: Over | Refuse) -> Over | Refuse:
         """Return how the job ends, with the status of all launchers: nodes may not have the head's flags."""
         return replace(over, status=self._find_status(over)) if isinstance(over, Over) else over
 
@@ -245,31 +252,14 @@ class Nodes(Coordinator):
         if attempt and served.moves_port and port:  # what is left of an attempt cannot connect to the next
             self._master_port = port = find_free_port(port) or port
         for name, value in served.variables.items():
-            self.broadcast(Variable(name, value))
+            self.channel.broadcast(Variable(name, value))
         for node in self.all:
             node.forget_ranks()
             facts = {"node_rank": node.index, "attempt": attempt, "master_port": port}
-            self.tell(node.index, replace(served.briefing, **facts))
+            self.channel.tell(node.index, replace(served.briefing, **facts))
         return {}
 
     # --- from the nodes
-
-    def _admit(self, connection: Connection, address: str, message: Message) -> None:
-        known = self.members.find(str(message.get("session")))
-        before = None if known is None else known.connection
-        if known is not None and before is not None:  # it has given that connection up, with the streams
-            before.close()
-            self._on_closed(known, before, "it has joined again")
-        super()._admit(connection, address, message)
-
-    def find_rank(self, address: str) -> int | None:
-        """Return the rank of another node by its address."""
-        return self._gate.find(address) or None
-
-    def list_turned_away(self) -> Mapping[str, str]:
-        """Return why connections were turned away, by the name of the host if it is one of ours."""
-        names = dict(zip(self._gate.addresses, self._gate.hosts, strict=True))
-        return {names.get(address, address): why for address, why in super().list_turned_away().items()}
 
     def _find_free_at(self, event: events.Joined) -> float:
         """Return before when no rank may start on a node whose launcher calls.
@@ -282,29 +272,30 @@ class Nodes(Coordinator):
             node.free_at = max(node.free_at, until)
         return node.free_at
 
-    def on_let_in(self, index: int, connection: Connection) -> None:
+    def _on_let_in(self, index: int, connection: Connection) -> None:
         """Note which launcher was let in."""
         connection.limit_bytes = UNSENT_LIMIT_BYTES
-        node, member = self.all[index], self.members.by_index[index]
+        node, member = self.all[index], self.channel.members.by_index[index]
         node.launcher, node.name = member.session, member.host
         left_s = node.free_at - time.monotonic()
-        if self.state.phase is Phase.BETWEEN and left_s > 0:
+        if self.channel.state.phase is Phase.BETWEEN and left_s > 0:
             what = "ranks of the launcher that it replaces may still run"
-            self._quota(f"{node.name_in_full}: {what}, {left_s:.0f} s at most", "waiting")
+            self.channel.say(f"{node.name_in_full}: {what}, {left_s:.0f} s at most", "waiting")
 
-    def on_closed(self, index: int, why: str) -> None:
+    def _on_closed(self, index: int, why: str) -> None:
         """Note that a node is lost, with its programs and ranks."""
         node, ended = self.all[index], why in ENDED
         self.hub.lose(index, why)
         node.ended.update(node.started)
-        if self.state.attempt is not None:  # if it is cut off, it has heard us until now at the latest
-            notice_s = 0.0 if ended else self._shape.given_up_s + BEAT_S
+        state = self.channel.state
+        if state.attempt is not None:  # if it is cut off, it has heard us until now at the latest
+            notice_s = 0.0 if ended else self._served.shape.given_up_s + BEAT_S
             node.lost = ended, time.monotonic() + notice_s + self._served.briefing.grace_s + KILL_S
             # What still runs there ends by itself, and before that the node is not ready again
-            self.feed(events.Exited(index, EXIT_NOT_READY, self.attempt))
+            self.channel.feed(events.Exited(index, EXIT_NOT_READY, self.attempt))
 
     def _hear_ranks(self, index: int, message: object) -> None:
-        if self.state.phase in (Phase.RUNNING, Phase.STOPPING):
+        if self.channel.state.phase in (Phase.RUNNING, Phase.STOPPING):
             self._take_report(self.all[index], message)
 
     # --- the end
@@ -314,10 +305,10 @@ class Nodes(Coordinator):
         if self._is_closing:
             return
         self._is_closing = True
-        self.feed(events.Unable(0, "the launcher of node 0 has ended"))  # unless the job is over
+        self.channel.feed(events.Unable(0, "the launcher of node 0 has ended"))  # unless the job is over
         self.ranks.end()
         self._loop.timers[:] = self.timers
-        self._loop.turn_until(lambda: self.ranks.is_over and not self.members.are_connected, CLOSE_S)
+        self._loop.turn_until(lambda: self.ranks.is_over and not self.channel.members.are_connected, CLOSE_S)
         self.ranks.close()
         self.hub.close()
-        super().close()
+        self.channel.close()

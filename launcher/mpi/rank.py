@@ -181,16 +181,12 @@ class Channel:
         return bool(data)
 
 
-class RankCoordination(Coordination):
+class RankCoordination:
     """Coordination of a rank with the launcher of its node, which holds the wrapper until it is released."""
 
-    speaks = False
-    """The head reports a signal once for all ranks, and the folder of the logs is known."""
-    guards = False
-    """If we are killed, the kernel kills our process, and the launcher kills what that has started."""
-
-    agent: Agent
-    """Set before it runs."""
+    on_signal: Callable[[int, bool], None]
+    """Handles a signal; set before the agent runs."""
+    _runtime: Runtime
 
     def __init__(self, channel: Channel, place: Started, grace_s: float) -> None:
         """Create the coordination.
@@ -204,61 +200,71 @@ class RankCoordination(Coordination):
         self._verdict: Verdict | None = None
         self._holds = False
 
-    def attach(self, runtime: Runtime) -> None:
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports.
+
+        The head reports a signal once for all ranks, and the folder of the logs is known. If we are killed,
+        the kernel kills our process, and the launcher kills what that has started.
+        """
+        return Coordination(
+            self._attach, self._gather, speaks=False, guards=False, name_run=lambda own: self._channel.job,
+            begin=self._begin, takes_signal=self._takes_signal, takes_verdict=self._takes_verdict,
+            finish=self._finish,
+        )  # fmt: skip
+
+    def _attach(self, runtime: Runtime) -> None:
         """Watch the launcher and the placeholder."""
-        super().attach(runtime)
+        self._runtime = runtime
         runtime.loop.add(self._channel.socket.fileno(), self._on_channel)
         runtime.loop.add(self._channel.placeholder, self._on_abandoned)
 
-    @property
-    def run(self) -> str:
-        """Name of this run: the head's."""
-        return self._channel.job
+    def _gather(self) -> bool:
+        """Whether the process is to be started: nobody else is awaited."""
+        return self._runtime.forwarder.told is None
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Set our own, longer grace: the launcher ends the process first."""
-        self.runtime.group.stopper.grace_s = self._grace_s + LATE_S
+        self._runtime.group.stopper.grace_s = self._grace_s + LATE_S
 
     def _on_abandoned(self) -> None:
         """Report that mpirun has ended our placeholder; the head then ends the job, with the grace.
 
         If our launcher is gone, the other ranks must not abort with the process that has started them.
         """
-        self.runtime.loop.remove(self._channel.placeholder)
+        self._runtime.loop.remove(self._channel.placeholder)
         self._channel.send(Abandoned())
-        if self._channel.is_lost and self.runtime.group.running:
+        if self._channel.is_lost and self._runtime.group.running:
             from launcher.mpi.leftovers import stop_daemon
 
             stop_daemon(os.getpid())
-        self.runtime.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
+        self._runtime.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
 
     def _on_unheard(self) -> None:
         """Act on SIGTERM ourselves if the launcher has not sent it: it may be stopped."""
-        if self.runtime.forwarder.told is None and self.runtime.group.running:
-            self.agent.on_signal(signal.SIGTERM, from_terminal=False)
+        if self._runtime.forwarder.told is None and self._runtime.group.running:
+            self.on_signal(signal.SIGTERM, False)
 
     def _on_channel(self) -> None:
         """Read from the launcher; if it is gone, end the process, because the job has ended."""
-        channel, runtime = self._channel, self.runtime
+        channel, runtime = self._channel, self._runtime
         if not channel.hear():
             runtime.loop.remove(channel.socket.fileno())
             if not channel.released and runtime.group.running:
                 runtime.target.stop(signal.SIGTERM)
             channel.released = True
 
-    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+    def _takes_signal(self, number: int, from_terminal: bool) -> bool:
         """Whether we only wait for other ranks, which the launcher did not know when it sent the signal."""
         return self._holds
 
-    def takes_verdict(self, verdict: Verdict) -> bool:
+    def _takes_verdict(self, verdict: Verdict) -> bool:
         """Keep the verdict for our report: the head publishes that of the whole job."""
         self._verdict = verdict
         return True
 
-    def finish(self, report: Callable[[], int]) -> int:
+    def _finish(self, report: Callable[[], int]) -> int:
         """Report how the process ended; after a failure wait until we are released. Return its status."""
-        runtime = self.runtime
-        status = super().finish(report)
+        runtime, status = self._runtime, report()
         first = runtime.first or next(iter(runtime.group.ended), None)
         code, asked = (status, None) if first is None else (first.code or 0, first.passed_on)
         verdict = None
@@ -385,7 +391,8 @@ def prepare(
     log = LogStyle(rotate_bytes=plan.supervision.log.rotate_bytes)
     # The head maps the job's status: mpirun and the head need the ranks' own. One mpirun is one world
     watch = replace(plan.supervision, log=log, stopped_status=None, fatal_status=None, contact=None)
-    coordination.agent = agent = Agent(watch, place, told, coordination, log_id=log_id)
+    agent = Agent(watch, place, told, coordination.coordinate(), log_id=log_id)
+    coordination.on_signal = agent.on_signal
     agent.runtime.attempt = briefing.attempt
     agent.take([child], [path])
     return agent

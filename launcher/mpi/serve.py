@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.agent.agent import Agent
+    from launcher.agent.agent import AgentParts
     from launcher.agent.runtime import Runtime
     from launcher.cluster.join import Join
     from launcher.cluster.settings import Shape
@@ -42,17 +42,17 @@ CLOSE_S = 4.0
 """Seconds that the programs may take to end."""
 
 
-class Serving(Coordination):
+class Serving:
     """Coordination of a launcher that starts no process of its own.
 
     Attributes:
         status: How the job ended, for this node; None before.
-        agent: The agent of this node; set before it runs.
+        parts: The parts of the agent; set before it runs.
+        runtime: Values and tools of the launcher.
     """
 
-    shares_terminal = lends_terminal = has_work = False
-
-    agent: Agent
+    parts: AgentParts
+    runtime: Runtime
 
     def __init__(self, key: bytes, shape: Shape, join: Join, rejoin_s: float) -> None:
         """Create the coordination.
@@ -74,9 +74,16 @@ class Serving(Coordination):
         """Why this node cannot take part, or the head has not come."""
         self._has_met = self._is_losing = False
 
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return Coordination(
+            self.attach, self.gather, shares_terminal=False, lends_terminal=False,
+            takes_signal=self.takes_signal, clean_up=self.clean_up, finish=self.finish, close=self.close,
+        )  # fmt: skip
+
     def attach(self, runtime: Runtime) -> None:
         """Prepare to join."""
-        super().attach(runtime)
+        self.runtime = runtime
         self._channel = self._make_channel()
         self._programs = Programs(self._send, runtime.loop, runtime.environ, runtime.signals.reset)
         self._ranks = LocalRanks(runtime.loop, self._send)
@@ -92,9 +99,9 @@ class Serving(Coordination):
     def _send(self, message: object) -> None:
         self._channel.send(message)
 
-    def gather(self) -> None:
-        """Serve until the job is over, and end what is left."""
-        runtime, observers = self.runtime, self.agent.observers
+    def gather(self) -> bool:
+        """Serve until the job is over, and end what is left; no process of our own follows."""
+        runtime, observers = self.runtime, self.parts.observers
         runtime.loop.timers[:] = [self._wake, self._ranks, self._channel]
         runtime.loop.guard(observers.check)
         while self.status is None or not self._ranks.is_over:
@@ -104,6 +111,7 @@ class Serving(Coordination):
         observers.end()
         self.close()
         self._end_programs()
+        return False
 
     def _look(self) -> None:
         """Go on when nothing of the job is left here."""
@@ -132,7 +140,7 @@ class Serving(Coordination):
 
     # --- signals
 
-    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+    def takes_signal(self, number: int, from_terminal: bool) -> bool:
         """Handle every signal.
 
         Those that end a launcher without processes are passed on to the head, which ends all ranks. Without a
@@ -214,7 +222,7 @@ class Serving(Coordination):
         if before is None or before.job != briefing.job:
             group.dismiss_watchdog()
             group.watchdog = None
-            group.start_watchdog(None, self.agent.clean_up)
+            group.start_watchdog(None, self.parts.clean_up)
 
     def _on_lost(self) -> None:
         """End what runs here, and then call again: the head is gone without a report."""

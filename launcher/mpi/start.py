@@ -200,7 +200,8 @@ def _serve(
     rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
     shape, key = make_shape(fleet, own), read_key(fleet, environ)
     serving = Serving(key, shape, join, rejoin_s)
-    serving.agent = agent = Agent(own, NodePlace(), inherited, serving, checks=checks)
+    agent = Agent(own, NodePlace(), inherited, serving.coordinate(), checks=checks)
+    serving.parts = agent.parts
     agent.runtime.say(f"serving node 0 ({shape.address}) until it reports that the job is over", "serving")
     return agent.run()
 
@@ -242,7 +243,9 @@ def _lead(
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
     head = Head(job, guard, open_gate(fleet, environ, folder))
-    head.agent = leading = Agent(watch, NodePlace(0, world_size), inherited, head, run_id=name, checks=checks)
+    place = NodePlace(0, world_size)
+    leading = Agent(watch, place, inherited, head.coordinate(), run_id=name, checks=checks)
+    head.parts = leading.parts
     leading.take([child], [path])
     return leading.run()
 

@@ -13,11 +13,12 @@ import shutil
 from launcher.agent.agent import Agent
 from launcher.agent.runtime import NodePlace
 from launcher.channel.keys import TOKEN_VARIABLE
-from launcher.cluster.messages import Stop
 from launcher.core.errors import EXIT_NOT_READY, make_error
 from launcher.core.files import create_file, make_private_folder, remove_file, remove_tree
+from launcher.core.frozen import replace
 from launcher.core.signal import signal
 from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
+from launcher.job.commands import Stop
 from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
@@ -29,6 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.agent.coordination import Coordination
     from launcher.core.model import Fleet, Plan
     from launcher.core.model import NodeCommand as Starter
     from launcher.mpi.nodes import ServedJob
@@ -49,12 +51,16 @@ class Tuner(Lead):
 
     lost = _has_begun = False
 
+    def coordinate(self) -> Coordination:
+        """Return what the agent asks and reports."""
+        return replace(super().coordinate(), takes_signal=self.takes_signal, finish=self.finish)
+
     def begin(self) -> None:
         """Note that the command begins: from now on a node whose connection ends is lost."""
         self._has_begun = True
         super().begin()
 
-    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+    def takes_signal(self, number: int, from_terminal: bool) -> bool:
         """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
         forwarder = self.runtime.forwarder
         if not self._has_begun and number in ENDING_IDLE:
@@ -66,16 +72,16 @@ class Tuner(Lead):
         super().deliver(message)
         if not isinstance(message, Stop) or not self.runtime.group.running:
             return
-        self.lost = message.told is None
-        self.runtime.say(f"{message.what}; ending the job", "node-lost" if self.lost else "signal")
-        if message.told is not None:
-            self.agent.on_signal(ending_of(message.told), from_terminal=False)
+        self.lost = message.number is None
+        self.runtime.say(f"{message.why}; ending the job", "node-lost" if self.lost else "signal")
+        if message.number is not None:
+            self.parts.on_signal(ending_of(message.number), False)
         else:
             self.runtime.target.stop(signal.SIGTERM)
 
     def finish(self, report: Callable[[], int]) -> int:
         """Report how the job ended, and return its status; 75 if a node is lost."""
-        status = super().finish(report)
+        status = report()
         status = EXIT_NOT_READY if self.lost and self.runtime.forwarder.told is None else status
         self.nodes.end_all(status)
         return status
@@ -122,9 +128,8 @@ def run_tuner(
         mark = shlex.quote(mark_of(job.briefing.job, environ))
         gate = open_gate(fleet, environ, folder, f"export {MARK}={mark}; ")
         tuner = Tuner(job, guard, gate)
-        tuner.agent = tuning = Agent(
-            plan.supervision, NodePlace(0), inherited, tuner, run_id=job.briefing.job
-        )
+        tuning = Agent(plan.supervision, NodePlace(0), inherited, tuner.coordinate(), run_id=job.briefing.job)
+        tuner.parts = tuning.parts
         tuning.take([child], [path])
         return tuning.run()
     finally:

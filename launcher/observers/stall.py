@@ -43,7 +43,7 @@ class StallDetector:
         timeout_s: float,
         last_output: Callable[[], float],
         on_stall: Callable[[str], None],
-        on_move: Callable[[], None],
+        on_move: Callable[[], object],
         *,
         started: float,
         gpus: GpuGauge | None = None,

@@ -18,7 +18,7 @@ import pytest
 
 from launcher.cluster.agreed import read_seats
 from launcher.cluster.join import LauncherKilled, name_session
-from launcher.cluster.messages import Beat, MachineNotice, News
+from launcher.cluster.messages import Beat, MachineNotice
 from launcher.cluster.readiness import Readiness
 from launcher.cluster.settings import Shape
 from launcher.core.supervision import Restarts
@@ -27,6 +27,7 @@ from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
 from launcher.failure.model import ProcessExit
 from launcher.failure.verdict import make_verdict
 from launcher.job import controller
+from launcher.job.commands import News
 from launcher.job.events import Left, Ready, Received
 from launcher.process.loop import Loop
 from launcher.process.signals import name_signal
@@ -755,7 +756,7 @@ def test_only_the_watchdog_of_a_launcher_can_say_that_it_was_killed() -> None:
         assert node is not None and not node.is_lost
         dog = Caller(hub.port)
         dog.say(pack(LauncherKilled("secret")))
-        assert "is lost: its launcher was killed" in str(node_1.hear("stop")["what"])
+        assert "is lost: its launcher was killed" in str(node_1.hear("stop")["why"])
         assert not hub.faults
 
 
@@ -880,7 +881,7 @@ def test_what_a_launcher_has_left_is_waited_for_in_the_loop(monkeypatch: pytest.
     monkeypatch.setattr("launcher.cluster.readiness.kill_marked", kill)
     loop = Loop(lambda text, event: told.append(-1))
     group: Any = SimpleNamespace(describe_survivors=list)
-    readiness = Readiness(loop, group, (), lambda then: then(), lambda checked: told.append(checked.attempt))
+    readiness = Readiness(loop, group, (), lambda then: then(), lambda ready: told.append(ready.attempt), 0)
     readiness.end_predecessor("run-1")
     readiness.check(1)
     assert len(left) == 1 and told == []
@@ -969,9 +970,9 @@ def test_a_node_that_calls_again_beside_its_connection_loses_no_message() -> Non
         again = join(hub, 1)
         assert again.hear("welcome") and again.hear("stop")
         hub.do(lambda: hub.hub.broadcast(News("y is gone", 0)))
-        assert again.hear("news")["what"] == "y is gone"
+        assert again.hear("news")["why"] == "y is gone"
         third = join(hub, 1)
-        assert third.hear("news")["what"] == "y is gone"
+        assert third.hear("news")["why"] == "y is gone"
         third.say(pack(Beat()))
         wait_for(lambda: not hub.hub.members.by_index[1].unheard, "node 0 has heard it")
         with pytest.raises(ConnectionError):
@@ -1059,7 +1060,7 @@ def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
         node_1.hear("start")
         node_2.say(pack(failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
         node_2.say(pack(exited(137)))
-        assert "node 2 has ended with status 137" in str(node_1.hear("stop")["what"])
+        assert "node 2 has ended with status 137" in str(node_1.hear("stop")["why"])
         assert not hub.faults
 
 

@@ -113,7 +113,7 @@ class LiveHub:
 
     def hear_own(self, message: object) -> None:
         """Let node 0 hear its own node, in the thread that turns it: what two seal is mixed up."""
-        self.do(lambda: self.hub.hear_own(message))
+        self.do(lambda: self.hub.hear(0, message))
 
     def do(self, action: Callable[[], object]) -> None:
         """Act in the thread that turns it."""

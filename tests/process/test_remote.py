@@ -160,7 +160,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     """Return a hub that node 1 has joined."""
     one = Pair(tmp_path)
     one.start_node()
-    wait_for(lambda: one.hub.members.is_there(1), "node 1 has joined")
+    wait_for(lambda: one.hub.channel.members.is_there(1), "node 1 has joined")
     yield one
     one.close()
 
@@ -344,7 +344,7 @@ def test_a_node_that_is_gone_ends_its_programs_clients(pair: Pair, tmp_path: Pat
     _, err = client.communicate(timeout=10)
     assert client.returncode == 255 and b"is lost" in err
     pair.start_node()
-    wait_for(lambda: pair.hub.members.is_there(1), "node 1 is back")
+    wait_for(lambda: pair.hub.channel.members.is_there(1), "node 1 is back")
     assert pair.run("one", "echo again") == (0, b"again\n", b"")
 
 
@@ -355,7 +355,7 @@ def test_a_stranger_at_the_first_port_does_not_keep_a_node(tmp_path: Path) -> No
     pair = Pair(tmp_path)
     try:
         pair.nodes.append(start_node((first, pair.port)))
-        wait_for(lambda: pair.hub.members.is_there(1), "node 1 has joined")
+        wait_for(lambda: pair.hub.channel.members.is_there(1), "node 1 has joined")
     finally:
         pair.close()
         stranger.close()
@@ -365,7 +365,7 @@ def test_a_stranger_at_another_address_of_node_0_does_not_keep_a_node(pair: Pair
     """Node 0 listens at one of them only; something else may have its port at the other one."""
     with socket.create_server(("127.0.0.2", pair.port)):
         pair.nodes.append(start_node((pair.port,), 2, addresses=("127.0.0.2", "127.0.0.1")))
-        wait_for(lambda: pair.hub.members.is_there(2), "node 2 has joined")
+        wait_for(lambda: pair.hub.channel.members.is_there(2), "node 2 has joined")
 
 
 def test_only_nodes_of_the_job_join(pair: Pair) -> None:
@@ -374,7 +374,7 @@ def test_only_nodes_of_the_job_join(pair: Pair) -> None:
     assert other.stderr is not None and "another token" in other.stderr.readline()
     nameless = pair.start_node(None)  # found by its address: node 1, which is there already
     assert nameless.stderr is not None and "two nodes claim to be node 1" in nameless.stderr.readline()
-    assert not pair.hub.members.is_there(2)
+    assert not pair.hub.channel.members.is_there(2)
 
 
 def test_a_node_that_does_not_know_its_rank_is_found_by_its_address(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_a_node_that_does_not_know_its_rank_is_found_by_its_address(tmp_path: Pa
     pair = Pair(tmp_path)
     try:
         pair.start_node(None)
-        wait_for(lambda: pair.hub.members.is_there(1), "node 1 has joined")
+        wait_for(lambda: pair.hub.channel.members.is_there(1), "node 1 has joined")
     finally:
         pair.close()
 

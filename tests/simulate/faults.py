@@ -125,8 +125,8 @@ def vanish(world: World, one: Launcher) -> None:
 
 def receive(world: World, one: Launcher, number: int) -> None:
     """Send a launcher a signal."""
-    from launcher.job.node import Signalled
+    from launcher.job.events import Received
 
     if one.is_alive:
         world.note(f"{one.session} receives signal {number}")
-        world.act(one, lambda: world.feed(one, Signalled(number)))
+        world.act(one, lambda: world.feed(one, Received(one.index, number)))

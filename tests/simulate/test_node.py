@@ -69,8 +69,8 @@ def test_a_node_that_loses_node_0_goes_on_only_with_keep_going() -> None:
     """It ends with its own status then."""
     one, other = Steps(), Steps(keep_going=True)
     late = one.state.answered + one.state.job.given_up_s + 0.1
-    assert node.End(signal.SIGTERM) in one.take(node.Tick(), late)
-    assert not any(isinstance(found, node.End) for found in other.take(node.Tick(), late))
+    assert node.End(signal.SIGTERM) in one.take(events.Tick(), late)
+    assert not any(isinstance(found, node.End) for found in other.take(events.Tick(), late))
     assert [one.status for one in other.take(node.Done(0), late) if isinstance(one, node.Exit)] == [75]
 
 
@@ -78,7 +78,7 @@ def test_a_node_that_has_given_node_0_up_and_ended_says_so_on_a_last_connection(
     """Otherwise the others would take the job for a success."""
     one = Steps()
     late = one.state.answered + one.state.job.given_up_s + 0.1
-    one.take(node.Tick(), late)
+    one.take(events.Tick(), late)
     one.take(node.Done(0), late)
     assert one.state.phase is node.Phase.OVER
     assert [type(event) for event in one.repeated()] == [events.Failed, events.Exited]

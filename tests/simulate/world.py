@@ -163,7 +163,7 @@ class World:
         """Let time pass for a launcher."""
         one.tick_at = None
         if one.is_alive:
-            self.feed(one, node.Tick())
+            self.feed(one, events.Tick())
 
     # --- heartbeats
 
@@ -330,7 +330,6 @@ class World:
         if one.connection is connection:
             self.disturb(one)
             one.connection = None
-            self.feed(one, node.Disconnected())
             self.call(one)
 
     # --- what a node does
@@ -474,7 +473,7 @@ class World:
         held = "survives SIGKILL" if made is not None and made.ended is None else ""
         ill = "ill" if self.job.restarts.health_argv and self.rng.random() < 0.1 else ""
         takes_s = self.rng.choice((0.0, 0.01, 0.2, 2.0))
-        event = node.Checked(attempt, held or ill, bool(held))
+        event = events.Ready(one.index, attempt, held or ill, bool(held))
         self.at(self.now + takes_s, lambda: self.act(one, lambda: self.feed(one, event)))
 
     def renew(self, one: Launcher, command: node.Lease) -> None:

@@ -213,4 +213,4 @@ def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
     ("status", "expected"), [(0, 0), (1, 1), (247, 137), (241, 143), (255, 255), (156, 156)]
 )
 def test_the_signal_of_a_rank_behind_deepspeeds_status(status: int, expected: int) -> None:
-    assert read_status(status) == expected
+    assert read_status(status, "deepspeed") == expected

@@ -137,9 +137,11 @@ class Told:
 
     def make(self) -> JobEvidence:
         """Return the evidence of their job."""
-        shape: Any = SimpleNamespace(world_size=2)
         name = lambda node: f"node {node}"  # noqa: E731
-        return JobEvidence(shape, 0, lambda: ([0, 1], []), name, name, self.told.append, lambda *end: None)
+        members: Any = SimpleNamespace(
+            shape=SimpleNamespace(world_size=2), list_open=lambda: ([0, 1], []), name=name, place=name
+        )
+        return JobEvidence(members, 0, self.told.append, lambda *end: None)
 
 
 def looked(line: int, number: int = 0) -> Looked:

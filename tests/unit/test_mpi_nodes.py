@@ -14,7 +14,7 @@ import pytest
 from launcher.channel.connection import CLOSED
 from launcher.channel.listener import listen
 from launcher.cluster.join import Join
-from launcher.cluster.messages import Again, Busy, Over, Refuse, Stop
+from launcher.cluster.messages import Again, Busy, Over, Refuse
 from launcher.cluster.settings import Shape
 from launcher.core.errors import NotReady
 from launcher.core.frozen import replace
@@ -23,6 +23,7 @@ from launcher.core.version import __version__
 from launcher.core.wire import name_of, pack
 from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, STARTER, Event, find_first_event
 from launcher.job import events
+from launcher.job.commands import Stop
 from launcher.mpi import nodes
 from launcher.mpi.nodes import KILL_S, Node, Nodes, ServedJob
 from launcher.mpi.protocol import Briefing, RankEnded
@@ -131,13 +132,13 @@ class Played:
     @property
     def phase(self) -> str:
         """What the job is doing."""
-        return str(self.nodes.state.phase.value)
+        return str(self.nodes.channel.state.phase.value)
 
     def deliver(self, message: object) -> None:
         """Answer for the ranks of node 0."""
         self.done.append(message)
         if isinstance(message, Again):
-            self.nodes.hear_own(events.Ready(0, message.attempt))
+            self.nodes.channel.hear(0, events.Ready(0, message.attempt))
 
     def find(self, kind: type) -> Any:
         """Return the last message of a type for node 0 itself."""
@@ -146,7 +147,7 @@ class Played:
     def join(self, join: Join = SAME) -> None:
         """Let the other node connect."""
         self.line = Line()
-        self.nodes._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
+        self.nodes.channel._admit(self.line, "b", pack(join))  # type: ignore[arg-type]
 
     def be_ready(self, attempt: int) -> None:
         """Let the other node report that nothing of the last attempt is left there."""
@@ -197,7 +198,7 @@ def test_a_lost_node_stops_the_attempt_and_takes_part_in_the_next(played: Played
     """At once, without the lease of other jobs: it is ready only when nothing is left there."""
     played.start()
     played.line.lose(CLOSED)
-    assert played.find(Stop).what == "node 1 (b) is lost: its connection has ended (closed by the other side)"
+    assert played.find(Stop).why == "node 1 (b) is lost: its connection has ended (closed by the other side)"
     played.join()
     assert played.line.find(Busy) and not played.line.is_open and played.phase == "stopping"
     played.end_attempt()
@@ -213,15 +214,15 @@ def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pyt
     """Its connection is closed: one that is heard again has to join again."""
     played.start()
     now = time.monotonic()
-    played.nodes.fire(now + 1.0)
+    played.nodes.channel.fire(now + 1.0)
     monkeypatch.setattr(time, "monotonic", lambda: now + 19.0)
     for later in range(2, 40):
-        played.nodes.fire(now + later * 0.5)
+        played.nodes.channel.fire(now + later * 0.5)
     assert played.phase == "running"
     for later in range(40, 45):
-        played.nodes.fire(now + later * 0.5)
+        played.nodes.channel.fire(now + later * 0.5)
     assert played.phase == "stopping" and not played.line.is_open
-    assert "nothing was heard of it for 20 s" in played.find(Stop).what
+    assert "nothing was heard of it for 20 s" in played.find(Stop).why
 
 
 CUT, ENDED = "Connection timed out", CLOSED
@@ -250,7 +251,7 @@ def test_ranks_of_a_lost_launcher_have_ended_before_others_start_in_their_place(
     assert (played.phase == "running") == (wait_s is None)
     if wait_s is not None:
         assert node.free_at == pytest.approx(lost_at + wait_s + 1.0 + KILL_S, abs=1.0)
-        assert played.nodes.state.due == node.free_at
+        assert played.nodes.channel.state.due == node.free_at
 
 
 OTHER = replace(SAME, launcher="0.0.1")

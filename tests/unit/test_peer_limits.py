@@ -21,13 +21,14 @@ from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.evidence import JobEvidence
 from launcher.cluster.join import Join
 from launcher.cluster.members import LEAVING_MAX, MESSAGES_MAX
-from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, News, Quiet, Waiting
+from launcher.cluster.messages import Hung, Look, Looked, MachineNotice, Quiet, Waiting
 from launcher.cluster.settings import Shape
 from launcher.core.budget import ENTRIES_MAX, LINES_MAX, LINES_OF_NODE, Quota, find_busiest, network_of
 from launcher.core.supervision import Restarts
 from launcher.core.version import __version__
 from launcher.core.wire import pack, parse
 from launcher.failure.arbiter import RANK
+from launcher.job.commands import News
 from launcher.job.events import Received, Silent
 from launcher.job.state import Phase
 from launcher.mpi.head import Head
@@ -119,10 +120,10 @@ class Hub:
     def fail(self) -> None:
         """Let the attempt fail and another one follow."""
         count = self.shape.node_count
-        self.hub.hear_own(failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
-        self.hub.hear_own(exited(1))
+        self.hub.hear(0, failed(RANK, 1, 1, what="x", rank=0, pid=1, code=1))
+        self.hub.hear(0, exited(1))
         for index in range(1, count):
-            self.hub._hear(index, exited(143))
+            self.hub.hear(index, exited(143))
 
 
 @pytest.fixture
@@ -260,9 +261,9 @@ def test_nodes_of_a_job_that_ends_are_not_asked_why_they_hang(
     one = make_hub(2)
     one.join(1)
     if ends:
-        one.hub.hear_own(Received(0, signal.SIGTERM))
+        one.hub.hear(0, Received(0, signal.SIGTERM))
     for index in (0, 1):
-        one.hub._hear(index, Quiet("no output for 10 min"))
+        one.hub.hear(index, Quiet("no output for 10 min"))
     one.hub.fire(time.monotonic())
     assert sum(isinstance(message, Look) for message in one.told) == (not ends)
 
@@ -389,9 +390,9 @@ def test_a_node_that_talks_without_end_fills_neither_memory_nor_log(tmp_path: Pa
     head = Head(job, None, gate)  # type: ignore[arg-type]
     head.attach(runtime)  # type: ignore[arg-type]
     outcomes = SimpleNamespace(exit_status=lambda status, verdict: status)
-    head.agent = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
+    head.parts = SimpleNamespace(outcomes=outcomes)  # type: ignore[assignment]
     line = Line()
-    head.nodes._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
+    head.nodes.channel._admit(line, "10.0.0.9", pack(Join(1, "1", host="node1", launcher=__version__)))  # type: ignore[arg-type]
     head.begin()
     node, verdict = head.nodes.all[1], judge(dead(1, 1))
     for number in range(FLOOD // 4):

@@ -26,19 +26,19 @@ from launcher.channel.frames import (
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster import messages
+from launcher.cluster.clocks import Offset, better, measure
 from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import compare, read_rules, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity
 from launcher.cluster.members import Member, Members
-from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.outcome import make_over
 from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import wire
 from launcher.core.errors import NotReady, Problem, UsageError
-from launcher.core.model import Allocation, Scope
 from launcher.core.shorten import ROOM_BYTES, fit, fit_all
+from launcher.core.supervision import Allocation, Restarts, Scope
 from launcher.core.wire import FACTS_KEPT, Garbled, parse, render
 from launcher.failure.arbiter import (
     EVENTS_OF_NODE,
@@ -631,7 +631,7 @@ def test_a_node_has_as_long_as_the_page_says() -> None:
     # docs/peers.md: --lost-after, and 5 seconds more; its processes end before others may begin.
     shape = Shape(0, 2, 2, "10.0.0.4", (6106,), lost_after_s=10.0, grace_s=30.0)
     assert shape.given_up_s == 15.0
-    assert shape.lease_s > shape.given_up_s + shape.grace_s
+    assert shape.make_job(Restarts(), 1.0).lease_s > shape.given_up_s + shape.grace_s
     # Thousands wait in its queue: who gave up after some seconds would wait in vain again and again.
     assert answer_s(2) < 6
     assert answer_s(16_000) > 29.5  # what it took to let in so many on two busy CPUs

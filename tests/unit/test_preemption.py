@@ -300,9 +300,9 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, float]] = []
-        self.observers = self
+        self.observers = self.preemption = self
         self.node = ClusterNode(Shape(0, 2, 2, "10.0.0.4", (6106,)), NOTHING, NOTHING)
-        self.node.agent, self.node._has_begun = cast("Any", self), True
+        self.node.parts, self.node._has_begun = cast("Any", self), True
 
     def hear(self, noticed: NodeNotice) -> None:
         """Handle a notice that node 0 has passed on."""

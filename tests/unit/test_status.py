@@ -271,8 +271,8 @@ class FakeHub:
         self.sent: list[tuple[int, object]] = []
         self.gone: dict[int, str] = {}
         self.behind = False
-        self.members = self
-        self.rounds = Rounds(self, count)  # type: ignore[arg-type]
+        self.shape = Shape(0, count, count, "one", ())
+        self.rounds = Rounds(self, self.tell, self.subscribers)  # type: ignore[arg-type]
 
     def tell(self, rank: int, message: object) -> bool:
         """Remember it; one that is too long is refused as by a frame."""

@@ -1,12 +1,14 @@
-"""Offset of another node's monotonic clock, from four readings: asked, heard, answered, received.
+"""Clocks of two nodes: the offset between the monotonic ones, and how far the wall clocks are apart.
 
-All four are nanoseconds of monotonic clocks, which are never set and have arbitrary starts.
+Monotonic clocks are never set and have arbitrary starts. Their offset follows from four readings, all in
+nanoseconds: asked, heard, answered, received.
 
 Source: RFC 5905, section 8 (offset and delay of an exchange; the one with the least delay is the most exact).
 """
 
 from __future__ import annotations
 
+from launcher.cluster.consistency import CLOCK_S
 from launcher.core.frozen import frozen
 
 
@@ -34,3 +36,19 @@ def measure(asked_ns: int, heard_ns: int, answered_ns: int, back_ns: int) -> Off
 def better(known: Offset | None, new: Offset) -> Offset:
     """Return the offset of the faster exchange."""
     return new if known is None or new.delay_ns <= known.delay_ns else known
+
+
+def compare_clocks(told_wall_ns: int | None, heard_wall_ns: int) -> float | None:
+    """Return how many seconds a node's wall clock is ahead of ours; None if unknown.
+
+    The message is some milliseconds old when it is read, so a difference below a quarter of `CLOCK_S` counts
+    as 0.
+
+    Args:
+        told_wall_ns: Its wall clock when it sent its first message; None if unknown.
+        heard_wall_ns: Ours when that was heard.
+    """
+    if told_wall_ns is None:
+        return None
+    ahead = (told_wall_ns - heard_wall_ns) / 1e9
+    return 0.0 if abs(ahead) < CLOCK_S / 4 else ahead
