@@ -37,8 +37,9 @@ from launcher.cluster.reach import find_address
 from launcher.cluster.settings import Shape
 from launcher.core import wire
 from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.model import Allocation, Scope
 from launcher.core.shorten import ROOM_BYTES, fit, fit_all
-from launcher.core.supervision import Allocation, Restarts, Scope
+from launcher.core.supervision import Restarts
 from launcher.core.wire import FACTS_KEPT, Garbled, parse, render
 from launcher.failure.arbiter import (
     EVENTS_OF_NODE,
