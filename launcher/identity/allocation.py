@@ -11,7 +11,17 @@ from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity import contradictions, inherited, rendezvous
-from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, derive, is_typed, name_only
+from launcher.identity.ledger import (
+    DEFAULTS,
+    EXPLAINING,
+    IDENTITY,
+    RULE,
+    STARTED,
+    Ledger,
+    derive,
+    is_typed,
+    name_only,
+)
 from launcher.identity.scope import add_local_size, decide_scope, settle_processes
 from launcher.identity.topology import list_places
 from launcher.options.reading import DEFAULTS as FILES
@@ -162,7 +172,7 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
             yield make_problem("no-identity", where=where, found=origin, fix=fix)
     elif only_node_0 and ledger.options.text("source", "manual") != "manual":
         asked = ledger.options.origins("source")[0]
-        yield make_problem("source-without-place", where=ledger.where(), asked=asked)
+        yield ledger.refuse("source-without-place", asked=asked)
     elif only_node_0:  # which means a single node, as for torchrun
         nothing = "nothing in the environment hints at other nodes"
         yield derive(Fact.NODE_COUNT, 1, nothing)
@@ -225,7 +235,7 @@ def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
 
 
 def _note_unknown(ledger: Ledger) -> Iterator[str]:
-    if not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED):
+    if not ledger.has_problem(*EXPLAINING) and any(ledger.number(fact) is None for fact in STARTED):
         return
     if not ledger.about(Fact.NODE_RANK):
         yield (
@@ -241,7 +251,7 @@ def _note_unknown(ledger: Ledger) -> Iterator[str]:
 
 def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     """Report what is not known, as one problem, unless another one explains it."""
-    facts = [] if ledger.is_broken() else [fact for fact in needed if ledger.best(fact) is None]
+    facts = [] if ledger.has_problem(*EXPLAINING) else [fact for fact in needed if ledger.best(fact) is None]
     if Fact.MASTER_ADDR in facts and not rendezvous.list_sizes(ledger):
         facts.remove(Fact.MASTER_ADDR)
     if not facts:
@@ -262,7 +272,7 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         alone = f"unset {left} for a single node; for several unset it and " if left else ""
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-    yield make_problem("missing-facts", where=ledger.where(), known=known, lacking=lacking, fix=fix)
+    yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)
 
 
 def _name_fact(fact: Fact) -> str:

@@ -8,9 +8,8 @@ are for a launcher that was started once per process.
 
 from __future__ import annotations
 
-from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
-from launcher.identity.ledger import Ledger, Out, is_typed
+from launcher.identity.ledger import Ledger, Out, is_typed, name_only
 from launcher.identity.topology import is_by_domain, list_places
 
 TYPE_CHECKING = False
@@ -92,15 +91,14 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:
     """
     if claim.trust is Trust.DERIVED:
         return Out([claim], "its list orders the nodes differently from the ranks")
-    return make_problem(
+    return ledger.refuse(
         "no-such-place",
-        where=ledger.where(),
         claimed=claim.origin,
         rank=ledger.origin(Fact.RANK),
         size=ledger.origin(Fact.LOCAL_SIZE),
         node=claim.value,
         verb="leave out" if is_typed(claim) else "unset",
-        name=claim.origin.replace("=", " ").split(" ", 1)[0],
+        name=name_only(claim.origin),
     )
 
 

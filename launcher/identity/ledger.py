@@ -34,6 +34,8 @@ LAUNCHED = "launched"
 """The source of the contract of a launcher around this one."""
 RULE = "rule"
 """Source name of claims that follow only from other facts."""
+EXPLAINING = ("malformed-variable", "no-identity", "ambiguous-scope")
+"""Codes of problems that explain why other facts are missing."""
 FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
 
 
@@ -144,14 +146,13 @@ class Ledger:
         """Whether a source counts nodes that all have the same number of processes."""
         return any(item.even and item.source == source for item in self.evidence)
 
-    def is_broken(self) -> bool:
-        """Whether a reported problem explains why other facts are missing."""
-        codes = ("malformed-variable", "no-identity", "ambiguous-scope")
+    def has_problem(self, *codes: str) -> bool:
+        """Whether a problem with one of these codes has been reported."""
         return any(problem.code in codes for problem in self.problems)
 
-    def has_contradiction(self) -> bool:
-        """Whether a contradiction has been reported."""
-        return any(problem.code == "contradiction" for problem in self.problems)
+    def refuse(self, row: str, /, **values: object) -> Problem:
+        """Return the problem of a row of ``errors.txt``, which gets the origin of the values as ``where``."""
+        return make_problem(row, where=self.where(), **values)
 
     def check(self) -> None:
         """Raise EnvironmentUntrusted with all problems, if there are any."""
@@ -169,6 +170,11 @@ class Ledger:
         fix = f"correct {' or '.join(dict.fromkeys(named))}"
         typed = all(origin.startswith("--") for origin in origins)
         return fix if typed else f"{fix}, or unset the wrong one"
+
+    def refuse_facts(self, row: str, /, *facts: Fact, **values: object) -> Problem:
+        """Return the problem of a row about facts that cannot all be true, with their origins and a fix."""
+        origins = ", ".join(dict.fromkeys(self.origin(fact) for fact in facts if self.about(fact)))
+        return self.refuse(row, values=origins, fix=self.correct(*facts), **values)
 
     def where(self) -> str:
         """Return where the values came from."""

@@ -8,7 +8,6 @@ after each failure. So do elastic jobs, whose node_count is a range.
 from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
-from launcher.core.errors import make_problem
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
 from launcher.identity.ledger import Out, derive, is_typed, list_several
 
@@ -127,9 +126,9 @@ def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Prob
     if ledger.number(Fact.MASTER_PORT):
         return
     if scope is Scope.PROCESS and ledger.options.switch("standalone"):
-        yield make_problem("standalone-process", where=ledger.where())
+        yield ledger.refuse("standalone-process")
     elif not chooses:
-        yield make_problem("own-ports", where=ledger.where(), port=ledger.origin(Fact.MASTER_PORT))
+        yield ledger.refuse("own-ports", port=ledger.origin(Fact.MASTER_PORT))
 
 
 def _leave_out_loopback(ledger: Ledger) -> Iterator[Out]:
@@ -161,7 +160,7 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
         return
     more = "; several nodes on this machine: type --nnodes N, --node-rank R and --master-addr ADDRESS"
     fix = _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else "")
-    yield make_problem("master-loopback", where=ledger.where(), master=address.origin, fix=fix)
+    yield ledger.refuse("master-loopback", master=address.origin, fix=fix)
 
 
 def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
@@ -203,9 +202,7 @@ def miss_address(ledger: Ledger) -> Problem:
     """Return the problem that the address of rank 0 is missing."""
     nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
     spans = bool(ledger.about(Fact.NODE_RANGE)) or (nodes or 1) > 1 or size is not None
-    return make_problem(
-        "missing-master" if spans else "maybe-missing-master", where=ledger.where(), sizes=list_sizes(ledger)
-    )
+    return ledger.refuse("missing-master" if spans else "maybe-missing-master", sizes=list_sizes(ledger))
 
 
 def _fix_address(origin: str) -> str:

@@ -67,9 +67,7 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
 
 def _refuse_node(ledger: Ledger, shown: str, asked: str) -> Iterator[Problem]:
     if asked == Scope.NODE.value:
-        yield make_problem(
-            "scope-node", where=ledger.where(), asked=ledger.options.origins("scope")[0], shown=shown
-        )
+        yield ledger.refuse("scope-node", asked=ledger.options.origins("scope")[0], shown=shown)
 
 
 def _refuse_process(ledger: Ledger) -> Problem | None:
@@ -83,7 +81,7 @@ def _refuse_process(ledger: Ledger) -> Problem | None:
     source, of_node = per_node.source, (Fact.NODE_RANK, Fact.NODE_COUNT)
     shown = next((claim.origin for claim in per_node.claims if claim.fact in of_node), source)
     asked = ledger.options.origins("scope")[0]
-    return make_problem("scope-process", where=ledger.where(), asked=asked, shown=shown, source=source)
+    return ledger.refuse("scope-process", asked=asked, shown=shown, source=source)
 
 
 def _find_process(ledger: Ledger) -> str:

@@ -127,7 +127,7 @@ def decide_shape(
     by_role = table.plan_topology(options, allocation, environ)  # nodes with only servers have no ranks
     topology = by_role or plan_topology(allocation, each)
     if by_role is None:
-        check_master(ledger, topology, host)
+        ledger.fold(lambda it: check_master(it, topology, host)).check()
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
