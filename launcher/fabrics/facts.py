@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.core.model import Gpu
     from launcher.machine.azure_sizes import VmKind
     from launcher.machine.host import Host
+    from launcher.options.given import Given
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """The fix for hardware that is not there."""
@@ -153,12 +154,10 @@ class Found:
 
 @frozen
 class Wish:
-    """The fabric that the user forces, and the one that the user requires; empty for none."""
+    """The fabric that the user forces, and the one that the user requires; None for none."""
 
-    forced: str = ""
-    forced_origin: str = ""
-    required: str = ""
-    required_origin: str = ""
+    forced: Given | None = None
+    required: Given | None = None
 
 
 def unusable(why: str, fix: str = "") -> Found:
