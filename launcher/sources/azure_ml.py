@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, Reader, each_once, is_loopback, parse_host_port, parse_json
 from launcher.core.model import Fact, Scope, Trust
-from launcher.sources.table import MARKERS
+from launcher.sources import MARKERS
 
 NODE_COUNT, NODE_RANK, DISTRIBUTED_CONFIG, COMPUTE_CONTEXT, WORKER_COUNT, MASTER = MARKERS["azure_ml"]
 *MASTERS, WORKERS, GPUS = MARKERS["batch_ai"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from launcher.core.environ import Reader
 from launcher.core.model import Fact, Trust
-from launcher.sources.table import MARKERS
+from launcher.sources import MARKERS
 
 RANK, ELASTIC = MARKERS["horovod"]
 NUMBERS = (RANK, "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")

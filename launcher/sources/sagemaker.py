@@ -16,8 +16,8 @@ import re
 from launcher.core.environ import Malformed, Reader, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.sources import MARKERS
 from launcher.sources.signs import FLAGS
-from launcher.sources.table import MARKERS
 
 HOSTS, CURRENT_HOST, *OBJECTS, JOB = MARKERS["sagemaker"]
 """The objects have the same two again, as JSON."""

@@ -12,8 +12,8 @@ from launcher.core.environ import Reader, each_once
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.machine.own_names import is_called
+from launcher.sources import MARKERS
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
-from launcher.sources.table import MARKERS
 
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
 *LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE

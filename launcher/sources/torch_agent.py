@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from launcher.core.environ import MEETS_AT_MASTER, Reader, parse_host_port, parse_nodes
 from launcher.core.model import COUNT_WORDS, Fact, Scope, Trust
-from launcher.sources.table import MARKERS
+from launcher.sources import MARKERS
 
 NNODES, NODE_RANK, MASTER_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = MARKERS["torch_agent"]
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
-from launcher.sources import launched
-from launcher.sources.table import MARKERS
+from launcher.sources import MARKERS, launched
 
 RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]
 ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]

@@ -14,8 +14,8 @@ from __future__ import annotations
 from launcher.core.environ import Reader
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources import MARKERS
 from launcher.sources.signs import FLAGS, is_above
-from launcher.sources.table import MARKERS
 from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
