@@ -121,7 +121,10 @@ def decide(
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
     ledger = ledger.fold(
-        contradictions.check_hosts, contradictions.check_least, lambda it: _find_missing(it, needed)
+        contradictions.check_hosts,
+        contradictions.check_least,
+        lambda it: contradictions.check_seat(it, is_own) if scope is Scope.NODE and not is_head else (),
+        lambda it: _find_missing(it, needed),
     )
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})

@@ -12,7 +12,7 @@ from launcher.machine.own_names import is_called, is_elsewhere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
@@ -197,6 +197,26 @@ def _check_sizes(ledger: Ledger) -> Iterator[Problem]:
         yield ledger.refuse_facts("world-beyond-node", *known, size=size, world=world)
     elif size and nodes and nodes > 1 and nodes * size != world and is_even:
         yield ledger.refuse_facts("world-uneven", *known)
+
+
+def check_seat(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Problem]:
+    """Report a node_rank whose source lists this node at another place: it is of another node.
+
+    Of node 0 `check_master` says more.
+
+    Args:
+        ledger: The claims.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
+    """
+    rank = ledger.best(Fact.NODE_RANK)
+    if rank is None or not rank.value or not _is_in_order(ledger):
+        return
+    for listed in ledger.about(Fact.HOSTS):
+        hosts = listed.value if isinstance(listed.value, tuple) and listed.source == rank.source else ()
+        places = [place for place, host in enumerate(hosts) if is_own(host)]
+        if places and rank.value not in places:
+            own, fix = hosts[places[0]], ledger.correct(Fact.NODE_RANK, Fact.HOSTS)
+            yield ledger.refuse("other-seat", rank=rank.origin, own=own, place=places[0], fix=fix)
 
 
 def check_least(ledger: Ledger) -> Iterator[Problem]:

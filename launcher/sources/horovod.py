@@ -26,6 +26,10 @@ def read(reader: Reader) -> None:
         )
         return
     _, size, local_rank, local_size = reader.claim_process(NUMBERS)
+    index, count = (reader.integer(name) for _, name in OF_NODES)
+    if None not in (index, count, size) and not index < count <= size:  # type: ignore[operator]
+        names = " and ".join(reader.origin(name) for name in (OF_NODES[0][1], NUMBERS[1]))
+        reader.contradict(OF_NODES[1][1], NUMBERS[1], names)
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
