@@ -17,7 +17,7 @@ from launcher.sources import MARKERS, launched
 RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]
 ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]
 KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
-PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
+PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", "PET_NODE_RANK")
 TORCHRUN = ((Fact.NODE_RANK, "GROUP_RANK"), (Fact.NODE_COUNT, "GROUP_WORLD_SIZE"))
 DEEPSPEED = ((Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"), (Fact.LOCAL_SIZE, "LOCAL_SIZE"))
 """Variables that torchrun, and DeepSpeed's launcher, add to the contract in every process."""

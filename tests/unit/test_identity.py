@@ -911,3 +911,18 @@ def test_a_node_rank_that_fits_no_way_of_placing_so_many_processes_on_each_node_
     job = f"NPROC_PER_NODE=1 RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 {MASTER}"
     assert seen(f"{job} NODE_RANK=2", "NODE_RANK") == ["2"]
     assert "NODE_RANK='1'" in refused(f"{job} NODE_RANK=1")
+
+
+def test_pet_node_rank_shows_an_operators_pod_whose_world_size_counts_processes() -> None:
+    pod = "PET_NPROC_PER_NODE=2 PET_NODE_RANK=0 PET_MASTER_ADDR=here MASTER_ADDR=here RANK=0 WORLD_SIZE=2"
+    assert "PET_NNODES" in refused(pod, gpus=2)
+
+
+def test_a_pod_of_volcano_with_an_index_is_not_the_only_one() -> None:
+    assert "VC_TASK_INDEX='1'" in refused("VC_MASTER_NUM=1 VC_TASK_INDEX=1")
+
+
+def test_a_pods_name_in_volcanos_list_contradicts_another_pods_node_rank() -> None:
+    hosts = "VC_TRAINER_HOSTS=j-0.j,here,j-2.j VC_TRAINER_NUM=3 VC_TASK_INDEX=1"
+    assert seen(f"{hosts} {MASTER} RANK=1 WORLD_SIZE=3 LOCAL_RANK=0 NODE_RANK=1", "NODE_RANK") == ["1"]
+    assert "NODE_RANK='2'" in refused(f"{hosts} {MASTER} RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 NODE_RANK=2")
