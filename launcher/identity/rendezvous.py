@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
-from launcher.identity.ledger import Out, derive, is_typed, list_several
+from launcher.identity.ledger import Out, derive, is_typed, list_several, name_only
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
     starters = [item for item in ledger.evidence if item.source in ledger.speakers]
     forwards = next((item.forwards for item in starters if item.forwards is not None), None)
     for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
-        name = claim.origin.partition("=")[0]
+        name = name_only(claim.origin)
         is_variable = claim.trust is not Trust.ASKED or name.startswith(OURS)
         if not is_variable or any(
             name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in forwards or ()
@@ -207,13 +207,12 @@ def miss_address(ledger: Ledger) -> Problem:
 
 def _fix_address(origin: str) -> str:
     """Return the fix that names another master, by the flag or variable of the wrong one."""
-    flag = next((word for word in origin.split(" ") if word.startswith("-")), "")
-    if origin.startswith("-"):
-        return f"{flag} with the address of node 0"
-    if flag:  # of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
-        return f"{flag} with the address of node 0, or leave it out where the platform names that"
-    name = origin.partition(" ")[0].partition("=")[0]
-    return f"set {name} to the address of node 0, or unset it"
+    name = name_only(origin)
+    if not name.startswith("-"):
+        return f"set {name} to the address of node 0, or unset it"
+    # A flag of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
+    more = "" if origin.startswith("-") else ", or leave it out where the platform names that"
+    return f"{name} with the address of node 0{more}"
 
 
 def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:

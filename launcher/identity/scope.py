@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from launcher.core.errors import LauncherError, make_error, make_problem
 from launcher.core.frozen import replace
-from launcher.core.model import (
-    AMD_GPU,
-    INTEGRATED_XPU,
-    Claim,
-    Evidence,
-    Fact,
-    Finding,
-    Lost,
-    Machine,
-    Scope,
-    Trust,
-)
+from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Fact, Finding, Lost, Scope, Trust
 from launcher.identity.ledger import DEFAULTS, STARTED, Ledger, derive
 from launcher.identity.topology import list_places
 
@@ -28,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.core.errors import Problem
+    from launcher.core.model import Evidence, Machine
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""

@@ -14,7 +14,8 @@ from launcher.core.model import Fact, Trust
 from launcher.sources import MARKERS
 
 RANK, ELASTIC = MARKERS["horovod"]
-NUMBERS = (RANK, "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+SIZE = "HOROVOD_SIZE"
+NUMBERS = (RANK, SIZE, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 OF_NODES = ((Fact.NODE_RANK, "HOROVOD_CROSS_RANK"), (Fact.NODE_COUNT, "HOROVOD_CROSS_SIZE"))
 
 
@@ -26,10 +27,14 @@ def read(reader: Reader) -> None:
         )
         return
     _, size, local_rank, local_size = reader.claim_process(NUMBERS)
-    index, count = (reader.integer(name) for _, name in OF_NODES)
-    if None not in (index, count, size) and not index < count <= size:  # type: ignore[operator]
-        names = " and ".join(reader.origin(name) for name in (OF_NODES[0][1], NUMBERS[1]))
-        reader.contradict(OF_NODES[1][1], NUMBERS[1], names)
+    (_, cross_rank), (_, cross_size) = OF_NODES
+    index, count = reader.integer(cross_rank), reader.integer(cross_size)
+    for number, name, limit, other in (
+        (index, cross_rank, count, cross_size),
+        (count, cross_size, size, SIZE),
+    ):
+        if number is not None and limit is not None and number + (name == cross_rank) > limit:
+            reader.contradict(name, other, f"{reader.origin(other)}: expected a higher number")
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
