@@ -11,17 +11,7 @@ from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity import contradictions, inherited, rendezvous
-from launcher.identity.ledger import (
-    DEFAULTS,
-    EXPLAINING,
-    IDENTITY,
-    RULE,
-    STARTED,
-    Ledger,
-    derive,
-    is_typed,
-    name_only,
-)
+from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, derive, is_typed, name_only
 from launcher.identity.scope import add_local_size, decide_scope, settle_processes
 from launcher.identity.topology import list_places
 from launcher.options.reading import DEFAULTS as FILES
@@ -238,7 +228,7 @@ def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
 
 
 def _note_unknown(ledger: Ledger) -> Iterator[str]:
-    if not ledger.has_problem(*EXPLAINING) and any(ledger.number(fact) is None for fact in STARTED):
+    if not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED):
         return
     if not ledger.about(Fact.NODE_RANK):
         yield (
@@ -254,7 +244,7 @@ def _note_unknown(ledger: Ledger) -> Iterator[str]:
 
 def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     """Report what is not known, as one problem, unless another one explains it."""
-    facts = [] if ledger.has_problem(*EXPLAINING) else [fact for fact in needed if ledger.best(fact) is None]
+    facts = [] if ledger.is_broken() else [fact for fact in needed if ledger.best(fact) is None]
     if Fact.MASTER_ADDR in facts and not rendezvous.list_sizes(ledger):
         facts.remove(Fact.MASTER_ADDR)
     if not facts:

@@ -34,8 +34,6 @@ LAUNCHED = "launched"
 """The source of the contract of a launcher around this one."""
 RULE = "rule"
 """Source name of claims that follow only from other facts."""
-EXPLAINING = ("malformed-variable", "no-identity", "ambiguous-scope")
-"""Codes of problems that explain why other facts are missing."""
 FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
 
 
@@ -149,6 +147,10 @@ class Ledger:
     def has_problem(self, *codes: str) -> bool:
         """Whether a problem with one of these codes has been reported."""
         return any(problem.code in codes for problem in self.problems)
+
+    def is_broken(self) -> bool:
+        """Whether a reported problem explains why other facts are missing."""
+        return self.has_problem("malformed-variable", "no-identity", "ambiguous-scope")
 
     def refuse(self, row: str, /, **values: object) -> Problem:
         """Return the problem of a row of ``errors.txt``, which gets the origin of the values as ``where``."""

@@ -249,10 +249,8 @@ def _no_devices(claim: Claim, word: str, *, known: bool) -> LauncherError:
     where = "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}"
     if word == "gpu":
         return make_error("no-gpu", where=where, asked=claim.origin)
-    asked, kind = claim.origin, word.upper()
-    return make_error(
-        "no-accelerator" if known else "uncounted-accelerator", where=where, asked=asked, kind=kind
-    )
+    row = {"where": where, "asked": claim.origin, "kind": word.upper()}
+    return make_error("no-accelerator" if known else "uncounted-accelerator", **row)
 
 
 def add_local_size(ledger: Ledger) -> Iterator[Claim]:
