@@ -262,7 +262,9 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     if not names:
         fix = FIXES[facts[0]] + (f"; or unset {left} for a single node" if left else "")
     else:
-        alone = f"unset {left} for a single node; for several unset it and " if left else ""
+        is_several = (ledger.number(Fact.NODE_COUNT) or 1) > 1
+        alone = f"unset {left} {'and' if is_several else 'for a single node; for several unset it and'} "
+        alone = alone if left else ""
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
     yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)

@@ -64,6 +64,8 @@ def read(reader: Reader) -> None:
         reader.malformed(TASKS_PER_NODE, f"{tasks} tasks in all ({reader.origin(NTASKS)})")
     elif node is not None and node < len(sizes):
         reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
+    if sum(sizes) > len(sizes) and tasks is None:
+        reader.claim(Fact.WORLD_SIZE, sum(sizes), TASKS_PER_NODE)
     if is_het:
         _read_het_hosts(reader, node, nodes)
     else:

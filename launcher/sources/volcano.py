@@ -136,7 +136,7 @@ def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int
         _sign(reader, "this pod is of a task without ranks")
         return False
     if len(tasks) <= 1:
-        if count == 1 and not any(is_above(reader, name, 0) for name in INDICES):
+        if count == 1 and (hosts or not any(is_above(reader, name, 0) for name in INDICES)):
             reader.claim(Fact.NODE_RANK, 0, "the only pod")
             return True
         for name in INDICES:

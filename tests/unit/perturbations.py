@@ -316,7 +316,13 @@ def forward(rng: random.Random, name: str) -> Case:
         names = sorted(rng.sample(names, rng.randint(1, len(names)))) if names else []
     handed = {name: source.environ[name] for name in names}
     done = f"node {source.node.index}'s {', '.join(f'{n}={v}' for n, v in handed.items())} of {outer} in all"
-    found = _changed(case, lambda start: {**handed, **start.environ}, done)
+    ranks = [int(handed[name]) for name in ("RANK", "NODE_RANK", "PET_NODE_RANK") if name in handed]
+
+    def is_later(start: Start) -> bool:
+        # A pod of a later Job of a JobSet has a higher rank than its index
+        return any(rank > int(start.environ.get("JOB_COMPLETION_INDEX", rank)) for rank in ranks)
+
+    found = _changed(case, lambda start: {**handed, **start.environ}, done, is_later)
     return replace(found, aliases=_name_first(case, around))
 
 

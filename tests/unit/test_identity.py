@@ -926,3 +926,9 @@ def test_a_pods_name_in_volcanos_list_contradicts_another_pods_node_rank() -> No
     hosts = "VC_TRAINER_HOSTS=j-0.j,here,j-2.j VC_TRAINER_NUM=3 VC_TASK_INDEX=1"
     assert seen(f"{hosts} {MASTER} RANK=1 WORLD_SIZE=3 LOCAL_RANK=0 NODE_RANK=1", "NODE_RANK") == ["1"]
     assert "NODE_RANK='2'" in refused(f"{hosts} {MASTER} RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 NODE_RANK=2")
+
+
+def test_slurms_counts_of_all_nodes_are_the_world_where_its_size_is_hidden() -> None:
+    step = "SLURM_STEP_ID=0 SLURM_NODEID=1 SLURM_JOB_NODELIST=n[0-2]"
+    assert "a rank" in refused(f"{step} SLURM_STEP_TASKS_PER_NODE=4,1,2")
+    assert seen(f"{step} SLURM_STEP_TASKS_PER_NODE=1(x3)", "WORLD_SIZE") == ["3"]  # one on each
