@@ -18,7 +18,8 @@ NNODES, NODE_RANK, MASTER_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = MARK
 
 def read(reader: Reader) -> None:
     """Claim one worker group per node, as torchrun's own flags state it."""
-    reader.starts = Scope.NODE
+    if any(reader.has(name) for name in MARKERS["torch_agent"] if name != MASTER_ADDR):
+        reader.starts = Scope.NODE  # an address alone may be of another job
     if reader.text(STANDALONE) == "1":
         reader.claim(Fact.NODE_COUNT, 1, STANDALONE)
         reader.claim(Fact.NODE_RANK, 0, STANDALONE)

@@ -932,3 +932,8 @@ def test_slurms_counts_of_all_nodes_are_the_world_where_its_size_is_hidden() -> 
     step = "SLURM_STEP_ID=0 SLURM_NODEID=1 SLURM_JOB_NODELIST=n[0-2]"
     assert "a rank" in refused(f"{step} SLURM_STEP_TASKS_PER_NODE=4,1,2")
     assert seen(f"{step} SLURM_STEP_TASKS_PER_NODE=1(x3)", "WORLD_SIZE") == ["3"]  # one on each
+
+
+def test_another_jobs_pet_master_addr_does_not_make_processes_nodes() -> None:
+    job = f"RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 NODE_RANK=1 AZUREML_NODE_COUNT=2 {MASTER}"
+    assert seen(f"{job} PET_MASTER_ADDR=other", "RANK", "WORLD_SIZE", gpus=2) == ["2", "4"]
