@@ -209,14 +209,10 @@ def check_seat(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Problem]
         is_own: Function that tells whether one of some names and addresses is literally this node's.
     """
     rank = ledger.best(Fact.NODE_RANK)
-    if rank is None or not rank.value or not _is_in_order(ledger):
-        return
-    for listed in ledger.about(Fact.HOSTS):
-        hosts = listed.value if isinstance(listed.value, tuple) and listed.source == rank.source else ()
-        places = [place for place, host in enumerate(hosts) if is_own(host)]
-        if places and rank.value not in places:
-            own, fix = hosts[places[0]], ledger.correct(Fact.NODE_RANK, Fact.HOSTS)
-            yield ledger.refuse("other-seat", rank=rank.origin, own=own, place=places[0], fix=fix)
+    seats = ledger.list_seats(rank, is_own) if rank and rank.value and _is_in_order(ledger) else []
+    if rank and seats and rank.value not in seats:
+        fix = ledger.correct(Fact.NODE_RANK, Fact.HOSTS)
+        yield ledger.refuse("other-seat", rank=rank.origin, seat=seats[0], fix=fix)
 
 
 def check_least(ledger: Ledger) -> Iterator[Problem]:

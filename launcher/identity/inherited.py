@@ -66,7 +66,7 @@ def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Pro
                 yield _refuse_or_leave(ledger, claim)
         elif is_own_job and claim.trust is not Trust.ASKED:
             yield Out([claim], f"{ledger.origin(Fact.NODE_COUNT)}: this node is a job of its own")
-        elif _is_of_another(ledger, claim, is_own):
+        elif (seats := ledger.list_seats(claim, is_own)) and claim.value not in seats:
             yield Out([claim], "it is of another node: its own list has this one elsewhere")
         elif places is None:
             yield Out([claim], "it is inherited, and nothing proves that it is this node's")
@@ -74,14 +74,6 @@ def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Pro
             yield _refuse_or_leave(ledger, claim)
         elif claim.value != places[0]:
             yield Out([claim], f"this rank may be on node {places[0]} or {places[1]}")
-
-
-def _is_of_another(ledger: Ledger, claim: Claim, is_own: Callable[..., bool]) -> bool:
-    """Whether the list of hosts of the source of a node_rank has this node at another place."""
-    of_source = (c.value for c in ledger.about(Fact.HOSTS) if c.source == claim.source)
-    listed = next((hosts for hosts in of_source if isinstance(hosts, tuple)), ())
-    places = [place for place, name in enumerate(listed) if is_own(name)]
-    return bool(places) and claim.value not in places
 
 
 def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:

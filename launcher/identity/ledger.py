@@ -140,6 +140,15 @@ class Ledger:
             return not is_typed(claim)
         return bool(self.speakers) and claim.source not in (*self.speakers, RULE)
 
+    def list_seats(self, claim: Claim, is_own: Callable[..., bool]) -> list[int]:
+        """Return the places of this node in the list of hosts of a claim's source; none without a list.
+
+        ``is_own``: function that tells whether one of some names and addresses is literally this node's.
+        """
+        listed = (c.value for c in self.about(Fact.HOSTS) if c.source == claim.source)
+        hosts = next((value for value in listed if isinstance(value, tuple)), ())
+        return [place for place, host in enumerate(hosts) if is_own(host)]
+
     def is_even(self, source: str) -> bool:
         """Whether a source counts nodes that all have the same number of processes."""
         return any(item.even and item.source == source for item in self.evidence)
