@@ -73,14 +73,13 @@ def read_batch_ai(reader: Reader) -> None:
 
 def _check_index(reader: Reader) -> None:
     """Report a task index that is neither the rank of this process, nor that of the node that started it."""
-    index, rank = reader.integer(TASK_INDEX), reader.integer(torch_env.RANK)
-    nodes = [reader.integer(name) for name in (torch_env.NODE_RANK, NODE_RANK) if reader.has(name)]
+    index = reader.integer(TASK_INDEX)
+    named = [name for name in (torch_env.RANK, torch_env.NODE_RANK, NODE_RANK) if reader.has(name)]
     of_starter = any(map(reader.has, STARTED)) or reader.text(TASK_TYPE) not in (None, "worker")
-    if index is None or rank is None or not nodes or of_starter:
+    if index is None or named in ([], [torch_env.RANK]) or of_starter:
         return  # a starter passes on the index of its own node
-    if index not in (rank, *nodes):
-        what = f"{reader.origin(torch_env.RANK)}: expected the same number"
-        reader.contradict(TASK_INDEX, torch_env.RANK, what)
+    if index not in map(reader.integer, named):
+        reader.contradict(TASK_INDEX, named[0], f"{reader.origin(named[0])}: expected the same number")
 
 
 def _parse_object(text: str) -> dict[str, object]:

@@ -50,8 +50,10 @@ def read(reader: Reader) -> None:
         return
     elif not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1":  # which is an image's default
         _read_names(reader, tasks)
-    elif len(tasks) == 1:  # another starter numbers this very process, on this node
-        _claim_name(reader, _find_places(reader, *tasks.values()))
+    elif len(tasks) == 1 or (_are_listed(tasks) and len(tasks) == len(RANKED)):
+        # another starter numbers this very process, on this node
+        ranked = tuple(tasks) if len(tasks) == 1 else RANKED
+        _claim_name(reader, _find_places(reader, tuple(host for task in ranked for host in tasks[task])))
 
 
 def _read_tasks(reader: Reader) -> Tasks:

@@ -40,6 +40,7 @@ user's word, and LSF's slots.
 """
 LOOKS_ALONE = (
     {"VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX"},  # a job without the master task that was hidden
+    {"SLURM_NODEID", "SLURM_TASKS_PER_NODE", "SLURM_JOB_ID"},  # a batch script on one node, for several tasks
     {"MASTER_ADDR", "MASTER_PORT"},  # an image's defaults, where they name this machine
     # Azure ML's, where the master is this machine: an index above 0 is none of a job of one node
     {"AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_TASK_INDEX", "AZUREML_RUN_ID", "MASTER_ADDR"},
@@ -254,7 +255,8 @@ def pass_in(rng: random.Random, name: str) -> Case:
         return _looks_alone(case, left) or _looks_per_node(case, left)
 
     found = _changed(case, change, f"{', '.join(sorted(kept))} passed in", is_blind)
-    return replace(found, ends="idle-head" in name)  # where the master's name is not among them
+    is_idle = "idle-head" in name  # where the master's name is not among them
+    return replace(found, ends=is_idle, heads=frozenset(HEADS if is_idle else ()))
 
 
 def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
