@@ -77,7 +77,7 @@ def plan_settings(facts: Facts, fabric: str, found: Found, wish: Wish) -> Iterat
 
 
 def _find_mpi(facts: Facts) -> str:
-    """Return the name of the MPI that started us if nobody else has chosen its interface; empty for none."""
+    """Return the name of the MPI that started us if its interface is not chosen yet; empty for none."""
     if OPEN_MPI.rank[0] in facts.environ:
         return "" if facts.mpi_chooses or facts.environ.get(EXCLUDE) else OPEN_MPI.name
     return HYDRA.name if any(name in facts.environ for name in HYDRA.rank) else ""

@@ -251,6 +251,8 @@ def pass_in(rng: random.Random, name: str) -> Case:
     def is_blind(start: Start) -> bool:
         if name == "vertex-ai" and "CLUSTER_SPEC" not in kept:
             return True  # WORLD_SIZE counts replicas without a rank, too, and only CLUSTER_SPEC says so
+        if "idle-head" in name and not any("daemon_uri" in one or "SERVER_URI" in one for one in kept):
+            return True  # nothing says whose daemon started this process: the head's, as usual
         left = replace(start, environ=change(start))
         return _looks_alone(case, left) or _looks_per_node(case, left)
 
