@@ -10,8 +10,7 @@ from pathlib import Path
 
 from launcher.core import mpi
 from launcher.options.flags import FLAGS
-from launcher.sources import rows
-from launcher.sources.table import TABLE, Row
+from launcher.sources import TABLE, Row, rows
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"

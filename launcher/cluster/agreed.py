@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.environ import each_once
 from launcher.core.errors import NotReady, make_error
 from launcher.core.wire import Garbled
-from launcher.identity.seats import find_rank
+from launcher.identity.topology import find_rank
 from launcher.machine.host import Host
 from launcher.machine.ports import find_free_port
 from launcher.process.port_checks import OTHERS, find_taken, port_taken

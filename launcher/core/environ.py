@@ -225,6 +225,24 @@ class Source:
         """State a fact; ``origin`` is a variable's name (its value is added) or a sentence."""
         self.claims.append(Claim(fact, value, self.origin(origin), self.source, trust))
 
+    def claim_hosts(
+        self,
+        hosts: tuple[str, ...],
+        origin: str,
+        trust: Trust = Trust.STATED,
+        *,
+        master: Trust | None = None,
+    ) -> None:
+        """State a host list in node order, and the node count that follows from it.
+
+        ``master``: trust in the first one as the master; None if it need not be.
+        """
+        if hosts:
+            self.claim(Fact.HOSTS, hosts, origin, trust)
+            self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
+            if master is not None:
+                self.claim(Fact.MASTER_ADDR, hosts[0], origin, master)
+
     def sign(self, name: str, fix: str, *, of_nodes: bool = True) -> None:
         """Record a variable that hints at several nodes without saying which one this is.
 

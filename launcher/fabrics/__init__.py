@@ -11,7 +11,7 @@ from launcher.core.errors import make_error
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import Allocation, Policy, Scope, Setting
 from launcher.core.supervision import Network, Proof
-from launcher.fabrics import plugins, sockets, verbs
+from launcher.fabrics import plugins, settings, verbs
 from launcher.fabrics.facts import Found, Wish, name_ports, read_facts, read_variables
 from launcher.fabrics.topology_file import WORD, find_unexpected, render_topology
 from launcher.fabrics.variables import TITLES, describe_interfaces, find_exclusion, find_faults
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     """(name, value, reason) of each setting."""
 
 
-FABRICS: dict[str, tuple[Callable[[Facts], Found], Callable[[Facts, Found, Wish], Planned]]] = {
-    "ib": (verbs.find_infiniband, verbs.plan_verbs),
-    "efa": (plugins.find_efa, plugins.plan_efa),
-    "gcp": (plugins.find_gcp, plugins.plan_gcp),
-    "roce": (verbs.find_roce, verbs.plan_verbs),
-    "tcp": (sockets.find_tcp, sockets.plan_tcp),
+FABRICS: dict[str, Callable[[Facts], Found]] = {
+    "ib": verbs.find_infiniband,
+    "efa": plugins.find_efa,
+    "gcp": plugins.find_gcp,
+    "roce": verbs.find_roce,
+    "tcp": settings.find_tcp,
 }
 """Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
@@ -73,20 +73,19 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         HardwareMissing: The forced or required fabric is not here, a variable rules it out, or the job would
             use another one.
     """
-    found = {name: find(facts) for name, (find, _) in FABRICS.items()}
-    name = wish.forced or next(name for name in NAMES if found[name].is_here)
-    chosen = found[name]
-    for asked, origin in ((wish.forced, wish.forced_origin), (wish.required, wish.required_origin)):
-        if asked:
-            why = f"{name}: {wish.forced_origin or chosen.why}"
-            _check(facts, asked, origin, "" if name == asked else why, found[asked])
-    planned = FABRICS[name][1](facts, chosen, wish)
-    settings, kept = _yield_to_files(facts, [*sockets.plan_interface(facts, name), *planned])
-    is_generated = any(item.value == WORD for item in settings)
+    found = {name: find(facts) for name, find in FABRICS.items()}
+    name = str(wish.forced.value) if wish.forced else next(name for name in NAMES if found[name].is_here)
+    chosen, forced = found[name], wish.forced.origin if wish.forced else ""
+    for given in filter(None, (wish.forced, wish.required)):
+        asked = str(given.value)
+        other = "" if name == asked else f"the fabric is {name}: {forced or chosen.why}"
+        _check(facts, asked, given.origin, other, found[asked])
+    planned, kept = _yield_to_files(facts, settings.plan_settings(facts, name, chosen, wish))
+    is_generated = any(item.value == WORD for item in planned)
     exclusion = find_exclusion(facts.told, name, chosen.ports)
     network = Network(
         fabric=name,
-        why=chosen.why if name != wish.forced else f"{wish.forced_origin}; {chosen.why}",
+        why=f"{forced}; {chosen.why}" if forced else chosen.why,
         port_count=None if chosen.doubt else len(chosen.ports) or None,
         ports=_name_ports(facts, chosen),
         files=((WORD, render_topology(facts.kind.switches)),) if facts.kind and is_generated else (),
@@ -94,13 +93,13 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     notes = [chosen.doubt, *_describe_losers(found, name), *chosen.notes, *_describe_plugins(facts)]
     notes += [*kept, find_unexpected(facts, chosen.ports) or ""]
     notes += [f"{exclusion}: NCCL will not use {TITLES[name]}" if exclusion else ""]
-    return Fabric(network, settings, tuple(filter(None, notes)))
+    return Fabric(network, planned, tuple(filter(None, notes)))
 
 
-def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
+def _check(facts: Facts, asked: str, origin: str, other: str, wanted: Found) -> None:
     """Raise HardwareMissing if the job would not run over a fabric that was asked for."""
-    reasons = ("" if wanted.is_here else wanted.why, f"the fabric is {instead}" if instead else "")
-    if reason := next(filter(None, reasons), "") or find_exclusion(facts.told, asked, wanted.ports):
+    reason = "" if wanted.is_here else wanted.why
+    if reason := reason or other or find_exclusion(facts.told, asked, wanted.ports):
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
         raise make_error("no-fabric", origin=origin, title=TITLES[asked], reason=reason, fix=fix)
 
@@ -155,7 +154,8 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
         master_addr=allocation.master_addr,
         ask=allocation.scope is Scope.NODE,
     )
-    wish = read_wish(options)
+    forced, required = options.get("fabric"), options.get("require_fabric")
+    wish = Wish(None if forced and forced.value == "auto" else forced, required)
     fabric = plan_fabric(facts, wish)
     known = facts.ports or facts.interfaces  # a recorded machine may have neither
     network = fabric.network
@@ -165,7 +165,7 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     notes += map(str, find_faults(facts, spans_nodes=not is_loopback(allocation.master_addr)))
     proof, why_not = None, ""
     if options.switch("verify_fabric"):
-        proof, why_not = plan_proof(facts, network, wish.required_origin if wish.required else "")
+        proof, why_not = plan_proof(facts, network, required.origin if required else "")
     notes += [f"--verify-fabric: {why_not}"] if why_not else []
     return replace(fabric, notes=tuple(notes), proof=proof)
 
@@ -188,15 +188,6 @@ def explain_network(host: Host, environ: Mapping[str, str], library: str) -> tup
     whats = "; ".join(f"{fault.name}={fault.value!r}: {fault.what}" for fault in faults)
     fixes = "; ".join(fault.fix for fault in faults)
     return whats, fixes, describe_interfaces(facts.interfaces)
-
-
-def read_wish(options: Options) -> Wish:
-    """Return the fabric that the user forces, and the one that the user requires."""
-    forced, required = options.get("fabric"), options.get("require_fabric")
-    if forced is not None and forced.value == "auto":
-        forced = None
-    asked = [(str(given.value), given.origin) if given else ("", "") for given in (forced, required)]
-    return Wish(*asked[0], *asked[1])
 
 
 def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | None, str]:

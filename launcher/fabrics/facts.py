@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.core.model import Gpu
     from launcher.machine.azure import VmKind
     from launcher.machine.host import Host
+    from launcher.options.given import Given
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """The fix for hardware that is not there."""
@@ -50,14 +51,6 @@ KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
 @frozen
-class TopologyFile:
-    """A topology (or graph) file for NCCL, and the PCI addresses that it names, in lower case."""
-
-    path: str
-    addresses: frozenset[str] = frozenset()
-
-
-@frozen
 class Facts:
     """Facts about this node that matter for its fabric.
 
@@ -74,7 +67,8 @@ class Facts:
         strays: Plugins in folders that the loader does not search.
         configured: Variables in NCCL's own configuration files, each with its value and its file; like
             environment variables they are the user's.
-        topologies: Existing files for the family of the VM.
+        topologies: Paths of existing topology and graph files for the family of the VM, and the PCI addresses
+            in each, in lower case.
         gpus: The exposed GPUs, as far as known; read only if a topology file may name them.
         has_topologyd: Whether NCCL finds a topology file by itself.
         has_imex: Whether a channel for NVLink between nodes is exposed to us; read only on VMs that have one.
@@ -93,7 +87,7 @@ class Facts:
     plugins: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
     configured: Mapping[str, tuple[str, str]] = {}
-    topologies: tuple[TopologyFile, ...] = ()
+    topologies: Mapping[str, frozenset[str]] = {}
     gpus: tuple[Gpu, ...] = ()
     has_topologyd: bool = False
     has_imex: bool = False
@@ -153,12 +147,10 @@ class Found:
 
 @frozen
 class Wish:
-    """The fabric that the user forces, and the one that the user requires; empty for none."""
+    """The fabric that the user forces, and the one that the user requires; None for none."""
 
-    forced: str = ""
-    forced_origin: str = ""
-    required: str = ""
-    required_origin: str = ""
+    forced: Given | None = None
+    required: Given | None = None
 
 
 def unusable(why: str, fix: str = "") -> Found:
@@ -347,14 +339,13 @@ def parse_conf(text: str) -> list[tuple[str, str]]:
     return [(name, value) for name, equals, value in pairs if equals and name.isidentifier()]
 
 
-def read_topologies(host: Host, vm: Vm | None) -> tuple[TopologyFile, ...]:
+def read_topologies(host: Host, vm: Vm | None) -> dict[str, frozenset[str]]:
     """Return the existing topology and graph files for the family of a VM, in the order of folders."""
-    family = vm.kind.family if vm and vm.kind else ""
-    kinds = ("topo.xml", "graph.xml")
-    names = [f"{family}{between}{kind}" for between in "-/" for kind in kinds] if family else []
+    if vm is None or vm.kind is None or not vm.kind.family:
+        return {}
+    names = [f"{vm.kind.family}{between}{kind}.xml" for between in "-/" for kind in ("topo", "graph")]
     paths = [f"{folder}/{name}" for folder in TOPOLOGY_FOLDERS for name in names]
-    texts = [(path, host.read_text(path)) for path in paths]
-    return tuple(TopologyFile(path, parse_bus_ids(text)) for path, text in texts if text)
+    return {path: parse_bus_ids(text) for path in paths if (text := host.read_text(path))}
 
 
 def parse_bus_ids(text: str) -> frozenset[str]:

@@ -15,11 +15,7 @@ Standard mode clusters", GoogleCloudPlatform/container-engine-accelerators gpudi
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import ELSEWHERE, Facts, Found, Wish, count, efa_ports, find_hidden, unusable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from launcher.fabrics.facts import ELSEWHERE, Facts, Found, count, efa_ports, find_hidden, unusable
 
 NAMED = ("ofi", "aws-ofi")
 """Names of the plugin after libnccl-net-, in its different versions."""
@@ -37,7 +33,7 @@ def find_efa(facts: Facts) -> Found:
         return Found(False, "this node shows no EFA device", fix=ELSEWHERE)
     if not usable:
         return find_hidden(ports, "EFA", "docker run --device /dev/infiniband")
-    plugin, named = facts.net_plugin() or _find_named(facts)[1], facts.told("NCCL_NET_PLUGIN")
+    plugin, named = facts.net_plugin() or find_named(facts)[1], facts.told("NCCL_NET_PLUGIN")
     if plugin:
         return Found(True, f"{count(usable, 'EFA')}, plugin {plugin}", usable, has_hardware=True)
     if named:
@@ -50,21 +46,13 @@ def find_efa(facts: Facts) -> Found:
     return unusable(why, "an image with aws-ofi-nccl (AWS Deep Learning Containers, or the EFA installer)")
 
 
-def _find_named(facts: Facts) -> tuple[str, str]:
+def find_named(facts: Facts) -> tuple[str, str]:
     """Return name and path of a plugin that NCCL loads only if it is named; empty if there is none."""
     if facts.told("NCCL_NET_PLUGIN"):
         return "", ""
     by_name = {path.rpartition("/")[2]: path for path in facts.plugins}
     found = ((name, by_name.get(f"libnccl-net-{name}.so", "")) for name in NAMED)
     return next((pair for pair in found if pair[1]), ("", ""))
-
-
-def plan_efa(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield the provider, and the plugin's name unless NCCL tries that name by itself."""
-    yield "FI_PROVIDER", "efa", found.why
-    name, path = _find_named(facts)
-    if name and facts.net_plugin() is None:
-        yield "NCCL_NET_PLUGIN", name, f"{path}: NCCL tries libnccl-net.so only"
 
 
 def find_gcp(facts: Facts) -> Found:
@@ -79,13 +67,6 @@ def find_gcp(facts: Facts) -> Found:
         return Found(False, why, has_hardware=is_set, fix=fix)
     if not is_set and not any(part in plugin for part in FOLDERS):
         return Found(False, f"{plugin} is another plugin", fix=ELSEWHERE)
-    if is_set:
-        return Found(True, f"plugin {plugin}", has_hardware=True)
     profile = f"{plugin.rpartition('/')[0]}/{PROFILE}"
     note = f"GPUDirect's variables are not set: source {profile} before the launcher"
-    return Found(True, f"plugin {plugin}", has_hardware=True, notes=(note,))
-
-
-def plan_gcp(facts: Facts, found: Found, wish: Wish) -> Sequence[tuple[str, str, str]]:
-    """Return no settings: the plugin's checker would refuse them."""
-    return ()
+    return Found(True, f"plugin {plugin}", has_hardware=True, notes=() if is_set else (note,))

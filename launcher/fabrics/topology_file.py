@@ -19,13 +19,13 @@ NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE), src/init.cc (its message about a missing c
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import IMEX_CHANNELS, Facts, TopologyFile
-from launcher.machine.azure import Switch
+from launcher.fabrics.facts import IMEX_CHANNELS, Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from launcher.machine.azure import Switch
     from launcher.machine.infiniband import Port
 
 WORD = "{nccl-topology}"
@@ -45,42 +45,27 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
     for variable, value in kind.settings:
         yield variable, value, f"Azure's setting for {name}"
     if kind.has_imex:
-        yield _plan_nvlink(facts.has_imex, name)
+        # Without it NCCL ends the job if the GPUs support NVLink between nodes but the channel is missing,
+        # and its message asks for 0. Other versions silently fall back to InfiniBand.
+        with_it = f"Azure's setting for {name}, with a channel in {IMEX_CHANNELS}"
+        without = f"{name}, but {IMEX_CHANNELS} is empty: give the container its devices"
+        yield "NCCL_MNNVL_ENABLE", str(int(facts.has_imex)), with_it if facts.has_imex else without
     shown = _list_shown(facts, ports)
-    topology = find_topology(facts, ports)
     if find_unexpected(facts, ports) == "":
-        yield (
-            "NCCL_TOPO_FILE",
-            WORD,
-            f"{name}; generated from Azure's documentation for the {len(shown)} devices here",
-        )
-    if topology is None:
+        why = f"{name}; generated from Azure's documentation for the {len(shown)} devices here"
+        yield "NCCL_TOPO_FILE", WORD, why
+    fitting = (path for path in _list_files(facts) if shown and shown.keys() <= facts.topologies[path])
+    path = next(fitting, None)
+    if path is None:
         return
-    yield "NCCL_TOPO_FILE", topology.path, f"{name}; all {len(shown)} devices are in it"
-    graph = next((item for item in facts.topologies if item.path.endswith("graph.xml")), None)
+    yield "NCCL_TOPO_FILE", path, f"{name}; all {len(shown)} devices are in it"
+    graph = next((path for path in facts.topologies if path.endswith("graph.xml")), None)
     if kind.graph and graph is not None:
-        yield "NCCL_GRAPH_FILE", graph.path, f"{name}, beside its topology file"
+        yield "NCCL_GRAPH_FILE", graph, f"{name}, beside its topology file"
 
 
-def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
-    """Return whether NVLink should lead to other nodes, which requires a channel in /dev.
-
-    Without this setting, NCCL ends the job if the GPUs support it but the channel is missing, and its message
-    asks for 0. Other versions silently fall back to InfiniBand.
-    """
-    if has_imex:
-        return "NCCL_MNNVL_ENABLE", "1", f"Azure's setting for {name}, with a channel in {IMEX_CHANNELS}"
-    return "NCCL_MNNVL_ENABLE", "0", f"{name}, but {IMEX_CHANNELS} is empty: give the container its devices"
-
-
-def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | None:
-    """Return the first file with every device of this node; None if there is none, or no device is known."""
-    wanted = _list_shown(facts, ports).keys()
-    return next((item for item in _list_files(facts) if wanted and wanted <= item.addresses), None)
-
-
-def _list_files(facts: Facts) -> list[TopologyFile]:
-    return [item for item in facts.topologies if item.path.endswith("topo.xml")]
+def _list_files(facts: Facts) -> list[str]:
+    return [path for path in facts.topologies if path.endswith("topo.xml")]
 
 
 def _list_shown(facts: Facts, ports: Sequence[Port]) -> dict[str, int | None]:
@@ -116,21 +101,18 @@ def _address(domain: int) -> str:
 
 def render_topology(switches: Sequence[Switch]) -> str:
     """Return the text of the topology file."""
-    nodes = sorted({switch.node for switch in switches})
-    return "\n".join(['<system version="1">', *_render(switches, nodes), "</system>", ""])
-
-
-def _render(switches: Sequence[Switch], nodes: Sequence[int]) -> Iterator[str]:
-    for node in nodes:
-        yield f'  <cpu numaid="{node}">'
+    lines = ['<system version="1">']
+    for node in sorted({switch.node for switch in switches}):
+        lines.append(f'  <cpu numaid="{node}">')
         for place, switch in enumerate(switches, 1):
             if switch.node == node:
                 # no device has this address, so NCCL finds nothing about it in /sys
-                yield f"    {_pci(f'ffff:ff:{place:02x}.0', BRIDGE, switch.speed)}>"
-                yield from (f"      {_pci(_address(gpu), GPU, switch.speed)}/>" for gpu in switch.gpus)
-                yield from (f"      {_pci(_address(port), PORT, switch.speed)}/>" for port in switch.ports)
-                yield "    </pci>"
-        yield "  </cpu>"
+                lines.append(f"    {_pci(f'ffff:ff:{place:02x}.0', BRIDGE, switch.speed)}>")
+                below = [*((gpu, GPU) for gpu in switch.gpus), *((port, PORT) for port in switch.ports)]
+                lines += [f"      {_pci(_address(one), kind, switch.speed)}/>" for one, kind in below]
+                lines.append("    </pci>")
+        lines.append("  </cpu>")
+    return "\n".join([*lines, "</system>", ""])
 
 
 def _pci(address: str, kind: str, speed: str) -> str:

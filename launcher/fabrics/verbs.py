@@ -26,7 +26,6 @@ from launcher.fabrics.facts import (
     ELSEWHERE,
     Facts,
     Found,
-    Wish,
     count,
     ethernet_ports,
     find_hidden,
@@ -34,7 +33,6 @@ from launcher.fabrics.facts import (
     name_ports,
     unusable,
 )
-from launcher.fabrics.topology_file import plan_family
 from launcher.machine.infiniband import is_omni_path, is_usable
 
 TYPE_CHECKING = False
@@ -117,16 +115,6 @@ def _note_less(facts: Facts, usable_count: int) -> Iterator[str]:
         yield f"InfiniBand ports without a device file in this container: {names}"
     if facts.kind is not None and facts.kind.port_count > usable_count:
         yield f"{facts.vm_name} has {facts.kind.port_count} InfiniBand ports, {usable_count} can be used here"
-
-
-def plan_verbs(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield the exact list of ports, what keeps NCCL to them if they are forced, and Azure's settings."""
-    if not found.doubt:
-        yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
-        yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
-    if wish.forced and facts.net_plugin() is None:  # a plugin's network has another name
-        yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"
-    yield from plan_family(facts, found.ports)
 
 
 def infiniband_ports(facts: Facts) -> tuple[Port, ...]:

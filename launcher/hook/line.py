@@ -16,8 +16,7 @@ import sys
 
 from launcher.core.version import __version__
 from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.sources import rows, signs
-from launcher.sources.table import TABLE
+from launcher.sources import TABLE, rows, signs
 
 PTH = "launcher_hook.pth"
 CUSTOMIZE = "sitecustomize.py"

@@ -111,7 +111,10 @@ def decide(
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
     ledger = ledger.fold(
-        contradictions.check_hosts, contradictions.check_least, lambda it: _find_missing(it, needed)
+        contradictions.check_hosts,
+        contradictions.check_least,
+        lambda it: contradictions.check_seat(it, is_own) if scope is Scope.NODE and not is_head else (),
+        lambda it: _find_missing(it, needed),
     )
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
@@ -162,7 +165,7 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
             yield make_problem("no-identity", where=where, found=origin, fix=fix)
     elif only_node_0 and ledger.options.text("source", "manual") != "manual":
         asked = ledger.options.origins("source")[0]
-        yield make_problem("source-without-place", where=ledger.where(), asked=asked)
+        yield ledger.refuse("source-without-place", asked=asked)
     elif only_node_0:  # which means a single node, as for torchrun
         nothing = "nothing in the environment hints at other nodes"
         yield derive(Fact.NODE_COUNT, 1, nothing)
@@ -259,10 +262,12 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
     if not names:
         fix = FIXES[facts[0]] + (f"; or unset {left} for a single node" if left else "")
     else:
-        alone = f"unset {left} for a single node; for several unset it and " if left else ""
+        is_several = (ledger.number(Fact.NODE_COUNT) or 1) > 1
+        alone = f"unset {left} {'and' if is_several else 'for a single node; for several unset it and'} "
+        alone = alone if left else ""
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
-    yield make_problem("missing-facts", where=ledger.where(), known=known, lacking=lacking, fix=fix)
+    yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)
 
 
 def _name_fact(fact: Fact) -> str:

@@ -6,13 +6,13 @@ from launcher.core.blocks import read_blocks
 from launcher.core.errors import make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import Claim, Evidence, Fact, Topology, Trust
-from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, list_several
+from launcher.identity.ledger import IDENTITY, LAUNCHED, STARTED, Ledger, is_typed, list_several, name_only
 from launcher.identity.topology import is_by_domain
 from launcher.machine.own_names import is_called, is_elsewhere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.core.errors import Problem
     from launcher.machine.host import Host
@@ -49,13 +49,11 @@ def seal_lone_world(
     said = [origin for item in others for origin in list_several(item, counted=Fact.NODE_COUNT in known)]
     if whole is None or not said:
         return evidence
-    if any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
-        return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
-    name = _find_program(whole.source) or f"what set {whole.origin.partition('=')[0]}"
-    where, world = ledger.where(), whole.origin
-    problem = make_problem("lone-world", where=where, world=world, name=name, other=said[0])
-    ledger.fold(lambda _: [problem]).check()
-    return evidence
+    if not any(c.trust is Trust.ASKED and c.value == 1 for c in ledger.about(Fact.NODE_COUNT)):
+        name = _find_program(whole.source) or f"what set {name_only(whole.origin)}"
+        problem = ledger.refuse("lone-world", world=whole.origin, name=name, other=said[0])
+        ledger.fold(lambda _: [problem]).check()
+    return tuple(item if item.source in ledger.speakers else _without_nodes(item) for item in evidence)
 
 
 def _find_program(source: str) -> str:
@@ -81,8 +79,14 @@ def check_numbers(ledger: Ledger) -> Iterator[Problem]:
     """Report contradictory numbers; once per node, those of single processes are closed."""
     yield from ledger.find_contradictions(*IDENTITY)
     for index, count in PAIRS:
-        yield from check_below(ledger, index, count)
-    yield from _check_asked(ledger)
+        number, limit = ledger.number(index), ledger.number(count)
+        if number is not None and limit is not None and number >= limit:
+            named = {"index": ledger.origin(index), "count": ledger.origin(count), "name": index.value}
+            yield ledger.refuse("index-beyond", **named, last=limit - 1, fix=ledger.correct(index, count))
+    given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
+    if given and isinstance(given.value, int) and local_size and given.value != local_size:
+        started = ledger.origin(Fact.LOCAL_SIZE)
+        yield make_problem("already-started", asked=given.origin, started=started, count=local_size)
     yield from _check_sizes(ledger)
 
 
@@ -92,11 +96,10 @@ def check_alone(ledger: Ledger) -> Iterator[Problem]:
     if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
         return  # the user knows how often the launcher was started
     several = (c for c in ledger.list_several() if c.source not in ranked and _find_program(c.source))
-    claim = next(several, None)
-    if claim is not None:
-        starter, name = _find_program(claim.source), claim.origin.partition("=")[0]
-        where, found = ledger.where(), claim.origin
-        yield make_problem("rank-not-passed", where=where, found=found, starter=starter, name=name)
+    for claim in several:
+        starter, name = _find_program(claim.source), name_only(claim.origin)
+        yield ledger.refuse("rank-not-passed", found=claim.origin, starter=starter, name=name)
+        return
 
 
 def check_place(ledger: Ledger) -> Iterator[Problem]:
@@ -105,50 +108,32 @@ def check_place(ledger: Ledger) -> Iterator[Problem]:
     Local ranks number a node's processes in the order of their ranks, and nodes are numbered in the order of
     their lowest ranks, unless their sources say otherwise (`Evidence.in_order`).
     """
-    if ledger.has_contradiction():
-        return
     rank, world, local, size, node, nodes = map(ledger.number, IDENTITY)
-    if rank is None or local is None:
+    if rank is None or local is None or ledger.has_problem("contradiction"):
         return
     is_shuffled = not _is_in_order(ledger, Fact.LOCAL_RANK) and world and size and world % size == 0
     if is_shuffled and size and is_by_domain(rank, local, size):
         local = rank % size  # its place among the node's ranks
+    of_process, of_sizes = (Fact.RANK, Fact.LOCAL_RANK), (Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
     if rank < local:
-        what = f"local rank {local} has {local} ranks below it"
-        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK)
+        yield ledger.refuse_facts("rank-below-local", *of_process, local=local)
     elif world and size and rank - local > world - size:
-        what = f"this node's {size} processes do not fit into a world of {world} at rank {rank}"
-        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
+        yield ledger.refuse_facts(
+            "node-beyond-world", *of_process, *of_sizes, size=size, world=world, rank=rank
+        )
     elif nodes == 1 and rank != local:
-        what = "on one node rank and local rank are the same"
-        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_COUNT)
+        yield ledger.refuse_facts("rank-not-local", *of_process, Fact.NODE_COUNT)
     if node is None or not _is_in_order(ledger):
         return
     after = (nodes or node + 1) - 1 - node
     if rank < node + local or (rank == 0) != (node == local == 0):
-        what = "rank 0 is on node 0, and the lowest rank of each node is higher than that of the node before"
-        yield _refuse(ledger, what, Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK)
+        yield ledger.refuse_facts("node-out-of-order", *of_process, Fact.NODE_RANK)
     elif world and local == 0 and rank > world - (size or 1) - after:
-        what = f"each of the {after} nodes after this one needs a higher rank"
-        yield _refuse(ledger, what, Fact.RANK, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.WORLD_SIZE)
+        of_nodes = (Fact.NODE_RANK, Fact.NODE_COUNT)
+        yield ledger.refuse_facts("rank-too-high", Fact.RANK, *of_nodes, Fact.WORLD_SIZE, after=after)
 
 
-def _refuse(ledger: Ledger, what: str, *facts: Fact) -> Problem:
-    named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if ledger.about(fact)))
-    fix = ledger.correct(*facts)
-    return make_problem("impossible-place", where=ledger.where(), values=named, why=what, fix=fix)
-
-
-def check_master(ledger: Ledger, topology: Topology, host: Host) -> None:
-    """Refuse a master that is not on node 0, as far as this node's names, addresses and networks show it.
-
-    Raises:
-        EnvironmentUntrusted: Values cannot all be true.
-    """
-    ledger.fold(lambda it: _check_master(it, topology, host)).check()
-
-
-def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Problem]:
+def check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Problem]:
     """Report a master that is not on node 0, as far as names, addresses and networks show it."""
     claims = [ledger.best(fact) for fact in (Fact.MASTER_ADDR, Fact.NODE_RANK)]
     address, node = topology.master_addr, topology.node_rank
@@ -165,19 +150,13 @@ def _check_master(ledger: Ledger, topology: Topology, host: Host) -> Iterator[Pr
         fix, master = "pass --master-addr HOST (the host of rank 0)", ledger.origin(Fact.MASTER_ADDR)
         if claims[0] is not None and claims[0].trust < Trust.INDIRECT:
             fix = ledger.correct(Fact.MASTER_ADDR, fact)
-        where, origin = ledger.where(), ledger.origin(fact)
-        yield make_problem("master-here", where=where, master=master, why=what, origin=origin, fix=fix)
-    elif any(place.rank == 0 for place in topology.places):
+        yield ledger.refuse("master-here", master=master, why=what, origin=ledger.origin(fact), fix=fix)
+    elif any(place.rank == 0 for place in topology.places) and (
+        place := _find_elsewhere(ledger, address, host)
+    ):
         shown_by = [fact for fact in (Fact.RANK, Fact.NODE_RANK) if ledger.about(fact)][:1]
-        if place := _find_elsewhere(ledger, address, host):
-            yield make_problem(
-                "master-elsewhere",
-                where=ledger.where(),
-                origin=", ".join(map(ledger.origin, shown_by)),
-                address=address,
-                place=place,
-                fix=ledger.correct(*shown_by, Fact.MASTER_ADDR),
-            )
+        origin, fix = ", ".join(map(ledger.origin, shown_by)), ledger.correct(*shown_by, Fact.MASTER_ADDR)
+        yield ledger.refuse("master-elsewhere", origin=origin, address=address, place=place, fix=fix)
 
 
 def _find_elsewhere(ledger: Ledger, address: str, host: Host) -> str:
@@ -207,26 +186,33 @@ def _check_sizes(ledger: Ledger) -> Iterator[Problem]:
     world, size, nodes = map(ledger.number, sizes)
     if not world:
         return
-    known = [fact for fact in sizes if ledger.about(fact)]
-    others = (nodes or 1) - 1
+    known, least = [fact for fact in sizes if ledger.about(fact)], (size or 1) + (nodes or 1) - 1
+    counted = ledger.best(Fact.NODE_COUNT)
+    is_even = counted is not None and counted.trust is not Trust.ASKED and ledger.is_even(counted.source)
     is_alone = nodes == 1 or (nodes is None and any(item.most_nodes == 1 for item in ledger.evidence))
-    if world < (size or 1) + others:
+    if world < least:
         hint = ", not nodes" if world == nodes else ""
-        what = f"at least {(size or 1) + others} processes expected in all{hint}"
+        yield ledger.refuse_facts("world-too-small", *known, least=least, hint=hint)
     elif is_alone and size and size < world:
-        what = f"{size} of {world} processes run on this node, which is the only one"
-    elif size and nodes and nodes * size != world and _fills_evenly(ledger):
-        what = "this platform starts the same number on every node"
-    else:
-        return
-    yield _refuse(ledger, what, *known)
+        yield ledger.refuse_facts("world-beyond-node", *known, size=size, world=world)
+    elif size and nodes and nodes > 1 and nodes * size != world and is_even:
+        yield ledger.refuse_facts("world-uneven", *known)
 
 
-def _fills_evenly(ledger: Ledger) -> bool:
-    """Whether node_count is that of a platform with several nodes and equally many processes on each."""
-    claim = ledger.best(Fact.NODE_COUNT)
-    several = claim is not None and claim.trust is not Trust.ASKED and claim.value != 1
-    return claim is not None and several and ledger.is_even(claim.source)
+def check_seat(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Problem]:
+    """Report a node_rank whose source lists this node at another place: it is of another node.
+
+    Of node 0 `check_master` says more.
+
+    Args:
+        ledger: The claims.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
+    """
+    rank = ledger.best(Fact.NODE_RANK)
+    seats = ledger.list_seats(rank, is_own) if rank and rank.value and _is_in_order(ledger) else []
+    if rank and seats and rank.value not in seats:
+        fix = ledger.correct(Fact.NODE_RANK, Fact.HOSTS)
+        yield ledger.refuse("other-seat", rank=rank.origin, seat=seats[0], fix=fix)
 
 
 def check_least(ledger: Ledger) -> Iterator[Problem]:
@@ -234,32 +220,8 @@ def check_least(ledger: Ledger) -> Iterator[Problem]:
     for least in (item.least for item in ledger.evidence if item.least is not None):
         for claim in ledger.about(Fact.NODE_RANK):
             if claim.trust is Trust.ASKED and int(str(claim.value)) < int(str(least.value)):
-                name = least.origin.partition("=")[0]
-                where, asked = ledger.where(), claim.origin
-                yield make_problem("other-node", where=where, asked=asked, least=least.origin, name=name)
-
-
-def check_below(ledger: Ledger, index: Fact, count: Fact) -> Iterator[Problem]:
-    """Report an index that is not below its count."""
-    number, limit = ledger.number(index), ledger.number(count)
-    if number is not None and limit is not None and number >= limit:
-        yield make_problem(
-            "index-beyond",
-            where=ledger.where(),
-            index=ledger.origin(index),
-            count=ledger.origin(count),
-            name=index.value,
-            last=limit - 1,
-            fix=ledger.correct(index, count),
-        )
-
-
-def _check_asked(ledger: Ledger) -> Iterator[Problem]:
-    """Report a requested number of processes that differs from the number that the platform has started."""
-    given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
-    if given and isinstance(given.value, int) and local_size and given.value != local_size:
-        started = ledger.origin(Fact.LOCAL_SIZE)
-        yield make_problem("already-started", asked=given.origin, started=started, count=local_size)
+                name = name_only(least.origin)
+                yield ledger.refuse("other-node", asked=claim.origin, least=least.origin, name=name)
 
 
 def check_hosts(ledger: Ledger) -> Iterator[Problem]:
@@ -269,9 +231,6 @@ def check_hosts(ledger: Ledger) -> Iterator[Problem]:
     listed, count = ledger.best(Fact.HOSTS), ledger.best(Fact.NODE_COUNT)
     if listed is None or count is None or count.trust is Trust.STATED or ledger.options.switch("standalone"):
         return
-    hosts = listed.value if isinstance(listed.value, tuple) else ()
-    if len(hosts) != count.value and listed.trust is Trust.STATED:
-        where, length = ledger.where(), len(hosts)
-        yield make_problem(
-            "other-length", where=where, count=count.origin, listed=listed.origin, length=length
-        )
+    length = len(listed.value) if isinstance(listed.value, tuple) else 0
+    if length != count.value and listed.trust is Trust.STATED:
+        yield ledger.refuse("other-length", count=count.origin, listed=listed.origin, length=length)

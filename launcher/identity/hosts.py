@@ -17,7 +17,7 @@ from launcher.core.environ import (
 )
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
-from launcher.core.model import Claim, Evidence, Fact, Trust
+from launcher.core.model import Evidence, Fact, Trust
 from launcher.machine.own_names import own_places
 
 TYPE_CHECKING = False
@@ -56,23 +56,28 @@ def read_listed(
         UsageError: There are two lists, or the file cannot be read or is malformed.
         NotReady: The resolver has not answered in time (see `own_places`).
     """
-    listed = _read_options(options, host)
+    typed, file = options.get("hosts"), options.get("hostfile")
+    if typed is not None and file is not None:
+        raise make_error("two-host-lists", one=typed.origin, other=file.origin)
+    listed = Listed(options.words("hosts"), typed.origin) if typed is not None else None
+    if file is not None:
+        listed = read_hostfile(str(file.value), file.origin, host, is_typed=file.is_typed)
     source = Source("manual")
     if listed is not None:
-        source.claim(Fact.HOSTS, listed.hosts, listed.origin, Trust.ASKED)
-        source.claim(Fact.NODE_COUNT, len(listed.hosts), listed.origin, Trust.ASKED)
-        source.claim(Fact.MASTER_ADDR, listed.hosts[0], listed.origin, Trust.ASKED)
+        source.claim_hosts(listed.hosts, listed.origin, Trust.ASKED, master=Trust.ASKED)
         if listed.per_node is not None:
             source.claim(Fact.PROCESSES_PER_NODE, listed.per_node, listed.origin, Trust.STATED)
         if options.get("node_rank") is None:
             _claim_place(source, host, listed, Trust.ASKED)
         return source.evidence()
-    found = next((claim for item in evidence for claim in item.claims if claim.fact is Fact.HOSTS), None)
-    if found is None or not leads or _knows_place(evidence, options):
+    found = {claim.fact: claim for item in reversed(evidence) for claim in reversed(item.claims)}
+    knows_place = options.get("node_rank") or not found.keys().isdisjoint((Fact.NODE_RANK, Fact.RANK))
+    if Fact.HOSTS not in found or not leads or knows_place:
         return None
-    assert isinstance(found.value, tuple)  # noqa: S101 - a value of HOSTS is a tuple
-    _claim_place(source, host, Listed(found.value, found.origin), Trust.DERIVED)
-    source.claim(Fact.NODE_COUNT, len(found.value), found.origin, Trust.DERIVED)
+    hosts, origin = found[Fact.HOSTS].value, found[Fact.HOSTS].origin
+    assert isinstance(hosts, tuple)  # noqa: S101 - a value of HOSTS is a tuple
+    _claim_place(source, host, Listed(hosts, origin), Trust.DERIVED)
+    source.claim(Fact.NODE_COUNT, len(hosts), origin, Trust.DERIVED)
     return source.evidence()
 
 
@@ -93,33 +98,16 @@ def require_hosts(options: Options, evidence: Sequence[Evidence], program: str) 
         raise make_error("no-hosts", count=asked.value, program=program)
 
 
-def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
-    claims: list[Claim] = [claim for item in evidence for claim in item.claims]
-    return options.get("node_rank") is not None or any(
-        claim.fact in (Fact.NODE_RANK, Fact.RANK) for claim in claims
-    )
-
-
 def _claim_place(source: Source, host: Host, listed: Listed, trust: Trust) -> None:
     places = own_places(host, listed.hosts)
     if len(places) == 1:
-        source.claim(
-            Fact.NODE_RANK, places[0], f"{OWN_PLACE}{listed.hosts[places[0]]} in {listed.origin}", trust
-        )
+        origin = f"{OWN_PLACE}{listed.hosts[places[0]]} in {listed.origin}"
+        source.claim(Fact.NODE_RANK, places[0], origin, trust)
         return
     known = sorted(host.own_addresses())
     own = ", ".join(known[:NAMED_MAX]) + (", ..." if len(known) > NAMED_MAX else "")
     found = f"{'several' if places else 'none'} of this node's names and addresses ({own})"
     source.sign(listed.origin, f"it contains {found}: pass --node-rank R, the index of this node in the list")
-
-
-def _read_options(options: Options, host: Host) -> Listed | None:
-    typed, file = options.get("hosts"), options.get("hostfile")
-    if typed is not None and file is not None:
-        raise make_error("two-host-lists", one=typed.origin, other=file.origin)
-    if typed is not None:
-        return Listed(options.words("hosts"), typed.origin)
-    return None if file is None else read_hostfile(str(file.value), file.origin, host, is_typed=file.is_typed)
 
 
 def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False) -> Listed:

@@ -8,9 +8,8 @@ are for a launcher that was started once per process.
 
 from __future__ import annotations
 
-from launcher.core.errors import make_problem
 from launcher.core.model import Claim, Fact, Trust
-from launcher.identity.ledger import Ledger, Out, is_typed
+from launcher.identity.ledger import Ledger, Out, is_typed, name_only
 from launcher.identity.topology import is_by_domain, list_places
 
 TYPE_CHECKING = False
@@ -67,7 +66,7 @@ def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Pro
                 yield _refuse_or_leave(ledger, claim)
         elif is_own_job and claim.trust is not Trust.ASKED:
             yield Out([claim], f"{ledger.origin(Fact.NODE_COUNT)}: this node is a job of its own")
-        elif _is_of_another(ledger, claim, is_own):
+        elif (seats := ledger.list_seats(claim, is_own)) and claim.value not in seats:
             yield Out([claim], "it is of another node: its own list has this one elsewhere")
         elif places is None:
             yield Out([claim], "it is inherited, and nothing proves that it is this node's")
@@ -77,14 +76,6 @@ def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Pro
             yield Out([claim], f"this rank may be on node {places[0]} or {places[1]}")
 
 
-def _is_of_another(ledger: Ledger, claim: Claim, is_own: Callable[..., bool]) -> bool:
-    """Whether the list of hosts of the source of a node_rank has this node at another place."""
-    of_source = (c.value for c in ledger.about(Fact.HOSTS) if c.source == claim.source)
-    listed = next((hosts for hosts in of_source if isinstance(hosts, tuple)), ())
-    places = [place for place, name in enumerate(listed) if is_own(name)]
-    return bool(places) and claim.value not in places
-
-
 def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:
     """Report a node_rank that does not fit; only leave it out if it is from a host list.
 
@@ -92,15 +83,14 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> Out | Problem:
     """
     if claim.trust is Trust.DERIVED:
         return Out([claim], "its list orders the nodes differently from the ranks")
-    return make_problem(
+    return ledger.refuse(
         "no-such-place",
-        where=ledger.where(),
         claimed=claim.origin,
         rank=ledger.origin(Fact.RANK),
         size=ledger.origin(Fact.LOCAL_SIZE),
         node=claim.value,
         verb="leave out" if is_typed(claim) else "unset",
-        name=claim.origin.replace("=", " ").split(" ", 1)[0],
+        name=name_only(claim.origin),
     )
 
 

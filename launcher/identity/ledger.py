@@ -140,18 +140,30 @@ class Ledger:
             return not is_typed(claim)
         return bool(self.speakers) and claim.source not in (*self.speakers, RULE)
 
+    def list_seats(self, claim: Claim, is_own: Callable[..., bool]) -> list[int]:
+        """Return the places of this node in the list of hosts of a claim's source; none without a list.
+
+        ``is_own``: function that tells whether one of some names and addresses is literally this node's.
+        """
+        listed = (c.value for c in self.about(Fact.HOSTS) if c.source == claim.source)
+        hosts = next((value for value in listed if isinstance(value, tuple)), ())
+        return [place for place, host in enumerate(hosts) if is_own(host)]
+
     def is_even(self, source: str) -> bool:
         """Whether a source counts nodes that all have the same number of processes."""
         return any(item.even and item.source == source for item in self.evidence)
 
-    def is_broken(self) -> bool:
-        """Whether a reported problem explains why other facts are missing."""
-        codes = ("malformed-variable", "no-identity", "ambiguous-scope")
+    def has_problem(self, *codes: str) -> bool:
+        """Whether a problem with one of these codes has been reported."""
         return any(problem.code in codes for problem in self.problems)
 
-    def has_contradiction(self) -> bool:
-        """Whether a contradiction has been reported."""
-        return any(problem.code == "contradiction" for problem in self.problems)
+    def is_broken(self) -> bool:
+        """Whether a reported problem explains why other facts are missing."""
+        return self.has_problem("malformed-variable", "no-identity", "ambiguous-scope")
+
+    def refuse(self, row: str, /, **values: object) -> Problem:
+        """Return the problem of a row of ``errors.txt``, which gets the origin of the values as ``where``."""
+        return make_problem(row, where=self.where(), **values)
 
     def check(self) -> None:
         """Raise EnvironmentUntrusted with all problems, if there are any."""
@@ -169,6 +181,11 @@ class Ledger:
         fix = f"correct {' or '.join(dict.fromkeys(named))}"
         typed = all(origin.startswith("--") for origin in origins)
         return fix if typed else f"{fix}, or unset the wrong one"
+
+    def refuse_facts(self, row: str, /, *facts: Fact, **values: object) -> Problem:
+        """Return the problem of a row about facts that cannot all be true, with their origins and a fix."""
+        origins = ", ".join(dict.fromkeys(self.origin(fact) for fact in facts if self.about(fact)))
+        return self.refuse(row, values=origins, fix=self.correct(*facts), **values)
 
     def where(self) -> str:
         """Return where the values came from."""

@@ -8,9 +8,8 @@ after each failure. So do elastic jobs, whose node_count is a range.
 from __future__ import annotations
 
 from launcher.core.environ import C10D, MEETS_AT_MASTER, PORT_LIMIT, STATIC, is_loopback
-from launcher.core.errors import make_problem
 from launcher.core.model import DEFAULT_PORT, Claim, Fact, Scope, Trust
-from launcher.identity.ledger import Out, derive, is_typed, list_several
+from launcher.identity.ledger import Out, derive, is_typed, list_several, name_only
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,9 +126,9 @@ def _check_port(ledger: Ledger, scope: Scope, *, chooses: bool) -> Iterator[Prob
     if ledger.number(Fact.MASTER_PORT):
         return
     if scope is Scope.PROCESS and ledger.options.switch("standalone"):
-        yield make_problem("standalone-process", where=ledger.where())
+        yield ledger.refuse("standalone-process")
     elif not chooses:
-        yield make_problem("own-ports", where=ledger.where(), port=ledger.origin(Fact.MASTER_PORT))
+        yield ledger.refuse("own-ports", port=ledger.origin(Fact.MASTER_PORT))
 
 
 def _leave_out_loopback(ledger: Ledger) -> Iterator[Out]:
@@ -161,7 +160,7 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
         return
     more = "; several nodes on this machine: type --nnodes N, --node-rank R and --master-addr ADDRESS"
     fix = _fix_address(address.origin) + (more if address.trust is Trust.ASKED and not is_platforms else "")
-    yield make_problem("master-loopback", where=ledger.where(), master=address.origin, fix=fix)
+    yield ledger.refuse("master-loopback", master=address.origin, fix=fix)
 
 
 def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
@@ -183,7 +182,7 @@ def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
     starters = [item for item in ledger.evidence if item.source in ledger.speakers]
     forwards = next((item.forwards for item in starters if item.forwards is not None), None)
     for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
-        name = claim.origin.partition("=")[0]
+        name = name_only(claim.origin)
         is_variable = claim.trust is not Trust.ASKED or name.startswith(OURS)
         if not is_variable or any(
             name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in forwards or ()
@@ -203,20 +202,17 @@ def miss_address(ledger: Ledger) -> Problem:
     """Return the problem that the address of rank 0 is missing."""
     nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
     spans = bool(ledger.about(Fact.NODE_RANGE)) or (nodes or 1) > 1 or size is not None
-    return make_problem(
-        "missing-master" if spans else "maybe-missing-master", where=ledger.where(), sizes=list_sizes(ledger)
-    )
+    return ledger.refuse("missing-master" if spans else "maybe-missing-master", sizes=list_sizes(ledger))
 
 
 def _fix_address(origin: str) -> str:
     """Return the fix that names another master, by the flag or variable of the wrong one."""
-    flag = next((word for word in origin.split(" ") if word.startswith("-")), "")
-    if origin.startswith("-"):
-        return f"{flag} with the address of node 0"
-    if flag:  # of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
-        return f"{flag} with the address of node 0, or leave it out where the platform names that"
-    name = origin.partition(" ")[0].partition("=")[0]
-    return f"set {name} to the address of node 0, or unset it"
+    name = name_only(origin)
+    if not name.startswith("-"):
+        return f"set {name} to the address of node 0, or unset it"
+    # A flag of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
+    more = "" if origin.startswith("-") else ", or leave it out where the platform names that"
+    return f"{name} with the address of node 0{more}"
 
 
 def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:

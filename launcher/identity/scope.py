@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from launcher.core.errors import LauncherError, make_error, make_problem
 from launcher.core.frozen import replace
-from launcher.core.model import (
-    AMD_GPU,
-    INTEGRATED_XPU,
-    Claim,
-    Evidence,
-    Fact,
-    Finding,
-    Lost,
-    Machine,
-    Scope,
-    Trust,
-)
+from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Fact, Finding, Lost, Scope, Trust
 from launcher.identity.ledger import DEFAULTS, STARTED, Ledger, derive
 from launcher.identity.topology import list_places
 
@@ -28,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.core.errors import Problem
+    from launcher.core.model import Evidence, Machine
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process uses all GPUs of its node."""
@@ -67,9 +57,7 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
 
 def _refuse_node(ledger: Ledger, shown: str, asked: str) -> Iterator[Problem]:
     if asked == Scope.NODE.value:
-        yield make_problem(
-            "scope-node", where=ledger.where(), asked=ledger.options.origins("scope")[0], shown=shown
-        )
+        yield ledger.refuse("scope-node", asked=ledger.options.origins("scope")[0], shown=shown)
 
 
 def _refuse_process(ledger: Ledger) -> Problem | None:
@@ -83,7 +71,7 @@ def _refuse_process(ledger: Ledger) -> Problem | None:
     source, of_node = per_node.source, (Fact.NODE_RANK, Fact.NODE_COUNT)
     shown = next((claim.origin for claim in per_node.claims if claim.fact in of_node), source)
     asked = ledger.options.origins("scope")[0]
-    return make_problem("scope-process", where=ledger.where(), asked=asked, shown=shown, source=source)
+    return ledger.refuse("scope-process", asked=asked, shown=shown, source=source)
 
 
 def _find_process(ledger: Ledger) -> str:
@@ -261,10 +249,8 @@ def _no_devices(claim: Claim, word: str, *, known: bool) -> LauncherError:
     where = "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}"
     if word == "gpu":
         return make_error("no-gpu", where=where, asked=claim.origin)
-    asked, kind = claim.origin, word.upper()
-    return make_error(
-        "no-accelerator" if known else "uncounted-accelerator", where=where, asked=asked, kind=kind
-    )
+    row = {"where": where, "asked": claim.origin, "kind": word.upper()}
+    return make_error("no-accelerator" if known else "uncounted-accelerator", **row)
 
 
 def add_local_size(ledger: Ledger) -> Iterator[Claim]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, make_problem
 from launcher.core.frozen import replace
 from launcher.core.model import NODE
-from launcher.identity.seats import find_rank
+from launcher.identity.topology import find_rank
 from launcher.job import between
 from launcher.job.attempt import lose, take_back_in
 from launcher.job.commands import Admit, Busy, Over, Print, Probe, Refusal, Start, To

@@ -22,7 +22,7 @@ from launcher.frameworks.script import (
 from launcher.identity.allocation import decide
 from launcher.identity.contradictions import check_master, seal_lone_world
 from launcher.identity.ledger import open_ledger
-from launcher.identity.topology import plan_topology
+from launcher.identity.topology import plan_topology, take_seat
 from launcher.machine import read_machine
 from launcher.machine.own_names import is_called
 from launcher.options.flag_values import PROCESS_LIMIT
@@ -113,8 +113,6 @@ def decide_shape(
         starts_job=request.starts_job,
     )
     if options.number("spares", 0):
-        from launcher.identity.seats import take_seat
-
         allocation = take_seat(allocation, options, seats)
     if met:
         allocation = replace(allocation, hosts=met)
@@ -127,7 +125,7 @@ def decide_shape(
     by_role = table.plan_topology(options, allocation, environ)  # nodes with only servers have no ranks
     topology = by_role or plan_topology(allocation, each)
     if by_role is None:
-        check_master(ledger, topology, host)
+        ledger.fold(lambda it: check_master(it, topology, host)).check()
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)

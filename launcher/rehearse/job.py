@@ -19,7 +19,7 @@ from launcher.process.loop import Later, Loop
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
 from launcher.rehearse.platforms import RehearsedJob, Start, find_platform, plan_starts
-from launcher.sources.table import find_marked
+from launcher.sources import TABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def base_environ(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
     prefixes = (*row.words("prefixes"), *forward.OF_A_NODE_PREFIXES)
     removed = [
         name for name in sorted(environ)
-        if name in names or name.startswith(prefixes) or find_marked({name: "1"})
+        if name in names or name.startswith(prefixes) or any(row.is_marked({name: "1"}) for row in TABLE)
     ]  # fmt: skip
     gone = {*removed, *row.words("caller")}
     kept = {name: value for name, value in environ.items() if name not in gone}

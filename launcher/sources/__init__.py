@@ -1,5 +1,7 @@
 """Asks the sources, which tell how this process was started: a file per environment, or names of variables.
 
+The table of the sources is ``table.txt``, which says what its fields mean.
+
 To add an environment: one file with ``read(reader)`` (none if it is only names), a block in ``table.txt``,
 one golden case.
 """
@@ -10,8 +12,9 @@ import sys
 
 from launcher.core.errors import make_error
 from launcher.core.frozen import frozen
+from launcher.core.mpi import expand
+from launcher.sources import rows, signs
 from launcher.sources.reader import Reader
-from launcher.sources.table import TABLE, find_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +24,29 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
     Read = Callable[[Reader], None]
+
+
+@frozen
+class Row:
+    """A source: its name, its markers, and its module and function (``rows.read``)."""
+
+    name: str
+    markers: tuple[str, ...]
+    read: str
+
+    def is_marked(self, environ: Mapping[str, str]) -> bool:
+        """Whether a marker is among some variables, none of which is empty."""
+        if not environ.keys().isdisjoint(self.markers):
+            return True
+        starts = tuple(marker[:-1] for marker in self.markers if marker.endswith("*"))
+        ends = tuple(marker[1:] for marker in self.markers if marker.startswith("*"))
+        stars = bool(starts or ends)
+        return stars and any(name.startswith(starts) or name.endswith(ends) for name in environ)
+
+
+MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
+MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
+TABLE = tuple(Row(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES)
 
 
 @frozen
@@ -77,12 +103,11 @@ def _choose(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str,
 
     A named source without a marker is refused: each node of a job would consider itself a single machine.
     """
-    marked = find_marked(environ)
-    rows = [row for row in TABLE if only in (None, row.name)]
-    if not rows and only not in (None, "manual"):
+    chosen = [row for row in TABLE if only in (None, row.name)]
+    if not chosen and only not in (None, "manual"):
         raise make_error("unknown-source", source=only, known=", ".join(row.name for row in TABLE))
-    for row in rows:
-        if row.name in marked:
+    for row in chosen:
+        if row.is_marked(environ):
             module, _, function = row.read.partition(".")
             path = f"{__name__}.{module}"
             __import__(path)  # importlib imports warnings: 0.3 ms of every start

@@ -13,9 +13,9 @@ from launcher.core.environ import is_loopback
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 from launcher.machine.network import read_routes
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
-from launcher.sources.table import MARKERS
 
 NODE_COUNT, NODE_INDEX, MAIN_INDEX, MAIN_ADDRESS = NAMES = MARKERS["aws_batch"]
 """The last one is set on the other nodes only."""

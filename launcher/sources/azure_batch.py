@@ -13,8 +13,8 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, each_once
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
-from launcher.sources.table import MARKERS
 
 HOST_LIST, NODE_LIST, MASTER_NODE, CCP_NODES, IS_MASTER = MARKERS["azure_batch"]
 SEPARATORS = {HOST_LIST: ",", NODE_LIST: ";"}

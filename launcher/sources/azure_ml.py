@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, each_once, is_loopback, parse_host_port, parse_json
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED
+from launcher.sources import MARKERS, torch_env
 from launcher.sources.reader import Reader
-from launcher.sources.table import MARKERS
 
 NODE_COUNT, NODE_RANK, DISTRIBUTED_CONFIG, COMPUTE_CONTEXT, WORKER_COUNT, MASTER = MARKERS["azure_ml"]
 *MASTERS, WORKERS, GPUS = MARKERS["batch_ai"]
@@ -53,6 +54,7 @@ def read(reader: Reader) -> None:
 
 def read_batch_ai(reader: Reader) -> None:
     """Claim the master's address from either name, the rank among the workers, and the GPUs."""
+    _check_index(reader)
     for name in MASTERS:
         if not is_loopback(reader.text(name) or ""):  # else it is this node's own name for itself
             reader.claim_host(Fact.MASTER_ADDR, name)
@@ -68,6 +70,17 @@ def read_batch_ai(reader: Reader) -> None:
 
     claim_task(reader, hosts, index, WORKERS, TASK_INDEX)
     reader.claim_hosts(tuple(dict.fromkeys(hosts)), WORKERS, Trust.DERIVED)
+
+
+def _check_index(reader: Reader) -> None:
+    """Report a task index that is neither the rank of this process, nor that of the node that started it."""
+    index = reader.integer(TASK_INDEX)
+    named = [name for name in (torch_env.RANK, torch_env.NODE_RANK, NODE_RANK) if reader.has(name)]
+    of_starter = any(map(reader.has, STARTED)) or reader.text(TASK_TYPE) not in (None, "worker")
+    if index is None or named in ([], [torch_env.RANK]) or of_starter:
+        return  # a starter passes on the index of its own node
+    if index not in map(reader.integer, named):
+        reader.contradict(TASK_INDEX, named[0], f"{reader.origin(named[0])}: expected the same number")
 
 
 def _parse_object(text: str) -> dict[str, object]:

@@ -10,11 +10,12 @@ Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
 from __future__ import annotations
 
 from launcher.core.model import Fact, Trust
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
-from launcher.sources.table import MARKERS
 
 RANK, ELASTIC = MARKERS["horovod"]
-NUMBERS = (RANK, "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+SIZE = "HOROVOD_SIZE"
+NUMBERS = (RANK, SIZE, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
 OF_NODES = ((Fact.NODE_RANK, "HOROVOD_CROSS_RANK"), (Fact.NODE_COUNT, "HOROVOD_CROSS_SIZE"))
 
 
@@ -26,6 +27,14 @@ def read(reader: Reader) -> None:
         )
         return
     _, size, local_rank, local_size = reader.claim_process(NUMBERS)
+    (_, cross_rank), (_, cross_size) = OF_NODES
+    index, count = reader.integer(cross_rank), reader.integer(cross_size)
+    for number, name, limit, other in (
+        (index, cross_rank, count, cross_size),
+        (count, cross_size, size, SIZE),
+    ):
+        if number is not None and limit is not None and number + (name == cross_rank) > limit:
+            reader.contradict(name, other, f"{reader.origin(other)}: expected a higher number")
     if local_rank == 0:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:

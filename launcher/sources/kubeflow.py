@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, is_loopback, parse_int
 from launcher.core.model import Fact, Scope, Trust
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
-from launcher.sources.table import MARKERS
 from launcher.sources.torch_env import KUBEFLOW, MASTER_ADDR, PODS, RANK, WORLD_SIZE, counts_nodes
 
 NODES, KUBERNETES, GPUS, *_ = MARKERS["kubeflow"]

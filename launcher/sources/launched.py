@@ -47,16 +47,20 @@ def read_torchrun(reader: Reader) -> None:
 
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
-    if not is_worker(reader):
-        names = ", ".join(name for _, name in FACTS if not reader.has(name))
+    names = ", ".join(name for _, name in FACTS if not reader.has(name))
+    if names:
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
-    elif reader.text(OPEN_MPI.local_size) in (None, "1"):
-        _claim_worker(reader)  # mpirun can start torchrun once per node, but not several times
+    elif is_worker(reader):
+        _claim_worker(reader)
 
 
 def is_worker(reader: Reader) -> bool:
-    """Whether all of torchrun's variables are set."""
-    return all(reader.has(name) for name in ("TORCHELASTIC_RUN_ID", *(name for _, name in FACTS)))
+    """Whether all of torchrun's variables are set, and mpirun has not started several processes here.
+
+    mpirun can start torchrun once per node, but not several times.
+    """
+    names = ("TORCHELASTIC_RUN_ID", *(name for _, name in FACTS))
+    return all(map(reader.has, names)) and reader.text(OPEN_MPI.local_size) in (None, "1")
 
 
 def _claim_worker(reader: Reader) -> None:

@@ -14,9 +14,9 @@ from launcher.core.environ import Malformed, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import JSRUN, STARTED
 from launcher.machine.own_names import is_called
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import LSF_HOSTS
-from launcher.sources.table import MARKERS
 
 RANK, TASK = MARKERS["lsf"]
 (SLOTTED, _), (LISTED, _) = LSF_HOSTS

@@ -46,9 +46,11 @@ def read(reader: Reader) -> None:
             reader.sign(HOSTFILE, "start the launcher through mpirun: mpirun ... launcher run -- COMMAND")
         return
     reader.confirm(SAME_SIZE, size, OPEN_MPI.size)
+    what = f"{reader.origin(OPEN_MPI.local_rank)}: expected no higher number"
+    if reader.has(HEAD_URI) and rank < local_rank:  # versions 3 and 4 number both in one order
+        reader.contradict(OPEN_MPI.rank[0], OPEN_MPI.local_rank, what)
     among_all = reader.integer(RANK_ON_NODE)
     if among_all is not None and among_all < local_rank:
-        what = f"{reader.origin(OPEN_MPI.local_rank)}: expected no higher number"
         reader.contradict(RANK_ON_NODE, OPEN_MPI.local_rank, what)
     if not (local_rank < local_size <= size and rank < size):
         return  # an impossible place, which the checks report

@@ -144,24 +144,6 @@ class Reader(Source):
         """Return a variable as a list of hosts; empty if unset, empty and a problem if malformed."""
         return self.parsed(name, lambda text: parse_hosts(text, separator)) or ()
 
-    def claim_hosts(
-        self,
-        hosts: tuple[str, ...],
-        origin: str,
-        trust: Trust = Trust.STATED,
-        *,
-        master: Trust | None = None,
-    ) -> None:
-        """State a host list in node order, and the node count that follows from it.
-
-        ``master``: trust in the first one as the master; None if it need not be.
-        """
-        if hosts:
-            self.claim(Fact.HOSTS, hosts, origin, trust)
-            self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
-            if master is not None:
-                self.claim(Fact.MASTER_ADDR, hosts[0], origin, master)
-
     def malformed(self, name: str, expected: str) -> None:
         """Report a variable with a malformed value."""
         value, source = self.origin(name), self.source

@@ -15,10 +15,10 @@ import re
 
 from launcher.core.environ import Malformed, each_once, parse_json
 from launcher.core.model import Fact, Scope, Trust
-from launcher.core.mpi import STARTED_BY_MPI
+from launcher.core.mpi import STARTED
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS
-from launcher.sources.table import MARKERS
 
 HOSTS, CURRENT_HOST, *OBJECTS, JOB = MARKERS["sagemaker"]
 """The objects have the same two again, as JSON."""
@@ -53,7 +53,7 @@ def read(reader: Reader) -> None:
             return
         hosts, origin = groups, GROUPS
     reader.claim_hosts(hosts, origin, master=Trust.DERIVED)
-    if any(reader.has(name) for name in STARTED_BY_MPI):
+    if any(reader.has(name) for name in STARTED):
         return  # the other two facts are those of mpirun's own node
     name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
     if current in hosts:

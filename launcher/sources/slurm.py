@@ -12,9 +12,9 @@ from launcher.core.environ import each_once
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import FLUX, HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.machine.own_names import is_called
+from launcher.sources import MARKERS
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 from launcher.sources.reader import Reader
-from launcher.sources.table import MARKERS
 
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
 *LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE
@@ -65,6 +65,8 @@ def read(reader: Reader) -> None:
         reader.malformed(TASKS_PER_NODE, f"{tasks} tasks in all ({reader.origin(NTASKS)})")
     elif node is not None and node < len(sizes):
         reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
+    if sum(sizes) > len(sizes) and tasks is None:
+        reader.claim(Fact.WORLD_SIZE, sum(sizes), TASKS_PER_NODE)
     if is_het:
         _read_het_hosts(reader, node, nodes)
     else:

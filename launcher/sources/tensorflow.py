@@ -15,6 +15,10 @@ from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
 from launcher.sources.reader import Reader
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
 MALFORMED = "malformed-variable"
@@ -34,9 +38,6 @@ class Task:
 
 class Invalid(Exception):
     """TF_CONFIG is not a valid cluster: the code of the problem, what was expected, and the fix."""
-
-    def __init__(self, code: str, expected: str, fix: str = FIX) -> None:
-        super().__init__(code, expected, fix)
 
 
 def read(reader: Reader) -> None:
@@ -81,19 +82,16 @@ def find_rank(text: str) -> tuple[str, str] | None:
         task = _parse(text)
     except Invalid:
         return None
-    if task.role not in RANKED:
-        return None
     world = sum(len(task.cluster.get(name, [])) for name in RANKED)
-    return str(_find_rank(task)), str(world)
+    return (str(_find_rank(task)), str(world)) if task.role in RANKED else None
 
 
 def names_several(text: str) -> bool:
     """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
     try:
-        task = _parse(text)
+        return _names_several(_parse(text))
     except Invalid:
         return True
-    return _names_several(task)
 
 
 def _names_several(task: Task) -> bool:
@@ -112,17 +110,15 @@ def _parse(text: str) -> Task:
     """
     try:
         config = parse_json(text)
-        cluster, own = config["cluster"], config["task"]
-        task = Task(
-            {str(role): list(items) for role, items in cluster.items()},
-            str(own["type"]),
-            _index(own["index"]),
-        )
+        own, cluster = config["task"], {str(role): items for role, items in config["cluster"].items()}
+        tasks = {role: list(items) for role, items in cluster.items()}
+        task = Task(tasks, str(own["type"]), _index(own["index"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
-        raise Invalid(MALFORMED, expected) from None
-    _check_roles(task)
-    _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
+        raise Invalid(MALFORMED, expected, FIX) from None
+    sparse = [role for role, items in cluster.items() if not isinstance(items, list)]
+    for fault in _list_faults(task, sparse):
+        raise fault
     return task
 
 
@@ -133,52 +129,51 @@ def _index(value: object) -> int:
     return parse_int(value) if isinstance(value, str) else value
 
 
-def _check_roles(task: Task) -> None:
+def _list_faults(task: Task, sparse: list[str]) -> Iterator[Invalid]:
+    """Yield the faults of a task; the later ones presume that the earlier are not there.
+
+    An index of -1 passes TensorFlow's own check. ``sparse``: the roles whose tasks are not a list.
+    """
     strange = sorted({task.role, *task.cluster} - set(ROLES))
     if "master" in strange:
-        expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
-        raise Invalid("tf-config-master", expected, fix)
+        expected = "no role 'master', which TensorFlow 2 refuses"
+        yield Invalid("tf-config-master", expected, "call it chief, in cluster and task")
     if strange:
-        raise Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}")
+        yield Invalid(MALFORMED, f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}", FIX)
+    if sparse:
+        expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
+        fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
+        yield Invalid("tf-config-sparse", expected, fix)
+    addresses = [item for items in task.cluster.values() for item in items]
+    if not all(isinstance(item, str) for item in addresses):
+        yield Invalid(MALFORMED, "a list of host:port for every role (not so: an item)", FIX)
+    yield from (Invalid(MALFORMED, expected, FIX) for expected in _find_addresses_wrong(addresses))
+    for role in ALONE:
+        if len(task.cluster.get(role, [])) > 1:
+            yield Invalid(
+                "tf-config-roles", f"one {role} at most", f"keep one {role}; make the others workers"
+            )
+    count, role = len(task.cluster.get(task.role, [])), task.role
+    fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{role}"
+    if not 0 <= task.index < max(1, count):
+        yield Invalid("tf-config-index", f"a task index of {role} in 0..{max(1, count) - 1}", fix)
+    if not count and (role != "evaluator" or role in task.cluster):
+        yield Invalid("tf-config-index", f"tasks of the role {role}, which this task has", fix)
 
 
-def _check_addresses(addresses: list[str]) -> None:
-    """Check that each task has an address of its own, with the port at which it listens."""
+def _find_addresses_wrong(addresses: list[str]) -> Iterator[str]:
+    """Yield what was expected of the first task without an address of its own, with a port."""
     found: dict[tuple[str, int], str] = {}
     for address in addresses:
         try:
             host, port = parse_host_port(address)
         except Malformed as error:
-            raise Invalid(MALFORMED, f"every task to be {error}") from None
+            yield f"every task to be {error}"
+            return
         if port is None:
-            raise Invalid(MALFORMED, f"every task to be host:port, not {shorten(address)!r}")
+            yield f"every task to be host:port, not {shorten(address)!r}"
+            return
         other = found.setdefault((host.lower(), port), address)
         if other is not address:
             second = "twice" if other == address else f"and {shorten(address)!r}"
-            raise Invalid(MALFORMED, f"an address of its own for every task, not {shorten(other)!r} {second}")
-
-
-def _check_tasks(task: Task, sparse: list[str]) -> None:
-    """Check what TensorFlow finds out late or never: an index of -1 passes its own check."""
-    if sparse:
-        expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
-        fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
-        raise Invalid("tf-config-sparse", expected, fix)
-    if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
-        raise Invalid(MALFORMED, "a list of host:port for every role (not so: an item)")
-    _check_addresses([address for items in task.cluster.values() for address in items])
-    for role in ALONE:
-        if len(task.cluster.get(role, [])) > 1:
-            fix = f"keep one {role}; make the others workers"
-            raise Invalid("tf-config-roles", f"one {role} at most", fix)
-    if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
-        return
-    count = len(task.cluster.get(task.role, []))
-    if not 0 <= task.index < max(1, count):
-        expected = f"a task index of {task.role} in 0..{max(1, count) - 1}"
-    elif not count:
-        expected = f"tasks of the role {task.role}, which this task has"
-    else:
-        return
-    fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
-    raise Invalid("tf-config-index", expected, fix)
+            yield f"an address of its own for every task, not {shorten(other)!r} {second}"

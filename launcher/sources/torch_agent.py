@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from launcher.core.environ import MEETS_AT_MASTER, parse_host_port, parse_nodes
 from launcher.core.model import COUNT_WORDS, Fact, Scope, Trust
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
-from launcher.sources.table import MARKERS
 
 NNODES, NODE_RANK, MASTER_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = MARKERS["torch_agent"]
 
 
 def read(reader: Reader) -> None:
     """Claim one worker group per node, as torchrun's own flags state it."""
-    reader.starts = Scope.NODE
+    if any(reader.has(name) for name in MARKERS["torch_agent"] if name != MASTER_ADDR):
+        reader.starts = Scope.NODE  # an address alone may be of another job
     if reader.text(STANDALONE) == "1":
         reader.claim(Fact.NODE_COUNT, 1, STANDALONE)
         reader.claim(Fact.NODE_RANK, 0, STANDALONE)

@@ -11,17 +11,19 @@ deepspeed `launcher/launch.py`.
 from __future__ import annotations
 
 from launcher.core.model import Fact, Scope, Trust
-from launcher.sources import launched
+from launcher.sources import MARKERS, launched
 from launcher.sources.reader import Reader
-from launcher.sources.table import MARKERS
 
 RANK, WORLD_SIZE, LOCAL_RANK, NODE_RANK, MASTER_ADDR, MASTER_PORT = MARKERS["torch_env"]
 ALIBABA_PAI, TENCENT = MARKERS["alibaba_pai"]
 KUBEFLOW, VERTEX_AI, VOLCANO = "PET_NNODES", "CLUSTER_SPEC", "VC_"
-PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
+PETS = ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE")
+PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS", *PETS)
 TORCHRUN = ((Fact.NODE_RANK, "GROUP_RANK"), (Fact.NODE_COUNT, "GROUP_WORLD_SIZE"))
 DEEPSPEED = ((Fact.NODE_RANK, "CROSS_RANK"), (Fact.NODE_COUNT, "CROSS_SIZE"), (Fact.LOCAL_SIZE, "LOCAL_SIZE"))
 """Variables that torchrun, and DeepSpeed's launcher, add to the contract in every process."""
+BY_TORCHRUN = ("GROUP_RANK", "ROLE_RANK")
+"""Variables that torchrun sets in every process; it sets no NODE_RANK."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
@@ -49,12 +51,15 @@ def read(reader: Reader) -> None:
     """Claim the contract, but not RANK and WORLD_SIZE on a platform that counts nodes with them."""
     if launched.is_left_over(reader):
         return
+    is_process = all(reader.has(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK))
+    is_sealed = launched.is_worker(reader)
     if not counts_nodes(reader):
         reader.claim_process((RANK, WORLD_SIZE, LOCAL_RANK, "LOCAL_WORLD_SIZE"))
-        for names in () if launched.is_worker(reader) else (TORCHRUN, DEEPSPEED):
-            if all(reader.has(name) for name in (RANK, WORLD_SIZE, LOCAL_RANK, *dict(names).values())):
-                reader.claim_numbers(names)
-    if launched.is_worker(reader) or not all(reader.has(name) for name in (RANK, *OF_A_PROCESS)):
+        if is_process and not is_sealed:
+            reader.claim_numbers(TORCHRUN)
+            if all(reader.has(name) for _, name in DEEPSPEED):
+                reader.claim_numbers(DEEPSPEED)
+    if is_sealed or not (is_process and any(reader.has(name) for name in BY_TORCHRUN)):
         reader.claim_int(Fact.NODE_RANK, NODE_RANK)  # else it is about what started torchrun
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, MASTER_PORT)
@@ -72,3 +77,10 @@ def read_nodes(reader: Reader) -> None:
         reader.claim_numbers(((Fact.NODE_RANK, RANK), (Fact.NODE_COUNT, WORLD_SIZE)))
         reader.claim_int(Fact.PROCESSES_PER_NODE, ALIBABA_PAI, 1)
         reader.claim_int(Fact.PROCESSES_PER_NODE, TENCENT, trust=Trust.DERIVED)
+        return
+    each, *numbers = map(reader.integer, (ALIBABA_PAI, RANK, WORLD_SIZE, NODE_RANK))
+    rank, world, node = numbers
+    if rank is None or not world or node is None or not each or world % each or not reader.has(LOCAL_RANK):
+        return
+    if node not in (rank // each, rank % (world // each)):  # node by node, or one on each node in turn
+        reader.contradict(NODE_RANK, RANK, f"{reader.origin(RANK)} with {reader.origin(ALIBABA_PAI)}")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
+from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS, is_above
-from launcher.sources.table import MARKERS
 from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
@@ -46,10 +46,14 @@ def read(reader: Reader) -> None:
         reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
     elif counts_nodes(reader) == VOLCANO and not (_are_listed(tasks) and not reader.has(RANK)):
         _read_plugin(reader, tasks)
-    elif not any(reader.has(name) for name in OTHERS) and (
-        not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1"
-    ):  # else another starter numbers this very process; a world size of 1 is an image's default
+    elif any(reader.has(name) for name in OTHERS):
+        return
+    elif not reader.has(LOCAL_RANK) or reader.text(WORLD_SIZE) == "1":  # which is an image's default
         _read_names(reader, tasks)
+    elif len(tasks) == 1 or (_are_listed(tasks) and len(tasks) == len(RANKED)):
+        # another starter numbers this very process, on this node
+        ranked = tuple(tasks) if len(tasks) == 1 else RANKED
+        _claim_name(reader, _find_places(reader, tuple(host for task in ranked for host in tasks[task])))
 
 
 def _read_tasks(reader: Reader) -> Tasks:
@@ -128,14 +132,13 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
 
 def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> bool:
     """Claim the place of this pod among those with ranks, or report a sign; return whether it has a place."""
-    own = reader.host.hostname().partition(".")[0]
-    places = [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
+    own, places = reader.host.hostname().partition(".")[0], _find_places(reader, hosts)
     others = [host.partition(".")[0] for task in tasks.values() for host in task]
     if (not places and any(_is_of_another_task(own, other) for other in others)) or reader.text(ROLE) == "ps":
         _sign(reader, "this pod is of a task without ranks")
         return False
     if len(tasks) <= 1:
-        if count == 1:
+        if count == 1 and (hosts or not any(is_above(reader, name, 0) for name in INDICES)):
             reader.claim(Fact.NODE_RANK, 0, "the only pod")
             return True
         for name in INDICES:
@@ -144,8 +147,20 @@ def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int
     if len(places) != 1:
         _sign(reader, "the index counts within a task, and this pod's place in the job is unknown")
         return False
-    reader.claim(Fact.NODE_RANK, places[0], f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
+    _claim_name(reader, places)
     return True
+
+
+def _find_places(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
+    """Return the places of this pod's name in a list of hosts."""
+    own = reader.host.hostname().partition(".")[0]
+    return [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
+
+
+def _claim_name(reader: Reader, places: list[int]) -> None:
+    own = reader.host.hostname().partition(".")[0]
+    for place in places[:1]:
+        reader.claim(Fact.NODE_RANK, place, f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
 
 
 def _is_of_another_task(own: str, other: str) -> bool:

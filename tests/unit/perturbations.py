@@ -31,20 +31,28 @@ from tests.unit.starters_model import EVERY, ONE_EACH
 OTHER_NUMBERS = (
     *("PORT", "_FD", "JOB_ID", "STEP_ID", "UNIVERSE", "LAUNCHED", "NUM_PS", "GPU", "NPROC_PER_NODE"),
     *("ROLE_", "OMPI_COMM_WORLD_NODE_RANK", "ess_base_vpid", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
-    *("LAUNCHER_NNODES", "PMIX_RANK", "AZ_BATCHAI_TASK_INDEX", "LSB_DJOB_NUMPROC"),
+    *("LAUNCHER_NNODES", "PMIX_RANK", "LSB_DJOB_NUMPROC"),
 )
 """Parts of names of numbers that are no rank, index or count of the processes or nodes of this job.
 
 A role's, those of all jobs on a node, Open MPI's private ones, those of the allocation around a step, the
-user's word, LSF's slots, and what Azure ML tells a node's own process (a launcher inside sets another RANK).
+user's word, and LSF's slots.
 """
 LOOKS_ALONE = (
     {"VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX"},  # a job without the master task that was hidden
+    {"SLURM_NODEID", "SLURM_TASKS_PER_NODE", "SLURM_JOB_ID"},  # a batch script on one node, for several tasks
     {"MASTER_ADDR", "MASTER_PORT"},  # an image's defaults, where they name this machine
-    {"AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_TASK_INDEX"},  # where the master is this machine
+    # Azure ML's, where the master is this machine: an index above 0 is none of a job of one node
+    {"AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_TASK_INDEX", "AZUREML_RUN_ID", "MASTER_ADDR"},
 )
-"""Names that, alone, are all that a whole job of one node shows."""
-AGENTS = {"torchrun": ("SLURM_", "NODE_RANK")}
+"""Names that, alone or with a port, are all that a whole job of one node shows."""
+OF_A_NODE = ("AZ_BATCHAI_TASK_INDEX",)
+"""Under mpirun, which may pass on that of its own node."""
+AGENTS = {
+    "torchrun": ("SLURM_", "NODE_RANK"),
+    "azureml-mpi": OF_A_NODE,
+    "azureml-mpi-per-node": OF_A_NODE,
+}
 """Beginnings of names that a platform of the model passes through from outside of it."""
 LEVELS = {
     "torchrun": 0,
@@ -68,6 +76,8 @@ LEVELS = {
 }
 """How far out a platform is; one that is not named here is as MPICH is, or a cloud's (once per node)."""
 CLOUD = 6
+HEADS = ("10.255.0.1", "head-pod")
+"""Address and name of an idle head in the model."""
 MALFORMED = (
     " ",
     "x",
@@ -123,6 +133,7 @@ class Case:
         ports: Whether all processes can still know one port.
         aliases: What a platform around calls the node of rank 0.
         outside: What each process sees without the world that runs inside of it; empty without one.
+        heads: What an idle head is called: a process that is not rank 0 can take it for rank 0's node.
         ends: Whether the job ends if rank 0 does not start: the others wait for a master in vain.
     """
 
@@ -134,6 +145,7 @@ class Case:
     ports: bool = True
     aliases: frozenset[str] = frozenset()
     outside: tuple[Start, ...] = ()
+    heads: frozenset[str] = frozenset()
     ends: bool = False
 
     @property
@@ -222,12 +234,9 @@ def hide(rng: random.Random, name: str) -> Case:
 
     done = f"{', '.join(gone)} {'empty' if empty else 'hidden'} {words}"
     ports = words == "everywhere" or not any("PORT" in name for name in gone)
-    beside_idle = "idle-head" in name and "MASTER_ADDR" in gone  # an idle head looks like the node of rank 0
-
-    def is_blind(start: Start) -> bool:
-        return here(start) and (beside_idle or is_silent(case, start))
-
-    return _changed(case, change, done, is_blind, ports=ports)
+    beside_idle = "idle-head" in name and "MASTER_ADDR" in gone
+    found = _changed(case, change, done, lambda start: here(start) and is_silent(case, start), ports=ports)
+    return replace(found, heads=frozenset(HEADS if beside_idle else ()))
 
 
 def pass_in(rng: random.Random, name: str) -> Case:
@@ -242,10 +251,14 @@ def pass_in(rng: random.Random, name: str) -> Case:
     def is_blind(start: Start) -> bool:
         if name == "vertex-ai" and "CLUSTER_SPEC" not in kept:
             return True  # WORLD_SIZE counts replicas without a rank, too, and only CLUSTER_SPEC says so
-        return _looks_alone(case, replace(start, environ=change(start)))
+        if "idle-head" in name and not any("daemon_uri" in one or "SERVER_URI" in one for one in kept):
+            return True  # nothing says whose daemon started this process: the head's, as usual
+        left = replace(start, environ=change(start))
+        return _looks_alone(case, left) or _looks_per_node(case, left)
 
     found = _changed(case, change, f"{', '.join(sorted(kept))} passed in", is_blind)
-    return replace(found, ends="idle-head" in name)  # where the master's name is not among them
+    is_idle = "idle-head" in name  # where the master's name is not among them
+    return replace(found, ends=is_idle, heads=frozenset(HEADS if is_idle else ()))
 
 
 def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
@@ -253,16 +266,26 @@ def is_silent(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
 
     ``hidden``: names that a world inside of it has set anew.
     """
-    return len(case.job.nodes) > 1 and _looks_alone(case, start, hidden)
+    is_empty = not any(start.environ.values())
+    return is_empty or (len(case.job.nodes) > 1 and _looks_alone(case, start, hidden))
 
 
 def _looks_alone(case: Case, start: Start, hidden: Sequence[str] = ()) -> bool:
     left = {name: value for name, value in start.environ.items() if value and name not in hidden}
-    if left and any(left.keys() <= names for names in LOOKS_ALONE):
+    if left and any(left.keys() - {"MASTER_PORT"} <= names for names in LOOKS_ALONE):
         return True
     alone = replace(case.job, nodes=(replace(start.node, index=0, size=1),))
     (only,) = case.platform.start(alone)
     return all(only.environ.get(name) == value for name, value in left.items())
+
+
+def _looks_per_node(case: Case, start: Start) -> bool:
+    """Whether what is left of a start is what its platform shows where it starts one command per node."""
+    if f"{case.name}-per-node" not in EVERY or all(node.size == 1 for node in case.job.nodes):
+        return False
+    job = replace(case.job, nodes=tuple(replace(node, size=1) for node in case.job.nodes))
+    (own,) = (one for one in case.platform.start(job) if one.node.index == start.node.index)
+    return all(own.environ.get(name) == value for name, value in start.environ.items())
 
 
 def empty(rng: random.Random, name: str) -> Case:
@@ -297,7 +320,13 @@ def forward(rng: random.Random, name: str) -> Case:
         names = sorted(rng.sample(names, rng.randint(1, len(names)))) if names else []
     handed = {name: source.environ[name] for name in names}
     done = f"node {source.node.index}'s {', '.join(f'{n}={v}' for n, v in handed.items())} of {outer} in all"
-    found = _changed(case, lambda start: {**handed, **start.environ}, done)
+    ranks = [int(handed[name]) for name in ("RANK", "NODE_RANK", "PET_NODE_RANK") if name in handed]
+
+    def is_later(start: Start) -> bool:
+        # A pod of a later Job of a JobSet has a higher rank than its index
+        return any(rank > int(start.environ.get("JOB_COMPLETION_INDEX", rank)) for rank in ranks)
+
+    found = _changed(case, lambda start: {**handed, **start.environ}, done, is_later)
     return replace(found, aliases=_name_first(case, around))
 
 
@@ -526,7 +555,8 @@ def nest(rng: random.Random, name: str) -> Case:
         (world,) = worlds
         job = Job((replace(case.starts[0].node, index=0, size=size),), seed=case.job.seed)
         around = dict(case.starts[0].environ)
-        around.pop("LAUNCHER_NPROC_PER_NODE", None)  # else the user has it start so many in the one process
+        for asked in ("LAUNCHER_NPROC_PER_NODE", "PET_NPROC_PER_NODE"):
+            around.pop(asked, None)  # else the user has it start so many in the one process
         starts = tuple(replace(start, environ={**around, **start.environ}) for start in world)
         return Case(inner, job, starts, f"{done} {name}")
     chosen = [rng.choice(world) for world in worlds]

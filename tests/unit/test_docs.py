@@ -26,8 +26,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.rehearse.platforms import PLATFORMS
-from launcher.sources import gather
-from launcher.sources.table import TABLE, Row
+from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
@@ -220,7 +219,6 @@ def test_the_example_of_a_source_works(monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = blocks("extending.md", "text")[:1]
     markers = tuple(block.partition("markers")[2].split())
     monkeypatch.setattr(sources, "TABLE", (Row("acme", markers, "acme.read"), *TABLE))
-    monkeypatch.setattr(sources, "find_marked", lambda environ: {"acme"})
     case = json.loads(blocks("extending.md", "json")[0])
     options = read_options({}, {})
     for rank, process in enumerate(case["processes"]):

@@ -11,6 +11,8 @@ from launcher.core.errors import KINDS, make_error
 from launcher.failure.symptoms import read_conclusions
 
 PACKAGE = Path(__file__).parents[2] / "launcher"
+METHODS = {"refuse": {"where"}, "refuse_facts": {"where", "values", "fix"}}
+"""Methods of the ledger that make an error of a row, and the values that they give it by themselves."""
 FIELDS = {"code", "status", "where", "what", "fix"}
 
 
@@ -19,9 +21,17 @@ def find_calls(*makers: str) -> list[tuple[str, str, set[str] | None]]:
     found = []
     for path in sorted({*PACKAGE.rglob("*.py")} - {PACKAGE / "core" / "errors.py"}):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
+            if not isinstance(node, ast.Call):
+                continue
+            is_function = isinstance(node.func, ast.Name) and node.func.id in makers
+            is_method = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "ledger"
+            method = ast.unparse(node.func).partition(".")[2] if is_method else ""
+            passed_on = bool(node.args) and ast.unparse(node.args[0]) == "row"  # in such a method
+            is_error = method in METHODS and "make_error" in makers
+            if (is_function or is_error) and not passed_on:
                 place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
                 row, names = node.args[0], {keyword.arg for keyword in node.keywords}
+                names |= METHODS.get(method, set())
                 rows = [row.body, row.orelse] if isinstance(row, ast.IfExp) else [row]
                 for one in rows:
                     assert isinstance(one, ast.Constant), f"{place}: the row must be written here"

@@ -20,6 +20,7 @@ from launcher.machine.azure import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.host import Host
 from launcher.machine.libraries import CACHE, find_libraries
 from launcher.machine.network import Interface
+from launcher.options.given import Given
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
@@ -242,7 +243,7 @@ def test_nc24r_has_rdma_that_nccl_cannot_use(tmp_path: Path) -> None:
         choose(
             Host(str(tmp_path / "none")),
             vm("Standard_NC24r"),
-            Wish(required="ib", required_origin="--require-fabric ib"),
+            Wish(required=Given("ib", "--require-fabric ib")),
         )
 
 
@@ -308,7 +309,7 @@ def test_efa_without_the_plugin_is_tcp_and_says_so(
     assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     assert f"not EFA: {reason}" in fabric.notes
     with pytest.raises(HardwareMissing) as caught:
-        choose(host, environ, Wish(required="efa", required_origin="--require-fabric efa"))
+        choose(host, environ, Wish(required=Given("efa", "--require-fabric efa")))
     assert caught.value.exit_status == 69
     assert reason in str(caught.value)
 
@@ -351,7 +352,7 @@ def test_ports_that_are_not_active_are_tcp_and_nothing_is_switched_off(state: st
     fabric = choose(host)
     assert (fabric.network.fabric, values(fabric)) == ("tcp", SOCKETS)
     with pytest.raises(HardwareMissing, match=f"no port is ACTIVE .mlx5_0:1 {state[3:]}"):
-        choose(host, wish=Wish(required="ib", required_origin="--require-fabric ib"))
+        choose(host, wish=Wish(required=Given("ib", "--require-fabric ib")))
 
 
 def test_ports_that_the_container_does_not_have_are_named_with_the_fix(tmp_path: Path) -> None:
@@ -361,7 +362,7 @@ def test_ports_that_the_container_does_not_have_are_named_with_the_fix(tmp_path:
     assert fabric.network.fabric == "tcp"
     assert "NCCL_IB_DISABLE" not in values(fabric)
     with pytest.raises(HardwareMissing) as caught:
-        choose(host, wish=Wish(required="ib", required_origin="LAUNCHER_REQUIRE_FABRIC='ib'"))
+        choose(host, wish=Wish(required=Given("ib", "LAUNCHER_REQUIRE_FABRIC='ib'")))
     (problem,) = caught.value.problems
     assert problem.what.startswith("LAUNCHER_REQUIRE_FABRIC='ib', but no InfiniBand can be used: 8 active")
     assert "--device /dev/infiniband" in problem.fix
@@ -416,26 +417,26 @@ def test_a_variable_that_rules_the_fabric_out_is_named(
         what + ".*: NCCL will not use InfiniBand", " ".join(found.notes)
     )
     with pytest.raises(HardwareMissing, match=what):
-        choose(host, environ, Wish(required="ib", required_origin="--require-fabric ib"))
+        choose(host, environ, Wish(required=Given("ib", "--require-fabric ib")))
 
 
 def test_forcing_tcp_leaves_no_way_to_rdma(tmp_path: Path) -> None:
     """For NCCL, for UCX, and for libfabric."""
-    wish = Wish(forced="tcp", forced_origin="--fabric tcp")
+    wish = Wish(Given("tcp", "--fabric tcp"))
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5"), wish=wish)
     forced = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "UCX_NET_DEVICES": "eth0"}
     assert values(fabric) == {**SOCKETS, **forced, "FI_PROVIDER": "tcp"}
     with pytest.raises(HardwareMissing, match="can be used: the fabric is tcp: --fabric tcp"):
         choose(
             Machine(str(tmp_path)),
-            wish=Wish("tcp", "--fabric tcp", "ib", "--require-fabric ib"),
+            wish=Wish(Given("tcp", "--fabric tcp"), Given("ib", "--require-fabric ib")),
         )
 
 
 def test_forcing_against_a_variable_is_refused(tmp_path: Path) -> None:
     """NCCL would follow the variable, not the flag."""
     with pytest.raises(HardwareMissing, match="--fabric tcp, but no TCP can be used: NCCL_NET=IB is set"):
-        choose(Machine(str(tmp_path)), {"NCCL_NET": "IB"}, Wish("tcp", "--fabric tcp"))
+        choose(Machine(str(tmp_path)), {"NCCL_NET": "IB"}, Wish(Given("tcp", "--fabric tcp")))
 
 
 @pytest.mark.parametrize(
@@ -446,19 +447,19 @@ def test_a_variable_that_leaves_the_fabric_is_none_against_it(
 ) -> None:
     """Networks of NVIDIA's plugin use the same ports, and one port is one."""
     host = machine(tmp_path, "nd96isr_h200_v5")
-    fabric = choose(host, environ, Wish(required="ib", required_origin="--require-fabric ib"))
+    fabric = choose(host, environ, Wish(required=Given("ib", "--require-fabric ib")))
     assert fabric.network.fabric == "ib" and not [note for note in fabric.notes if "will not use" in note]
 
 
 def test_tcp_is_what_a_variable_may_ask_for(tmp_path: Path) -> None:
     """In any case of letters."""
-    wish = Wish("tcp", "--fabric tcp")
+    wish = Wish(Given("tcp", "--fabric tcp"))
     assert choose(Machine(str(tmp_path)), {"NCCL_NET": "socket"}, wish).network.fabric == "tcp"
 
 
 def test_forcing_infiniband_leaves_no_silent_way_back(tmp_path: Path) -> None:
     """NCCL_NET=IB makes NCCL fail instead; with a plugin, whose name is another, it would fail always."""
-    wish = Wish(forced="ib", forced_origin="--fabric ib")
+    wish = Wish(Given("ib", "--fabric ib"))
     host = machine(tmp_path, "nd96isr_h200_v5")
     assert values(choose(host, wish=wish))["NCCL_NET"] == "IB"
     write(tmp_path, {"opt/sharp/libnccl-net.so": ""})
@@ -751,7 +752,7 @@ def test_a_snapshot_knows_the_ports_for_gpus(tmp_path: Path) -> None:
 def test_gib_is_roce(tmp_path: Path) -> None:
     """Google's plugin of A3 Ultra and later uses the RoCE ports, so it satisfies who requires them."""
     made = MACHINES["gcp_a3_ultragpu_8g"]
-    wish = Wish(required="roce", required_origin="--require-fabric roce")
+    wish = Wish(required=Given("roce", "--require-fabric roce"))
     assert choose(build(tmp_path, made), made.environ, wish).network.fabric == "roce"
 
 

@@ -16,7 +16,7 @@ from launcher.guest.program import find_program, is_job, starts_workers
 from launcher.hook import shell
 from launcher.hook.install import find_closed_folder, install
 from launcher.hook.line import MARKERS, WEAK, render_line, render_pth
-from launcher.sources.table import TABLE
+from launcher.sources import TABLE
 from tests.process.starting import ROOT
 
 RANK = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}

@@ -847,3 +847,93 @@ def test_a_platforms_master_beats_the_nodes_own_name_for_itself(rank: int) -> No
     assert seen(f"{step} MASTER_ADDR=localhost", "RANK", "MASTER_ADDR") == [str(rank), "n0"]
     assert "[contradiction]" in refused(f"{OPEN_MPI} MASTER_ADDR=localhost")
     assert "[contradiction]" in refused(f"{step} LAUNCHER_MASTER_ADDR=localhost")
+
+
+WORKER = "RANK=4 WORLD_SIZE=6 LOCAL_RANK=1"
+
+
+@pytest.mark.parametrize(
+    ("left", "node"),
+    (
+        ("LOCAL_WORLD_SIZE=3 GROUP_RANK=1 ROLE_RANK=4", "1"),
+        ("GROUP_RANK=1", "1"),
+        ("ROLE_RANK=4 ROLE_WORLD_SIZE=6", None),
+    ),
+)
+def test_node_rank_beside_torchruns_names_is_about_what_started_torchrun(left: str, node: str | None) -> None:
+    """Some of its variables passed into a container: it sets no NODE_RANK, so that one is inherited."""
+    assert seen(f"{WORKER} {left} NODE_RANK=0 {MASTER}", "RANK", "NODE_RANK") == ["4", node]
+
+
+def test_a_worker_of_torchrun_beside_an_mpirun_of_several_processes_has_its_group_as_node() -> None:
+    """What an mpirun around it started several times is no torchrun of the whole node."""
+    sizes = "RANK=7 WORLD_SIZE=10 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=3 GROUP_WORLD_SIZE=5"
+    around = ["RANK=7", "SIZE=10", "LOCAL_RANK=1", "LOCAL_SIZE=2"]
+    mpirun = " ".join(f"OMPI_COMM_WORLD_{word}" for word in around)
+    assert seen(f"{sizes} TORCHELASTIC_RUN_ID=none NODE_RANK=0 {mpirun} {MASTER}", "NODE_RANK") == ["3"]
+
+
+def test_older_versions_of_open_mpi_number_local_ranks_in_the_order_of_ranks() -> None:
+    numbers = (f"OMPI_COMM_WORLD_{word}" for word in ["RANK=1", "SIZE=8", "LOCAL_RANK=2", "LOCAL_SIZE=4"])
+    environ = f"{' '.join(numbers)} {MASTER}"
+    assert seen(environ, "RANK", "LOCAL_RANK") == ["1", "2"]  # version 5, --map-by numa
+    uri = "OMPI_MCA_orte_hnp_uri='1.0;tcp://10.0.0.4:5'"
+    assert "OMPI_COMM_WORLD_LOCAL_RANK='2'" in refused(f"{environ} {uri}")
+
+
+@pytest.mark.parametrize("wrong", ("CROSS_RANK=3", "CROSS_SIZE=9", "SIZE=2"))
+def test_a_horovod_node_is_one_of_its_nodes_and_each_of_those_has_a_process(wrong: str) -> None:
+    numbers = "RANK=1 SIZE=6 LOCAL_RANK=1 LOCAL_SIZE=2 CROSS_RANK=0 CROSS_SIZE=3"
+    right = " ".join(f"HOROVOD_{word}" for word in numbers.split())
+    assert seen(f"{right} {MASTER}", "RANK") == ["1"]
+    name = f"HOROVOD_{wrong.partition('=')[0]}"
+    environ = " ".join(word for word in right.split() if not word.startswith(f"{name}="))
+    assert "HOROVOD_CROSS_SIZE" in refused(f"{environ} HOROVOD_{wrong} {MASTER}")
+
+
+def test_azure_mls_task_index_is_the_rank_or_the_node() -> None:
+    """It is that of the process that Azure ML started; a launcher inside of that sets another RANK."""
+    job = f"RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 NODE_RANK=1 AZUREML_NODE_COUNT=2 {MASTER}"
+    master = "AZ_BATCHAI_MPI_MASTER_NODE=10.0.0.4"
+    for index in (1, 2):
+        assert seen(f"{job} {master} AZ_BATCHAI_TASK_INDEX={index}", "RANK") == ["2"]
+    assert "AZ_BATCHAI_TASK_INDEX='3'" in refused(f"{job} {master} AZ_BATCHAI_TASK_INDEX=3")
+
+
+def test_a_node_rank_is_the_place_of_this_node_in_the_list_beside_it() -> None:
+    """One node's variables on all nodes: the list shows that this is another node."""
+    hosts = "SKYPILOT_NODE_IPS='10.0.0.4\n10.0.0.5\n10.0.0.6' SKYPILOT_NUM_NODES=3"
+    assert seen(f"{hosts} SKYPILOT_NODE_RANK=1", "NODE_RANK") == ["1"]
+    assert "SKYPILOT_NODE_RANK='2'" in refused(f"{hosts} SKYPILOT_NODE_RANK=2")
+
+
+def test_a_node_rank_that_fits_no_way_of_placing_so_many_processes_on_each_node_is_refused() -> None:
+    job = f"NPROC_PER_NODE=1 RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 {MASTER}"
+    assert seen(f"{job} NODE_RANK=2", "NODE_RANK") == ["2"]
+    assert "NODE_RANK='1'" in refused(f"{job} NODE_RANK=1")
+
+
+def test_pet_node_rank_shows_an_operators_pod_whose_world_size_counts_processes() -> None:
+    pod = "PET_NPROC_PER_NODE=2 PET_NODE_RANK=0 PET_MASTER_ADDR=here MASTER_ADDR=here RANK=0 WORLD_SIZE=2"
+    assert "PET_NNODES" in refused(pod, gpus=2)
+
+
+def test_a_pod_of_volcano_with_an_index_is_not_the_only_one() -> None:
+    assert "VC_TASK_INDEX='1'" in refused("VC_MASTER_NUM=1 VC_TASK_INDEX=1")
+
+
+def test_a_pods_name_in_volcanos_list_contradicts_another_pods_node_rank() -> None:
+    hosts = "VC_TRAINER_HOSTS=j-0.j,here,j-2.j VC_TRAINER_NUM=3 VC_TASK_INDEX=1"
+    assert seen(f"{hosts} {MASTER} RANK=1 WORLD_SIZE=3 LOCAL_RANK=0 NODE_RANK=1", "NODE_RANK") == ["1"]
+    assert "NODE_RANK='2'" in refused(f"{hosts} {MASTER} RANK=2 WORLD_SIZE=3 LOCAL_RANK=0 NODE_RANK=2")
+
+
+def test_slurms_counts_of_all_nodes_are_the_world_where_its_size_is_hidden() -> None:
+    step = "SLURM_STEP_ID=0 SLURM_NODEID=1 SLURM_JOB_NODELIST=n[0-2]"
+    assert "a rank" in refused(f"{step} SLURM_STEP_TASKS_PER_NODE=4,1,2")
+    assert seen(f"{step} SLURM_STEP_TASKS_PER_NODE=1(x3)", "WORLD_SIZE") == ["3"]  # one on each
+
+
+def test_another_jobs_pet_master_addr_does_not_make_processes_nodes() -> None:
+    job = f"RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 NODE_RANK=1 AZUREML_NODE_COUNT=2 {MASTER}"
+    assert seen(f"{job} PET_MASTER_ADDR=other", "RANK", "WORLD_SIZE", gpus=2) == ["2", "4"]

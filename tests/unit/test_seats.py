@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
-from launcher.identity.seats import find_rank
+from launcher.identity.topology import find_rank
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay

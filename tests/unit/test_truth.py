@@ -60,8 +60,17 @@ def _find_wrong(case: Case, answers: Sequence[Answer]) -> str:
         Answer(fault=found.fault) if start.rank in case.blind else found
         for start, found in zip(case.starts, answers, strict=True)
     ]
+    of_zero = [
+        found if start.rank == 0 else Answer() for start, found in zip(case.starts, known, strict=True)
+    ]
+    if case.heads and (wrong := _judge(case, of_zero, case.aliases)):
+        return wrong
+    return _judge(case, known, case.aliases | case.heads)
+
+
+def _judge(case: Case, answers: Sequence[Answer], aliases: frozenset[str]) -> str:
     return truth_judge.find_wrong(
-        case.platform, case.job, case.starts, known, ports=case.ports, aliases=case.aliases
+        case.platform, case.job, case.starts, answers, ports=case.ports, aliases=aliases
     )
 
 
@@ -125,7 +134,7 @@ def judge_fix(case: Case, fix: Fix, before: tuple[tuple[str, str], ...]) -> str:
     if fix.one_each and len(case.starts) > len({start.node.index for start in case.starts}):
         return "right"  # the user knows that some share a node
     if ("scope", "process" if per_node else "node") in fix.flags or (
-        not per_node and not {"node_rank", "nnodes"}.isdisjoint(dict(fix.flags))
+        not per_node and "node_rank" in dict(fix.flags)
     ):
         return "right"  # the user knows how often the launcher was started
     if fix.is_alone:
