@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.model import Claim, Evidence, Trust
+from launcher.core.model import Claim, Evidence, Fact, Trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.core.errors import Problem
-    from launcher.core.model import Fact, Scope, Value
+    from launcher.core.model import Scope, Value
 
 COUNT_LIMIT = 1 << 24
 """Limit of node and process counts: a larger number is malformed."""
