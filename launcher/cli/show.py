@@ -36,7 +36,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     parser.add_argument(
         "--all",
         action="store_true",
-        help="the whole environment of the process, with its secrets, not only what the launcher sets",
+        help="the process's whole environment, with its secrets, not only what the launcher sets",
     )
     add_replay(parser, environ)
     add_flags(parser)
@@ -49,7 +49,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
             host = Host()
             plan = plan_job(environ, host, read_options(vars(words), environ, host, ()), ())
         else:  # each process of the job runs this command, and all must get the same port
-            what = f"launcher run takes a port that is free; here MASTER_PORT is {plan.topology.master_port}"
+            what = f"launcher run picks a free port; here MASTER_PORT is {plan.topology.master_port}"
             say(f"note: {what} (another one: --master-port N)", "note")
     from launcher.planning.settings import apply_settings, list_changes
     from launcher.views.environment import render_environment, without_files

@@ -162,7 +162,7 @@ def render_table(found: Sequence[Disagreement]) -> list[str]:
             mark = ">" if index else " "
             lines.append(f"  {mark} {value:<{width}}  {name_nodes(names)}")
         if len(item.groups) > GROUPS_SHOWN:
-            lines.append(f"  > and {len(item.groups) - GROUPS_SHOWN} values more")
+            lines.append(f"  > and {len(item.groups) - GROUPS_SHOWN} more values")
         lines.append(f"    fix: {item.fix}")
     return lines
 

@@ -443,7 +443,7 @@ class Coordinator:
             self.feed(events.Silent(index, heard))
         elif member is not None and connection is not None:
             connection.close()
-            self._on_closed(member, connection, f"nothing was heard of it for {self._shape.given_up_s:g} s")
+            self._on_closed(member, connection, f"it sent nothing for {self._shape.given_up_s:g} s")
 
     # --- messages to nodes
 

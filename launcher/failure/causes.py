@@ -403,7 +403,7 @@ def _explain_message(code: int, words: LastOutput) -> Iterator[Cause]:
     elif found is not None:
         yield Cause(
             "program-message",
-            f"the program ended itself, and said last: {quote(found[0])}",
+            f"the program ended itself; its last line: {quote(found[0])}",
             "do what the message asks for; `--log-dir logs --tee 3` keeps the whole output of each rank",
         )
 

@@ -52,8 +52,8 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastOu
         yield Cause(
             "killed",
             f"SIGKILL was not sent by the launcher; {seen}",
-            "ask the platform: a time limit, an eviction, its own out-of-memory killer (`dmesg | grep -i "
-            "oom`); or a `kill -9` by hand",
+            "ask the platform about a time limit, an eviction or its own out-of-memory killer (`dmesg | "
+            "grep -i oom`); or was it a `kill -9` by hand?",
         )
     elif number == signal.SIGABRT and words.exception and words.was_ending:
         what = f"{quote(words.exception)}; while Python ended, {_explain_abort(words)}"
@@ -67,7 +67,8 @@ def explain_signal(number: int, before: Counters, after: Counters, words: LastOu
         yield Cause(
             "aborted",
             _explain_abort(words),
-            "its last lines of stderr say why, the traceback where; `pip check` finds what does not fit",
+            "its last lines of stderr show why, the traceback shows where; `pip check` finds packages "
+            "that do not fit",
         )
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         what = "this signal was not sent by the launcher"

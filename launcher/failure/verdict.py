@@ -111,7 +111,8 @@ def _told_to_stop(told: str) -> Cause:
     return Cause(
         "told-to-stop",
         f"the launcher was told to stop by {told} before any process had failed",
-        "nothing, if this was intended; the platform sends it too: preemption, time limit, a cancelled job",
+        "nothing, if this was intended; platforms also send it for preemption, a time limit or a "
+        "canceled job",
     )
 
 
@@ -155,7 +156,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
     """
     number = ended_by(code)
     if code >= 0:
-        words = f"exited with status {code}"
+        words = f"exited with code {code}"
         if number is not None and code > 0:
             words += f" (as a shell does when {name_signal(number)} has ended its command)"
         # A signal to write a checkpoint may be hours old; a signal to stop is why the process ended.

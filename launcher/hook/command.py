@@ -61,10 +61,10 @@ def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
         "--prefix",
         metavar="ENV",
         default=sys.prefix,
-        help="the environment: its folder, or its Python (the launcher's own)",
+        help="environment to use: its directory or its Python (the launcher's own)",
     )
     where.add_argument(
-        "--target", metavar="DIR", help="a folder of packages on PYTHONPATH, as pip install --target makes it"
+        "--target", metavar="DIR", help="package directory on PYTHONPATH, as pip install --target creates"
     )
     parser.add_argument("--user", action="store_true", help="for this user alone, in the user's own packages")
     parser.add_argument(

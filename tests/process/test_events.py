@@ -179,7 +179,7 @@ def test_a_file_that_hangs_keeps_nobody(tmp_path: Path) -> None:
     _, err = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 143 and time.monotonic() - began < ANSWER_S
     assert [line for line in err.splitlines() if str(path) in line] == [
-        f"launcher: {path}: the last events were lost: it does not take them fast enough"
+        f"launcher: {path}: the last events were lost, because it does not accept them fast enough"
     ]
     assert path.read_text() == before and is_gone(writer)
 

@@ -91,7 +91,7 @@ def test_our_own_lines_are_objects_with_the_name_of_their_event() -> None:
     report = own[1]
     assert (report["rank"], report["failed_rank"], report["status"]) == (None, 1, 3)
     text = str(report["text"])
-    assert text.startswith("rank 1 of 2 failed first: it exited with status 3\n") and "launcher:" not in text
+    assert text.startswith("rank 1 of 2 failed first: it exited with code 3\n") and "launcher:" not in text
 
 
 def test_files_have_the_bytes_of_the_process(tmp_path: Path) -> None:

@@ -279,8 +279,8 @@ def test_a_plan_says_how_the_processes_are_watched(capfd: pytest.CaptureFixture[
     assert main(["plan", *flags, "--", "true"], {}) == 0
     (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("watch: ")]
     assert line == (
-        "watch: to end them: SIGTERM to each leader, SIGKILL after 5 s; SIGUSR1 where SIGTERM arrives; "
-        "lines begin with their rank; output in files below a temporary folder; 3 restarts; "
+        "watch: to stop them: SIGTERM to each leader, SIGKILL after 5 s; SIGUSR1 where SIGTERM arrives; "
+        "lines start with their rank; output in files below a temporary directory; 3 restarts; "
         "report after 600 s in which nothing moves"
     )
     assert main(["plan", "--", "true"], {**OPEN_MPI, "MASTER_ADDR": "127.0.0.1"}) == 0

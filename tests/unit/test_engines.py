@@ -1213,7 +1213,7 @@ def test_a_flag_of_ours_that_the_commands_own_beats_is_warned_about(
     ((name, value),) = flags.items()
     flag = f"--{name.replace('_', '-')} {value}"
     made = plan(*command, machine=TORCH, **flags)
-    assert f"{flag}: no effect, {said} is nearer to the script" in made.warnings
+    assert f"{flag}: no effect, {said} is closer to the script" in made.warnings
     again: dict[str, Any] = {name: said.rpartition(" ")[2]}
     same = plan(*command, machine=TORCH, **again)
     assert not any("nearer" in note for note in (*same.warnings, *same.notes))

@@ -221,7 +221,7 @@ def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pyt
     for later in range(40, 45):
         played.nodes.fire(now + later * 0.5)
     assert played.phase == "stopping" and not played.line.is_open
-    assert "nothing was heard of it for 20 s" in played.find(Stop).what
+    assert "it sent nothing for 20 s" in played.find(Stop).what
 
 
 CUT, ENDED = "Connection timed out", CLOSED
