@@ -113,10 +113,11 @@ def _plan_stdin(options: Options, topology: Topology, *, starts: bool, is_progra
 
 def plan_log(options: Options) -> LogStyle:
     """Return how the log looks."""
+    dedupe = options.get("dedupe")
     return LogStyle(
         as_json=options.text("log_format") == "json",
         timestamps=options.switch("timestamps"),
-        dedupe=options.switch("dedupe"),
+        dedupe=None if dedupe is None else bool(dedupe.value),
         rotate_bytes=int(options.number("log_rotate", 0)),
     )
 

@@ -262,7 +262,9 @@ def _watch(plan: Plan) -> list[str]:
     parts += [_say_readers(watch.stdin)] if watch.stdin else []
     parts += ["the log is JSON"] if watch.log.as_json else []
     parts += ["lines start with the time"] if watch.log.timestamps and not watch.log.as_json else []
-    parts += ["a line of several ranks is shown once"] if watch.log.dedupe else []
+    parts += ["a line of several ranks is printed once"] if watch.log.dedupe else []
+    once = watch.prefix and watch.log.dedupe is None and not watch.log.as_json
+    parts += ["off a terminal, the same traceback of several ranks once"] if once else []
     if any(route.to_file for route in watch.routes):
         size = f", a new one at {say_size(watch.log.rotate_bytes)}" if watch.log.rotate_bytes else ""
         parts.append(f"output in files below {watch.log_dir or 'a temporary directory'}{size}")
