@@ -78,7 +78,8 @@ class SharedTracebacks:
             same = [other for other in same if other not in later]
         if same:
             self._shown.append(Shown(key, [other.rank for other in same]))
-            self._write(same, texts[same[0]])
+            text = texts[same[0]]
+            self._write(same, text.replace(same[0].mark + b" ", b"") if len(same) > 1 else text)
 
     def _write(self, ranks: list[Tracebacks], text: bytes) -> None:
         first = ranks[0]
@@ -92,6 +93,7 @@ class Tracebacks:
     Attributes:
         format: How its lines look.
         rank: The process.
+        mark: What torch puts in front of each line of a traceback.
         writer: The stream, as `Screen.put` compares it.
         moment: When the traceback that waits began.
     """
@@ -99,7 +101,7 @@ class Tracebacks:
     def __init__(self, form: PlainLines, shared: SharedTracebacks, rank: int) -> None:
         """Share the tracebacks in ``shared`` with the other ranks."""
         self.format, self.rank, self._shared = form, rank, shared
-        self._mark = b"[rank%d]:" % rank
+        self.mark = b"[rank%d]:" % rank
         self._text = bytearray()
         self._began = self._last = 0.0
         self.writer: object = None
@@ -121,13 +123,13 @@ class Tracebacks:
     @property
     def key(self) -> bytes:
         """The traceback that waits, without torch's mark of the rank."""
-        return bytes(self._text).replace(self._mark, b"[rank]:")
+        return bytes(self._text).replace(self.mark, b"[rank]:")
 
     @property
     def is_complete(self) -> bool:
         """Whether its last line is that of an exception."""
         last = self._text[self._text.rfind(b"\n", 0, len(self._text) - 1) + 1 :]
-        bare = last.removeprefix(self._mark + b" ")
+        bare = last.removeprefix(self.mark + b" ")
         return last.endswith(b"\n") and not bare.startswith(b" ") and HEAD not in bare
 
     def take(self) -> bytes:

@@ -245,14 +245,15 @@ class Screens:
 
 
 def test_tracebacks_that_wait_together_are_one() -> None:
-    """Line by line; torch's mark of the rank makes no difference."""
+    """Line by line; torch's mark of the rank makes no difference, and is left out."""
     screens = Screens()
     texts = [traceback_of("a", f"[rank{rank}]: ").splitlines(keepends=True) for rank in range(3)]
     for lines_of_ranks in zip(*texts, strict=True):
         for rank, line in enumerate(lines_of_ranks):
             screens.write(rank, line)
     lines = screens.take()
-    assert len(lines) == 3 and all(line.startswith("[ranks 0-2] [rank") for line in lines)
+    assert len(lines) == 3 and all(line.startswith("[ranks 0-2] ") for line in lines)
+    assert b"".join(line.removeprefix("[ranks 0-2] ").encode() + b"\n" for line in lines) == traceback_of("a")
 
 
 def test_a_later_traceback_that_is_the_same_is_a_line() -> None:
