@@ -25,7 +25,7 @@ for machine in x86_64 aarch64; do
     --platform "manylinux2014_$machine" --platform "manylinux_2_17_$machine" --platform "manylinux_2_28_$machine" \
     --require-hashes --requirement "$checkout/docker/observe.lock"
 done
-# From a copy: setuptools leaves a build folder in its source, and packs old files from it into the next wheel.
+# From a copy: setuptools leaves a build directory in its source, and packs old files from it into the next wheel.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"

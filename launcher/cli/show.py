@@ -29,7 +29,7 @@ VIEWS = ("text", "json")
 def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher env``: the variables of one process, for people, shells and tools."""
     parser = make_parser("env", "[options]", description)
-    parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
+    parser.add_argument("--format", choices=STYLES, default="table", help="output format (table)")
     parser.add_argument(
         "--local-rank", type=of_kind("number"), metavar="N", default=0, help="which process of this node (0)"
     )
@@ -134,7 +134,7 @@ def write_file(text: str, path: str) -> None:
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher topology``: the parts of this node, and which processes of the plan get them."""
     parser = make_parser("topology", "[options]", description)
-    parser.add_argument("--format", choices=VIEWS, default="text", help="how to show it (text)")
+    parser.add_argument("--format", choices=VIEWS, default="text", help="output format (text)")
     _add_output(parser)
     add_replay(parser, environ)
     add_flags(parser)
