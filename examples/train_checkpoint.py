@@ -104,9 +104,7 @@ def train(options: argparse.Namespace, device: torch.device) -> int:
 def parse_options() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description="Train, save when told to stop, resume.")
-    parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="DIR", help="resume from, save to"
-    )
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="resume from, save to")
     parser.add_argument("--steps", type=int, default=1000, help="when to end")
     parser.add_argument("--every", type=int, default=100, help="save every so many steps, too")
     parser.add_argument("--workers", type=int, default=0, help="processes of each DataLoader")

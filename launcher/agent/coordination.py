@@ -1,4 +1,4 @@
-"""Coordination of an agent with the rest of its job: what the agent asks and reports, and to no effect here.
+"""Interface between an agent and the rest of its job. This implementation does nothing.
 
 Each kind of job has its own: one node (`launcher.agent.lone`), several nodes (`launcher.cluster.node`), and
 the head, the ranks and the serving nodes of a job that mpirun starts (`launcher.mpi`).

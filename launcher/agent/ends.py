@@ -1,4 +1,4 @@
-"""How a process of this node has ended. Loaded only when one has failed, or seems to have."""
+"""Describes how a process of this node ended. Loaded only if one has failed, or seems to have."""
 
 from __future__ import annotations
 

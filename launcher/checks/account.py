@@ -1,4 +1,4 @@
-"""Checks the user's account and folders: an arbitrary uid (``docker run --user``, OpenShift) has none.
+"""Checks the user's account and directories: an arbitrary uid (``docker run --user``, OpenShift) has none.
 
 Source: getpass.getuser, os.path.expanduser and tempfile.gettempdir of Python; torch's compiler names its
 cache folder by getpass.getuser.

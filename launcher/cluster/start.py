@@ -1,4 +1,4 @@
-"""Runs a plan with an agent that starts and ends together with those of the other nodes."""
+"""Runs a plan with an agent that starts and ends together with the other nodes' agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens, makes, renames and removes files, never through what another user has planted.
+"""Opens, creates, renames and removes files, and never follows what another user has planted.
 
 In a folder that several users may write to (/tmp), another user can create a link, a pipe, a folder or a file
 under a name that we want to write. So we walk a path step by step with descriptors, follow only links of root

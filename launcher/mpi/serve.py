@@ -1,4 +1,4 @@
-"""A serving node: has ranks and runs programs for the head, until that reports how the job ended."""
+"""A serving node: runs ranks and programs for the head, until the head reports how the job ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folder of one run: log files, and the files in which a process reports its failure.
+"""Directory of one run: log files, and the files in which a process reports its failure.
 
 With ``--log-dir DIR`` it is ``DIR/nodeN_XXXXXXXX/attempt_A/LOCAL_RANK/`` with ``stdout.log`` and
 ``stderr.log``, as in torchrun. Otherwise it is a private folder under TMPDIR, removed after the run unless it

@@ -1,4 +1,4 @@
-"""Tracebacks that several ranks print: each is shown once, with the ranks, where no terminal shows the log.
+"""Deduplicates tracebacks off a terminal: one that several ranks print is shown once, with their ranks.
 
 Other lines pass at once. A traceback, and what follows it in one go, waits until its rank is quiet for
 `QUIET_S`, or until the launcher prints a message. If another rank's same traceback is in the log, only a

@@ -1,4 +1,4 @@
-"""Supervision: from the user's options about stopping, logs, failures and metrics to `Supervision`."""
+"""Builds `Supervision` from the user's options for stopping, logs, failures and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A missing program or module: reads its name from error output, and says how to install it.
+"""Finds the name of a missing program or module in error output, and how to install it.
 
 Loaded only after a failure.
 """

@@ -1,4 +1,4 @@
-"""Asks the sources, which tell how this process was started: a file per environment, or names of variables.
+"""Reads the sources, which detect how this process started: a file per environment, or names of variables.
 
 To add an environment: one file with ``read(reader)`` (none if it is only names), a block in ``table.txt``,
 one golden case.

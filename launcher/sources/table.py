@@ -1,4 +1,4 @@
-"""Table of the sources: one block of ``table.txt`` per environment, which says what its fields mean."""
+"""Table of the sources: one block of ``table.txt`` per environment. The file's head explains the fields."""
 
 from __future__ import annotations
 
