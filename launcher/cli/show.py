@@ -31,7 +31,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     parser = make_parser("env", "[options]", description)
     parser.add_argument("--format", choices=STYLES, default="table", help="output format (table)")
     parser.add_argument(
-        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="which process of this node (0)"
+        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="local rank of the process (0)"
     )
     parser.add_argument(
         "--all",
@@ -63,7 +63,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     text, notes = render_environment(result, unset, words.format)
     write(text)
     if words.all and os.isatty(1):
-        notes = ["--all shows secrets, too: remove them before you show this to others", *notes]
+        notes = ["--all shows secrets, too: remove them before you share this", *notes]
     for note in (*missing, *notes):
         say(f"note: {note}", "note")
     return 0
@@ -86,7 +86,9 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     """``launcher plan``: every fact that the launcher knows, and what it would do."""
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
-    parser.add_argument("--all", action="store_true", help="every variable, and every source that agrees")
+    parser.add_argument(
+        "--all", action="store_true", help="show every variable, and every source that agrees"
+    )
     add_replay(parser, environ)
     add_flags(parser)
     add_command(parser)
@@ -107,9 +109,7 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 
 
 def _add_output(parser: Parser) -> None:
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
-    )
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="output file (standard output)")
 
 
 def _write_to(output: str, text: str) -> None:

@@ -95,8 +95,8 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
 def run_program(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
     """Run ``launcher exec``: a program on nodes of the job; return the highest of its statuses."""
     parser = make_parser("exec", "NODE,...|--all [options] -- COMMAND ...", description)
-    parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="ranks of nodes")
-    parser.add_argument("--all", action="store_true", help="on all nodes")
+    parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="node ranks")
+    parser.add_argument("--all", action="store_true", help="run it on all nodes")
     _add_job(parser)
     parser.add_argument(
         "--timeout", metavar="S", type=of_kind("duration 0.5 3600"), default=EXEC_S,
@@ -212,7 +212,7 @@ def _add_job(parser: Parser) -> None:
 
 def _add_common(parser: Parser) -> None:
     _add_job(parser)
-    parser.add_argument("--json", action="store_true", help="for tools")
+    parser.add_argument("--json", action="store_true", help="print JSON, for tools")
 
 
 def _ranks(text: str) -> tuple[int, ...]:

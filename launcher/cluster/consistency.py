@@ -41,7 +41,7 @@ class Rule:
     fix: str
 
 
-COMMAND = "the same command line and variables on all nodes"
+COMMAND = "use the same command line and variables on all nodes"
 TABLE = "cluster/consistency.txt"
 SETTINGS_RULE = Rule(SETTING, SETTING, WARNING, "the launcher sets another value on some nodes", COMMAND)
 

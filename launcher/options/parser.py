@@ -95,7 +95,7 @@ def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:
         "--replay",
         metavar="FILE",
         default=environ.get("LAUNCHER_REPLAY") or None,
-        help="work from a snapshot file instead of this machine [LAUNCHER_REPLAY]",
+        help="use a snapshot file instead of this machine [LAUNCHER_REPLAY]",
     )
 
 

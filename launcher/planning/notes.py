@@ -305,7 +305,7 @@ def note_idle(
     told = {setting.origin for setting in agent.settings} if agent is not None else set()
     stops = not told.isdisjoint(case.options.origins(*OF_STOP))
     files = case.options.origins("redirects", "tee")
-    gone = "the launcher becomes the command (--stay: it stays)"
+    gone = "the launcher becomes the command (--stay keeps it)"
     theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
     rows = (
         (stays, list_working("parent"), gone),
@@ -319,7 +319,7 @@ def note_idle(
         (not case.is_wrapped, list_working("processes"), theirs),
         (not case.is_wrapped or is_torchruns, list_working("role"), theirs),
         (files, ("log_rotate",), "no output goes to a file (--redirects, --tee)"),
-        (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init: it stays)"),
+        (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init keeps it)"),
         (has_channel, list_working("channel"), apart),
         (has_channel or by_mpirun, ("control_port",), apart),
         (has_channel or meets or by_mpirun, ("token_file", "roll_call_timeout"), apart),

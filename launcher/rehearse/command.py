@@ -32,7 +32,7 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) 
     add("--bare", action="store_true", help=text)
     text = "simulate nodes with loopback addresses even if namespaces are possible"
     add("--loopback", action="store_true", help=text)
-    text = "pass a variable to every node"
+    text = "pass a variable to all nodes"
     add("--env", action="append", default=[], metavar="NAME[=VALUE]", help=text)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     words = parser.parse_args(argv)

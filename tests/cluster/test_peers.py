@@ -330,7 +330,7 @@ def test_nodes_with_other_numbers_below_the_users_own_launcher_are_named(pair: J
         pair.start(index, "--", "deepspeed", "train.py", per_node=each)
     for one in pair.wait().values():
         assert one.status == 78 and "problem: the nodes differ in processes per node" in one.err
-        assert "fix:  --nproc-per-node 1 on all nodes" in one.err
+        assert "fix:  pass --nproc-per-node 1 on all nodes" in one.err
 
 
 def test_a_wrong_number_of_nodes_is_said_at_once(pair: Job) -> None:

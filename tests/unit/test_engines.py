@@ -1313,7 +1313,7 @@ def test_who_stays_alone_talks_to_nobody() -> None:
 
 def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     """Who has typed it is warned; what an image says for all jobs is a note."""
-    words = "no effect, the launcher becomes the command (--stay: it stays)"
+    words = "no effect, the launcher becomes the command (--stay keeps it)"
     typed = plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", failure_file="f.json", prefix=True)
     assert f"--failure-file f.json, --prefix: {words}" in typed.warnings
     told = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_PREFIX": "1"}, master_addr="10.0.0.4")
@@ -1423,7 +1423,7 @@ def test_no_flag_is_dropped_without_a_word(scope: str) -> None:
         ),
         (
             {"restarts": "2", "restart_delay": "1"},
-            "--restarts 2, --restart-delay 1: no effect, the launcher becomes the command (--stay: it stays)",
+            "--restarts 2, --restart-delay 1: no effect, the launcher becomes the command (--stay keeps it)",
         ),
         ({"monitor_interval": "1"}, "--monitor-interval 1: no effect, torchrun does not start the processes"),
     ],
@@ -1441,7 +1441,7 @@ def test_a_typed_flag_without_effect_is_a_warning(flags: dict[str, Any], why: st
 def test_typed_and_untyped_flags_are_apart() -> None:
     """The warning names only what the user can take back."""
     job = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_TIMINGS": "1"}, master_addr="10.0.0.4", prefix=True)
-    words = "no effect, the launcher becomes the command (--stay: it stays)"
+    words = "no effect, the launcher becomes the command (--stay keeps it)"
     assert job.warnings == (f"--prefix: {words}",)
     assert f"LAUNCHER_TIMINGS='1': {words}" in job.notes
 
