@@ -272,9 +272,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )
-    parts += (
-        [f"report after {watch.idle_timeout_s:g} s in which nothing moves"] if watch.idle_timeout_s else []
-    )
+    parts += [f"report after {watch.idle_timeout_s:g} s without activity"] if watch.idle_timeout_s else []
     parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
     parts += [_preload(watch.preload)] if watch.preload is not None else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
