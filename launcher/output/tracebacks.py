@@ -8,7 +8,6 @@ line is added: ``same traceback as rank 0, above``. What one rank prints twice i
 from __future__ import annotations
 
 import time
-from collections import deque
 
 from launcher.core.log import CLOCK
 
@@ -41,7 +40,7 @@ class SharedTracebacks:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._held: list[Tracebacks] = []
-        self._shown: deque[Shown] = deque(maxlen=SHOWN_MAX)
+        self._shown: list[Shown] = []
 
     @property
     def due(self) -> float | None:
@@ -77,7 +76,7 @@ class SharedTracebacks:
             self._write(later, b"same traceback as rank %d, above\n" % shown.first)
             same = [other for other in same if other not in later]
         if same:
-            self._shown.append(Shown(key, [other.rank for other in same]))
+            self._shown = [*self._shown[1 - SHOWN_MAX :], Shown(key, [other.rank for other in same])]
             text = texts[same[0]]
             self._write(same, text.replace(same[0].mark + b" ", b"") if len(same) > 1 else text)
 
