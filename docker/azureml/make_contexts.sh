@@ -11,10 +11,19 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
 dir=${1:-$checkout/build/azureml}
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+for name in pytorch tensorflow; do
+  [ ! -e "$dir/$name" ] || [ -d "$dir/$name/launcher/wheels" ] || {
+    echo "error: $dir/$name exists, and is no build context: name another DIR" >&2
+    exit 64
+  }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 # In each context: the SOURCE for docker/install.sh, which installs the launcher in every image.
-launcher=$dir/launcher
-rm -rf "$launcher"
+launcher=$work/launcher
 mkdir -p "$launcher/docker"
 (cd "$checkout/docker" && cp install.sh describe.sh launcher.py launcher.sh requirements.lock observe.lock tools.lock "$launcher/docker")
 pip() { "${PYTHON:-python3}" -m pip "$@" --quiet --disable-pip-version-check; }
@@ -26,8 +35,6 @@ for machine in x86_64 aarch64; do
     --require-hashes --requirement "$checkout/docker/observe.lock"
 done
 # From a copy: setuptools leaves a build directory in its source, and packs old files from it into the next wheel.
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"
 (cd "$checkout" && cp -R bin launcher cluster_launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
 pip install --target "$work/tools" --no-deps --no-index --find-links "$launcher/wheels" \
@@ -42,4 +49,3 @@ for name in pytorch tensorflow; do
   cp -R "$launcher" "$here/Dockerfile" "$context"
   cp "$checkout/docker/environments/$name.lock" "$context/requirements.txt"
 done
-rm -rf "$launcher"

@@ -1,9 +1,10 @@
 """Accepts clients that have the key and send a first message; turns away, counts and names all others.
 
 A connection that has not passed the handshake costs a socket and 64 bytes, for a few seconds at most. There
-are never more than `PENDING_MAX` of them. If more come, a place is taken from the network that holds most of
-them, and in it from the busiest address: however often one calls, the others get in. If many addresses call,
-each connection gets 30 ms: a client with the key needs one, and a round trip.
+are never more than `PENDING_MAX` of them, nor more than the job can spare of its descriptors. If more come, a
+place is taken from the network that holds most of them, and in it from the busiest address: however often one
+calls, the others get in. If many addresses call, each connection gets 30 ms: a client with the key needs one,
+and a round trip.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from launcher.channel.frames import Answering, HandshakeFailed
 from launcher.channel.listener import Listener
 from launcher.channel.turned_away import TurnedAway
 from launcher.core.budget import Bucket, find_busiest, network_of
+from launcher.process.limits import count_spare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Acceptor:
     """The listening socket, and the clients that have not identified themselves yet.
 
     Attributes:
+        places: Maximum number of connections without a first message.
         turned_away: The connections that were turned away, counted by address.
     """
 
@@ -67,6 +70,7 @@ class Acceptor:
         loop: Loop,
         say: Say,
         admit: Callable[[Connection, str, Message], None],
+        member_count: int = 0,
     ) -> None:
         """Start to listen.
 
@@ -77,7 +81,9 @@ class Acceptor:
             say: Prints a message in the log.
             admit: Takes a connection, its address, and its first message; raises `Garbled` to turn the
                 connection away.
+            member_count: Number of connections that the job itself needs.
         """
+        self.places = min(PENDING_MAX, count_spare(member_count))
         self.turned_away = TurnedAway(say)
         self._key, self._loop, self._admit = key, loop, admit
         self._arrivals: dict[int, Arrival] = {}
@@ -105,7 +111,7 @@ class Acceptor:
 
     def _has_room(self) -> bool:
         """Return whether there is a place; first take one from a connection that has had its time."""
-        if len(self._arrivals) >= PENDING_MAX:
+        if len(self._arrivals) >= self.places:
             slow = self._find_slow()
             if slow is not None and slow.connection is None:
                 self._on_ready(slow)  # its first message may have arrived, but we have not read it yet
@@ -114,7 +120,7 @@ class Acceptor:
             if slow is not None and slow.number in self._arrivals:
                 self._calm.take()
                 self._turn_away(slow, "sent no message, and others were waiting")
-        return len(self._arrivals) < PENDING_MAX
+        return len(self._arrivals) < self.places
 
     def _find_slow(self) -> Arrival | None:
         """Return the oldest connection of the busiest address, if it has had its time.

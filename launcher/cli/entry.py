@@ -17,6 +17,7 @@ from launcher.core.errors import (
     print_problems,
 )
 from launcher.core.log import STYLE, guess_style
+from launcher.core.signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     """
     if argv is None:
         _open_closed_descriptors()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by our parent, exit statuses would be lost
     from launcher.cli.main import dispatch
 
     words = sys.argv[1:] if argv is None else argv

@@ -124,6 +124,7 @@ class Coordinator:
             loop,
             lambda what, event: say(f"control channel: {what}", event),
             self._admit,
+            shape.node_count + shape.spare_count,
         )
         self._quota = quota = Quota(say, shape.node_count + shape.spare_count)
         self._shape, self._loop, self._deliver, self._agree = shape, loop, deliver, agree

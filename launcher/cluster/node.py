@@ -35,7 +35,7 @@ from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
 from launcher.job.state import Job
 from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 from launcher.process.loop import Every
-from launcher.process.signals import ENDING, ENDING_IDLE, name_signal
+from launcher.process.signals import ENDING_IDLE, ending_of, name_signal
 from launcher.recovery.policy import Decision
 from launcher.remote.starter import tell_starter
 
@@ -439,7 +439,7 @@ class ClusterNode(Coordination):
         if forwarder.told is not None:
             return
         self._still_to_come = told
-        ending = told if told in ENDING else signal.SIGTERM
+        ending = ending_of(told)
         if self._has_begun:
             forwarder.on_signal(ending, from_terminal=False)
         else:

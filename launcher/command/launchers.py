@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from launcher.core.blocks import Block
 
+TABLE = "command/launchers.txt"
 SRUN = "srun"
 """Starts the tasks of all nodes: it belongs in front of us."""
-_rows: list[Block] = []
 
 
 @frozen
@@ -72,17 +72,10 @@ class Command:
         return self.has("m", "module", "module_mode")
 
 
-def read_launchers() -> list[Block]:
-    """Return the rows of the table, which is read once."""
-    if not _rows:
-        _rows.extend(read_blocks("command/launchers.txt"))
-    return _rows
-
-
 def list_names() -> frozenset[str]:
     """Return the programs and modules that may be launchers."""
-    calls = (call.removeprefix("-m ") for row in read_launchers() for call in row.items)
-    return frozenset(call.split()[0] for call in calls)
+    calls = (call for row in read_blocks(TABLE) for call in row.items)
+    return frozenset(call.removeprefix("-m ").split()[0] for call in calls)
 
 
 def read_pairs(launcher: Block, field: str) -> dict[str, str]:
@@ -93,7 +86,7 @@ def read_pairs(launcher: Block, field: str) -> dict[str, str]:
 
 def find_launcher(argv: Sequence[str]) -> Command | None:
     """Return the launcher that a command calls; None for any other command, including a shell."""
-    for launcher in read_launchers() if argv else ():
+    for launcher in read_blocks(TABLE) if argv else ():
         for call in launcher.items:
             head = match_call(argv, call.split())
             if head:

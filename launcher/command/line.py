@@ -80,13 +80,11 @@ def _flag_first(command: Sequence[str]) -> LauncherError:
     """Return the error of a flag where the command's program is expected."""
     import shlex
 
+    if command[0][:2] in OF_PYTHON:
+        return make_error("python-flag-first", word=command[0], line=shlex.join(command))
     place = next((place for place, word in enumerate(command) if word.endswith(".py") or is_python(word)), 0)
     line = f"{shlex.join(command[:place])} -- {shlex.join(command[place:])}" if place else "FLAGS -- COMMAND"
-    fix = f"flags of the launcher go before --: launcher run {line} (docker run IMAGE launcher run {line}), "
-    fix += "or set their LAUNCHER_* variables"
-    if command[0][:2] in OF_PYTHON:
-        fix = f"put python before its flags: launcher run -- python {shlex.join(command)}"
-    return make_error("flag-first", word=command[0], fix=fix)
+    return make_error("flag-first", word=command[0], line=line)
 
 
 def _is_script(path: str) -> bool:

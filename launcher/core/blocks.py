@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 NEXT_LINE = f"\n{' ' * 10}"
+_read: dict[str, list[Block]] = {}
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -44,7 +45,12 @@ class Block:
 
 
 def read_blocks(path: str) -> list[Block]:
-    """Return the blocks of a data file; ``path`` begins at the package's folder: ``failure/symptoms.txt``."""
+    """Return the blocks of a data file, which is read once.
+
+    ``path`` begins at the package's directory: ``failure/symptoms.txt``.
+    """
+    if path in _read:
+        return _read[path]
     with open(os.path.join(PACKAGE, path), encoding="utf-8") as file:
         texts = file.read().replace(NEXT_LINE, " ").split("\n[")
     blocks = []
@@ -59,7 +65,7 @@ def read_blocks(path: str) -> list[Block]:
             elif key and key != "#":
                 fields[key] = value.lstrip()
         blocks.append(Block(name, fields, tuple(items)))
-    return blocks
+    return _read.setdefault(path, blocks)
 
 
 def read_rows(path: str) -> list[list[str]]:

@@ -104,10 +104,9 @@ def _find_python(job: Case, why: str) -> str:
     """
     pythons = [job.command[0], ""] if job.command and is_python(job.command[0]) else [""]
     versions = {python: job.host.find_version(python or None, job.environ, "torch") for python in pythons}
-    for known in (True, False):
-        for python, version in versions.items():
-            if version if known else version is None:
-                return python
+    found = [one for one in pythons if versions[one]] + [one for one in pythons if versions[one] is None]
+    if found:
+        return found[0]
     where = f"{pythons[0]} and the launcher's own Python have" if pythons[0] else "the launcher's Python has"
     otherwise = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
     if "ENGINE" in why.upper():

@@ -12,7 +12,7 @@ So we leave out our options that the user's words decide.
 from __future__ import annotations
 
 from launcher.core.blocks import read_rows
-from launcher.core.errors import Problem, UsageError, make_problem
+from launcher.core.errors import UsageError, make_problem
 from launcher.core.frozen import frozen
 from launcher.machine.mpi import INTEL, MPICH, OPEN_MPI, Mpi
 
@@ -67,9 +67,10 @@ class MpirunJob:
     user: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        misfits = tuple(_list_misfits(self))
-        if misfits:
-            raise UsageError(*misfits)
+        blanks = [make_problem("mpirun-blanks", word=word) for word in self.rsh if len(word.split()) != 1]
+        ipv6 = [make_problem("mpirun-ipv6", host=host) for host in self.hosts if ":" in host]
+        if blanks or ipv6:
+            raise UsageError(*blanks, *ipv6)
 
 
 def carries(mpi: Mpi, name: str) -> bool:
@@ -102,15 +103,6 @@ def read_asked(extra: Sequence[str]) -> frozenset[str]:
     return frozenset(asked)
 
 
-def _list_misfits(job: MpirunJob) -> Iterator[Problem]:
-    for word in job.rsh:
-        if len(word.split()) != 1:
-            yield make_problem("mpirun-blanks", word=word)
-    for host in job.hosts:
-        if ":" in host:
-            yield make_problem("mpirun-ipv6", host=host)
-
-
 def render_hostfile(mpi: Mpi, hosts: Sequence[str], per_node: int) -> str:
     """Return a hostfile's text, with the hosts in order, so that rank r runs on ``hosts[r // per_node]``."""
     form = "{} slots={}\n" if mpi.dialect == OPEN_MPI else "{}:{}\n"
@@ -141,7 +133,9 @@ def _plan_options(job: MpirunJob, asked: frozenset[str], names: Sequence[str]) -
     }
     facts = {*_name_kind(job.mpi), *(name for name, value in values.items() if value)}
     facts |= {"nameless"} if not names else set()
-    facts |= {"ucx"} if job.ports and not _has_own_fabric(job, asked) else set()
+    chosen = (*job.user, *(name.removeprefix("x:") for name in asked))
+    has_own = any(name in ("pml", "OMPI_MCA_pml") or name.startswith("UCX_") for name in chosen)
+    facts |= {"ucx"} if job.ports and not has_own else set()
     for when, words, others in read_rows("engines/dialects.txt"):
         if facts.issuperset(when.split()) and {*asked, *job.user}.isdisjoint(others.split()):
             yield from (word.format_map(values) for word in words.split())
@@ -152,12 +146,6 @@ def _name_kind(mpi: Mpi) -> tuple[str, ...]:
     if mpi.dialect == OPEN_MPI:
         return ("open-mpi", "5" if mpi.uses_prrte else "4")
     return ("hydra", *(name.partition(" ")[0].lower() for name in (mpi.dialect, mpi.family)))
-
-
-def _has_own_fabric(job: MpirunJob, asked: frozenset[str]) -> bool:
-    """Whether the user has configured UCX, or chosen how MPI sends."""
-    names = (*job.user, *(name.removeprefix("x:") for name in asked))
-    return any(name in ("pml", "OMPI_MCA_pml") or name.startswith("UCX_") for name in names)
 
 
 def plan_variables(job: MpirunJob) -> tuple[tuple[str, str], ...]:

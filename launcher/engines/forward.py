@@ -29,6 +29,8 @@ OF_A_NODE = frozenset(
     )
 )
 OF_A_NODE_PREFIXES = (*_ROWS["node"].words("prefixes"), *mpi.OF_A_NODE)
+STATE = ("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix")
+"""Prefixes of what an mpirun above us has set for its processes."""
 IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 _SERVICE = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT_[0-9]+_(TCP|UDP)(_.*)?)", re.ASCII)
 """Variables of a pod for every service of its namespace; REDIS_PORT=tcp://10.0.0.11:6379 is another form."""
@@ -69,8 +71,11 @@ def plan_starter_environ(
         variables: From `launcher.engines.dialects.plan_variables`; they take precedence.
     """
     kept = {*forwarded, *_ROWS["mpirun"].words("names")}
-    own = {name: text for name, text in environ.items() if name in kept or _configures_starter(name, text)}
-    return {**own, **dict(variables)}
+    for name, text in environ.items():
+        is_state = name.startswith(STATE) or name in OF_A_NODE
+        if name.startswith(mpi.SETTINGS) and not is_state and not is_secret(name, text):
+            kept.add(name)
+    return {**{name: text for name, text in environ.items() if name in kept}, **dict(variables)}
 
 
 def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> bool:
@@ -93,8 +98,3 @@ def _is_of_node(name: str, value: str) -> bool:
 def _is_service(name: str, value: str) -> bool:
     links = name.endswith("_PORT") and value.startswith(("tcp://", "udp://"))
     return links or _SERVICE.fullmatch(name) is not None
-
-
-def _configures_starter(name: str, value: str) -> bool:
-    state = name.startswith(("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix")) or name in OF_A_NODE
-    return name.startswith(mpi.SETTINGS) and not state and not is_secret(name, value)

@@ -27,7 +27,6 @@ from launcher.options.flags import PASSED_TO_RANKS, PREFIX
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.frameworks.case import Case
-    from launcher.machine.host import Host
     from launcher.machine.mpi import Mpi
 
 SERVE = "serve"
@@ -47,7 +46,9 @@ def plan_agent(job: Case) -> NodeCommand:
     fleet = plan_fleet(job, MPIRUN)
     if job.allocation.node_rank != 0:
         return plan_server(fleet)
-    mpi = _require_mpi(job)
+    mpi = job.host.find_mpi(job.environ)
+    if mpi is None:
+        raise make_error("no-mpirun", asked=job.options.origins("engine")[0])
     inherited = {name: value for name, value in job.environ.items() if not name.startswith(PREFIX)}
     chosen = choose_forwarded(inherited, job.options.words("forward"))
     forward = tuple(name for name in chosen if dialects.carries(mpi, name))
@@ -68,7 +69,8 @@ def plan_agent(job: Case) -> NodeCommand:
 
 def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> dialects.MpirunJob:
     """Return the job for an mpirun of any dialect."""
-    interface, network = find_network(fleet, job.host)
+    several = len(fleet.hosts) > 1
+    interface = find_interface(read_interfaces(job.host), fleet.address) if several else None
     return dialects.MpirunJob(
         mpi=mpi,
         hosts=fleet.hosts,
@@ -77,8 +79,8 @@ def make_line(mpi: Mpi, fleet: Fleet, job: Case) -> dialects.MpirunJob:
         rsh=plan_rsh(),
         as_root=job.host.is_root(),
         forward=fleet.forward,
-        network=network,
-        interface=interface,
+        network=network_of(interface, fleet.address) if interface else None,
+        interface=interface.name if interface else None,
         ports=tuple(f"{port.device}:{port.number}" for port in read_ports(job.host) if is_usable(port)),
         extra=job.options.words("mpi_args"),
         user=tuple(job.environ),
@@ -147,20 +149,5 @@ def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
 def names_folder(argv: tuple[str, ...]) -> bool:
     """Return whether the user's words on a planned command line set the working directory of ranks."""
     words = argv[: argv.index(JOB)] if JOB in argv else argv
-    return any(
-        pair[0] in FOLDER_OPTIONS and pair != dialects.EVERYWHERE for pair in itertools.pairwise(words)
-    )
-
-
-def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
-    """Return the name and network (CIDR) of the interface to the other nodes; None for both if unknown."""
-    several = len(fleet.hosts) > 1
-    interface = find_interface(read_interfaces(host), fleet.address) if several else None
-    return (interface.name, network_of(interface, fleet.address)) if interface else (None, None)
-
-
-def _require_mpi(job: Case) -> Mpi:
-    mpi = job.host.find_mpi(job.environ)
-    if mpi is None:
-        raise make_error("no-mpirun", asked=job.options.origins("engine")[0])
-    return mpi
+    pairs = {*itertools.pairwise(words)} - {dialects.EVERYWHERE}
+    return any(option in FOLDER_OPTIONS for option, _ in pairs)

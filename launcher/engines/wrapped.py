@@ -52,21 +52,18 @@ def plan_agent(job: Case, own: Command) -> NodeCommand:
     settings = [
         Setting(name, text, f"tells {own.name} about the job") for name, text in told.variables.items()
     ]
+    unset = {*starters.plan_agent_unset(job.environ, torch=own.has_agent, rewritten=False)}
+    if own.starts_job and not any(starter in job.environ for starter in STARTED_BY_MPI):
+        unset = job.environ.keys() & {*starters.CONTRACT}  # OMPI_MCA_* are its settings
+    elif own.name != "torchrun":
+        unset |= {name for name in job.environ if name.startswith(PET_PREFIX)}
     return NodeCommand(
         engine=own.name,
         argv=(*job.argv[: own.head], *told.flags, *job.argv[own.head :]),
         settings=(*settings, *(plan_settings(job) if own.has_agent else ())),
-        unset=tuple(sorted(_plan_unset(job.environ, own))),
+        unset=tuple(sorted(unset)),
         files=told.files,
     )
-
-
-def _plan_unset(environ: Mapping[str, str], own: Command) -> set[str]:
-    if own.starts_job and not any(starter in environ for starter in STARTED_BY_MPI):
-        return {*starters.CONTRACT} & environ.keys()  # OMPI_MCA_* are its settings
-    dropped = {*starters.plan_agent_unset(environ, torch=own.has_agent, rewritten=False)}
-    pets = () if own.name == "torchrun" else (name for name in environ if name.startswith(PET_PREFIX))
-    return {*dropped, *pets}
 
 
 def _tell(job: Case, own: Command) -> Told:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
     from launcher.options.reading import Options
 
-BY_MPI = ("mpirun", "serve")
-"""Agents for which mpirun starts the processes."""
-
 
 @frozen
 class Beside:
@@ -111,18 +108,15 @@ class Case:
         """
         if self.forks or LAUNCHED in self.environ:
             return False
-        return self.options.switch("stay", self._may_be_lone)
+        job, is_watched = self.topology, self.options.switch("meeting", True)
+        is_first = [place.local_rank for place in job.places] == [0] and job.local_size in (1, None)
+        may_be_lone = is_watched and is_first and job.spans_nodes and not is_worker(self.environ)
+        return self.options.switch("stay", may_be_lone)
 
     @property
     def joins_launchers(self) -> bool:
         """Whether it then has a control channel to the launchers of the other ranks, which stay, too."""
         return self.stays and self.options.switch("stay")
-
-    @property
-    def _may_be_lone(self) -> bool:
-        job, is_watched = self.topology, self.options.switch("meeting", True)
-        is_first = [place.local_rank for place in job.places] == [0] and job.local_size in (1, None)
-        return is_watched and is_first and job.spans_nodes and not is_worker(self.environ)
 
     @property
     def is_wrapped(self) -> bool:
@@ -152,7 +146,7 @@ class Case:
     @property
     def is_by_mpi(self) -> bool:
         """Whether our mpirun starts the processes: from node 0, or by the server on another node."""
-        return self.agent in BY_MPI
+        return self.agent in ("mpirun", "serve")
 
     @property
     def free_port(self) -> tuple[int, str]:
@@ -183,12 +177,8 @@ class Case:
             why: The reason for the plan; by default the origin of the fact.
         """
         facts = {**vars(self.topology), **(vars(place) if place is not None else {})}
-        known = [(name, facts[fact], fact) for name, fact in names.items()]
-        return [
-            Setting(name, str(value), why or self.origin(fact))
-            for name, value, fact in known
-            if value is not None
-        ]
+        known = [(name, facts[fact], fact) for name, fact in names.items() if facts[fact] is not None]
+        return [Setting(name, str(value), why or self.origin(fact)) for name, value, fact in known]
 
     def origin(self, fact: str) -> str:
         """Return the origin of a fact."""

@@ -28,10 +28,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.command.request import Request
     from launcher.frameworks.case import Case
     from launcher.frameworks.script import Script
     from launcher.machine.host import Host
-    from launcher.options.reading import Options
 
 NAME = "horovod"
 CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
@@ -43,9 +43,6 @@ STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """Variables that show that an mpirun started this process, with the MPI family that its library must have."""
 LEGACY = "TF_USE_LEGACY_KERAS"
 KERAS = ("horovod.tensorflow.keras", "horovod.keras")
-OF_THE_NODE = FACTS["horovod"]
-OF_A_PROCESS = {"HOROVOD_RANK": "rank", "HOROVOD_LOCAL_RANK": "local_rank"}
-"""Variables, and the facts that they state."""
 INTERFACE = "HOROVOD_GLOO_IFACE"
 TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 TIMEOUT_S = 600
@@ -65,18 +62,11 @@ HOSTS_NAMED = 4
 
 
 def find_meeting(
-    argv: tuple[str, ...],
-    script: Script,
-    options: Options,
-    environ: Mapping[str, str],
-    scope: Scope,
-    topology: Topology,
-    host: Host,
+    request: Request, script: Script, environ: Mapping[str, str], scope: Scope, topology: Topology, host: Host
 ) -> Horovod:
     """Return how the processes of this job connect; reads the script, and the folders of its Python.
 
-    ``argv`` is the command line of a process, empty if there is none; ``script`` is what it runs; ``scope``
-    is how often the launcher was started.
+    ``script`` is what the command runs; ``scope`` is how often the launcher was started.
 
     Raises:
         UsageError: Horovod is requested, and its processes cannot connect in such a job.
@@ -84,6 +74,7 @@ def find_meeting(
         EnvironmentUntrusted: Horovod is requested, and the user's own variables contradict each other; or the
             rendezvous port is not a port.
     """
+    argv, options = request.argv, request.options
     asked = options.text("framework", "auto")
     if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
         return Horovod()
@@ -190,7 +181,7 @@ def plan_common(case: Case) -> list[Setting]:
         INTERFACE: (case.interface, "as gloo's") if job.spans_nodes else ("lo", "one node"),
     }
     return [
-        *case.state(OF_THE_NODE),
+        *case.state(FACTS["horovod"]),
         # Ranks of one node find each other by this name: without it all nodes are "localhost"
         Setting("HOROVOD_HOSTNAME", f"node{job.node_rank}", case.origin("node_rank")),
         *_prefer(chosen),
@@ -206,7 +197,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return the rank and local rank of one process."""
     if case.horovod.kind != GLOO:
         return []
-    return case.state(OF_A_PROCESS, place)
+    return case.state(FACTS["horovod process"], place)
 
 
 def plan_argv(case: Case) -> tuple[str, ...]:

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.words import (
-    find_script,
-    is_python,
-    part_module,
-    read_flags,
-    read_python,
-)
+from launcher.command.words import find_script, is_python, part_module, read_flags, read_python
 from launcher.core.errors import Problem, make_problem
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import find_module, find_program, import_folders
@@ -112,9 +106,8 @@ def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ())
     """Return a script; ``module``: the name that it is run by, whose package is imported first."""
     first = module.partition(".")[0]
     own = {first: True} if first else {}
-    if not any(name in text for name in FRAMEWORKS):
-        return Script(path, text, own, folders)
-    return Script(path, text, {**read_imports(text), **own}, folders)
+    found = read_imports(text) if any(name in text for name in FRAMEWORKS) else {}
+    return Script(path, text, {**found, **own}, folders)
 
 
 def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def plan_common(case: Case) -> list[Setting]:
     """Return the settings that are the same for all processes of this node."""
     return [
         *accelerate.plan_common(case),
-        *case.state(torch.OF_DEEPSPEED),
+        *case.state(torch.FACTS["deepspeed"]),
         *horovod.plan_common(case),
         *jax.plan_common(case),
         *lightning.plan_common(case),

@@ -93,11 +93,6 @@ class Cast:
         """Return the tasks of one node."""
         return tuple(task for task in self.tasks if task.node == node)
 
-    def list_computing(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return those of these tasks that compute: workers, and without a coordinator the chief, too."""
-        roles = (WORKER,) if self.coordinated else (CHIEF, WORKER)
-        return [task for task in tasks if task.role in roles]
-
     def address(self, task: Task) -> str:
         """Return the address of one task, ``host:port``."""
         return f"{bracket(self.hosts[task.node])}:{self.port(task)}"
@@ -282,11 +277,8 @@ def plan_task(cast: Cast, task: Task, case: Case) -> list[Setting]:
     for member in cast.tasks:
         if member.role != EVALUATOR:
             cluster.setdefault(member.role, []).append(cast.address(member))
-    config = {
-        "cluster": cluster,
-        "task": {"type": task.role, "index": task.index},
-        "environment": "cloud",
-    }
+    own = {"type": task.role, "index": task.index}
+    config = {"cluster": cluster, "task": own, "environment": "cloud"}
     where = case.origin("hosts") if case.allocation.hosts else "addresses that the nodes exchange first"
     where = "one node" if case.topology.node_count == 1 else where
     why = f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
@@ -300,7 +292,7 @@ def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
     tasks than GPUs, each sees one, and takes only the memory that it needs. Other tasks beside them see none.
     """
     gpus, tasks = case.machine.gpu_count or 0, cast.on(task.node)
-    computing = cast.list_computing(tasks)
+    computing = [one for one in tasks if one.role == WORKER or (one.role == CHIEF and not cast.coordinated)]
     if not gpus or len(tasks) < 2 or not computing or case.options.get("gpus_per_process"):
         return []
     if task not in computing:

@@ -27,27 +27,13 @@ ELASTIC = (RUN_ID, RESTART_COUNT, MAX_RESTARTS, AGENT_STORE)
 """Variables that torchrun gives its workers about itself, and we give ours."""
 FACTS = {block.name: block.fields for block in read_blocks("frameworks/facts.txt")}
 """Variables that state a fact, and the fact, of PyTorch and others."""
-OF_THE_NODE = FACTS["torch"]
-OF_DEEPSPEED = {"LOCAL_SIZE": "local_size", "CROSS_RANK": "node_rank", "CROSS_SIZE": "node_count"}
-"""What DeepSpeed's own launcher sets beyond the contract.
-
-If LOCAL_SIZE equals the world size, processes on CPUs communicate through shared memory; if it is wrong, they
-wait there for processes of another node. Without RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR or MASTER_PORT
-``init_distributed`` asks mpi4py, and on Azure ML it reads other variables and overwrites NCCL_SOCKET_IFNAME.
-
-Source: deepspeed/comm/comm.py, launcher/launch.py, ops/csrc/cpu/comm/shm_interface.cpp (0.19).
-"""
-OF_A_PROCESS = {"RANK": "rank", "LOCAL_RANK": "local_rank", "ROLE_RANK": "rank"}
-"""Variables and the facts that they state."""
 UNBUFFERED = "PYTHONUNBUFFERED"
-NO_NAME = "none"
-"""torchrun's name for a job without a name."""
 
 
 def plan_common(case: Case, role: str) -> list[Setting]:
     """Return the settings that are the same for all processes of this node; ``role``: torchrun's one role."""
     return [
-        *case.state(OF_THE_NODE),
+        *case.state(FACTS["torch"]),
         Setting("ROLE_NAME", role, case.origin("role")),
         *case.state({"ROLE_WORLD_SIZE": "world_size"}),
     ]
@@ -63,7 +49,7 @@ def plan_elastic(options: Options, environ: Mapping[str, str], forks: bool) -> l
         count = environ[RESTART_COUNT]
         return [Setting(ATTEMPT, count, f"{RESTART_COUNT}={count!r}")] if count.strip("0") else []
     given, platforms = options.get("rdzv_id"), find_job_id(environ)
-    name, origin = (given.text, given.origin) if given else (platforms or NO_NAME, "the platform's job")
+    name, origin = (given.text, given.origin) if given else (platforms or "none", "the platform's job")
     restarts = options.get("restarts")
     return [
         Setting(RUN_ID, name, origin if given or platforms else "the job has no name"),

@@ -254,11 +254,12 @@ def hears_until(state: State, node: Node) -> float:
         return 0.0
     if node.rank is None and node.link is Link.CLOSED:
         return 0.0
-    if node.link is Link.CLOSED or state.attempt is None or state.is_told:
+    if state.attempt is None or state.is_told:
         return state.leave_by
-    if node.link is Link.SILENT:
-        return max(state.leave_by, lost_at(state, node))
-    return state.leave_by + state.job.given_up_s  # soon it leaves, or is silent
+    if node.link is Link.OPEN:
+        return state.leave_by + state.job.given_up_s  # soon it leaves, or is silent
+    calls_s = 0.0 if state.job.serves else state.job.given_up_s  # with its streams it has given up
+    return max(state.leave_by, node.since + calls_s)
 
 
 def find_due(turn: Turn) -> float | None:

@@ -23,7 +23,7 @@ from launcher.mpi.lead import Lead
 from launcher.mpi.reports import Reports, explains, judge
 from launcher.preemption.events import DUE
 from launcher.process.descendants import find_children
-from launcher.process.signals import name_signal
+from launcher.process.signals import ending_of, name_signal
 from launcher.process.spawn import Streams
 
 TYPE_CHECKING = False
@@ -135,7 +135,7 @@ class Head(Lead):
         match message:
             case messages.Stop(told=int(number)) if message.by:
                 self.runtime.say(f"{message.what}: passing it on to all ranks", "signal")
-                self.agent.on_signal(number, from_terminal=False)
+                self.agent.on_signal(ending_of(number), from_terminal=False)
             case messages.Stop():
                 self._stop_ranks(message.what)
             case messages.Again():

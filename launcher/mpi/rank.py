@@ -449,6 +449,7 @@ def main(argv: list[str]) -> int:
     """Run the wrapper; return its status. It prints errors as ``launcher run`` does."""
     from launcher.core.errors import print_problems
 
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as in `launcher.cli.entry`
     hold()  # once the launcher knows us, we must forward a signal and not end by it
     try:
         return run_rank(argv[0], argv[1:], dict(os.environ), leave_placeholder())

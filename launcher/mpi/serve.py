@@ -19,7 +19,7 @@ from launcher.mpi.leftovers import LINGER_S, end_job
 from launcher.mpi.local import LocalRanks
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, Briefing
 from launcher.process.loop import Later
-from launcher.process.signals import name_signal
+from launcher.process.signals import ENDING_IDLE, name_signal
 from launcher.remote.programs import Programs
 from launcher.remote.protocol import FROM_NODE as TO_HEAD
 from launcher.remote.protocol import TO_NODE, UNSENT_LIMIT_BYTES
@@ -135,10 +135,10 @@ class Serving(Coordination):
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Handle every signal.
 
-        SIGTERM and SIGINT are passed on to the head, which passes them on to all ranks. Without a head, or at
-        a second Ctrl-C, they end this node's part.
+        Those that end a launcher without processes are passed on to the head, which ends all ranks. Without a
+        head, or at a second Ctrl-C, they end this node's part.
         """
-        if number in (signal.SIGTERM, signal.SIGINT):
+        if number in ENDING_IDLE:
             is_first, self._told = self._told is None, self._told or number
             typed_twice = from_terminal and number == signal.SIGINT and not is_first
             if typed_twice:

@@ -21,6 +21,7 @@ from launcher.engines.mpirun import FOLDER, HOSTFILE, plan_rsh
 from launcher.mpi.lead import Lead
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
+from launcher.process.signals import ENDING_IDLE, ending_of
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
 
@@ -56,7 +57,7 @@ class Tuner(Lead):
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
         forwarder = self.runtime.forwarder
-        if not self._has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if not self._has_begun and number in ENDING_IDLE:
             forwarder.told = forwarder.told or number
         return not self._has_begun
 
@@ -68,7 +69,7 @@ class Tuner(Lead):
         self.lost = message.told is None
         self.runtime.say(f"{message.what}; ending the job", "node-lost" if self.lost else "signal")
         if message.told is not None:
-            self.agent.on_signal(message.told, from_terminal=False)
+            self.agent.on_signal(ending_of(message.told), from_terminal=False)
         else:
             self.runtime.target.stop(signal.SIGTERM)
 

@@ -51,7 +51,7 @@ def _plan_threads(case: Case) -> list[Setting]:
 def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
     """Return the variables of one process."""
     return (
-        *case.state(torch.OF_A_PROCESS, place),
+        *case.state(torch.FACTS["torch process"], place),
         *starters.plan_process(case, place),
         *table.plan_process(case, place),
         *_plan_gpus(place, case),

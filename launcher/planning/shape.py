@@ -184,7 +184,7 @@ def _find_framework(
     if request.own is not None or allocation.ranks_at_start:
         return request, Horovod()
     options = request.options
-    meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
+    meeting = find_meeting(request, script, environ, allocation.scope, topology, host)
     if meeting.kind in (MPI, GLOO):
         options = _name_framework(options, HOROVOD, meeting.why)
     elif options.framework == "" and jax.is_distributed(script):

@@ -20,6 +20,12 @@ def raise_limit(more: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
+def count_spare(kept: int) -> int:
+    """Return how many files strangers may make us open: half of those beside ``kept`` that the job needs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, (soft - kept) // 2)
+
+
 def limit_memory(most_bytes: int) -> None:
     """Limit the memory of this process, which reads what a stranger sends: more raises MemoryError.
 

@@ -17,14 +17,18 @@ OF_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 """Blocked, so that the terminal does not stop a launcher that writes from the background."""
 TYPED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP)
 """Sent by a terminal to the process group in its foreground: keys, and the hang-up."""
-DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)
-"""Signals that are reset to their default action for the processes.
+DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
+"""Signals that Python changes, and that are reset to their default action for the processes.
 
-Python changes the first three, and our parent may have ignored SIGCHLD, which would make the kernel discard
-every exit status. They are blocked here, so the default action does nothing to us.
+They are blocked here, so the default action does nothing to us.
 """
 SI_KERNEL = 0x80
 """si_code of a signal that the kernel sends, e.g. the terminal driver for Ctrl-C."""
+
+
+def ending_of(number: int) -> int:
+    """Return the signal that ends the processes of other nodes if this one asks for the end of a launcher."""
+    return number if number in ENDING else signal.SIGTERM
 
 
 _mask_at_start: frozenset[int] | None = None

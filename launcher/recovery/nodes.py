@@ -22,6 +22,13 @@ OF_NODE = frozenset(
     )
 )
 """Causes that point at the node and not at the program."""
+OF_JOB = frozenset(
+    (
+        *("told-to-stop", "interrupted", "preempted", "time-limit", "stalled"),
+        *("nccl-timeout", "gloo-timeout", "horovod-stall", "horovod-peer-missing", "ranks-missing"),
+    )
+)
+"""Causes of the whole job, or that some other rank is missing: any node may be the first to show them."""
 FAILURES_MIN = 2
 """A node on which so many attempts failed is bad, whatever the causes."""
 SHOWN_MAX = 64
@@ -85,14 +92,17 @@ def find_bad(
 ) -> list[BadNode]:
     """Return the nodes that the next job should avoid, the worst first.
 
-    A failure without a known cause, such as a plain exit status, says nothing about a node.
+    A failure without a known cause, such as a plain exit status, says nothing about a node. Neither does one
+    that only shows a failure elsewhere.
 
     Args:
         attempts: The failed attempts.
         is_alone: Whether the job has one node: then repeated failures say nothing about it.
         shared: Host names that several nodes have.
     """
-    suspect = [one for one in attempts if one.host and one.cause and one.retryable is not False]
+    suspect = [
+        one for one in attempts if one.host and one.retryable is not False and not _is_of_others(one.cause)
+    ]
     by_node: dict[tuple[str, int | None], list[FailedAttempt]] = {}
     for one in suspect:
         is_shared = one.host in shared and not one.machine
@@ -106,6 +116,14 @@ def find_bad(
             causes = Counter(one.cause for one in own)
             found.append(BadNode(name, own[-1].machine, tuple(causes.items())))
     return sorted(found, key=lambda node: -node.count)
+
+
+def _is_of_others(cause: str) -> bool:
+    """Whether a cause says nothing about the node where it was seen."""
+    from launcher.failure.symptoms import read_symptoms
+
+    symptom = read_symptoms().get(cause)
+    return not cause or cause in OF_JOB or (symptom is not None and symptom.consequence)
 
 
 def render_bad(nodes: Sequence[BadNode]) -> Iterator[str]:

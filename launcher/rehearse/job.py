@@ -31,7 +31,7 @@ GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm: enough for a report after `--grace`."""
 REPORT_S = 60.0
 """Seconds for the launchers of the other nodes to find that one is lost, stop their processes and report."""
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SHOWN = 12
 
 
@@ -141,8 +141,8 @@ def run_all(
     If the job ``restarts``, its launchers may replace one of them: a failure stops no other process, and the
     status is that of the first node's process.
 
-    At the first failure, and at SIGINT, SIGTERM or SIGHUP, the remaining ones get SIGTERM, and SIGKILL at the
-    end of the grace. Such a signal during the grace ends it.
+    At the first failure, and at one of `STOPS`, the remaining ones get SIGTERM, and SIGKILL at the end of the
+    grace. Such a signal during the grace ends it.
 
     If a launcher on each node ``reports`` how the job ends, we do not. A process that was killed is a lost
     node: the others get `REPORT_S` to find that, and the status is theirs.

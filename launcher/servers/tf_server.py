@@ -59,6 +59,8 @@ KEPT = (
     *("SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"),
 )
 """Signals that are not for the command, or that cannot be passed on."""
+REACHED: dict[str, tuple[str]] = {}
+"""The address at which a host was reached last."""
 USAGE, MISSING, NOT_READY, UNTRUSTED, NO_EXEC, NO_COMMAND = 64, 69, 75, 78, 126, 127
 
 
@@ -256,13 +258,18 @@ class Watch:
 
 def knock(host: str, port: int) -> str:
     """Return whether a process listens at an address: OPEN, REFUSED, or SILENT if that is unknown."""
-    try:
-        with socket.create_connection((host, port), CONNECT_S):
-            return OPEN
-    except UnicodeError:
-        return SILENT  # an invalid name, which is not even looked up
-    except OSError as error:
-        return REFUSED if error.errno == errno.ECONNREFUSED else SILENT
+    for name in (host, *REACHED.get(host, ())):
+        try:
+            with socket.create_connection((name, port), CONNECT_S) as connected:
+                REACHED[host] = (connected.getpeername()[0],)
+                return OPEN
+        except socket.gaierror:
+            pass  # the resolver fails, and not the task
+        except UnicodeError:
+            return SILENT  # an invalid name, which is not even looked up
+        except OSError as error:
+            return REFUSED if error.errno == errno.ECONNREFUSED else SILENT
+    return SILENT
 
 
 def split(address: str) -> tuple[str, int]:

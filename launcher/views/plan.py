@@ -269,9 +269,9 @@ def _watch(plan: Plan) -> list[str]:
         size = f", a new one at {say_size(watch.log.rotate_bytes)}" if watch.log.rotate_bytes else ""
         parts.append(f"output in files below {watch.log_dir or 'a temporary directory'}{size}")
     parts += _restarts(watch.restarts) if watch.restarts.most else []
-    parts += (
-        [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
-    )
+    limits = "".join(f", {phase}: {limit_s:g} s" for phase, limit_s in watch.stall_limits)
+    silence = f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence{limits}"
+    parts += [silence] if watch.stall_timeout_s else []
     parts += [f"report after {watch.idle_timeout_s:g} s without activity"] if watch.idle_timeout_s else []
     parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
     parts += [_preload(watch.preload)] if watch.preload is not None else []

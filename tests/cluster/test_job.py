@@ -141,7 +141,7 @@ def test_deaf_process_is_killed_after_the_grace(loopback: Cluster, tmp_path: Pat
 
 
 @KINDS
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_signal_ends_the_job(loopback: bool, signum: signal.Signals, tmp_path: Path) -> None:
     """Processes get SIGTERM and may save a checkpoint; the status is that of our own signal."""
     if not loopback:

@@ -177,6 +177,29 @@ def test_a_signal_to_ranks_that_run_ends_the_job(number: int, make_job: MakeJob)
     assert "restart 1" not in head.err and "no restart: the job was told to end" in head.err
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_hangup_of_a_node_that_serves_ends_the_job(number: int, make_job: MakeJob) -> None:
+    """Its terminal was closed: it has no process that could handle this, and the ranks get SIGTERM."""
+    job = make_job("mpich")
+    job.start("--restarts", "9", "--grace", "3", "--", *job.script())
+    job.await_attempt(0)
+    job.fleet.cluster.kill(job.fleet.launchers[1].pid, number)
+    head, other = job.await_end()
+    assert (head.status, other.status) == (143, 143), head.err[-3000:]
+    assert f"node 1 (node1) received {signal.Signals(number).name}" in head.err
+    assert "restart 1" not in head.err
+
+
+def test_a_hangup_of_a_node_that_waits_for_the_head_ends_it(make_job: MakeJob) -> None:
+    """No head is there that could be told."""
+    job = make_job("mpich")
+    job.start_on(job.other, "--", "true")
+    wait_for(lambda: job.says("serving node 0"), "it waits", START_S)
+    job.fleet.cluster.kill(job.fleet.launchers[0].pid, signal.SIGHUP)
+    (other,) = job.await_end()
+    assert other.status == 129, other.err[-3000:]
+
+
 @pytest.mark.parametrize("family", ["openmpi5", "mpich"])
 def test_a_launcher_that_is_killed_on_a_node_comes_back(family: str, make_job: MakeJob) -> None:
     """A new one on the same node serves the next attempt."""

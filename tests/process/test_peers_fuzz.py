@@ -354,6 +354,16 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
         caller.close()
 
 
+def test_silent_callers_leave_descriptors_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 0 has few: others still get in, and its own files and processes find some."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
+    with live_hub(40) as live, contextlib.ExitStack() as kept:
+        for _ in range(60):
+            kept.enter_context(call(live.port))
+        wait_for(lambda: live.hub.acceptor.turned_away.total >= 30, "others go sooner", deadline_s=4.0)
+        assert len(live.hub.acceptor) <= 30, "half of what the other nodes of the job leave"
+
+
 @pytest.mark.parametrize("source", ["127.0.0.9", ADDRESS])
 def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
     """1,500 connections a second that say nothing, from another address or from that of the node itself."""
@@ -383,8 +393,9 @@ def test_a_flood_grows_no_memory(hub: LiveHub) -> None:
     assert hub.faults == []
 
 
-def test_a_queue_full_of_strangers_is_soon_through() -> None:
-    """Half requests from nine addresses that have come before a node: its turn once came after 5 s."""
+def test_a_queue_full_of_strangers_is_soon_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half requests from nine addresses come before a node: its turn once came when they timed out."""
+    monkeypatch.setattr("launcher.channel.acceptor.FIRST_S", 600.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     strangers, may_go_on = [], threading.Event()
@@ -396,12 +407,10 @@ def test_a_queue_full_of_strangers_is_soon_through() -> None:
                 strangers[-1].bind((f"127.0.0.{2 + number % 9}", 0))
                 strangers[-1].connect((ADDRESS, live.port))
                 strangers[-1].send(PREAMBLE[: 1 + number % 9])
-            began = time.monotonic()
             may_go_on.set()
             member = Caller(live.port)
             member.say(make_join(1, 2))
             assert member.hear("start")
-            assert time.monotonic() - began < 4.0
             member.drain()
     finally:
         may_go_on.set()

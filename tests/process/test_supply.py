@@ -107,6 +107,19 @@ def read_sbom(path: Path) -> dict[str, Any]:
     return listed
 
 
+def test_no_folder_of_the_user_is_removed(context: Path, tmp_path: Path) -> None:
+    """DIR may be a folder with a launcher/ or a pytorch/ of its own, such as the checkout."""
+    assert [path.name for path in sorted(context.parents[1].iterdir())] == ["pytorch", "tensorflow"]
+    (tmp_path / "pytorch").mkdir()
+    (tmp_path / "launcher").mkdir()
+    kept = (tmp_path / "pytorch" / "own", tmp_path / "launcher" / "own")
+    for path in kept:
+        path.touch()
+    done = call("sh", DOCKER / "azureml" / "make_contexts.sh", tmp_path)
+    assert (done.returncode, f"error: {tmp_path}/pytorch exists" in done.stderr) == (64, True)
+    assert all(path.exists() for path in kept)
+
+
 def test_both_scripts_build_the_launcher_from_the_same_files() -> None:
     """A package that one of them leaves out is missing in its images: nothing else would notice."""
     scripts = (DOCKER / "install.sh", DOCKER / "azureml" / "make_contexts.sh")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -65,6 +67,23 @@ def test_a_name_that_cannot_be_one_is_not_there() -> None:
     """Python refuses to look up a label longer than 63 as Unicode: nobody listens there."""
     status, said = run("--until", "ü..x:1", "--wait", "0", "--", "sleep", "30")
     assert status == 75 and "Traceback" not in said, said
+
+
+def test_a_resolver_that_fails_later_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task still listens at the address where its name was reached."""
+    look_up = socket.getaddrinfo
+
+    def fail(host: str, *words: Any, **more: Any) -> Any:
+        if host == "localhost":
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *words, **more)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert tf_server.knock("localhost", port) == tf_server.OPEN
+        monkeypatch.setattr(socket, "getaddrinfo", fail)
+        assert tf_server.knock("localhost", port) == tf_server.OPEN
+    assert tf_server.knock("localhost", port) == tf_server.REFUSED
 
 
 @pytest.mark.parametrize("config", [None, "", "{", "[]", TASK.replace("0}", "1}"), TASK.replace("0}", "-1}")])

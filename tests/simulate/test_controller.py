@@ -91,6 +91,17 @@ def test_node_0_stays_for_a_node_whose_link_is_down_at_the_end(is_back: bool) ->
         assert Close() in job.take(Tick(), 17.0)
 
 
+def test_node_0_stays_for_a_node_whose_connection_was_reset_at_the_end() -> None:
+    """What is between them resets its calls, too; it is waited for as long as it calls."""
+    job = Steps()
+    job.gather()
+    for index in (1, 0):
+        job.take(Exited(index, 0, 0), 7.0)
+    job.take(Lost(1, 7.1, why="Connection reset by peer"), 7.1)
+    assert Close() not in job.take(Tick(), 7.0 + job.state.job.given_up_s)
+    assert Close() in job.take(Tick(), 7.1 + job.state.job.given_up_s)
+
+
 def test_node_0_stays_for_a_node_that_is_not_yet_known_to_be_silent() -> None:
     """Its link was cut just before the end, or node 0 is late to notice; it cannot wait for ever."""
     job = Steps(3)

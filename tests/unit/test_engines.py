@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.command.arguments import expand_local_rank, names_local_rank
-from launcher.command.launchers import find_launcher, read_launchers, read_pairs
+from launcher.command.launchers import TABLE, find_launcher, read_pairs
+from launcher.core.blocks import read_blocks
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import NODE, RANK, Mode, Plan, Scope
 from launcher.engines.torchrun import AGENT, WORKER
@@ -619,7 +620,7 @@ def test_their_other_commands_are_no_launchers(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [(row.name, call) for row in read_launchers() for call in row.items], ids=str
+    "call", [(row.name, call) for row in read_blocks(TABLE) for call in row.items], ids=str
 )
 def test_every_way_to_call_a_launcher_is_recognised(call: tuple[str, str]) -> None:
     """By name, by path, as a module, and as a script of a Python with options."""
@@ -1090,7 +1091,7 @@ def test_the_switches_of_torchrun_and_accelerate_are_theirs() -> None:
     from accelerate.commands.launch import launch_command_parser
     from torch.distributed.run import get_args_parser
 
-    rows = {row.name: row for row in read_launchers()}
+    rows = {row.name: row for row in read_blocks(TABLE)}
     for name, parser in (("torchrun", get_args_parser()), ("accelerate", launch_command_parser())):
         switches = {
             spelling.lstrip("-").replace("-", "_")

@@ -178,6 +178,7 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
 
 
 @given(anything, st.sampled_from(KNOWN), st.sampled_from([" ", "\n", "/", ",", '"']))
+@example("", f"1//0{'aB3-' * 12}", "/")
 def test_known_secret_never_survives(text: str, secret: str, edge: str) -> None:
     """A secret that tells what it is is hidden whatever stands before and after it.
 

@@ -131,6 +131,13 @@ def test_nodes_are_blamed_for_what_is_theirs() -> None:
     assert str(bad) == "vm (1 x node-lost, 1 x gpu-xid)"
 
 
+@pytest.mark.parametrize("cause", ["told-to-stop", "stalled", "nccl-timeout", "gloo-peer-lost", "store-lost"])
+def test_no_node_is_blamed_for_what_any_of_them_sees_first(cause: str) -> None:
+    """The job was told to stop or hung, or a rank misses another one: of its own node that says nothing."""
+    attempts = [failed(0), failed(1, cause=cause), failed(2, cause=cause)]
+    assert find_bad(attempts, is_alone=False) == []
+
+
 # --- the record
 
 
