@@ -113,7 +113,7 @@ def run(line: Sequence[str], environ: Mapping[str, str]) -> None:
     """
     done = subprocess.run(line, env=dict(environ), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{line[3]} ended with status {done.returncode}: {done.stderr[-500:]}")
+        raise RuntimeError(f"{line[3]} ended with exit code {done.returncode}: {done.stderr[-500:]}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The median of 21 readings of a folder, of its snapshot, and of 8 RoCE devices, whose tables have 256
 identifiers each. The kernel's own /sys asks the firmware for some of it, which no folder shows. Then
-what a launch on such a node, with its 8 GPUs, pays in all: a plan for two nodes, with a topology file that
+what a launch on such a node, with its 8 GPUs, pays in total: a plan for two nodes, with a topology file that
 is made for it, less one for one node, each in a fresh interpreter, so that modules count. In processor time:
 nothing here waits for anything, and machines are shared. The promise: under 15 ms, both.
 """

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the launcher from SOURCE into DIR: its packages, their bytecode, the program that starts it, and in
 # share/ the man page, the completions and a description of the packages (describe.sh). SOURCE is a checkout, or a
-# folder with the files of docker/ and with wheels/, which has the launcher and the packages of both locks. The script
+# directory with the files of docker/ and with wheels/, which has the launcher and the packages of both locks. The script
 # runs in a build stage that is discarded, so it does not remove the system packages that it installs.
 #
 # pip installs the versions in requirements.lock, observe.lock and tools.lock from the index that it is configured for, and refuses

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def train(accelerator: Accelerator) -> None:
-    """Train, and say what was learnt."""
+    """Train, and print what was learned."""
     torch.manual_seed(0)
     pixels, digits = load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)

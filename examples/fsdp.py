@@ -21,7 +21,7 @@ BATCH = 192  # of the whole job
 
 
 def main() -> None:
-    """Join the job, train, and say what was learnt."""
+    """Join the job, train, and print what was learned."""
     device = join()
     digits, answers = load_digits(return_X_y=True)
     images = torch.tensor(digits, dtype=torch.float32, device=device) / 16

@@ -47,7 +47,7 @@ class Digits(lightning.LightningModule):
 
     @torch.no_grad()
     def on_train_end(self) -> None:
-        """Say what was learnt, and whether all have learnt the same."""
+        """Print what was learned, and whether all ranks learned the same."""
         here = self.device
         loss = nn.functional.cross_entropy(self.network(self.images.to(here)), self.labels.to(here))
         weights = self.all_gather(sum(p.square().sum() for p in self.parameters())).flatten().tolist()

@@ -18,7 +18,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 PARSER = argparse.ArgumentParser(description=__doc__)
-PARSER.add_argument("--checkpoints", required=True, help="folder that chief and evaluator share")
+PARSER.add_argument("--checkpoints", required=True, help="directory that chief and evaluator share")
 PARSER.add_argument("--steps", type=int, default=300)
 BATCH = 64
 

@@ -13,9 +13,9 @@ on to each process. What a script has to do about it, here:
    tells them, too, and torch fails a process whose worker was killed, be it in the middle of a save.
 4. Each saves its part, and only when all parts are there does ``latest`` name them. Whenever the job is
    killed, ``latest`` names a checkpoint that is whole: the new one or the one before.
-5. The exit status is 128 + the signal's number: the work is not done, start me again.
+5. The exit code is 128 + the signal's number: the work isn't done, so start the script again.
 
-The folder is shared by all nodes. It has ``step-120/rank-0.pt``, ``step-120/rank-1.pt`` ... and
+All nodes share the directory. It has ``step-120/rank-0.pt``, ``step-120/rank-1.pt`` ... and
 ``latest``, which says ``120``; what is older is yours to remove.
 
 A job that goes on takes the very steps that it would have taken without the interruption: which images
@@ -104,9 +104,7 @@ def train(options: argparse.Namespace, device: torch.device) -> int:
 def parse_options() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description="Train, save when told to stop, resume.")
-    parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="FOLDER", help="resume from, save to"
-    )
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="resume from, save to")
     parser.add_argument("--steps", type=int, default=1000, help="when to end")
     parser.add_argument("--every", type=int, default=100, help="save every so many steps, too")
     parser.add_argument("--workers", type=int, default=0, help="processes of each DataLoader")

@@ -119,7 +119,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 
 
 def build_network() -> nn.Module:
-    """Return the network: 8 x 8 grey pixels to scores of ten digits.
+    """Return the network: 8 x 8 gray pixels to scores of ten digits.
 
     No dropout and no batch norm: they depend on how a batch is split, so that N processes would
     not learn quite what one learns.
@@ -150,7 +150,7 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(network: nn.Module, test_set: TensorDataset, device: torch.device) -> float:
-    """Return the share of test images that are recognised; each rank looks at its part of them."""
+    """Return the share of test images that are recognized; each rank looks at its part of them."""
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in test_set.tensors)
     right = network(images.to(device)).argmax(dim=1) == labels.to(device)
     return total(int(right.sum()), device) / len(test_set)

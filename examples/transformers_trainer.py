@@ -24,7 +24,7 @@ BATCH = 96  # of the whole job
 
 
 class Digits(Dataset[dict[str, Tensor]]):
-    """1797 images of 8 x 8 grey pixels."""
+    """1797 images of 8 x 8 gray pixels."""
 
     def __init__(self) -> None:
         """Load them."""
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def train(arguments: TrainingArguments) -> None:
-    """Train, and say what was learnt."""
+    """Train, and print what was learned."""
     shape = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
     size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Starts distributed training right, whatever platform started the container.
+"""Starts distributed training correctly on any platform.
 
 In a script::
 

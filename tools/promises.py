@@ -62,7 +62,7 @@ def find() -> set[str]:
 
 
 def names() -> Iterator[str]:
-    """Yield flags, variables, exit statuses and codes."""
+    """Yield flags, variables, exit codees and codes."""
     for command in COMMANDS:
         yield f"command {command}"
         for action in find_parser(command)._actions:

@@ -35,7 +35,7 @@ def variable_rows() -> list[tuple[str, str, str]]:
         what = [f"flag [`{flags[name]}`](flags.md)"] if name in flags else []
         tells = [source for source, variables in told.items() if name in variables]
         what += (
-            ["tells: " + ", ".join(f"[{source}](environments.md#{source})" for source in tells)]
+            ["detected: " + ", ".join(f"[{source}](environments.md#{source})" for source in tells)]
             if tells
             else []
         )

@@ -34,7 +34,7 @@ for machine in x86_64 aarch64; do
     --platform "manylinux2014_$machine" --platform "manylinux_2_17_$machine" --platform "manylinux_2_28_$machine" \
     --require-hashes --requirement "$checkout/docker/observe.lock"
 done
-# From a copy: setuptools leaves a build folder in its source, and packs old files from it into the next wheel.
+# From a copy: setuptools leaves a build directory in its source, and packs old files from it into the next wheel.
 mkdir "$work/source"
 (cd "$checkout" && cp -R bin launcher cluster_launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
 pip install --target "$work/tools" --no-deps --no-index --find-links "$launcher/wheels" \

@@ -1,4 +1,4 @@
-"""The agent of a node: starts a group of processes, watches and stops them, for one attempt after the other.
+"""The agent of a node: starts, watches and stops a group of processes, one attempt after another.
 
 It makes the parts, and carries what one of them reports to the others: the process group, the output
 router, the signal forwarder, the observers, the evidence, the outcomes, and the coordination with the rest

@@ -1,4 +1,4 @@
-"""Asks the processes of one node what they do, and then lets the launcher go on, within a limit of time."""
+"""Collects what the processes of one node are doing, within a time limit, before the launcher continues."""
 
 from __future__ import annotations
 

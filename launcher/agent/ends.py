@@ -1,4 +1,4 @@
-"""How a process of this node has ended. Loaded only when one has failed, or seems to have."""
+"""Describes how a process of this node ended. Loaded only if one has failed, or seems to have."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def find_hidden(runtime: Runtime) -> list[Cause]:
         tails = runtime.output.read_tails(index) if one.code == 0 and not one.child.companion else []
         raised = next(filter(None, map(read_uncaught, tails)), "")
         if raised:
-            what = f"{one.name} exited with status 0, but an uncaught exception ends its output"
+            what = f"{one.name} exited with code 0, but an uncaught exception ends its output"
             found.append(Cause("hidden-failure", f"{what}: {quote(raised)}", HIDDEN_FIX, False))
     return found[:HIDDEN_MAX]

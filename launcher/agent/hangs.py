@@ -1,4 +1,4 @@
-"""What follows from a stall: all ranks are asked what they do, and the report says for which the others wait.
+"""Handles a stall: asks all ranks for their stacks, and reports the ranks that the others wait for.
 
 On one node the agent asks its own processes. In a job of several nodes each node tells node 0 that it is
 quiet; when all of them are, node 0 asks all (`launcher.cluster.evidence`).

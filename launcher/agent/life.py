@@ -1,4 +1,4 @@
-"""The life of a job about which this launcher decides alone: the controller, called directly.
+"""Runs a job that this launcher decides alone: calls the controller directly.
 
 It is loaded only for a job that may restart, when its first processes have been started.
 """

@@ -1,4 +1,4 @@
-"""A job of one node: runs its processes, and starts them again where that may help."""
+"""A job on one node: runs its processes, and restarts them if that may help."""
 
 from __future__ import annotations
 

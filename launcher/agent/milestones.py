@@ -85,7 +85,10 @@ class Milestones:
 
     def _open_file(self, path: str) -> None:
         """Start the process that writes the file."""
-        runtime, gone = self._runtime, f"{path}: no more events: what writes them was killed; the job goes on"
+        runtime, gone = (
+            self._runtime,
+            f"{path}: no more events, because their writer was killed; the job goes on",
+        )
         try:
             self._file = Feed(
                 lambda fd: append_events(fd, path),
@@ -244,7 +247,7 @@ class Milestones:
             status = 128 + told
         now = time.monotonic()
         self._note_moment(
-            error or f"the job has ended with status {status} here", "end", now, seconds=now - LOADED_S,
+            error or f"the job has ended with exit code {status} here", "end", now, seconds=now - LOADED_S,
             status=status, cause=cause if status else None, attempts=figures.get("attempts"),
             work_s=figures.get("work_s"), lost_s=figures.get("lost_s"), goodput=figures.get("goodput"),
         )  # fmt: skip
@@ -260,4 +263,5 @@ class Milestones:
     def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None and file.finish(time.monotonic() + DRAIN_S) and not file.complaints:
-            self._complain(f"{self._path}: the last events were lost: it does not take them fast enough")
+            why = "because it does not accept them fast enough"
+            self._complain(f"{self._path}: the last events were lost, {why}")

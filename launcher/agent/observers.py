@@ -98,7 +98,9 @@ class Network:
             return {}
         self._nccl_path = runtime.folder.make_file(runtime.attempt, child.folder, "nccl.log")
         if self._nccl_path is None:
-            runtime.say("the fabric is not verified: no folder for NCCL's debug output", "fabric-unverified")
+            runtime.say(
+                "the fabric is not verified: no directory for NCCL's debug output", "fabric-unverified"
+            )
             return {}
         return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
 

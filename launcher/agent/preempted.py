@@ -102,7 +102,7 @@ class Response:
         runtime, self.is_due = self._runtime, True
         running = len(runtime.group.running)
         if not running or runtime.group.stopper.begun:
-            why = "the processes are ending already" if running else "nothing runs here any more"
+            why = "the processes are ending already" if running else "nothing runs here anymore"
             self._say(f"{what}; {_when(left_s)}: {why}", "preempted")
             return False
         self._note(what, left_s, node)

@@ -1,4 +1,4 @@
-"""What the parts of a node's agent work with: the job's values, the tools, and what has happened so far.
+"""State shared by the parts of a node's agent: the job's values, the tools, and the history so far.
 
 It decides nothing, and knows none of the parts: they get it, and callbacks for the rest.
 """

@@ -129,9 +129,9 @@ class Timings:
         steps, told = self.list_steps(), self.to_record()
         shown = [f"{label} {steps[name]:.3g} s" for name, label in STEPS if name in steps]
         yield f"timings: {', '.join(shown)}"
-        lost = f", {told['lost_s']:.1f} s lost by failures" if told["lost_s"] else ""
+        lost = f", {told['lost_s']:.1f} s lost to failures" if told["lost_s"] else ""
         count = f"{told['attempts']} attempt{'s' if told['attempts'] != 1 else ''}"
         yield (
-            f"timings: {count}, {told['whole_s']:.1f} s in all: {told['work_s']:.1f} s of work "
+            f"timings: {count}, {told['whole_s']:.1f} s in total: {told['work_s']:.1f} s of work "
             f"({100 * float(str(told['goodput'])):.1f} %){lost}"
         )

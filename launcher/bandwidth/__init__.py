@@ -1,5 +1,5 @@
-"""Measures how fast the processes of a job talk to each other: ``python -m launcher.bandwidth``.
+"""Measures the bandwidth between the processes of a job: ``python -m launcher.bandwidth``.
 
-It is a program like any other, which the launcher starts and which imports torch; the launcher itself never
-does. Only the module job uses torch.
+The launcher starts it like any other program. Only the module `job` imports torch; the launcher itself never
+does.
 """

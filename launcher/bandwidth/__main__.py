@@ -39,8 +39,8 @@ def parse_options(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = make_parser("bandwidth", "[options]", DESCRIPTION)
     parser.epilog = (
-        "The same as: launcher run -- python -m launcher.bandwidth [options]. Flags of launcher run are "
-        "given there, or as variables: LAUNCHER_NPROC_PER_NODE=2 launcher bandwidth."
+        "Same as: launcher run -- python -m launcher.bandwidth [options]. Pass the flags of "
+        "launcher run there, or as variables: LAUNCHER_NPROC_PER_NODE=2 launcher bandwidth."
     )
     text = "measure each pair of nodes (on one node: each pair of processes) to find a slow node or link"
     parser.add_argument("--pairs", action="store_true", help=text)

@@ -115,7 +115,7 @@ def judge(bus_gbps: float, expectation: Expectation, nodes: Sequence[Node] = ())
     """Return the verdict on the best bus bandwidth that was measured, and what to look at."""
     got, kind = render_gbps(bus_gbps), expectation.kind
     if bus_gbps == 0:
-        return ["verdict: one process: nothing travels; start two or more"]
+        return ["verdict: one process, so there is nothing to measure; start two or more"]
     if not kind:
         return [f"verdict: {got} Gb/s: nothing to compare with ({expectation.of})"]
     verdict = f"verdict: {got} of {render_gbps(expectation.gbps)} Gb/s ({expectation.of})"

@@ -1,4 +1,4 @@
-"""The nodes of the job, from what each process says about itself."""
+"""The nodes of the job, from what each process reports about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of every node with every other: which pairs are measured when, and which are slow.
+"""Measures every pair of nodes: schedules the pairs, and finds the slow ones.
 
 Pairs that share no node are measured at once: n - 1 rounds instead of n(n-1)/2 steps. They may still share a
 switch's uplink, so a pair that looks slow in its round is measured again, alone, before a node is named.

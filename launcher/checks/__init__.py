@@ -1,4 +1,4 @@
-"""Checks this node for what would make a job fail, hang or run slowly, before the job starts.
+"""Checks this node, before the job starts, for anything that would make it fail, hang or run slowly.
 
 Each subject has one file with ``look(case)``, which returns findings: none if there is nothing to check, or
 if the answer is unknown. A check reads the node only through `launcher.machine.host.Host`, and does not

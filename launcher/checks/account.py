@@ -1,4 +1,4 @@
-"""Checks the user's account and folders: an arbitrary uid (``docker run --user``, OpenShift) has none.
+"""Checks the user's account and directories: an arbitrary uid (``docker run --user``, OpenShift) has none.
 
 Source: getpass.getuser, os.path.expanduser and tempfile.gettempdir of Python; torch's compiler names its
 cache folder by getpass.getuser.
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 """Variables that Python's getpass.getuser reads before the accounts."""
 TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 - only looked at
-WRITABLE = "a folder that can be written"
+WRITABLE = "a writable directory"
 
 
 def look(case: Case) -> list[Finding]:
-    """Check the account's name, the home folder and the folders for temporary files."""
+    """Check the account's name, the home directory and the folders for temporary files."""
     return [*_check_name(case), *_check_home(case), *_check_temporary(case)]
 
 
@@ -36,10 +36,13 @@ def _check_name(case: Case) -> list[Finding]:
 def _check_home(case: Case) -> list[Finding]:
     home = case.environ.get("HOME") or case.host.home()
     if home and _can_write(home):
-        return [ok("account", "home folder", home)]
+        return [ok("account", "home directory", home)]
     found = f"{home} cannot be written" if home else "none"
-    fix = "set HOME to such a folder: -e HOME=/tmp/home; caches of Hugging Face, torch and pip are below it"
-    return [Finding("account", WARNING, "home folder", WRITABLE, found, fix)]
+    fix = (
+        "set HOME to a writable directory: -e HOME=/tmp/home; caches of Hugging Face, torch and pip "
+        "are below it"
+    )
+    return [Finding("account", WARNING, "home directory", WRITABLE, found, fix)]
 
 
 def _check_temporary(case: Case) -> list[Finding]:
@@ -47,11 +50,13 @@ def _check_temporary(case: Case) -> list[Finding]:
     if asked and not _can_write(asked):
         fix = f"mkdir -p {asked}, or unset TMPDIR"
         found = f"TMPDIR={asked} cannot be written"
-        return [Finding("account", WARNING, "temporary folder", WRITABLE, found, fix)]
+        return [Finding("account", WARNING, "temporary directory", WRITABLE, found, fix)]
     if asked or any(map(_can_write, TEMPORARY)):
         return []
-    fix = "set TMPDIR to such a folder, or mount one: --tmpfs /tmp"
-    return [Finding("account", PROBLEM, "temporary folder", WRITABLE, f"none of {', '.join(TEMPORARY)}", fix)]
+    fix = "set TMPDIR to a writable directory, or mount one: --tmpfs /tmp"
+    return [
+        Finding("account", PROBLEM, "temporary directory", WRITABLE, f"none of {', '.join(TEMPORARY)}", fix)
+    ]
 
 
 def _can_write(path: str) -> bool:

@@ -65,6 +65,6 @@ def look(case: Case) -> list[Finding]:
         return [Finding("clock", PROBLEM, WHAT, expected, f"the year {year}", fix)]
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(clock.now_s))
     if clock.is_synchronized is False and case.spans_nodes:
-        found = f"{now}, not synchronized as far as the kernel knows"
+        found = f"{now}, not synchronized, according to the kernel"
         return [Finding("clock", WARNING, WHAT, "a clock that is synchronized on all nodes", found, fix)]
     return [ok("clock", WHAT, f"{now}{', synchronized' if clock.is_synchronized else ''}")]

@@ -22,7 +22,7 @@ NOTHING_BYTES = 100 << 20
 def look(case: Case) -> list[Finding]:
     """Check the folder of log files, if there is one, and that of temporary files."""
     temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only its space is read
-    places = [("log files", case.log_dir, "--log-dir FOLDER"), ("temporary files", temporary, "TMPDIR")]
+    places = [("log files", case.log_dir, "--log-dir DIR"), ("temporary files", temporary, "TMPDIR")]
     return [
         found
         for what, folder, setting in places

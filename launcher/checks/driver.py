@@ -64,7 +64,7 @@ def look(case: Case) -> list[Finding]:
     if not case.exposed_count or not name:
         return []
     if torch.endswith("+cpu"):
-        fix = "a torch with CUDA: https://pytorch.org/get-started/locally"
+        fix = "install a torch with CUDA: https://pytorch.org/get-started/locally"
         return [Finding("driver", PROBLEM, f"torch {torch}", "a torch built for CUDA", "one without", fix)]
     cuda, driver = find_cuda(case, torch), _find_driver(case)
     if cuda is None or driver is None:

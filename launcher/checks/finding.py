@@ -1,4 +1,4 @@
-"""Findings of checks: one frozen value per subject that was checked, and helpers for their text."""
+"""Findings: one frozen value per checked subject, and helpers for their text."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _look_at_amd(case: Case) -> list[Finding]:
     there = sum(parse_pci_address(name) is not None for name in names)
     if case.vm is not None and has is not None and there < has:
         expected, found = f"{has}, as every {case.vm.name} has", f"{there} that AMD's driver has"
-        fix = "another VM, or a driver that loads (dmesg | grep amdgpu)"
+        fix = "use another VM, or load the driver (dmesg | grep amdgpu)"
         return [Finding("gpus", PROBLEM, "GPUs", expected, found, fix)]
     return [ok("gpus", "GPUs", f"{there} of AMD")] if there else []
 
@@ -50,7 +50,7 @@ def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:
     if case.vm is not None and has is not None and exposed < has:
         expected = f"{has}, as every {case.vm.name} has"
         lost = in_machine and in_machine < has
-        fix = "another VM: this one has lost a GPU (dmesg | grep -i xid)" if lost else _give_all(case)
+        fix = "use another VM: this one has lost a GPU (dmesg | grep -i xid)" if lost else _give_all(case)
         return Finding("gpus", PROBLEM, "GPUs", expected, found, fix)
     if not exposed:
         expected = f"some of the {in_machine} that the machine has"
@@ -61,13 +61,13 @@ def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:
 
 def _give_all(case: Case) -> str:
     if case.runtime == AZURE_ML:
-        return "an environment with NVIDIA's runtime: its image must not set NVIDIA_VISIBLE_DEVICES"
+        return "use an environment with NVIDIA's runtime; its image must not set NVIDIA_VISIBLE_DEVICES"
     count = case.vm_gpu_count or "N"
     return option(
         case.runtime,
         "--gpus all",
         kubernetes=f"resources: {{limits: {{nvidia.com/gpu: {count}}}}} for the container",
-        machine="nvidia-smi, which makes the device files and says what is wrong",
+        machine="run nvidia-smi, which makes the device files and shows what is wrong",
     )
 
 
@@ -76,7 +76,7 @@ def _look_at_variable(case: Case) -> list[Finding]:
     if text is None or not case.exposed_count:
         return []
     entries = [entry.strip() for entry in text.split(",")]
-    fix = f"unset {VISIBLE}, or give it what is there: 0 to {case.exposed_count - 1}"
+    fix = f"unset {VISIBLE}, or list only GPUs that exist: 0 to {case.exposed_count - 1}"
     if text.strip() in ("", "-1", "NoDevFiles"):
         return [Finding("gpus", WARNING, f"{VISIBLE}={text!r}", "at least one GPU", "it hides all GPUs", fix)]
     doubles = sorted({entry for entry in entries if entries.count(entry) > 1})

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from launcher.checks.case import Case
 
 CAUSES = {
-    "INIT": "no subnet manager has answered yet (opensm on the fabric); else another VM",
-    "ARMED": "wait for the subnet manager; else another VM",
+    "INIT": "no subnet manager has answered yet (opensm on the fabric); else use another VM",
+    "ARMED": "wait for the subnet manager; else use another VM",
 }
-DEAD = "the port or its cable is dead (ibstat, dmesg): another node"
+DEAD = "the port or its cable is dead (ibstat, dmesg): use another node"
 
 
 def look(case: Case) -> list[Finding]:
@@ -78,7 +78,7 @@ def _look_at_rates(ports: list[Port]) -> list[Finding]:
     slow = [f"{port.device} {port.rate_gbps:g} Gb/s" for port in rated if (port.rate_gbps or 0) < best]
     if not slow:
         return []
-    fix = "if they should be equal: a bad cable or switch port (ibstat, iblinkinfo); another node"
+    fix = "if they should be equal, a cable or switch port is bad (ibstat, iblinkinfo): use another node"
     expected = f"{best:g} Gb/s, as the others"
     return [Finding("infiniband", WARNING, "rates", expected, ", ".join(slow), fix)]
 
@@ -90,10 +90,10 @@ def _look_at_files(case: Case, ports: list[Port]) -> list[Finding]:
     fix = option(
         case.runtime,
         "--device /dev/infiniband --ulimit memlock=-1 --cap-add IPC_LOCK",
-        kubernetes="a resource of the RDMA device plugin, e.g. limits: {rdma/hca: 1}, and IPC_LOCK",
-        machine="modprobe ib_uverbs, and the package rdma-core",
+        kubernetes="request a resource of the RDMA device plugin, e.g. limits: {rdma/hca: 1}, and IPC_LOCK",
+        machine="modprobe ib_uverbs, and install rdma-core",
     )
     if case.runtime == AZURE_ML:
-        fix = "a compute with RDMA, not one of Kubernetes without its device plugin; " + fix
+        fix = "use a compute with RDMA, not Kubernetes without its device plugin; " + fix
     found = f"{', '.join(hidden)} without one: NCCL and MPI would use TCP"
     return [Finding("infiniband", PROBLEM, "/dev/infiniband", "uverbsN for each device", found, fix)]

@@ -34,8 +34,8 @@ def look(case: Case) -> list[Finding]:
     if size >= count * PER_PROCESS_BYTES:
         return [ok("memory", WHAT, found)]
     needed = say_size(count * PER_PROCESS_BYTES)
-    fewer = "fewer processes (--nproc-per-node N), or a larger machine"
-    whole = "none: a job of Azure ML gets the whole machine. Take " + fewer
+    fewer = "start fewer processes (--nproc-per-node N), or use a larger machine"
+    whole = "Azure ML gives a job the whole machine: " + fewer
     fix = fewer
     if is_limited:
         fix = option(

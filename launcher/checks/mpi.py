@@ -37,7 +37,7 @@ def _look_at_others(case: Case) -> list[Finding]:
     paths = case.host.mpi_starters(case.environ)
     if len(paths) < 2:
         return []
-    fix = "if the first is not the one that your program was built with: its folder first on PATH"
+    fix = "if your program was built with another one, put its directory first on PATH"
     return [Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)]
 
 

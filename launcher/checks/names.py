@@ -40,20 +40,23 @@ def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozen
     if not case.spans_nodes:
         return ok("names", what, f"{told} (fine for one node)")
     if case.gloo_interface:
-        return ok("names", what, f"{told}, and gloo is told {GLOO_INTERFACE}={case.gloo_interface}")
+        return ok("names", what, f"{told}, and gloo uses {GLOO_INTERFACE}={case.gloo_interface}")
     level = WARNING if case.environ.get(GLOO_INTERFACE) else PROBLEM
-    fix = f"{GLOO_INTERFACE}=eth0 (or what leads to the others), or {name} with its address in /etc/hosts"
+    fix = (
+        f"set {GLOO_INTERFACE}=eth0 (or the interface that leads to the others), or add {name} with "
+        "its address to /etc/hosts"
+    )
     if case.runtime == KUBERNETES:
-        fix += ", or hostNetwork with a DNS policy that knows it"
+        fix += ", or use hostNetwork with a DNS policy that knows it"
     return Finding("names", level, what, "an address that other nodes reach it by", told, fix)
 
 
 def _judge_master(case: Case, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
     name = case.master_addr
     what = f"the master, {name!r}"
-    fix = "MASTER_ADDR (or --master-addr) with the address of node 0"
+    fix = "set MASTER_ADDR (or --master-addr) to the address of node 0"
     if case.runtime == KUBERNETES:
-        fix += ", or a headless Service for the name"
+        fix += ", or add a headless Service for the name"
     if not found:
         told = "nothing: the name is not known" if found is not None else "no answer in time"
         return Finding("names", PROBLEM, what, "an address of node 0", told, fix)

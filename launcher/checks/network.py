@@ -1,4 +1,4 @@
-"""Checks that the user's network variables fit this node: NCCL, gloo and TensorPipe say little about them.
+"""Checks that the user's network variables fit this node: NCCL, gloo and TensorPipe report little about them.
 
 Source: see `launcher.fabrics.variables`.
 """

@@ -23,7 +23,7 @@ def look(case: Case) -> list[Finding]:
     port = case.master_port
     if not port or not case.is_master:
         return []
-    what, fix = f"MASTER_PORT {port}", "--master-port N with a port that is free, the same on all nodes"
+    what, fix = f"MASTER_PORT {port}", "pass --master-port N with a free port, the same on all nodes"
     sockets = find_sockets(case.host, port)
     if sockets is None:
         return []
@@ -36,8 +36,8 @@ def look(case: Case) -> list[Finding]:
         use = "listens there" if listening else "has a connection from there"
         return [Finding("port", PROBLEM, what, "free", f"{by} {use}", end + fix)]
     if case.spans_nodes and _is_ephemeral(case.host, port):
-        found = f"one that the kernel gives to outgoing connections ({_range_text(case.host)})"
-        fix = "--master-port N below that range, on all nodes"
+        found = f"a port that the kernel gives to outgoing connections ({_range_text(case.host)})"
+        fix = "pass --master-port N below that range, on all nodes"
         return [Finding("port", WARNING, what, "a port outside that range", found, fix)]
     return [ok("port", what, "free")]
 

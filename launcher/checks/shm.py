@@ -27,7 +27,7 @@ def look(case: Case) -> list[Finding]:
     """Compare the size with 1 GiB for each process, and the free space with 64 MiB."""
     space = case.host.space(PLACE)
     if space is None:
-        return [] if case.host.is_recorded() else [_wrong(case, PROBLEM, _expect(case), "no such folder")]
+        return [] if case.host.is_recorded() else [_wrong(case, PROBLEM, _expect(case), "no such directory")]
     size, free = space
     is_shared = case.process_count > 1 or bool(case.exposed_count)
     if size < case.process_count * PER_PROCESS_BYTES:

@@ -1,4 +1,4 @@
-"""Checks for stale processes, which a dead job left on the GPUs, and which take memory from the next job.
+"""Checks for stale processes that a dead job left on the GPUs, and that use memory of the next job.
 
 Source: NVIDIA NVML API reference; its value of used memory includes some of the driver's own.
 """

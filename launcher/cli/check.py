@@ -33,10 +33,10 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
 
     parser = make_parser("check", "[options] [--] [COMMAND ...]", description)
-    parser.add_argument("--strict", action="store_true", help="exit with status 69 if there is a problem")
+    parser.add_argument("--strict", action="store_true", help="exit with code 69 if there is a problem")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="--format json")
-    text = "a check of your own, a finding like the others; can be repeated [LAUNCHER_HEALTH_COMMAND]"
+    text = "add your own check; can be repeated [LAUNCHER_HEALTH_COMMAND]"
     parser.add_argument("--health-command", action="append", metavar="CMD", dest="health_commands", help=text)
     add_replay(parser, environ)
     add_flags(parser, {flag.dest for flag in FLAGS} - {HEALTH})

@@ -42,7 +42,7 @@ def render_overview(descriptions: Mapping[str, str]) -> str:
     lines = [
         "usage: launcher COMMAND [options] [--] ...",
         "",
-        "Starts distributed training on every platform: finds nodes and ranks, starts the processes.",
+        "Run distributed training on any platform: find the nodes and ranks, and start the processes.",
     ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:"]
@@ -50,7 +50,7 @@ def render_overview(descriptions: Mapping[str, str]) -> str:
             lines += [f"  {name:<10} {descriptions[name]}", f"  {'':<10}   $ {example}"]
     lines += [
         "",
-        "launcher help COMMAND lists the options of a command, launcher --help-all those of run, too.",
+        "launcher help COMMAND lists a command's options; launcher --help-all adds those of run.",
         "launcher --version prints the version; man launcher has everything.",
     ]
     return "\n".join(lines) + "\n"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 DESCRIPTION = {
     "run": ABOUT_RUN,
     "env": "print the variables of one process",
-    "plan": "print every fact with its origin, the variables and the commands, and start nothing",
-    "check": "check this machine for what makes a job fail, hang or run slowly, and print the fixes",
+    "plan": "print what a job would do, and where each value comes from; start nothing",
+    "check": "check this machine for what makes jobs fail, hang or run slowly, and print the fixes",
     "topology": "show GPUs, network ports and NUMA nodes, their distances, and what each rank gets",
     "status": "show the nodes and ranks of a running job",
     "stacks": "show the Python stack of every rank of a running job",
@@ -27,11 +27,11 @@ DESCRIPTION = {
     "debug": "attach pdb to one rank of a running job",
     "snapshot": "write what the launcher reads on this node to one JSON file, without secrets",
     "serve": "accept the processes that the job's head starts on this node (--engine mpirun)",
-    "bandwidth": "measure the bandwidth between the processes of a job and compare it with its hardware",
+    "bandwidth": "measure the bandwidth between processes and compare it with the hardware",
     "tf-server": "run TensorFlow's standard server for one task until the job ends",
-    "requeue": "queue this Slurm job again, without the nodes that its log calls bad",
+    "requeue": "requeue this Slurm job, without the bad nodes in its log",
     "hook": "install or remove the hook that makes plain python and torchrun work in a job",
-    "rehearse": "run COMMAND on simulated nodes of this machine, started as a platform starts it",
+    "rehearse": "run COMMAND on simulated nodes of this machine, as a platform starts it",
 }
 DISABLE = "LAUNCHER_DISABLE"
 HOOKED = "LAUNCHER_HOOKED"

@@ -29,14 +29,14 @@ VIEWS = ("text", "json")
 def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher env``: the variables of one process, for people, shells and tools."""
     parser = make_parser("env", "[options]", description)
-    parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
+    parser.add_argument("--format", choices=STYLES, default="table", help="output format (table)")
     parser.add_argument(
-        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="which process of this node (0)"
+        "--local-rank", type=of_kind("number"), metavar="N", default=0, help="local rank of the process (0)"
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="the whole environment of the process, with its secrets, not only what the launcher sets",
+        help="the process's whole environment, with its secrets, not only what the launcher sets",
     )
     add_replay(parser, environ)
     add_flags(parser)
@@ -49,7 +49,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
             host = Host()
             plan = plan_job(environ, host, read_options(vars(words), environ, host, ()), ())
         else:  # each process of the job runs this command, and all must get the same port
-            what = f"launcher run takes a port that is free; here MASTER_PORT is {plan.topology.master_port}"
+            what = f"launcher run picks a free port; here MASTER_PORT is {plan.topology.master_port}"
             say(f"note: {what} (another one: --master-port N)", "note")
     from launcher.planning.settings import apply_settings, list_changes
     from launcher.views.environment import render_environment, without_files
@@ -63,7 +63,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     text, notes = render_environment(result, unset, words.format)
     write(text)
     if words.all and os.isatty(1):
-        notes = ["--all shows secrets, too: remove them before you show this to others", *notes]
+        notes = ["--all shows secrets, too: remove them before you share this", *notes]
     for note in (*missing, *notes):
         say(f"note: {note}", "note")
     return 0
@@ -86,7 +86,9 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
     """``launcher plan``: every fact that the launcher knows, and what it would do."""
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
-    parser.add_argument("--all", action="store_true", help="every variable, and every source that agrees")
+    parser.add_argument(
+        "--all", action="store_true", help="show every variable, and every source that agrees"
+    )
     add_replay(parser, environ)
     add_flags(parser)
     add_command(parser)
@@ -107,9 +109,7 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 
 
 def _add_output(parser: Parser) -> None:
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
-    )
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="output file (standard output)")
 
 
 def _write_to(output: str, text: str) -> None:
@@ -134,7 +134,7 @@ def write_file(text: str, path: str) -> None:
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher topology``: the parts of this node, and which processes of the plan get them."""
     parser = make_parser("topology", "[options]", description)
-    parser.add_argument("--format", choices=VIEWS, default="text", help="how to show it (text)")
+    parser.add_argument("--format", choices=VIEWS, default="text", help="output format (text)")
     _add_output(parser)
     add_replay(parser, environ)
     add_flags(parser)

@@ -56,7 +56,7 @@ def status(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
         nargs="?",
         type=of_kind("duration 0.5 3600"),
         const=WATCH_S,
-        help="show it again every S seconds (2), until the job has ended",
+        help="refresh every S seconds (2), until the job ends",
     )
     options = parser.parse_args(argv)
     try:
@@ -79,9 +79,9 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
     """Run ``launcher stacks``."""
     parser = make_parser("stacks", "[options]", description)
     _add_common(parser)
-    parser.add_argument("--threads", action="store_true", help="of all threads, not only of the main ones")
+    parser.add_argument("--threads", action="store_true", help="show all threads, not only the main ones")
     parser.add_argument(
-        "--native", action="store_true", help="with C functions, by py-spy, which pauses processes"
+        "--native", action="store_true", help="show C functions too, using py-spy, which pauses the processes"
     )
     options = parser.parse_args(argv)
     from launcher.control import render
@@ -95,12 +95,12 @@ def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, wr
 def run_program(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
     """Run ``launcher exec``: a program on nodes of the job; return the highest of its statuses."""
     parser = make_parser("exec", "NODE,...|--all [options] -- COMMAND ...", description)
-    parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="ranks of nodes")
-    parser.add_argument("--all", action="store_true", help="on all nodes")
+    parser.add_argument("nodes", metavar="NODE,...", nargs="?", type=_ranks, help="node ranks")
+    parser.add_argument("--all", action="store_true", help="run it on all nodes")
     _add_job(parser)
     parser.add_argument(
         "--timeout", metavar="S", type=of_kind("duration 0.5 3600"), default=EXEC_S,
-        help="kill it after S seconds (60), with all that it has started",
+        help="kill it and everything it started after S seconds (60)",
     )  # fmt: skip
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = parser.parse_args(argv[:end]), argv[end + 1 :]
@@ -206,13 +206,13 @@ def _read_version(python: str) -> tuple[int, ...]:
 
 def _add_job(parser: Parser) -> None:
     parser.add_argument(
-        "--job", metavar="PID|RUN", default="", help="which job, where several run on this machine"
+        "--job", metavar="PID|RUN", default="", help="which job, if several run on this machine"
     )
 
 
 def _add_common(parser: Parser) -> None:
     _add_job(parser)
-    parser.add_argument("--json", action="store_true", help="for tools")
+    parser.add_argument("--json", action="store_true", help="print JSON, for tools")
 
 
 def _ranks(text: str) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
             if STOPS & signal.sigpending():  # process 1 has its signals blocked
                 raise _make_missing(meeting, "the launcher was told to stop")
             if isinstance(channel, CoordinatorClient) and time.monotonic() >= deadline:
-                what = f"{_name_kind(meeting)} 0 has told no addresses within {meeting.timeout_s:g} s"
+                what = f"{_name_kind(meeting)} 0 has sent no addresses within {meeting.timeout_s:g} s"
                 raise _make_missing(meeting, f"{what}: {channel.explain()}")
             loop.turn()
         if not isinstance(channel, CoordinatorClient):

@@ -1,4 +1,4 @@
-"""Launchers that call node 0: their first message, and those that cannot take part or are sent away."""
+"""Admits launchers that connect to node 0 by their first message, or rejects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of the start signal: what all nodes use in an attempt, as node 0 has chosen it."""
+"""Values of the start signal, which node 0 chooses and all nodes use in an attempt."""
 
 from __future__ import annotations
 

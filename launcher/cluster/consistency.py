@@ -41,7 +41,7 @@ class Rule:
     fix: str
 
 
-COMMAND = "the same command line and variables on all nodes"
+COMMAND = "use the same command line and variables on all nodes"
 TABLE = "cluster/consistency.txt"
 SETTINGS_RULE = Rule(SETTING, SETTING, WARNING, "the launcher sets another value on some nodes", COMMAND)
 
@@ -162,7 +162,7 @@ def render_table(found: Sequence[Disagreement]) -> list[str]:
             mark = ">" if index else " "
             lines.append(f"  {mark} {value:<{width}}  {name_nodes(names)}")
         if len(item.groups) > GROUPS_SHOWN:
-            lines.append(f"  > and {len(item.groups) - GROUPS_SHOWN} values more")
+            lines.append(f"  > and {len(item.groups) - GROUPS_SHOWN} more values")
         lines.append(f"    fix: {item.fix}")
     return lines
 

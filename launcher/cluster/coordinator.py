@@ -471,7 +471,7 @@ class Coordinator:
         if self._tick_at is not None and now >= self._tick_at:
             for index, heard in list(self._silence.look(now, TICK_S)):
                 if self._shape.serves:
-                    why = f"nothing was heard of it for {self._shape.given_up_s:g} s"
+                    why = f"it sent nothing for {self._shape.given_up_s:g} s"
                     self._cut(self.members.by_index.get(index), why)
                 else:
                     self.feed(events.Silent(index, heard))

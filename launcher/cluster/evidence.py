@@ -1,4 +1,4 @@
-"""What the ranks of all nodes do in one attempt, on node 0: if the job hangs, and before they are stopped.
+"""Evidence of all nodes in one attempt, on node 0: collected in a hang, and before the ranks are stopped.
 
 A job hangs when every node is quiet that has not ended and can be heard: one node whose ranks write nothing
 proves nothing while the ranks of another one do.

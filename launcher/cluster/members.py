@@ -1,4 +1,4 @@
-"""The launchers of a job as node 0 can reach them: their facts, their connections, and what they may send.
+"""Members: node 0's view of the job's launchers, with their facts, connections and message limits.
 
 What a node does in the job is known to the controller (`launcher.job.state.Node`); both use the same index.
 """

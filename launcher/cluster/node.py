@@ -302,7 +302,7 @@ class ClusterNode:
         if isinstance(channel, Coordinator) and channel.state.missing:
             for problem in error.problems:
                 self.say(f"the job does not start: [{problem.code}] {problem.what}", "not-started")
-            self.say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes", "late-nodes")
+            self.say(f"this launcher stays {LATE_COMERS_S:g} s to inform late nodes", "late-nodes")
             self.runtime.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
         else:
             self._leave()

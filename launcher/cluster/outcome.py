@@ -1,4 +1,4 @@
-"""The events and the end of a job, between the controller and the messages on the channel."""
+"""Translates between the controller's events and outcome and the messages on the channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When this node is ready for an attempt: nothing of the last one is left on it, and it is healthy."""
+"""Readiness for an attempt: nothing of the last attempt is left on this node, and the node is healthy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What node 0 compares and prints in the roll call; the controller decides whether the job starts."""
+"""Compares the nodes in the roll call, and prints the result; the controller decides whether to start."""
 
 from __future__ import annotations
 

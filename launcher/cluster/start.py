@@ -1,4 +1,4 @@
-"""Runs a plan with an agent that starts and ends together with those of the other nodes."""
+"""Runs a plan with an agent that starts and ends together with the other nodes' agents."""
 
 from __future__ import annotations
 
@@ -195,10 +195,10 @@ def describe_place(shape: Shape, address: str, port: int, *, is_safe: bool) -> s
     """Return where node 0 listens, with a remark about loopback, or on authentication unless ``is_safe``."""
     place = f"control channel: {address} port {port}"
     if is_loopback(address):
-        why = f"{printable(shape.address)} means that here, and there is no other address"
+        why = f"{printable(shape.address)} resolves to it here, and there is no other address"
         if is_loopback(shape.address):
             why = f"{printable(shape.address)} is this machine, so all of this job runs here"
-        place += f", which only launchers on this machine reach: {why}"
+        place += f", reachable only from this machine: {why}"
     if not is_safe:
         place += "; not authenticated: set LAUNCHER_TOKEN, or --token-file, on all nodes"
     return place

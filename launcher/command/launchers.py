@@ -202,5 +202,5 @@ def read_facts(command: Command, options: Options) -> tuple[Options, list[str]]:
     for dest, nearer in given.items():
         ours = options.get(dest)
         if ours is not None and not ours.is_platforms and ours.value != nearer.value:
-            notes.append(f"{ours.origin}: no effect, {nearer.origin} is nearer to the script")
+            notes.append(f"{ours.origin}: no effect, {nearer.origin} is closer to the script")
     return Options(given), notes

@@ -1,4 +1,4 @@
-"""What the user asks for: the command line, the options, and the launcher that the command is, if any."""
+"""The user's request: the command line, the options, and the launcher in the command, if any."""
 
 from __future__ import annotations
 

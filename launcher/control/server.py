@@ -71,7 +71,7 @@ class StatusServer:
             return
         if self.path is None:
             self._runtime.say(
-                "no metrics: there is no folder for the status socket that they need", "no-metrics"
+                "no metrics: they need a directory for the status socket, and there is none", "no-metrics"
             )
             return
         from launcher.control.metrics import start_exporter

@@ -1,4 +1,4 @@
-"""Limits on what others can cause: how often something happens, what is printed of it, and what is kept.
+"""Limits on the effects of others' messages: how often, how much is printed, and how much is kept.
 
 A host that reaches a port, or a program with the key of the job, may send anything at any rate. What can
 grow with that grows in one of these: `Bucket` (events), `Quota` (lines of the log) or `Latest` (entries).

@@ -85,7 +85,7 @@ def parse_host(text: str) -> str:
     if host.startswith("[") and host.endswith("]") and ":" in host:
         host = host[1:-1]
     if not is_host(host):
-        raise Malformed("a host name or an IP address, without a port")
+        raise Malformed("a hostname or an IP address, without a port")
     return host
 
 

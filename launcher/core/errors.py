@@ -1,4 +1,4 @@
-"""Errors and problems: each problem says what is wrong, where, what was expected, and the fix.
+"""Errors and problems. Each problem states what is wrong, where, what was expected, and the fix.
 
 A `Problem` is a value: sources and checks collect them, so that a user sees all of them at once
 instead of one per attempt. `LauncherError` carries them to `launcher.cli.entry`, the only place that prints

@@ -1,4 +1,4 @@
-"""Opens, makes, renames and removes files, never through what another user has planted.
+"""Opens, creates, renames and removes files, and never follows what another user has planted.
 
 In a folder that several users may write to (/tmp), another user can create a link, a pipe, a folder or a file
 under a name that we want to write. So we walk a path step by step with descriptors, follow only links of root
@@ -419,9 +419,9 @@ def refuse_planted(found: os.stat_result, folder: os.stat_result) -> None:
     is_exempt = found.st_uid == folder.st_uid and not folder.st_mode & stat.S_ISVTX
     if is_shared and is_foreign and not is_exempt:
         what = "folder" if is_folder else "file"
-        raise PermissionError(EACCES, f"a {what} of another user, in a folder that others may write to")
+        raise PermissionError(EACCES, f"a {what} of another user, in a directory that others may write to")
     if is_shared and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-        raise PermissionError(EACCES, "a file with several names, in a folder that others may write to")
+        raise PermissionError(EACCES, "a file with several names, in a directory that others may write to")
 
 
 def _refuse_foreign(found: os.stat_result, kind: int) -> None:

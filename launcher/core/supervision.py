@@ -140,13 +140,13 @@ class LogStyle:
     Attributes:
         as_json: Whether each line is a JSON object.
         timestamps: Whether the time stands before each line.
-        dedupe: Whether a line of several processes is shown once.
+        dedupe: Whether a line of several processes is shown once; None: a traceback, off a terminal.
         rotate_bytes: Size at which a new log file begins; 0 for never.
     """
 
     as_json: bool = False
     timestamps: bool = False
-    dedupe: bool = False
+    dedupe: bool | None = None
     rotate_bytes: int = 0
 
 

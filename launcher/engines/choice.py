@@ -1,4 +1,4 @@
-"""From a command and the flags to the engine that starts the processes.
+"""Chooses the engine that starts the processes, from the command and the flags.
 
 The command line and the platform decide, so that all nodes decide alike. Only two things depend on this node:
 the Python that runs torchrun, if torchrun is chosen, and whether we are process 1. Only the chosen engine's

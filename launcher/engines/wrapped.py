@@ -1,4 +1,4 @@
-"""A command that is a launcher itself: tells it the node rank by variables that it reads, otherwise by flags.
+"""Passes the node rank to a command that is a launcher itself, by its variables or else by its flags.
 
 Our flags come right after its name, before its own flags. Each of these launchers lets the last flag count,
 so the user's flags take precedence. mpirun and horovodrun start the processes of all nodes, so they are only

@@ -1,4 +1,4 @@
-"""Makes OpenTelemetry spans of a launcher's events, in a process of its own, with OpenTelemetry's SDK.
+"""Makes OpenTelemetry spans from a launcher's events, in a separate process, with OpenTelemetry's SDK.
 
 The first node makes the span ``job``, each other one a span ``node`` in it. In these are ``start``,
 ``roll_call``, ``attempt`` (one for each), and in an attempt ``training`` and ``stop``. Every event of the

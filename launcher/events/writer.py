@@ -128,7 +128,7 @@ class Sink:
         console.close()
         if self._lost or left:
             what = f"{self._lost} events" if self._lost else f"{left} bytes of events"
-            self._complain(f"{console.name}: {what} were lost: it does not take them fast enough")
+            self._complain(f"{console.name}: {what} were lost, because it does not accept them fast enough")
 
 
 def append_events(fd: int, path: str) -> None:

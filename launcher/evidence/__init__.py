@@ -1,4 +1,4 @@
-"""Evidence: what all ranks of a job do, collected when the job hangs and before its processes are stopped.
+"""Evidence: the stacks and states of all ranks, collected in a hang and before the processes are stopped.
 
 Every node asks its own processes. Node 0 joins the answers of all nodes into groups, and passes them on, so
 that the report and the record are the same on all nodes. Nothing here delays the end of a job by more than

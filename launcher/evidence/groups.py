@@ -1,4 +1,4 @@
-"""Groups of ranks in one and the same place, for the failure report and the record. Pure."""
+"""Groups ranks that are in the same place, for the failure report and the record. Pure."""
 
 from __future__ import annotations
 

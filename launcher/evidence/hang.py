@@ -1,4 +1,4 @@
-"""The report of a job that hangs, from what all ranks do: for which rank the others wait. Pure."""
+"""Reports a hanging job from the evidence of all ranks: which rank the others wait for. Pure."""
 
 from __future__ import annotations
 

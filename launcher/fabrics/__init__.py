@@ -1,4 +1,4 @@
-"""Table of the fabrics, and the choice of the one over which the nodes talk (`plan_node`).
+"""Table of the fabrics, and the choice of the network between the nodes (`plan_node`).
 
 Each fabric has two functions, pure over `launcher.fabrics.facts.Facts`: whether it is here, and why or why
 not; and the settings that it needs, each with a reason.

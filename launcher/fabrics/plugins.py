@@ -40,9 +40,9 @@ def find_efa(facts: Facts) -> Found:
         return unusable(f"NCCL_NET_PLUGIN={named} is set", "unset NCCL_NET_PLUGIN")
     if facts.strays:
         folder = facts.strays[0].rpartition("/")[0]
-        why = f"aws-ofi-nccl is in {folder}, which the loader does not search: NCCL would take sockets"
+        why = f"aws-ofi-nccl is in {folder}, which the loader does not search: NCCL would use sockets"
         return unusable(why, f"LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH")
-    why = f"{count(usable, 'EFA')}, but aws-ofi-nccl is not installed: NCCL would take sockets"
+    why = f"{count(usable, 'EFA')}, but aws-ofi-nccl is not installed: NCCL would use sockets"
     return unusable(why, "an image with aws-ofi-nccl (AWS Deep Learning Containers, or the EFA installer)")
 
 
@@ -63,7 +63,7 @@ def find_gcp(facts: Facts) -> Found:
         why = (
             "its variables are set, but no libnccl-net.so is found" if is_set else "no plugin of it is found"
         )
-        fix = "LD_LIBRARY_PATH with the folder of the plugin (/var/lib/tcpxo/lib64)"
+        fix = "add the plugin's directory to LD_LIBRARY_PATH (/var/lib/tcpxo/lib64)"
         return Found(False, why, has_hardware=is_set, fix=fix)
     if not is_set and not any(part in plugin for part in FOLDERS):
         return Found(False, f"{plugin} is another plugin", fix=ELSEWHERE)

@@ -1,1 +1,1 @@
-"""Why a process ended, what failed first, and how that is told."""
+"""Failure analysis: why a process ended, which one failed first, and the report and record about it."""

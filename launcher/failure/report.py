@@ -121,7 +121,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
     if len(verdict.causes) > CAUSES_SHOWN:
         yield f"  and:   {', '.join(cause.code for cause in verdict.causes[CAUSES_SHOWN:])}"
     if not verdict.causes:
-        yield "  cause: not known"
+        yield "  cause: unknown"
     yield {
         True: "  retry: can help",
         False: "  retry: won't help",

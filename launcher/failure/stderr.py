@@ -271,7 +271,7 @@ def find_raised(lines: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def find_user_frame(traceback: Sequence[str]) -> str:
     """Return the innermost frame of the user's own code, e.g. ``train.py:67 in step``; empty without one.
 
-    A file below the script's folder has its path from there. A traceback of a DataLoader worker, a chained
+    A file below the script's directory has its path from there. A traceback of a DataLoader worker, a chained
     exception or a member of a group that stands last is the innermost.
     """
     is_fatal = bool(traceback) and traceback[0].startswith(FATAL)

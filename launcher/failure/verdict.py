@@ -142,7 +142,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
     """
     number = ended_by(code)
     if code >= 0:
-        words = f"exited with status {code}"
+        words = f"exited with code {code}"
         if number is not None and code > 0:
             words += f" (as a shell does when {name_signal(number)} has ended its command)"
         # A signal to write a checkpoint may be hours old; a signal to stop is why the process ended.

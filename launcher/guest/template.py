@@ -248,7 +248,7 @@ def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Seque
             if folder in sys.path:
                 sys.path.remove(folder)
     if not is_behind:
-        raise Refused("the import has changed sys.path, and the script's folder comes before it")
+        raise Refused("the import has changed sys.path, and the script's directory comes before it")
     _check(start)
     return took
 

@@ -61,29 +61,31 @@ def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
         "--prefix",
         metavar="ENV",
         default=sys.prefix,
-        help="the environment: its folder, or its Python (the launcher's own)",
+        help="environment to use: its directory or its Python (the launcher's own)",
     )
     where.add_argument(
-        "--target", metavar="DIR", help="a folder of packages on PYTHONPATH, as pip install --target makes it"
+        "--target", metavar="DIR", help="package directory on PYTHONPATH, as pip install --target creates"
     )
-    parser.add_argument("--user", action="store_true", help="for this user alone, in the user's own packages")
+    parser.add_argument(
+        "--user", action="store_true", help="install for this user only, in the user's packages"
+    )
     parser.add_argument(
         "--shell",
         nargs="?",
         const=PROFILE,
         metavar="FILE",
-        help=f"also for shells, in FILE ({PROFILE})",
+        help=f"install for shells, too, in FILE ({PROFILE})",
     )
     parser.add_argument(
         "--break-system-packages",
         dest="managed",
         action="store_true",
-        help="into an environment that the distribution manages, too",
+        help="install even into an environment that the distribution manages",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="a file of the hook with added lines: replace or remove it together with them",
+        help="replace or remove a hook file even if lines were added to it",
     )
     words = parser.parse_args(argv)
     if words.user and words.target:

@@ -103,7 +103,7 @@ def note_exit(turn: Turn, event: Exited) -> None:
         turn.change_attempt(open=turn.attempt.open - is_open)
     if event.status and turn.attempt.held is None and not turn.state.job.keep_going:
         # It has stopped its processes itself: one that stood still kills what it has started too late
-        what = f"{turn.state.job.member} {node.rank} has ended with status {event.status}"
+        what = f"{turn.state.job.member} {node.rank} has ended with exit code {event.status}"
         begin_stop(turn, what, event.node)
 
 
@@ -260,7 +260,7 @@ def blame_for_silence(turn: Turn, first: Event) -> Event:
     )
     others = [node for index, node in nodes.items() if index and not (node.has_left or node.is_lost)]
     if others:
-        what += f"; {turn.name(0)} heard the other {job.member}s"
+        what += f"; {turn.name(0)} was in contact with the other {job.member}s"
     cause = make_node_lost(what, is_cut_off=True)
     return replace(first, node=first.node if others else 0, what=what, cause=cause)
 

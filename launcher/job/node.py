@@ -381,7 +381,7 @@ def succeed(turn: Turn, event: Succeeded) -> None:
 
 
 def finish(turn: Turn, event: Done) -> None:
-    """Tell node 0 that nothing runs here any more, and wait for what follows."""
+    """Tell node 0 that nothing runs here anymore, and wait for what follows."""
     state, has_lost = turn.state, turn.state.gave_up and not turn.state.job.keep_going
     status = event.status or (EXIT_NOT_READY if has_lost else 0)
     turn.change(phase=Phase.ENDED, has_told_end=True)

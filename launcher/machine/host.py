@@ -30,7 +30,7 @@ LOOK_UP_S = 10.0
 LINE_LIMIT = 256
 """Longest text that is read as a value; files in /sys with a single value are shorter."""
 HOME = "~"
-"""Stands for the user's home folder in a snapshot: its path is private."""
+"""Stands for the user's home directory in a snapshot: its path is private."""
 
 
 class Host:
@@ -184,7 +184,7 @@ class Host:
         return os.geteuid() == 0 if self.answers is None else bool(self.recorded("root"))
 
     def home(self) -> str:
-        """Return the user's home folder from the system's accounts; empty without an account."""
+        """Return the user's home directory from the system's accounts; empty without an account."""
         if self.answers is not None:
             return HOME
         import pwd

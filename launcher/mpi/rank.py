@@ -307,7 +307,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
 
 
 def change_folder(path: str) -> None:
-    """Change to the head's working directory; without it three of four mpiruns would use the home folder.
+    """Change to the head's working directory; without it three of four mpiruns would use the home directory.
 
     Raises:
         NotReady: The directory cannot be entered, e.g. because this node does not have it.

@@ -1,4 +1,4 @@
-"""What the nodes report of the ranks in one attempt, as events of the job; and the verdict on them.
+"""Turns the nodes' reports about ranks into events of the job, and makes the verdict.
 
 The head's clock serves all nodes: an event has the time at which the head received it.
 """

@@ -1,4 +1,4 @@
-"""A serving node: has ranks and runs programs for the head, until that reports how the job ended."""
+"""A serving node: runs ranks and programs for the head, until the head reports how the job ended."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class Serving:
     def _wait_for_head(self) -> None:
         """Wait for the head, or another one, to come back, or end this node's part."""
         if not self._rejoin_s or self._told is not None:
-            self.runtime.say("the head of the job is gone: ended what it left on this node", "head-lost")
+            self.runtime.say("the head of the job is gone: ended its processes on this node", "head-lost")
             self._end(GONE)
             return
         self.runtime.say(

@@ -1,4 +1,4 @@
-"""Starts a planned head or serving node: prepares its folder, its key and its command lines."""
+"""Starts a planned head or serving node: prepares its directory, key and command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs DeepSpeed's autotuner, a command on node 0 that starts processes on the other nodes by ssh itself.
+"""Runs DeepSpeed's autotuner, a command on node 0 that starts processes on the other nodes through ssh.
 
 It finds two programs of ours first on its PATH. ``ssh`` is `launcher.remote.rsh`. ``deepspeed`` adds the
 master address, which the autotuner does not pass to its experiments.

@@ -1,4 +1,4 @@
-"""Finds a loss that is NaN to the end of the output of a job that has ended with 0.
+"""Finds a loss that stays NaN until the end, in the output of a job that exited with 0.
 
 Only the end of the output is read, which is kept anyway, once, after the job. Loaded only if ``nan`` is in.
 """

@@ -1,4 +1,4 @@
-"""Stragglers: ranks whose progress is behind that of the others, for the report of a stall.
+"""Stragglers: ranks whose progress is behind the others, for the stall report.
 
 The numbers come from the last output of each rank, which the launcher keeps anyway. Nothing is searched
 before a stall. The user's pattern is searched in a fork, because a search can take forever.

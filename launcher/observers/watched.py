@@ -1,4 +1,4 @@
-"""The processes that the meeting watch checks: our own children, or the workers of an agent of ours.
+"""The processes that the meeting watch checks: the launcher's children, or its agent's workers.
 
 Workers are recognized by their environment: each has its own RANK and LOCAL_RANK, while the agent's other
 children have those of the agent.

@@ -86,12 +86,12 @@ GROUPS = {
     "job": "the job",
     "command": "the command",
     "watch": "stopping and failures",
-    "restarts": "restarts: the whole job starts again after a failure",
-    "peers": "the launchers of several nodes: roll call and one verdict",
+    "restarts": "restarts of the whole job after a failure",
+    "peers": "several nodes: roll call and shared verdict",
     "output": "output",
     "framework": "frameworks",
-    "mpirun": "jobs that mpirun starts (--engine mpirun), and the hosts of any job",
-    "torchrun": "torchrun's own: taken as torchrun takes them, for jobs that torchrun's agent starts",
+    "mpirun": "the nodes of the job, and mpirun (--engine mpirun)",
+    "torchrun": "torchrun's own flags, for jobs that torchrun's agent starts",
 }
 """The groups of flags, in the order of the documentation."""
 

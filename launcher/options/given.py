@@ -1,4 +1,4 @@
-"""What a user gave: each value with its origin, and where files of defaults are."""
+"""The values that a user gave, each with its origin, and the locations of default files."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:
         "--replay",
         metavar="FILE",
         default=environ.get("LAUNCHER_REPLAY") or None,
-        help="work from a snapshot file instead of this machine [LAUNCHER_REPLAY]",
+        help="use a snapshot file instead of this machine [LAUNCHER_REPLAY]",
     )
 
 
@@ -172,7 +172,7 @@ class _BriefHelp(argparse.Action):
         known = {flag.dest: flag for flag in FLAGS}
         groups = [_add_group(brief, name, [known[dest] for dest in dests]) for name, dests in BRIEF.items()]
         _add_dry_run(groups[-1], {})
-        brief.epilog = f"{len(FLAGS)} flags in all: {brief.prog} --help-all, and docs/flags.md"
+        brief.epilog = f"{len(FLAGS)} flags in total: {brief.prog} --help-all, and docs/flags.md"
         brief.print_help()
         parser.exit()
 

@@ -1,4 +1,4 @@
-"""Lines that several processes write within a moment: each is shown once, with the ranks that wrote it.
+"""Deduplicates lines: one that several processes write within a moment is shown once, with their ranks.
 
 Lines wait in the batches in which they were read, until all processes have written them, or for `WINDOW_S`. A
 line that another process has written already joins that one; what a process writes twice is shown twice.

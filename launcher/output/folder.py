@@ -1,4 +1,4 @@
-"""Folder of one run: log files, and the files in which a process reports its failure.
+"""Directory of one run: log files, and the files in which a process reports its failure.
 
 With ``--log-dir DIR`` it is ``DIR/nodeN_XXXXXXXX/attempt_A/LOCAL_RANK/`` with ``stdout.log`` and
 ``stderr.log``, as in torchrun. Otherwise it is a private folder under TMPDIR, removed after the run unless it
@@ -97,7 +97,7 @@ class RunFolder:
     def file(self, attempt: int, process: str, name: str) -> str | None:
         """Return the path of a file for one process; None without a folder.
 
-        In a temporary folder all files are side by side: a folder for each process would cost 0.2 ms.
+        In a temporary directory all files are side by side: a folder for each process would cost 0.2 ms.
         """
         if self.path is None:
             return None
@@ -225,5 +225,5 @@ def cannot_write(path: str, error: OSError) -> NotReady:
 
     Its text is here and not in ``errors.txt``, which cannot be read once there are no descriptors left.
     """
-    fix = "name another folder with --log-dir, or make this one writable"
+    fix = "name another directory with --log-dir, or make this one writable"
     return NotReady(Problem("cannot-write", f"{path}: {error.strerror}", "log files", fix))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.output.dedupe import Deduped, SharedLines
+    from launcher.output.tracebacks import SharedTracebacks, Tracebacks
     from launcher.process.loop import Loop
     from launcher.recovery.progress import ProgressGate
 
@@ -65,6 +66,7 @@ class OutputRouter:
         )
         self._template = environ.get(TEMPLATE, "")
         self._waiting: dict[Screen, SharedLines] = {}
+        self._tracebacks: dict[Screen, SharedTracebacks] = {}
         self._attempt, self._bars_of = 0, -1
         # mpirun gives its ranks a terminal for standard output only, although the output may end in a file
         both = all(console.is_terminal for console in self._consoles)
@@ -164,7 +166,9 @@ class OutputRouter:
         """Whether each line of a process changes on its way, even if there is only one process."""
         return self._log.as_json or self._log.timestamps
 
-    def _plan_form(self, child: Child, bit: int, screen: Screen) -> PlainLines | JsonLines | Deduped:
+    def _plan_form(
+        self, child: Child, bit: int, screen: Screen
+    ) -> PlainLines | JsonLines | Deduped | Tracebacks:
         """Return how the lines of a stream look on its screen."""
         form: PlainLines | JsonLines
         if self._log.as_json:
@@ -177,8 +181,15 @@ class OutputRouter:
                 prefix = make_prefix(self._label(child), child.rank, self.has_colour)
             has_bars = not self._several or not screen.console.is_terminal or self._has_bars(child)
             form = PlainLines(prefix, CLOCK if self._log.timestamps else None, bars=has_bars)
-        if not self._log.dedupe or child.called or not self._several:
+        if child.called or not self._several or self._log.dedupe is False:
             return form
+        if self._log.dedupe is None:
+            if bit != STDERR or screen.console.is_terminal or not isinstance(form, PlainLines):
+                return form
+            from launcher.output.tracebacks import SharedTracebacks, Tracebacks
+
+            shared = self._tracebacks.setdefault(screen, SharedTracebacks(screen))
+            return Tracebacks(form, shared, child.rank)
         from launcher.output.dedupe import Deduped, SharedLines
 
         count = sum(bool(route.to_console & bit) for route in self._watch.routes)
@@ -209,10 +220,15 @@ class OutputRouter:
     # --- while it runs
 
     @property
+    def _shared(self) -> list[SharedLines | SharedTracebacks]:
+        """What waits for the same lines of other processes."""
+        return [*self._waiting.values(), *self._tracebacks.values()]
+
+    @property
     def due(self) -> float | None:
         """When to call `fire`."""
         holds = [stream.hold_until_s for stream in self._holding]
-        holds += [waiting.due for waiting in self._waiting.values()]
+        holds += [waiting.due for waiting in self._shared]
         return min((hold for hold in holds if hold is not None), default=None)
 
     def fire(self, now: float) -> None:
@@ -220,7 +236,7 @@ class OutputRouter:
         for stream in tuple(self._holding):
             stream.flush_partial(now)
             self._note_hold(stream)
-        for waiting in self._waiting.values():
+        for waiting in self._shared:
             waiting.release(now)
         self._watch_backlog()
 
@@ -334,7 +350,7 @@ class OutputRouter:
 
     def _release(self) -> None:
         """Show the lines that wait for others: what is written now stands below them."""
-        for waiting in self._waiting.values():
+        for waiting in self._shared:
             waiting.release()
 
     def show(self, text: str) -> None:
@@ -377,6 +393,8 @@ class OutputRouter:
         for stream in tuple(self._streams.values()):
             self._end(stream)
         self._release()
+        for tracebacks in self._tracebacks.values():
+            tracebacks.finish()
         self._watch_backlog()
         deadline = time.monotonic() + DRAIN_S
         for file in self._files:  # a restart opens others, and the number of open files is limited

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.output.console import LogFile, Screen
     from launcher.output.dedupe import Deduped
     from launcher.output.formats import JsonLines, PlainLines
+    from launcher.output.tracebacks import Tracebacks
 
     class Search(Protocol):
         """Searches the output of one stream: `launcher.recovery.progress.Lines`."""
@@ -96,7 +97,7 @@ class Stream:
         self,
         fd: int,
         screen: Screen | None,
-        form: PlainLines | JsonLines | Deduped,
+        form: PlainLines | JsonLines | Deduped | Tracebacks,
         file: LogFile | None,
         *,
         lines: bool = True,

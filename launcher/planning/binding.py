@@ -1,4 +1,4 @@
-"""CPU binding: chooses the CPUs of each process of this node. Pure: the node comes as a `Layout`.
+"""CPU binding: chooses the CPUs of each process on this node. Pure: the node is a `Layout`.
 
 There are two modes. ``numa`` divides the cores of a NUMA node evenly among the processes with a GPU on that
 node, so that memory, GPU and network card are near. ``core`` divides all cores evenly and contiguously in the

@@ -73,7 +73,7 @@ def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
     if found is None or found.claim.value != 0:
         return ()
     port = case.topology.master_port
-    return (f"MASTER_PORT is a port that is free when the job starts; here {port} stands for it",)
+    return (f"MASTER_PORT is a free port, chosen when the job starts; the plan shows {port} in its place",)
 
 
 def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _note_total(case: Case) -> tuple[str, ...]:
         return ()
     names = own.launcher.words("total")
     said = f"{own.name} --{names[0]} {own.value(*names)}" if own.has(*names) else ""
-    return (f"{given.origin}: no effect, {said} is nearer to the script",) if said else ()
+    return (f"{given.origin}: no effect, {said} is closer to the script",) if said else ()
 
 
 def _about_the_job(word: str) -> str:
@@ -232,8 +232,10 @@ def _note_pipeline(case: Case, host: Host) -> tuple[str, ...]:
         head, bar, tail = line.partition("#")[0].partition("|")
         names = [name_program(word) for word in head.split()]
         if bar and tail[:1] != "|" and any(is_python(name) or name in list_names() for name in names):
-            said = f"{path}: `{shorten(head.strip())} | ...` has the status of the last command in the pipe"
-            return (f"{said}, also if the first fails: `set -o pipefail` before it",)
+            said = (
+                f"{path}: `{shorten(head.strip())} | ...` has the exit code of the last command in the pipe"
+            )
+            return (f"{said}, even if the first fails: put `set -o pipefail` before it",)
     return ()
 
 
@@ -303,7 +305,7 @@ def note_idle(
     told = {setting.origin for setting in agent.settings} if agent is not None else set()
     stops = not told.isdisjoint(case.options.origins(*OF_STOP))
     files = case.options.origins("redirects", "tee")
-    gone = "the launcher becomes the command (--stay: it stays)"
+    gone = "the launcher becomes the command (--stay keeps it)"
     theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
     rows = (
         (stays, list_working("parent"), gone),
@@ -317,7 +319,7 @@ def note_idle(
         (not case.is_wrapped, list_working("processes"), theirs),
         (not case.is_wrapped or is_torchruns, list_working("role"), theirs),
         (files, ("log_rotate",), "no output goes to a file (--redirects, --tee)"),
-        (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init: it stays)"),
+        (stays or not case.forks, ("stay",), "this launcher is the only one of its node (--init keeps it)"),
         (has_channel, list_working("channel"), apart),
         (has_channel or by_mpirun, ("control_port",), apart),
         (has_channel or meets or by_mpirun, ("token_file", "roll_call_timeout"), apart),

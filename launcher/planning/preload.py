@@ -1,4 +1,4 @@
-"""Plans a preloaded start: which modules are imported once, and why the ranks cannot be forks. Pure."""
+"""Plans a preloaded start: which modules to import once, or why the ranks can't be forks. Pure."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def read_snapshot(path: str) -> Host:
         raise make_error("bad-snapshot", path=path, reason='expected a JSON object with an "environ" object')
     files = data.get("files")
     if isinstance(files, dict) and sum(name.count("/") for name in files) > FOLDERS_LIMIT:
-        raise make_error("bad-snapshot", path=path, reason=f"expected at most {FOLDERS_LIMIT} folders")
+        raise make_error("bad-snapshot", path=path, reason=f"expected at most {FOLDERS_LIMIT} directories")
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Supervision: from the user's options about stopping, logs, failures and metrics to `Supervision`."""
+"""Builds `Supervision` from the user's options for stopping, logs, failures and metrics."""
 
 from __future__ import annotations
 
@@ -130,10 +130,11 @@ def _plan_stdin(options: Options, topology: Topology, *, starts: bool, is_progra
 
 def plan_log(options: Options) -> LogStyle:
     """Return how the log looks."""
+    dedupe = options.get("dedupe")
     return LogStyle(
         as_json=options.text("log_format") == "json",
         timestamps=options.switch("timestamps"),
-        dedupe=options.switch("dedupe"),
+        dedupe=None if dedupe is None else bool(dedupe.value),
         rotate_bytes=int(options.number("log_rotate", 0)),
     )
 

@@ -1,4 +1,4 @@
-"""Events of a preemption, and words about it."""
+"""Preemption events, and their texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a metadata service every few seconds, and passes on what is announced, withdrawn or due."""
+"""Polls a metadata service every few seconds, and passes on announced, withdrawn and due preemptions."""
 
 from __future__ import annotations
 

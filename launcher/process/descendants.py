@@ -1,4 +1,4 @@
-"""The process tree, read from /proc. A process that has gone has no relatives and no command line."""
+"""The process tree, read from /proc. A process that has ended has no relatives and no command line."""
 
 from __future__ import annotations
 

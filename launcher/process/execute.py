@@ -94,7 +94,7 @@ def _find_fix(name: str) -> str:
     if os.path.exists(f"{name.replace('.', '/')}.py"):
         return f"write it as a module: launcher run -- -m {name}"
     if "/" not in name and os.path.isfile(name):
-        return f"it is in this folder, which is not on PATH: write ./{name}, or sh {name}"
+        return f"it is in this directory, which is not on PATH: write ./{name}, or sh {name}"
     from launcher.process.missing import fix_missing
 
     usual = "check the name, the working directory and PATH (a script needs its interpreter, too)"

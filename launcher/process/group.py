@@ -266,7 +266,7 @@ class ProcessGroup:
         if self.watchdog is None:
             self._say(f"the launcher's watchdog was killed: {UNGUARDED}", "watchdog-killed")
             return
-        self._say("the launcher's watchdog was killed: another one takes its place", "watchdog-killed")
+        self._say("the launcher's watchdog was killed: another one replaces it", "watchdog-killed")
         for group in filter(None, self.stopper.groups):
             self.watchdog.tell(group)
 

@@ -1,4 +1,4 @@
-"""In-memory files for texts in a plan: they leave nothing behind and need no writable folder."""
+"""In-memory files for texts in a plan: they leave nothing behind and need no writable directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A missing program or module: reads its name from error output, and says how to install it.
+"""Finds the name of a missing program or module in error output, and how to install it.
 
 Loaded only after a failure.
 """
@@ -65,7 +65,9 @@ def fix_missing(name: str) -> str:
         return "check the name and the working directory, and that the node has the code"
     known = _read_table()
     if base in known["pip"]:
-        return f"pip install {known['pip'][base]} in the image, or put its environment's folder on PATH"
+        return (
+            f"pip install {known['pip'][base]} in the image, or put its environment's bin directory on PATH"
+        )
     if base in known["others"]:
         return f"{base} is not installed here: {known['others'][base]}"
     package, flag = known["apt"].get(base, ""), known["instead"].get(base, "")
@@ -87,7 +89,7 @@ def fix_module(message: str) -> str:
     if name in known["modules"]:
         return f"`pip install {known['modules'][name]}`"
     if any(os.path.isfile(path) for path in (f"{name}.py", f"{name}/__init__.py")):
-        return f"`PYTHONPATH=$PWD`: {name} is in this folder, and Python looks in that of the script"
+        return f"`PYTHONPATH=$PWD`: {name} is in this directory, but Python searches the script's directory"
     if not name or "." in name or name in known["own"]["names"].split() or name in sys.stdlib_module_names:
         return ""  # "a.b": the package is there, but this part of it is not
     return f"`pip install {name}`"

@@ -247,4 +247,4 @@ class Process:
     def end(self) -> str:
         """How it has ended, in words."""
         code = self.code or 0
-        return f"exited with status {code}" if code >= 0 else f"was ended by {name_signal(-code)}"
+        return f"exited with code {code}" if code >= 0 else f"was ended by {name_signal(-code)}"

@@ -1,4 +1,4 @@
-"""A program that works for the launcher beside a job, with a limit of time; its output is kept in memory."""
+"""Runs a helper program of the launcher with a time limit, and keeps its output in memory."""
 
 from __future__ import annotations
 

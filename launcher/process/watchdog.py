@@ -146,7 +146,8 @@ def _guard(fd: int, run_id: bytes | None) -> bool:
             _kill(run_id, orders.groups)
             if orders.groups:  # between two attempts, or at the end, nothing runs
                 _say(
-                    "the launcher stood still, and another node may take over: its processes were killed",
+                    "the launcher hung or was paused, and another node may take over: its processes were "
+                    "killed",
                     "launcher-stalled",
                 )
         elif data := os.read(fd, 4096):

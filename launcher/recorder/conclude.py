@@ -1,4 +1,4 @@
-"""Says from the flight recorders of all ranks which rank the others wait for. Pure.
+"""Finds the rank that the others wait for, from the flight recorders of all ranks. Pure.
 
 A collective of a group ends when all its ranks have called it. So the first collective that some ranks wait
 in and others have not called names those others, unless they wait themselves in another group: then the chain

@@ -1,4 +1,4 @@
-"""Facts of a flight recorder: what one rank has called, as messages that travel between nodes."""
+"""Flight recorder facts: one rank's collective calls, as messages between nodes."""
 
 from __future__ import annotations
 

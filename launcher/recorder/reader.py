@@ -1,4 +1,4 @@
-"""Program that reads and copies dumps in a process of its own: ``python -I -S reader.py JSON``.
+"""Program that reads and copies dumps in a separate process: ``python -I -S reader.py JSON``.
 
 Dumps come from processes that may have written anything, and lie on file systems that may hang. Here they can
 neither use up the launcher's memory nor stop its loop. It prints a JSON object per dump, see `Answer`.

@@ -1,4 +1,4 @@
-"""Has the ranks of this node dump their flight recorders, and reads the dumps, without ever blocking.
+"""Makes this node's ranks dump their flight recorders, and reads the dumps. Never blocks.
 
 `DumpRequest` takes steps, as `launcher.stacks.inquiry.Inquiry` does: a byte into each rank's pipe, then a
 look at each dump until it is complete, and a run of `launcher.recorder.reader` for those that are.

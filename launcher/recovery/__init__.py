@@ -1,1 +1,1 @@
-"""Recovery: what happens after an attempt of the job has failed."""
+"""Recovery: everything between a failed attempt and the next one."""

@@ -1,4 +1,4 @@
-"""GPU memory between two attempts: the next one waits until the last one's memory on this node is free.
+"""Waits between two attempts until this node's GPU memory is free again.
 
 The driver frees the memory of a process that has ended, but it may need seconds for that. NVML lists the
 processes that hold memory. Where it cannot, as in some containers, the used memory is compared with that

@@ -90,4 +90,4 @@ def run_health(argv: Sequence[str]) -> str:
         return ""
     text = redact(run.output.decode("utf-8", "replace"))  # before a line is chosen and cut
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line[:400] or f"{argv[0]} ended with status {run.status}"
+    return line[:400] or f"{argv[0]} ended with exit code {run.status}"

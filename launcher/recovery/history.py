@@ -139,7 +139,7 @@ class History:
     ) -> Iterator[str]:
         last, failed_count = self.failed[-1], self._kinds.total()
         causes = ", ".join(f"{number} x {kind}" for kind, number in self._kinds.most_common())
-        yield f"{count} attempts, {failed_count} failed ({causes}); exit status {status}"
+        yield f"{count} attempts, {failed_count} failed ({causes}); exit code {status}"
         groups = [list(group) for _, group in groupby(self.failed, lambda one: (one.what, one.kind))]
         shown = groups[-SHOWN_MAX:]
         left_out = failed_count - sum(map(len, shown))
@@ -153,7 +153,7 @@ class History:
             yield f"  {which}: {took}{' on average' if many else ''}, {what}"
         final_ns = max(0, ended_ns - started_ns) if last.number < count - 1 else 0
         if last.number < count - 1:
-            yield f"  attempt {count - 1}: {_seconds(final_ns / 1e9)}, exit status {status}"
+            yield f"  attempt {count - 1}: {_seconds(final_ns / 1e9)}, exit code {status}"
         yield _add_up(
             start=(began_ns if self._first_ns is None else self._first_ns) - began_ns,
             attempts=self._failed_ns + final_ns,
@@ -175,7 +175,7 @@ def _add_up(*, start: int, attempts: int, whole: int, after: int) -> str:
         f"{shown[2]:.{digits}f} s between attempts",
         *([f"{shown[3]:.{digits}f} s after the last"] if shown[3] else []),
     ]
-    return f"  time: {whole_s:.{digits}f} s in all: {', '.join(said)}"
+    return f"  time: {whole_s:.{digits}f} s in total: {', '.join(said)}"
 
 
 def _seconds(time_s: float) -> str:

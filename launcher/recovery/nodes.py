@@ -1,4 +1,4 @@
-"""Bad nodes: which nodes failed, how often and why, and what keeps the next job away from them. Pure."""
+"""Bad nodes: which nodes failed, how often and why, and how to keep the next job off them. Pure."""
 
 from __future__ import annotations
 

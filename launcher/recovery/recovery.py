@@ -1,4 +1,4 @@
-"""The record of one job's failed attempts, of what followed from them, and of bad nodes.
+"""Records a job's failed attempts, the decisions after them, and bad nodes.
 
 It belongs to the launcher that decides for the job: the only one, or that of node 0.
 """

@@ -23,16 +23,16 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) 
         "rehearse", "[--like PLATFORM] [--nodes N] [--processes P] [--] COMMAND ...", description
     )
     add, count = parser.add_argument, of_kind("number 1 200")
-    add("--like", choices=tuple(PLATFORMS), default="plain", help="the platform to imitate (plain: none)")
+    add("--like", choices=tuple(PLATFORMS), default="plain", help="platform to imitate (plain: none)")
     add("--nodes", type=count, default=2, metavar="N", dest="node_count", help="simulated nodes (2)")
     add("--processes", type=count, default=1, metavar="P", help="processes per node (1)")
-    text = "how often the platform starts the command (as it does by default)"
+    text = "whether the platform starts the command once per node or per process (its default)"
     add("--scope", choices=("node", "process"), help=text)
-    text = "start COMMAND itself, without launcher run in front"
+    text = "start COMMAND itself, without adding launcher run"
     add("--bare", action="store_true", help=text)
-    text = "nodes as loopback addresses even where namespaces are possible"
+    text = "simulate nodes with loopback addresses even if namespaces are possible"
     add("--loopback", action="store_true", help=text)
-    text = "pass a variable to every node"
+    text = "pass a variable to all nodes"
     add("--env", action="append", default=[], metavar="NAME[=VALUE]", help=text)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     words = parser.parse_args(argv)

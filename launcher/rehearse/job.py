@@ -213,7 +213,7 @@ class _Job:
             self._status = status if is_first else self._status
             if left and not is_first:
                 say(
-                    f"rehearsal: the process on {node} has ended with status {status}; the others go on",
+                    f"rehearsal: the process on {node} has ended with exit code {status}; the others go on",
                     "rehearsal",
                 )
         elif code == -signal.SIGKILL and self._reports and left:
@@ -270,7 +270,7 @@ def _announce(like: str, job: RehearsedJob, cluster: Cluster, removed: Sequence[
     say(f"rehearsal: {shape} as {like} ({', '.join(how)})", "rehearsal")
     if cluster.fallback_reason:
         say(
-            f"rehearsal: the nodes share one host name, network and /tmp ({cluster.fallback_reason})",
+            f"rehearsal: the nodes share one hostname, network and /tmp ({cluster.fallback_reason})",
             "rehearsal",
         )
     if removed:

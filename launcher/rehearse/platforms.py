@@ -1,4 +1,4 @@
-"""The processes that each platform starts on each node, with exactly the environment that it gives.
+"""The processes that each platform starts on each node, with exactly its environment.
 
 If the platform uses mpirun or torchrun, these processes are the real programs.
 """

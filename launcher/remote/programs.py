@@ -1,4 +1,4 @@
-"""The programs that run on a node other than node 0, because a client on node 0 asks for them.
+"""Runs programs on a node other than node 0, for clients on node 0.
 
 For mpirun and DeepSpeed's autotuner this is what sshd is for ssh, for one job only. If the connection to
 node 0 is lost, the standard streams of the programs are closed, as sshd does it.

@@ -1,4 +1,4 @@
-"""How the launcher of node 0 tells ``--ssh``, its parent, that the job has started on all nodes."""
+"""Node 0's launcher notifies its parent, ``--ssh``, that the job has started on all nodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs a task of TensorFlow as long as it is needed: the standard server, or a command.
 
     python tf_server.py                                        serve the task that TF_CONFIG names
-    python tf_server.py --until HOST:PORT                      ... until nothing listens there any more
+    python tf_server.py --until HOST:PORT                      ... until nothing listens there anymore
     python tf_server.py --until HOST:PORT -- python train.py   run a command so long instead
     python tf_server.py --while HOST:PORT                      end as a failure when nothing listens there
 
@@ -89,12 +89,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="launcher tf-server",
         usage="%(prog)s [--until HOST:PORT,... | --while HOST:PORT,...] [options] [-- COMMAND ...]",
-        description="run a task of TensorFlow: its standard server, for the task that TF_CONFIG names",
+        description="run TensorFlow's standard server for the task that TF_CONFIG names",
     )
     add = parser.add_argument
-    until = "end when nothing listens there any more"
+    until = "exit when nothing listens there anymore"
     add("--until", metavar="HOST:PORT,...", type=_addresses, help=until)
-    peers = "serve nothing; end with status 75 when nothing listens there any more"
+    peers = "serve nothing; exit with code 75 when nothing listens there anymore"
     add("--while", metavar="HOST:PORT,...", type=_addresses, dest="peers", help=peers)
     wait = "seconds to wait until a process listens there (900)"
     add("--wait", metavar="S", type=_seconds, default=900.0, help=wait)
@@ -239,7 +239,7 @@ class Watch:
             if now - self.began >= self.wait_s:
                 self.conclude(NOT_READY, f"nothing has listened at {self.names} for {self.wait_s:g} s")
         elif SILENT not in found and now - self.answered >= self.gone_s:
-            self.conclude(0, f"nothing listens at {self.names} any more")
+            self.conclude(0, f"nothing listens at {self.names} anymore")
         elif SILENT in found:
             self.answered = now
             if now - self.seen >= max(LOST_S, self.gone_s):

@@ -1,4 +1,4 @@
-"""Asks the sources, which tell how this process was started: a file per environment, or names of variables.
+"""Reads the sources, which detect how this process started: a file per environment, or names of variables.
 
 The table of the sources is ``table.txt``, which says what its fields mean.
 

@@ -39,6 +39,6 @@ def read(reader: Reader) -> None:
         reader.claim_numbers(OF_NODES, Trust.DERIVED)
     if size != local_size:
         reader.note(
-            "horovodrun does not tell processes where rank 0 runs: "
+            "horovodrun does not pass rank 0's address to the processes: "
             "set MASTER_ADDR, or pass --master-addr HOST"
         )

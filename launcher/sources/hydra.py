@@ -31,7 +31,7 @@ def read(reader: Reader) -> None:
         rank = reader.claim_int(Fact.RANK, RANK_OVER_PORT)
     if reader.has(RANK_OVER_PORT) and not reader.has(HYDRA.size):
         what = f"{RANK_OVER_PORT} without {HYDRA.size}"
-        reader.note(f"{what}: mpiexec -pmi-port does not tell the size; start without it")
+        reader.note(f"{what}: mpiexec -pmi-port does not pass the size; start without it")
     lines = (line for line in reader.host.ancestors() if line and line[0].rpartition("/")[2] in PROXY_NAMES)
     proxy = next(lines, ())
     node = _read_node(reader, proxy)

@@ -1,4 +1,4 @@
-"""A process that this launcher or torchrun started: it already has everything.
+"""A process that this launcher or torchrun started. It already has everything.
 
 The outer one gave it the whole contract (the launcher also corrected the public variables of the starters),
 so no outer source counts. But the process may have started its own mpirun or srun. That starter is nearer,

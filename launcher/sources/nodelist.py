@@ -1,4 +1,4 @@
-"""Parses Slurm's two compressed lists: host names, and task counts per node.
+"""Parses Slurm's two compressed lists: hostnames, and task counts per node.
 
 The grammar is that of ``scontrol show hostnames``, which the tests compare with. This parser is stricter than
 Slurm's: it refuses what Slurm silently repairs (``n[1-``, ``n[1-]``, ``n1,,n2``, spaces). Slurm itself writes

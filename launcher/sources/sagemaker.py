@@ -33,7 +33,7 @@ GROUP_FIX = (
     f"only the hosts of {GROUPS} have ranks, and this is none of them as far as is known: start the launcher "
     f"there, or {FLAGS}"
 )
-LIST = "a JSON list of host names"
+LIST = "a JSON list of hostnames"
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 

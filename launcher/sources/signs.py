@@ -1,4 +1,4 @@
-"""Signs of several nodes or processes: variables that show them but do not say which one this is.
+"""Signs of several nodes or processes: variables that show them, but not which one this is.
 
 The table is ``signs.txt``. A sign counts if no source identifies this node or process (see
 `launcher.identity.allocation`): then the launcher stops, because a job of N nodes would otherwise run as N

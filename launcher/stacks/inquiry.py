@@ -188,7 +188,7 @@ def write_stacks(folder: int, headline: str, answers: Sequence[Answer]) -> str:
         except FileExistsError:  # from an earlier stall
             continue
         return name
-    raise FileExistsError(0, "too many reports in this folder")
+    raise FileExistsError(0, "too many reports in this directory")
 
 
 class Lane:

@@ -1,4 +1,4 @@
-"""Reports where each rank waits, and for which others: a few lines for users, everything for a file. Pure."""
+"""Reports where each rank waits, and for which others: a few lines for users, all details in a file. Pure."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _ports(plan: Plan) -> list[str]:
     if plan.meeting is not None:
         where = f"{printable(plan.meeting.address)}, port {plan.meeting.port}"
         way = f"before the start the nodes exchange their addresses at {where}"
-        lines.append("node 0 tells all addresses at each start" if plan.meeting.at_start else way)
+        lines.append("node 0 sends all addresses at each start" if plan.meeting.at_start else way)
     return lines
 
 
@@ -209,7 +209,7 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
         nodes += f"; they join at {where}, all within {fleet.timeout_s:g} s"
     lines = [nodes, *(_forwarded(fleet, environ) if agent.engine == MPIRUN else [])]
     lines += [f"{word} is a file: {'; '.join(text.splitlines())}" for word, text in agent.files]
-    lines.append(f"{FOLDER} is a private folder, {JOB} the name of the job: made when it starts")
+    lines.append(f"{FOLDER} is a private directory, {JOB} the job's name; both are made when the job starts")
     return [printable(redact(line)) for line in lines]
 
 
@@ -243,7 +243,7 @@ def _channel(plan: Plan) -> list[str]:
     port = (
         f"port {peers.ports[0]}" if len(peers.ports) == 1 else f"port {peers.ports[0]} to {peers.ports[-1]}"
     )
-    end = "each ends by itself" if peers.keep_going else f"end together, lost after {peers.lost_after_s:g} s"
+    end = "each ends on its own" if peers.keep_going else f"end together, lost after {peers.lost_after_s:g} s"
     key = "a token" if peers.has_token else "no token"
     where = printable(plan.topology.master_addr)
     return [f"peers: all connect to {where} {port} within {peers.timeout_s:g} s, {key}; {end}"]
@@ -254,31 +254,31 @@ def _watch(plan: Plan) -> list[str]:
     if plan.mode is not Mode.SUPERVISE:
         return []
     watch = plan.supervision
-    parts = [f"to end them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
+    parts = [f"to stop them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
     parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
     parts += [f"exits with {watch.stopped_status} if told to stop"] if watch.stopped_status else []
     parts += [f"exits with {watch.fatal_status} if no retry helps"] if watch.fatal_status else []
-    parts += ["lines begin with their rank"] if watch.prefix else []
+    parts += ["lines start with their rank"] if watch.prefix else []
     parts += [_say_readers(watch.stdin)] if watch.stdin else []
     parts += ["the log is JSON"] if watch.log.as_json else []
-    parts += ["lines begin with the time"] if watch.log.timestamps and not watch.log.as_json else []
-    parts += ["a line of several ranks is shown once"] if watch.log.dedupe else []
+    parts += ["lines start with the time"] if watch.log.timestamps and not watch.log.as_json else []
+    parts += ["a line of several ranks is printed once"] if watch.log.dedupe else []
+    once = watch.prefix and watch.log.dedupe is None and not watch.log.as_json
+    parts += ["off a terminal, the same traceback of several ranks once"] if once else []
     if any(route.to_file for route in watch.routes):
         size = f", a new one at {say_size(watch.log.rotate_bytes)}" if watch.log.rotate_bytes else ""
-        parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}{size}")
+        parts.append(f"output in files below {watch.log_dir or 'a temporary directory'}{size}")
     parts += _restarts(watch.restarts) if watch.restarts.most else []
     limits = "".join(f", {phase}: {limit_s:g} s" for phase, limit_s in watch.stall_limits)
     silence = f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence{limits}"
     parts += [silence] if watch.stall_timeout_s else []
-    parts += (
-        [f"report after {watch.idle_timeout_s:g} s in which nothing moves"] if watch.idle_timeout_s else []
-    )
+    parts += [f"report after {watch.idle_timeout_s:g} s without activity"] if watch.idle_timeout_s else []
     parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
     parts += [_preload(watch.preload)] if watch.preload is not None else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     parts += [f"evidence of a hang in {watch.evidence_dir}"] if watch.evidence_dir else []
     taken = watch.preemption
-    parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]
+    parts += [] if taken is None else [f"{taken.service} is polled for preemption ({taken.why})"]
     parts += [f"metrics at port {watch.metrics_port}"] if watch.metrics_port else []
     parts += [f"events in {watch.events}"] if watch.events else []
     parts += ["traces by OpenTelemetry"] if watch.traces else []

@@ -10,7 +10,7 @@ sets CUDA_VISIBLE_DEVICES as it does for real ones, but no node shows any GPU, t
 unless ``device_files`` gives it files named like NVIDIA's.
 
 Sockets, ports and process ids are the nodes' own, so that these clusters can run side by side; what
-is on the machine is one temporary folder. Two nodes start in 0.2 s. Needs root.
+is on the machine is one temporary directory. Two nodes start in 0.2 s. Needs root.
 """
 
 from __future__ import annotations

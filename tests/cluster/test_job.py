@@ -58,7 +58,7 @@ def test_the_node_that_failed_first_is_named(capfd: pytest.CaptureFixture[str]) 
     command = ["sh", "-c", "exit $((SLURM_PROCID * 3))"]
     assert run_rehearsal("slurm", 2, 1, command, loopback=True) == 3
     said = capfd.readouterr().err
-    assert "rank 1 of 2 failed first: it exited with status 3" in said
+    assert "rank 1 of 2 failed first: it exited with code 3" in said
     assert "ended first" not in said, "the launcher on the other node may end before"
     assert run_rehearsal("slurm", 2, 1, command, loopback=True, bare=True) == 3
     assert "the process on node1 ended first, with status 3" in capfd.readouterr().err
@@ -103,7 +103,7 @@ def test_nodes_that_share_a_screen_give_one_verdict(
     monkeypatch.chdir(tmp_path)  # Azure ML shows the failure record that is in ./outputs
     command = ["sh", "-c", "test $RANK != 3 || exit 4; exec sleep 60"]
     assert run_rehearsal("azureml-pytorch", 2, 2, command, loopback=True) == 4
-    assert capfd.readouterr().err.count("rank 3 of 4 failed first: it exited with status 4") == 1
+    assert capfd.readouterr().err.count("rank 3 of 4 failed first: it exited with code 4") == 1
 
 
 def test_a_rehearsal_of_nodes_with_one_process_has_a_report(
@@ -112,7 +112,7 @@ def test_a_rehearsal_of_nodes_with_one_process_has_a_report(
     """Azure ML names the rank of a node's only process, so its launcher would become the command."""
     monkeypatch.chdir(tmp_path)
     assert run_rehearsal("azureml-pytorch", 2, 1, ["sh", "-c", "exit $((RANK * 4))"], loopback=True) == 4
-    assert capfd.readouterr().err.count("rank 1 of 2 failed first: it exited with status 4") == 1
+    assert capfd.readouterr().err.count("rank 1 of 2 failed first: it exited with code 4") == 1
 
 
 @KINDS

@@ -60,7 +60,7 @@ def test_a_rank_of_another_node_fails(family: str, fleet: MakeFleet) -> None:
     two.start_all("--nproc-per-node", "2", "--", "python", script)
     head, other = two.wait()
     assert (head.status, other.status) == (7, 7), head.err[-3000:]
-    assert "rank 3 of 4 failed first: it exited with status 7" in head.err
+    assert "rank 3 of 4 failed first: it exited with code 7" in head.err
     assert "host node1, node 1" in head.err
     two.await_empty()
 

@@ -316,7 +316,7 @@ def test_words_folder_and_input_arrive(family: str, fleet: MakeFleet, tmp_path: 
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_that_one_node_lacks(family: str, fleet: MakeFleet) -> None:
-    """Ranks do not work in the home folder instead: the verdict names the node and the folder."""
+    """Ranks do not work in the home directory instead: the verdict names the node and the folder."""
     two = fleet(family)
     head, other = two.cluster.nodes
     run_on(two, head, "mkdir /dev/shm/only-here")

@@ -43,7 +43,7 @@ def test_the_last_lines_of_the_culprit_are_on_every_node(pair: Job) -> None:
     for node in (0, 1):
         pair.start(node, "--failure-file", files[node], "--", *command, per_node=2)
     done = pair.wait()
-    assert_one_truth(done, 9, "rank 3 of 4 failed first: it exited with status 9")
+    assert_one_truth(done, 9, "rank 3 of 4 failed first: it exited with code 9")
     assert "launcher:   | words of 3" in done[0].err
     assert "words of 3" in done[1].err.partition("launcher: rank 3")[0]  # its own node: right above
     records = [json.loads(Path(file).read_text()) for file in files]
@@ -177,7 +177,7 @@ def test_keep_going_stops_nobody(pair: Job) -> None:
     go = pair.folder / "go"
     command = f"[ $RANK = 1 ] && exit 7; while [ ! -e {go} ]; do sleep 0.05; done"
     pair.start_all("--keep-going", "--", "sh", "-c", command)
-    wait_for(lambda: pair.says(0, "exited with status 7 on node 1"), "node 0 is told")
+    wait_for(lambda: pair.says(0, "exited with code 7 on node 1"), "node 0 is told")
     assert pair.launchers[0].poll() is None
     go.touch()
     assert_one_truth(pair.wait(), 7, "rank 1 of 2 failed first")
@@ -330,7 +330,7 @@ def test_nodes_with_other_numbers_below_the_users_own_launcher_are_named(pair: J
         pair.start(index, "--", "deepspeed", "train.py", per_node=each)
     for one in pair.wait().values():
         assert one.status == 78 and "problem: the nodes differ in processes per node" in one.err
-        assert "fix:  --nproc-per-node 1 on all nodes" in one.err
+        assert "fix:  pass --nproc-per-node 1 on all nodes" in one.err
 
 
 def test_a_wrong_number_of_nodes_is_said_at_once(pair: Job) -> None:
@@ -397,7 +397,7 @@ def test_a_second_job_on_the_same_hosts_is_a_job_of_its_own(pair: Job) -> None:
     for index in (0, 1):
         pair.start(index, "--master-port", "7105", "--", "sh", "-c", "exit 5", key=10 + index)
     done = pair.wait(10, 11)
-    assert_one_truth(done, 5, "of 2 failed first: it exited with status 5")
+    assert_one_truth(done, 5, "of 2 failed first: it exited with code 5")
     assert "10.77.0.10 port 6107" in done[10].err
     assert all(pair.launchers[name].poll() is None for name in (0, 1))
     pair.kill_rank(1)

@@ -81,4 +81,4 @@ def test_a_launcher_that_is_killed_does_not_end_the_step(slurm: SlurmCluster, tm
     assert wait_up(tmp_path, 0, 1)[1].startswith("node2 ")
     (tmp_path / "go").touch()
     said, _ = step.communicate(timeout=RUN_TIMEOUT_S)
-    assert step.returncode == 137 and "2 attempts, 1 failed (1 x node-lost); exit status 0" in said, said
+    assert step.returncode == 137 and "2 attempts, 1 failed (1 x node-lost); exit code 0" in said, said

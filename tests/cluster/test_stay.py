@@ -66,7 +66,7 @@ def test_the_first_failure_is_told_once_on_each_node(
     assert status == 1, said.err[-3000:]
     assert time.monotonic() - begun < 60
     both = said.out + said.err
-    assert both.count("rank 3 of 4 failed first: it exited with status 1") == 2, both
+    assert both.count("rank 3 of 4 failed first: it exited with code 1") == 2, both
     assert both.count("cause: [python-exception] ValueError: no such column") == 2
     assert sorted(re.findall(r"\[rank (\d)\] at work", both)) == ["0", "1", "2", "3"]
     assert len(re.findall(r"where: rank 3, \S+:\d+, local rank 1, pid .*, node 1", both)) == 2
@@ -131,4 +131,4 @@ def test_srun_gets_the_status_and_the_verdict(slurm: SlurmCluster, tmp_path: Pat
     step = ("srun", "-N2", "--ntasks-per-node=2", sys.executable, "-m", "launcher", "run", "--stay")
     done = slurm.run(*step, "--", sys.executable, script)
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("rank 3 of 4 failed first: it exited with status 1") == 2, done.stderr
+    assert done.stderr.count("rank 3 of 4 failed first: it exited with code 1") == 2, done.stderr

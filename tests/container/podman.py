@@ -1,4 +1,4 @@
-"""Containers for tests: a podman whose storage, state and settings are a temporary folder of its own.
+"""Containers for tests: a podman whose storage, state and settings are a temporary directory of its own.
 
 Images come read-only from where `tests.container.images` has built them.
 """

@@ -63,7 +63,7 @@ def test_a_broken_image_runs_several_processes(
     assert {"[rank 0] rank 0", "[rank 1] rank 1"} <= set(done.stdout.splitlines()), done.stdout
     done = container.run("sh", "-c", "exit $RANK", options=both)  # which may end rank 0 before its first word
     assert done.returncode == 1, done.stderr
-    assert "rank 1 of 2 failed first: it exited with status 1" in done.stderr
+    assert "rank 1 of 2 failed first: it exited with code 1" in done.stderr
 
 
 def test_what_is_broken_for_the_user_is_told_in_its_own_words(container: Container, broken: str) -> None:

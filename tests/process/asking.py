@@ -30,7 +30,7 @@ while True:
 
 
 class Asked:
-    """One launcher on one node, in a temporary folder of its own."""
+    """One launcher on one node, in a temporary directory of its own."""
 
     def __init__(
         self,

@@ -147,7 +147,7 @@ def test_a_node_without_ranks_ends_when_its_companions_have(tmp_path: Path) -> N
     assert supervise(tmp_path, [beside("ps 0", "exit 0"), beside("ps 1", "exit 0")], []).returncode == 0
     done = supervise(tmp_path, [beside("ps 0", STAYS), beside("ps 1", "sleep 0.2; exit 75")], [])
     assert done.returncode == 75
-    assert "ps 1 failed first: it exited with status 75" in done.stderr
+    assert "ps 1 failed first: it exited with code 75" in done.stderr
 
 
 def test_files_of_a_companion_have_its_name(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_file_that_hangs_keeps_nobody(tmp_path: Path) -> None:
     _, err = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 143 and time.monotonic() - began < ANSWER_S
     assert [line for line in err.splitlines() if str(path) in line] == [
-        f"launcher: {path}: the last events were lost: it does not take them fast enough"
+        f"launcher: {path}: the last events were lost, because it does not accept them fast enough"
     ]
     assert path.read_text() == before and is_gone(writer)
 
@@ -198,7 +198,7 @@ def test_events_for_a_file_that_hangs_are_dropped_and_counted(tmp_path: Path) ->
         feed.add(b"x" * 1023 + b"\n")
     assert said == [] and feed.finish(time.monotonic()) == "time"
     helpers.close()
-    assert len(said) == 1 and re.fullmatch(r"file: \d{4} events were lost: .*", said[0])
+    assert len(said) == 1 and re.fullmatch(r"file: \d{4} events were lost, because .*", said[0])
 
 
 def test_a_killed_launcher_has_written_its_events(tmp_path: Path) -> None:

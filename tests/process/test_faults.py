@@ -299,7 +299,7 @@ def test_all_hang_and_end_with_0(tmp_path: Path) -> None:
     flags = ("--stall-timeout", "1", "--on-stall", "stop", "--failure-file", str(record))
     outcome = Job(tmp_path, *TWO, *flags, "--", "sh", "-c", script).end()
     assert outcome.status == 75
-    assert "of 2 ended first: it exited with status 0 after the launcher sent SIGTERM" in outcome.err
+    assert "of 2 ended first: it exited with code 0 after the launcher sent SIGTERM" in outcome.err
     assert json.loads(record.read_text())["causes"][0]["code"] == "stalled"
 
 

@@ -45,7 +45,7 @@ def test_tee_of_the_script_around_us_gets_the_verdict(tmp_path: Path) -> None:
         f"exec > >(exec tee {log}) 2>&1; exec {LAUNCHER} run --nproc-per-node 2 -- bash -c '{job}'"
     )
     assert done.returncode == 7
-    assert "rank 1 of 2 failed first: it exited with status 7" in log.read_text()
+    assert "rank 1 of 2 failed first: it exited with code 7" in log.read_text()
 
 
 def test_what_was_our_child_before_outlives_restarts_and_the_job(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ LOST = f"[ $RANK = 0 ] || {sys.executable} -c 'raise ValueError(7)'"
 @pytest.mark.parametrize("command", [f"({LOST}) 2>&1 | cat", f"{LOST}; true", f"({LOST}) & wait; echo done"])
 def test_an_exception_whose_status_was_lost_is_a_warning(command: str, tmp_path: Path) -> None:
     """In the log and the record, and in the report if another rank fails."""
-    line = "exited with status 0, but an uncaught exception ends its output: ValueError: 7"
+    line = "exited with code 0, but an uncaught exception ends its output: ValueError: 7"
     record = tmp_path / "record"
     done = launch("run", "--nproc-per-node", "2", "--failure-file", str(record), "--", "bash", "-c", command)
     assert done.returncode == 0 and "launcher: warning: rank 1 (pid " in done.stderr, done.stderr
@@ -255,7 +255,7 @@ def test_nobody_survives_a_sigkill_of_the_launcher(tmp_path: Path, count: int) -
             wait_for(lambda pid=pid: is_gone(pid), f"{name} is gone")  # type: ignore[misc]
         _, err = process.communicate(timeout=10)
     assert "the launcher was killed" in err
-    wait_for(lambda: not list(temporary.iterdir()), "its temporary folder is gone")
+    wait_for(lambda: not list(temporary.iterdir()), "its temporary directory is gone")
 
 
 KILLS_ITS_LAUNCHER = """

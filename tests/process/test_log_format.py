@@ -91,7 +91,7 @@ def test_our_own_lines_are_objects_with_the_name_of_their_event() -> None:
     report = own[1]
     assert (report["rank"], report["failed_rank"], report["status"]) == (None, 1, 3)
     text = str(report["text"])
-    assert text.startswith("rank 1 of 2 failed first: it exited with status 3\n") and "launcher:" not in text
+    assert text.startswith("rank 1 of 2 failed first: it exited with code 3\n") and "launcher:" not in text
 
 
 def test_files_have_the_bytes_of_the_process(tmp_path: Path) -> None:
@@ -180,6 +180,77 @@ def test_a_line_of_one_rank_waits_no_longer_than_the_window() -> None:
         assert job.stdout is not None
         assert job.stdout.readline() == b"[rank 0] early\n"
         job.terminate()
+
+
+ALL_FAIL = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1] + os.environ["RANK"], "w").close()
+while not all(os.path.exists(sys.argv[1] + str(rank)) for rank in range(4)):
+    time.sleep(0.01)
+def load(path):
+    raise FileNotFoundError(path)
+load("/data/train")
+"""
+"""All ranks fail in the same way, and none is stopped before it has said so."""
+
+
+@pytest.mark.parametrize("flags", [(), ("--dedupe",), ("--no-dedupe",)])
+def test_the_same_traceback_of_several_ranks_is_printed_once(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Off a terminal, with the ranks; each rank's file has it, and the report says where it is."""
+    script = tmp_path / "fails.py"
+    script.write_text(ALL_FAIL)
+    logs = ("--tee", "2", "--log-dir", str(tmp_path / "logs"))
+    words = ("run", "--nproc-per-node", "4", *flags, *logs, "--", sys.executable, str(script))
+    done = launch(*words, str(tmp_path / "up-"))
+    lines = done.stderr.splitlines()
+    heads = [line for line in lines if line.endswith("Traceback (most recent call last):")]
+    ends = [line for line in lines if line.endswith("] FileNotFoundError: /data/train")]
+    assert done.returncode == 1
+    for path in (tmp_path / "logs").rglob("stderr.log"):
+        assert path.read_text().count("Traceback") == path.read_text().count("FileNotFoundError: ") == 1
+    if flags == ("--no-dedupe",):
+        assert sorted(heads) == [f"[rank {rank}] Traceback (most recent call last):" for rank in range(4)]
+        return
+    if not flags:
+        assert len(heads) == len(ends) == 1
+        same = [line for line in lines if " same traceback as rank " in line]
+        named = [*ends, *same]
+        assert sorted(rank for line in named for rank in read_ranks(line)) == [0, 1, 2, 3]
+        first = next(at for at, line in enumerate(lines) if line.startswith("launcher: "))
+        assert lines.index(heads[0]) < lines.index(ends[0]) < first  # what the launcher says comes after it
+    assert "launcher:   traceback: above, in its output" in lines
+
+
+def read_ranks(line: str) -> list[int]:
+    """Return the ranks in a prefix, ``[ranks 0-2,5]``."""
+    found: list[int] = []
+    for part in line[1 : line.index("]")].split()[1].split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def test_lines_beside_a_traceback_wait_for_nothing() -> None:
+    """Those of other ranks and of standard output; a traceback itself comes while its rank still runs."""
+    script = (
+        "import os, sys, time, traceback\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    try: 1 / 0\n"
+        "    except ZeroDivisionError: traceback.print_exc()\n"
+        "else: print('other', file=sys.stderr, flush=True)\n"
+        "time.sleep(60)"
+    )
+    words = [sys.executable, "-m", "launcher", *TWO, "--", sys.executable, "-c", script]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=clean_environ()) as job:
+        assert job.stderr is not None
+        lines = [job.stderr.readline() for _ in range(4)]
+        job.terminate()
+        job.stderr.read()
+    assert b"[rank 1] other\n" in lines
+    assert [line for line in lines if line.startswith(b"[rank 0] ")][-1].endswith(
+        b"ZeroDivisionError: division by zero\n"
+    )
 
 
 def read_logs(folder: Path, name: str) -> list[Path]:

@@ -90,7 +90,7 @@ def test_a_plan_of_one_node_is_the_same_each_time() -> None:
     first, second = (launch("plan", *TWO, "--", "true").stdout for _ in range(2))
     assert first == second
     assert "free        one node: a port that is free" in first
-    assert "MASTER_PORT is a port that is free when the job starts; here 6105 stands for it" in first
+    assert "MASTER_PORT is a free port, chosen when the job starts; the plan shows 6105 in its place" in first
 
 
 def test_the_variables_of_one_process_name_a_port_that_is_free() -> None:
@@ -99,7 +99,7 @@ def test_the_variables_of_one_process_name_a_port_that_is_free() -> None:
     assert "6105" not in {one["MASTER_PORT"] for one in shown}
     done = [launch("env", "--format", "json", *TWO, "--local-rank", rank) for rank in "01"]
     assert {json.loads(one.stdout)["MASTER_PORT"] for one in done} == {"6105"}
-    assert "launcher run takes a port that is free; here MASTER_PORT is 6105" in done[0].stderr
+    assert "launcher run picks a free port; here MASTER_PORT is 6105" in done[0].stderr
 
 
 def test_setup_takes_a_port_that_is_free(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_two_nodes_on_one_machine_are_one_job() -> None:
     """As with torchrun: what is typed is obeyed, with a note."""
     (out, err), (_, other) = end_all(open_nodes("--", sys.executable, ALLREDUCE))
     assert '"sum": 10, "expected": 10' in out
-    assert "only launchers on this machine reach: 127.0.0.1 is this machine, so all of this job runs" in err
+    assert "reachable only from this machine: 127.0.0.1 is this machine, so all of this job runs" in err
     assert other == ""
 
 
@@ -262,7 +262,7 @@ def test_a_failure_on_one_of_them_has_one_verdict() -> None:
             told.append(node.communicate(timeout=PATIENCE_S)[1])
     assert [node.returncode for node in nodes] == [7, 7], told
     for err in told:
-        assert "rank 3 of 4 failed first: it exited with status 7" in err
+        assert "rank 3 of 4 failed first: it exited with code 7" in err
         assert "local rank 1" in err and "node 1" in err
 
 

@@ -100,7 +100,7 @@ def test_lines_begin_as_torchruns_template_says(tmp_path: Path) -> None:
 
 
 def test_logs_without_a_folder_are_kept_and_named(tmp_path: Path) -> None:
-    """-r 3 alone: the logs lie in a temporary folder, and the launcher says where."""
+    """-r 3 alone: the logs lie in a temporary directory, and the launcher says where."""
     done = launch(*TWO, "-r", "3", "--", sys.executable, "-c", SPEAK, environ={"TMPDIR": str(tmp_path)})
     (folder,) = tmp_path.iterdir()
     assert str(folder) in done.stderr

@@ -57,8 +57,10 @@ def test_the_last_screen_sums_up_the_attempts() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("failed first") == 1
     assert "launcher: restart 1 of 3\n" in done.stderr
-    assert "launcher: 2 attempts, 1 failed (1 x status 3); exit status 0\n" in done.stderr
-    time = r"time: [0-9.]+ s in all: [0-9.]+ s start, [0-9.]+ s in attempts .*, [0-9.]+ s between attempts\n"
+    assert "launcher: 2 attempts, 1 failed (1 x status 3); exit code 0\n" in done.stderr
+    time = (
+        r"time: [0-9.]+ s in total: [0-9.]+ s start, [0-9.]+ s in attempts .*, [0-9.]+ s between attempts\n"
+    )
     assert re.search(time, done.stderr)
 
 
@@ -320,7 +322,7 @@ def test_the_last_screen_and_the_record_are_right_if_the_next_attempt_cannot_sta
     assert (line["number"], line["restarts"]) == (0, False)
     assert line["why"].startswith("attempt 1 could not start: ["), line
     assert f"no restart: {line['why']}" in done.stderr
-    assert f"2 attempts, 1 failed (1 x status 9); exit status {status}" in done.stderr, done.stderr
+    assert f"2 attempts, 1 failed (1 x status 9); exit code {status}" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", ["failure.json", "termination-log"])
@@ -333,7 +335,7 @@ def test_a_job_that_succeeds_in_the_end_has_no_failure_record(tmp_path: Path, na
     script = f'test "$LAUNCHER_ATTEMPT" && test -s {file} && cp {file} {tmp_path}/seen && exit 0; exit 9'
     done = launch("run", "--nproc-per-node", "1", *flags, "--", "sh", "-c", script)
     assert done.returncode == 0, done.stderr
-    assert "exited with status 9" in json.loads((tmp_path / "seen").read_text())["status"]
+    assert "exited with code 9" in json.loads((tmp_path / "seen").read_text())["status"]
     assert file.read_text() == "" if name == "termination-log" else not file.exists()
 
 

@@ -131,12 +131,12 @@ time.sleep(3600)
 """
     job = Asked(tmp_path, "--restarts", "1", script=script, expected=1)
     try:
-        wait_for(lambda: job.status()["nodes"][0]["ranks"][1]["state"] == "exited with status 0", "its end")
+        wait_for(lambda: job.status()["nodes"][0]["ranks"][1]["state"] == "exited with code 0", "its end")
         (node,) = job.status()["nodes"]
         assert (node["attempt"], node["restarts"]) == (1, 1)
         assert any("restart 1 of 1" in event["what"] for event in node["events"])
         text = job.run("status").stdout
-        assert "exited with status 0" in text and "restart 1 of 1" in text and "1 of 2 ranks run" in text
+        assert "exited with code 0" in text and "restart 1 of 1" in text and "1 of 2 ranks run" in text
     finally:
         job.end()
 
@@ -469,7 +469,7 @@ time.sleep(3600)
     try:
         wait_for(lambda: "exited" in job.status()["nodes"][0]["ranks"][1]["state"], "rank 1 has ended")
         text = job.run("stacks").stdout
-        assert "rank 1 (pid " in text and "it exited with status 0 (node 0)" in text
+        assert "rank 1 (pid " in text and "it exited with code 0 (node 0)" in text
     finally:
         job.end()
 

@@ -31,7 +31,7 @@ def read(err: str) -> dict[str, float]:
         r"(?:: |, )(launcher|imports|processes|first line|connected|first progress) ([\d.]+) s", text
     )
     whole = re.search(
-        r"(\d+) attempts?, ([\d.]+) s in all: ([\d.]+) s of work \(([\d.]+) %\)(?:, ([\d.]+))?", text
+        r"(\d+) attempts?, ([\d.]+) s in total: ([\d.]+) s of work \(([\d.]+) %\)(?:, ([\d.]+))?", text
     )
     assert whole, err
     names = ("attempts", "whole", "work", "goodput", "lost")

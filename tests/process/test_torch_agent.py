@@ -120,7 +120,7 @@ def test_a_worker_that_fails_when_it_is_told_does_not_disturb_one_that_saves(tmp
     causes = told.record["causes"]
     assert isinstance(causes, list) and causes[0]["code"] == "told-to-stop", told.err
     assert (told.record["rank"], told.record["exit_status"]) == (1, 3)
-    assert "launcher: rank 1 of 2 ended first: it exited with status 3" in told.err
+    assert "launcher: rank 1 of 2 ended first: it exited with code 3" in told.err
 
 
 def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace(tmp_path: Path) -> None:

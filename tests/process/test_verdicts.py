@@ -269,7 +269,7 @@ def test_a_rank_that_lost_its_peer_first_is_no_first_failure(tmp_path: Path, way
     words = ("--nproc-per-node", "2", "--", sys.executable, "-c", LOSES_AND_ENDS, str(tmp_path), way)
     done = launch("run", *words)
     assert done.returncode == 1, done.stderr
-    assert "launcher: rank 1 of 2 failed first: it exited with status 1" in done.stderr
+    assert "launcher: rank 1 of 2 failed first: it exited with code 1" in done.stderr
     assert "cause: [python-exception] ValueError: the true cause" in done.stderr
 
 

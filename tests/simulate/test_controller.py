@@ -51,7 +51,7 @@ class Steps:
 
     def fail(self, node: int, now: float = 2.0) -> None:
         """Let a process of a node fail, and those of all nodes end."""
-        event = Event(node, RANK, int(now * 1e9), 1, what="it exited with status 1", facts={"pid": node})
+        event = Event(node, RANK, int(now * 1e9), 1, what="it exited with code 1", facts={"pid": node})
         number = self.state.attempt.number if self.state.attempt is not None else 0
         self.take(Failed(node, event, number), now)
         for index in range(self.state.job.node_count):

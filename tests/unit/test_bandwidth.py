@@ -223,7 +223,7 @@ LINKS = Expectation(3825.0, "a GPU's NVLinks", NVLINK)
         (1900, LINKS, "1,900 of 3,825 Gb/s (a GPU's NVLinks): slower than it should be"),
         (160, LINKS, "160 of 3,825 Gb/s (a GPU's NVLinks): this is not NVLink"),
         (9.1, Expectation(0, "because"), "9.1 Gb/s: nothing to compare with (because)"),
-        (0, PORTS, "one process: nothing travels; start two or more"),
+        (0, PORTS, "one process, so there is nothing to measure; start two or more"),
     ],
 )
 def test_verdicts(gbps: float, expectation: Expectation, text: str) -> None:

@@ -48,7 +48,7 @@ def plan(host: Host, environ: Mapping[str, str] | None = None, **typed: str) -> 
 
 def notes(job: Plan) -> tuple[str, ...]:
     """Return what a plan says besides how its processes start."""
-    return tuple(note for note in job.notes if not note.startswith(("engine ", "MASTER_PORT is a port ")))
+    return tuple(note for note in job.notes if not note.startswith(("engine ", "MASTER_PORT is a free port")))
 
 
 def cpus(job: Plan) -> list[str | None]:

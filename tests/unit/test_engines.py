@@ -1214,7 +1214,7 @@ def test_a_flag_of_ours_that_the_commands_own_beats_is_warned_about(
     ((name, value),) = flags.items()
     flag = f"--{name.replace('_', '-')} {value}"
     made = plan(*command, machine=TORCH, **flags)
-    assert f"{flag}: no effect, {said} is nearer to the script" in made.warnings
+    assert f"{flag}: no effect, {said} is closer to the script" in made.warnings
     again: dict[str, Any] = {name: said.rpartition(" ")[2]}
     same = plan(*command, machine=TORCH, **again)
     assert not any("nearer" in note for note in (*same.warnings, *same.notes))
@@ -1314,7 +1314,7 @@ def test_who_stays_alone_talks_to_nobody() -> None:
 
 def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     """Who has typed it is warned; what an image says for all jobs is a note."""
-    words = "no effect, the launcher becomes the command (--stay: it stays)"
+    words = "no effect, the launcher becomes the command (--stay keeps it)"
     typed = plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", failure_file="f.json", prefix=True)
     assert f"--failure-file f.json, --prefix: {words}" in typed.warnings
     told = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_PREFIX": "1"}, master_addr="10.0.0.4")
@@ -1424,7 +1424,7 @@ def test_no_flag_is_dropped_without_a_word(scope: str) -> None:
         ),
         (
             {"restarts": "2", "restart_delay": "1"},
-            "--restarts 2, --restart-delay 1: no effect, the launcher becomes the command (--stay: it stays)",
+            "--restarts 2, --restart-delay 1: no effect, the launcher becomes the command (--stay keeps it)",
         ),
         ({"monitor_interval": "1"}, "--monitor-interval 1: no effect, torchrun does not start the processes"),
     ],
@@ -1442,7 +1442,7 @@ def test_a_typed_flag_without_effect_is_a_warning(flags: dict[str, Any], why: st
 def test_typed_and_untyped_flags_are_apart() -> None:
     """The warning names only what the user can take back."""
     job = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_TIMINGS": "1"}, master_addr="10.0.0.4", prefix=True)
-    words = "no effect, the launcher becomes the command (--stay: it stays)"
+    words = "no effect, the launcher becomes the command (--stay keeps it)"
     assert job.warnings == (f"--prefix: {words}",)
     assert f"LAUNCHER_TIMINGS='1': {words}" in job.notes
 

@@ -41,7 +41,7 @@ NO_WISH = Wish()
 
 
 class Machine(Wired):
-    """A machine in a folder whose network is made up; its home folder is in it too."""
+    """A machine in a folder whose network is made up; its home directory is in it too."""
 
     found: tuple[Interface, ...] = (LO, ETH0)
 
@@ -290,12 +290,12 @@ def test_efa_with_the_plugin(
         (
             {},
             {},
-            "2 active EFA ports of 100 Gb/s, but aws-ofi-nccl is not installed: NCCL would take sockets",
+            "2 active EFA ports of 100 Gb/s, but aws-ofi-nccl is not installed: NCCL would use sockets",
         ),
         (
             {f"{OFI[1:]}/libnccl-net.so": ""},
             {},
-            f"aws-ofi-nccl is in {OFI}, which the loader does not search: NCCL would take sockets",
+            f"aws-ofi-nccl is in {OFI}, which the loader does not search: NCCL would use sockets",
         ),
         ({}, {"NCCL_NET_PLUGIN": "none"}, "NCCL_NET_PLUGIN=none is set"),
     ],

@@ -220,7 +220,9 @@ def test_a_file_of_another_user_is_not_written_into(shared: Path) -> None:
         (shared / name).write_text("mallory's")
         give(shared / name, 0o666)
         complaint = write_as(VICTIM, shared / name)
-        assert complaint == f"{shared / name}: a file of another user, in a folder that others may write to"
+        assert (
+            complaint == f"{shared / name}: a file of another user, in a directory that others may write to"
+        )
         assert (shared / name).read_text() == "mallory's"
 
 

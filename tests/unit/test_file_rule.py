@@ -104,7 +104,7 @@ def test_no_part_of_a_new_file_stays(tmp_path: Path) -> None:
 
 
 def test_folders_nested_too_deeply_stay(tmp_path: Path) -> None:
-    """A job's own in the folder of its run: it ended with status 70, as if the launcher had failed."""
+    """A job's own in the folder of its run: it ended with exit code 70, as if the launcher had failed."""
     tmp_path.joinpath(*["d"] * 100).mkdir(parents=True)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack(0)) + 60)

@@ -18,6 +18,7 @@ from launcher.output.console import ROTATED_MAX, Console, LogFile, Screen
 from launcher.output.dedupe import WAITING_BYTES, Deduped, SharedLines
 from launcher.output.formats import JsonLines, PlainLines
 from launcher.output.streams import PARTIAL_LIMIT_BYTES, Stream
+from launcher.output.tracebacks import HELD_BYTES, SharedTracebacks, Tracebacks
 from tests.unit.platforms_model import deterministic
 
 FACTS = {"node": None, "rank": 7, "attempt": 0, "stream": "stderr"}
@@ -212,3 +213,88 @@ def test_a_hidden_bar_keeps_only_its_last_state() -> None:
         sink.screen,
     )
     assert sink.take() == b"[1] 3%\n[1] line\n[1] 7%\r\n[1] end"
+
+
+def traceback_of(what: str, mark: str = "") -> bytes:
+    """Return a traceback, with a mark before each of its lines."""
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        f"ValueError: {what}",
+    )
+    return "".join(f"{mark}{line}\n" for line in lines).encode()
+
+
+class Screens:
+    """Three ranks whose tracebacks are shown once."""
+
+    def __init__(self) -> None:
+        self.sink = Sink()
+        self.shared = SharedTracebacks(self.sink.screen)
+        self.forms = [Tracebacks(PlainLines(b"[rank %d] " % rank), self.shared, rank) for rank in range(3)]
+
+    def write(self, rank: int, text: bytes) -> None:
+        """Let a rank write."""
+        self.forms[rank].show(self.sink.screen, self.forms[rank], text)
+
+    def take(self) -> list[str]:
+        """Return the lines shown; ends all."""
+        self.shared.finish()
+        assert self.shared.due is None
+        return self.sink.take().decode().splitlines()
+
+
+def test_tracebacks_that_wait_together_are_one() -> None:
+    """Line by line; torch's mark of the rank makes no difference, and is left out."""
+    screens = Screens()
+    texts = [traceback_of("a", f"[rank{rank}]: ").splitlines(keepends=True) for rank in range(3)]
+    for lines_of_ranks in zip(*texts, strict=True):
+        for rank, line in enumerate(lines_of_ranks):
+            screens.write(rank, line)
+    lines = screens.take()
+    assert len(lines) == 3 and all(line.startswith("[ranks 0-2] ") for line in lines)
+    assert b"".join(line.removeprefix("[ranks 0-2] ").encode() + b"\n" for line in lines) == traceback_of("a")
+
+
+def test_a_later_traceback_that_is_the_same_is_a_line() -> None:
+    """What one rank writes twice is shown twice; another traceback is shown, and so is what follows."""
+    screens = Screens()
+    screens.write(0, traceback_of("a"))
+    screens.shared.release()  # a message of the launcher
+    screens.write(1, b"before\n" + traceback_of("a"))
+    screens.write(2, traceback_of("b"))
+    screens.shared.release()
+    screens.write(1, b"after\n")
+    screens.write(0, traceback_of("a"))
+    lines = screens.take()
+    shown = [line for line in lines if "File" not in line and "Traceback" not in line]
+    assert shown == [
+        "[rank 0] ValueError: a",
+        "[rank 1] before",
+        "[rank 1] same traceback as rank 0, above",
+        "[rank 2] ValueError: b",
+        "[rank 1] after",
+        "[rank 0] ValueError: a",
+    ]
+
+
+def test_an_unfinished_traceback_outlasts_a_message_of_the_launcher() -> None:
+    """Its first half does not stand alone above the message; it waits no longer than its time."""
+    screens = Screens()
+    text = traceback_of("a")
+    screens.write(0, text[:50])
+    screens.shared.release()
+    assert screens.sink.screen.written == 0 and screens.shared.due is not None
+    screens.shared.release(screens.shared.due)
+    assert screens.sink.screen.written
+    screens.write(0, text[50:])
+    assert b"".join(line.removeprefix("[rank 0] ").encode() + b"\n" for line in screens.take()) == text
+
+
+def test_a_flood_after_a_traceback_is_shown() -> None:
+    """More than a limit does not wait."""
+    screens = Screens()
+    screens.write(0, traceback_of("a"))
+    screens.write(0, b"x" * HELD_BYTES + b"\n")
+    assert screens.sink.screen.written > HELD_BYTES
+    assert len(screens.take()) == 4

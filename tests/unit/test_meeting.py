@@ -253,7 +253,7 @@ def test_an_answer_of_something_else_is_none(text: bytes, environ: dict[str, str
                     guest.sendall(text)
                 server.settimeout(0.3)
         what = str(told.result())
-    assert f"node 0 has told no addresses within 0.6 s: {FIRST} port" in what and "\x1b" not in what
+    assert f"node 0 has sent no addresses within 0.6 s: {FIRST} port" in what and "\x1b" not in what
 
 
 class Impostor:

@@ -222,7 +222,7 @@ def test_a_silent_node_is_lost_with_its_streams(played: Played, monkeypatch: pyt
     for later in range(40, 45):
         played.nodes.channel.fire(now + later * 0.5)
     assert played.phase == "stopping" and not played.line.is_open
-    assert "nothing was heard of it for 20 s" in played.find(Stop).why
+    assert "it sent nothing for 20 s" in played.find(Stop).why
 
 
 CUT, ENDED = "Connection timed out", CLOSED

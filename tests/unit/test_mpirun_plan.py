@@ -240,7 +240,7 @@ def test_hosts_of_a_hostfile_with_their_slots(tmp_path: Path) -> None:
     ("text", "wrong"),
     [
         ("# nodes\n10.0.0.4\n10.0.0.5 slots=x\n", ", line 3: '10.0.0.5 slots=x': expected an integer in 1.."),
-        ("10.0.0.4\nnode/5\n", ", line 2: 'node/5': expected a host name or an IP address"),
+        ("10.0.0.4\nnode/5\n", ", line 2: 'node/5': expected a hostname or an IP address"),
         ("# nothing\n\n", ": expected at least one host"),
         ("10.0.0.4\n10.0.0.4\n", ": expected each host only once, not '10.0.0.4' twice"),
     ],
@@ -479,7 +479,7 @@ def test_a_dry_run_prints_a_line_for_a_shell(
         "variables forwarded to their ranks: AZ_BATCH_POOL_ID, DATA_DIR, NCCL_DEBUG, PATH",
         "secrets that are not forwarded (--forward NAME forwards one): HF_TOKEN, WANDB_API_KEY",
         "{folder}/hostfile is a file: 10.0.0.4",
-        "{folder} is a private folder, {job} the name of the job: made when it starts",
+        "{folder} is a private directory, {job} the job's name; both are made when the job starts",
     ):
         assert part in text, part
 

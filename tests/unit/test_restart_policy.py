@@ -70,7 +70,7 @@ def test_the_third_time_that_a_rank_fails_alike_without_progress_is_the_last() -
         replace(same, host="gpu-9"),
     ):
         assert decide(rule, [same, other, same]).restarts
-    starter = failed(cause="mpirun-line", what="mpirun on gpu-0 exited with status 1")
+    starter = failed(cause="mpirun-line", what="mpirun on gpu-0 exited with code 1")
     assert decide(rule, [starter] * ALIKE_MAX).why.startswith("mpirun failed 3 times")
     idle = failed(cause="killed", what=what, progressed=False, lasted_s=1e4)
     assert not decide(rule, [idle] * ALIKE_MAX).restarts

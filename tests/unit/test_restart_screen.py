@@ -93,14 +93,14 @@ def test_attempts_are_summed_up() -> None:
     ]
     parts = {
         name: float(number)
-        for number, name in re.findall(r"([0-9.]+) s (in all|start|in attempts|between)", line)
+        for number, name in re.findall(r"([0-9.]+) s (in total|start|in attempts|between)", line)
     }
-    assert set(parts) == {"in all", "start", "in attempts", "between"}, line
-    whole = parts.pop("in all")
+    assert set(parts) == {"in total", "start", "in attempts", "between"}, line
+    whole = parts.pop("in total")
     assert whole == pytest.approx(sum(parts.values())) and whole == pytest.approx(2.112, abs=0.002), line
     assert parts["in attempts"] == pytest.approx(0.141) and parts["start"] == pytest.approx(0.012)
     lines = screen(*(failed(number) for number in range(1500)), count=1501, end_s=3001.0)
-    assert lines[0] == "1501 attempts, 1500 failed (1500 x killed); exit status 0"
+    assert lines[0] == "1501 attempts, 1500 failed (1500 x killed); exit code 0"
     assert "1501.0 s in attempts" in lines[-2 if "bad" in lines[-1] else -1]
 
 

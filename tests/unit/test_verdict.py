@@ -81,11 +81,11 @@ launcher:   fix:   a higher limit
 launcher:   retry: can help
 launcher:   its stderr ended with:
 launcher:   | epoch 3
-launcher:   then:  rank 0 exited with status 1 0.812 s later
+launcher:   then:  rank 0 exited with code 1 0.812 s later
 launcher:   then:  the launcher stopped ranks 1, 3-7 (SIGTERM) 0.901 to 1.301 s later
 """  # noqa: E501
 RAISED = """\
-launcher: rank 0 of 8 failed first: it exited with status 1
+launcher: rank 0 of 8 failed first: it exited with code 1
 launcher:   where: rank 0, train.py:3, local rank 0, pid 4711, host gpu-0, node 0, restart 2, 83.214 s after the start
 launcher:   cause: [python-exception] ValueError: no
 launcher:   fix:   see the traceback
@@ -107,9 +107,9 @@ TOLD = """\
 launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher forwarded
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
-launcher:   fix:   nothing, if this was intended; the platform sends it too: preemption, time limit, a cancelled job
+launcher:   fix:   nothing, if this was intended; platforms also send it for preemption, a time limit or a canceled job
 launcher:   retry: unknown
-launcher:   then:  rank 0 exited with status 1 after the launcher forwarded SIGTERM 0.250 s later
+launcher:   then:  rank 0 exited with code 1 after the launcher forwarded SIGTERM 0.250 s later
 """  # noqa: E501
 
 
@@ -257,7 +257,7 @@ def test_times_and_pids_are_right_or_left_out() -> None:
     """No negative times, no pid of a node that was lost, and nothing known is said so."""
     # A group of ranks that ended in the same way, some before the one that failed.
     screen = render_text(judge(dead(2, 5), [dead(0, 0, -0.597), dead(1, 0, 0.128)]))
-    assert "ranks 0-1 exited with status 0 from 0.597 s earlier to 0.128 s later" in screen
+    assert "ranks 0-1 exited with code 0 from 0.597 s earlier to 0.128 s later" in screen
     # A clock that was set meanwhile, or another node's, may tell of an end before the start.
     verdict = judge(ProcessExit(0, 0, 1, 3, START - SECOND // 100))
     assert ", 0.000 s after the start\n" in render_text(verdict)
@@ -267,8 +267,8 @@ def test_times_and_pids_are_right_or_left_out() -> None:
     assert verdict.causes[0].what.startswith("rank 1 on this node, which ended 0.010 s earlier, failed for")
     # A status and nothing else.
     verdict = judge(dead(0, 3))
-    assert "cause: not known" in render_text(verdict)
-    assert verdict.summary == "rank 0 on gpu-0 exited with status 3"
+    assert "cause: unknown" in render_text(verdict)
+    assert verdict.summary == "rank 0 on gpu-0 exited with code 3"
     assert verdict.retryable is None
     # Zero would send people to look for a process.
     lost = ProcessExit(0, 0, 0, 75, START + SECOND, b"", None, None, "node 1")
@@ -315,13 +315,13 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("code", "asked", "told", "heard", "words"),
     [
-        (0, None, None, False, "exited with status 0"),
-        (3, None, None, True, "exited with status 3"),
+        (0, None, None, False, "exited with code 0"),
+        (3, None, None, True, "exited with code 3"),
         (
             *(137, None, None, True),
-            "exited with status 137 (as a shell does when SIGKILL has ended its command)",
+            "exited with code 137 (as a shell does when SIGKILL has ended its command)",
         ),
-        (255, None, None, True, "exited with status 255"),
+        (255, None, None, True, "exited with code 255"),
         (-9, None, None, True, "was killed by SIGKILL"),
         (-11, None, None, True, "was ended by SIGSEGV (segmentation fault)"),
         (-7, None, None, True, "was ended by SIGBUS (bus error)"),
@@ -332,15 +332,15 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         (-15, 15, None, False, "was stopped by the launcher (SIGTERM)"),
         (-9, 9, None, False, "was killed by the launcher (SIGKILL) after the grace period"),
         (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
-        (1, 15, None, False, "exited with status 1 after the launcher sent SIGTERM"),
-        (1, 10, None, True, "exited with status 1"),
+        (1, 15, None, False, "exited with code 1 after the launcher sent SIGTERM"),
+        (1, 10, None, True, "exited with code 1"),
         (
             *(1, 10, "SIGTERM", False),
-            "exited with status 1 after the launcher sent SIGUSR1 because it received SIGTERM",
+            "exited with code 1 after the launcher sent SIGUSR1 because it received SIGTERM",
         ),
         (
             *(143, 15, None, False),
-            "exited with status 143 (as a shell does when SIGTERM has ended its command) after the launcher "
+            "exited with code 143 (as a shell does when SIGTERM has ended its command) after the launcher "
             "sent SIGTERM",
         ),
     ],
@@ -404,7 +404,7 @@ def test_the_record() -> None:
                 "pid": 4711,
                 "exit_status": 143,
                 "signal": None,
-                "status": "exited with status 143 (as a shell does when SIGTERM has ended its command) after "
+                "status": "exited with code 143 (as a shell does when SIGTERM has ended its command) after "
                 "the launcher sent SIGTERM",
                 "seconds_after": 0.5,
             }

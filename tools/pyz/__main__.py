@@ -156,7 +156,7 @@ def find_last(own):
 
 
 def is_whole(folder):
-    """Whether all files are there: programs that clean up temporary folders remove some of them."""
+    """Whether all files are there: programs that clean up temporary directorys remove some of them."""
     try:
         with open(os.path.join(folder, LIST)) as lines:
             listed = [line.rstrip("\n").partition(" ") for line in lines]
@@ -236,8 +236,8 @@ def main():
         NOT_READY,
         "no-folder",
         "nowhere to unpack: %r" % "; ".join(said),
-        "launcher.pyz, which runs from a folder of its own",
-        "mount a writable folder and name it: TMPDIR=DIR",
+        "launcher.pyz, which runs from its own directory",
+        "mount a writable directory and name it: TMPDIR=DIR",
     )
 
 

@@ -72,7 +72,7 @@ def _open_own(path):
             folder = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=outer)
             if os.fstat(folder).st_uid not in own and os.fstat(outer).st_mode & _OTHERS_WRITE:
                 os.close(folder)
-                raise OSError("a folder of another user")
+                raise OSError("a directory of another user")
         finally:
             os.close(outer)
     try:

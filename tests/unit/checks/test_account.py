@@ -34,7 +34,7 @@ def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_account_is_fine_or_named(tmp_path: Path) -> None:
-    """An entry for the uid, and a temporary folder."""
+    """An entry for the uid, and a temporary directory."""
     host = Account(tmp_path, "/home/me", "/home/me", "/tmp")
     assert levels(look(case(host, {}))) == [OK]
     # docker run --user 1234: HOME is /, which it cannot write.

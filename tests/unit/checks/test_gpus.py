@@ -47,7 +47,7 @@ def test_machines_without_some_gpus(tmp_path: Path) -> None:
     write(tmp_path, {f"sys/bus/pci/drivers/nvidia/000{n}:00:00.0/uevent": "" for n in range(7)})
     environ = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}'}
     found = only(look(case(Machine(tmp_path, gpus=7), environ)))
-    assert found.level == PROBLEM and found.fix.startswith("another VM")
+    assert found.level == PROBLEM and found.fix.startswith("use another VM")
     assert found.expected == "8, as every Standard_ND96isr_H100_v5 has"
 
 

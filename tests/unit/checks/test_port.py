@@ -31,7 +31,7 @@ def test_a_real_socket(address: str) -> None:
         port = server.getsockname()[1]
         found = only(look(case(Host(), is_master=True, master_port=port)))
         assert found.level == PROBLEM and f"process {os.getpid()} (" in found.found
-        assert found.fix.startswith(f"end process {os.getpid()}, or --master-port N")
+        assert found.fix.startswith(f"end process {os.getpid()}, or pass --master-port N")
         with socket.create_connection((address, port)) as client, server.accept()[0]:
             own = client.getsockname()[1]
             if len(Path("/proc/net/tcp").read_bytes()) >= READ_LIMIT_BYTES:

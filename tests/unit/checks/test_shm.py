@@ -63,5 +63,5 @@ def test_full(tmp_path: Path) -> None:
 def test_not_there(tmp_path: Path) -> None:
     """No /dev/shm at all."""
     found = only(look(case(Machine(tmp_path))))
-    assert (found.level, found.found) == (PROBLEM, "no such folder")
+    assert (found.level, found.found) == (PROBLEM, "no such directory")
     assert found.fix == "mkdir -p /dev/shm && mount -t tmpfs -o size=8g tmpfs /dev/shm"

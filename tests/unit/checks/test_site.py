@@ -59,12 +59,12 @@ def test_a_node_is_judged_by_the_commands_status() -> None:
     done = launch("check", "--strict", FLAG, command)
     assert done.returncode == 69 and "problem  site     the health command, sh -c " in done.stdout
     silent = launch("check", FLAG, shell("kill -9 $$"))
-    assert silent.returncode == 0 and "sh ended with status 137" in silent.stdout
+    assert silent.returncode == 0 and "sh ended with exit code 137" in silent.stdout
     # All run, also behind one that fails.
     several = findings(FLAG, shell("exit 1"), FLAG, "true", FLAG, shell("echo slow disk; exit 1"))
     assert [(one["level"], one["found"]) for one in several] == [
         ("ok", "healthy"),
-        ("problem", "sh ended with status 1"),
+        ("problem", "sh ended with exit code 1"),
         ("problem", "slow disk"),
     ]
 
