@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: it concerns nobody else."""
+    """Do nothing: the rest of the job does not need it."""
 
 
 def _refuse(*_: object) -> bool:

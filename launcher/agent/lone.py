@@ -54,7 +54,7 @@ class LoneNode:
         self._runtime = runtime
 
     def _gather(self) -> bool:
-        """Whether the processes are to be started: nobody else is awaited."""
+        """Whether the processes are to be started: there is nothing to wait for."""
         return self._runtime.forwarder.told is None
 
     def _begin(self) -> None:

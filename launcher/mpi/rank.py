@@ -219,7 +219,7 @@ class RankCoordination:
         runtime.loop.add(self._channel.placeholder, self._on_abandoned)
 
     def _gather(self) -> bool:
-        """Whether the process is to be started: nobody else is awaited."""
+        """Whether the process is to be started: there is nothing to wait for."""
         return self._runtime.forwarder.told is None
 
     def _begin(self) -> None:
