@@ -153,7 +153,7 @@ def _note_env(case: Case) -> tuple[str, ...]:
     front = case.argv[: len(case.argv) - len(case.command)]
     place = next((n for n, word in enumerate(front) if name_program(word) == "env"), len(front))
     words = front[place:]
-    changed = [word for word in words[1:] if word == "-i" or not set(CONTRACT).isdisjoint(word.split("="))]
+    changed = [word for word in words[1:] if word in CLEARS or not set(CONTRACT).isdisjoint(word.split("="))]
     if not changed or case.topology.world_size == 1:
         return ()
     what = f"`{' '.join(words)}` comes after the launcher, so {', '.join(changed)} changes what it sets"
@@ -275,6 +275,8 @@ def note_unheard(options: Options, agent: NodeCommand | None) -> list[str]:
     return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
 
 
+CLEARS = ("-", "-i", "--ignore-environment")
+"""Flags of env that clear the environment."""
 ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
 """Words of a shell's text that show that it is meant for several nodes."""
 OF_STOP, OF_LOGS = list_working("stop"), list_working("logs")
