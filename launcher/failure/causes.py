@@ -89,7 +89,8 @@ SPAWNERS = {
 }
 """Parts of paths of what starts processes inside of a script, the most special first."""
 SPAWN_FIX = (
-    "`launcher run --nproc-per-node 1 --expand-args -- python {}`, and the script's flags of nodes: "
+    "`launcher run --nproc-per-node 1 -- python {}`; on several nodes with `--expand-args` and the script's "
+    "own flags for them, such as "
     "`--num-machines '$WORLD_SIZE' --machine-rank '$RANK' --dist-url 'tcp://$MASTER_ADDR:$MASTER_PORT'`"
 )
 

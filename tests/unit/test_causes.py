@@ -894,7 +894,9 @@ def test_a_script_that_starts_its_own_processes_is_named(part: str, name: str) -
         UNKNOWN,
         EMPTY_HOST,
     )
-    assert "-- python tools/net.py`" in other[0].fix
+    assert other[0].fix.startswith(
+        "`launcher run --nproc-per-node 1 -- python tools/net.py`; on several nodes"
+    )
     assert codes(find_causes(death(1, text), UNKNOWN, EMPTY_HOST)) == ["port-in-use"]
 
 
