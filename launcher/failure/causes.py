@@ -233,7 +233,7 @@ def _find_symptoms(death: ProcessExit, words: LastOutput, after: Counters, netwo
             symptom.code,
             f"{symptom.meaning}{say_shm(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
             (symptom.code == "import-error" and fix_module(line))
-            or (symptom.code == "file-missing" and "\\r'" in line and WINDOWS_FIX)
+            or (symptom.code in ("file-missing", "syntax-error") and "\\r'" in line and WINDOWS_FIX)
             or symptom.fix,
             symptom.retryable,
             symptom.consequence,

@@ -116,6 +116,7 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *unheard,
         *_note_behind(case),
         *_note_env(case),
+        *_note_literal(case),
         *_note_pipe(case),
         *_note_total(case),
         *note_unheard(case.options, agent),
@@ -161,6 +162,18 @@ def _note_env(case: Case) -> tuple[str, ...]:
         return ()
     what = f"`{' '.join(words)}` comes after the launcher, so {', '.join(changed)} changes what it sets"
     return (f"{what} for each process. Leave it out, or write it before: env ... launcher run",)
+
+
+def _note_literal(case: Case) -> tuple[str, ...]:
+    """Return a warning about a variable of a rank in a script's arguments that no shell has replaced."""
+    if not case.argv or not is_python(case.command[0]) or case.options.switch("expand_args"):
+        return ()
+    words = [word for word in case.command[read_flags(case.command)[2] :] if "$" in word]
+    found = next((word for word in words if any(form in word for form in OF_A_RANK)), "")
+    told = (
+        f"{shorten(found)}: no shell replaces it, so each rank gets it as it is; --expand-args replaces $NAME"
+    )
+    return (told,) if found and case.request.own is None and case.forks else ()
 
 
 def _note_pipe(case: Case) -> tuple[str, ...]:
@@ -302,6 +315,8 @@ def note_unheard(options: Options, agent: NodeCommand | None) -> list[str]:
     return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
 
 
+OF_A_RANK = tuple(f"${mark}{name}" for name in ("RANK", "LOCAL_RANK", "NODE_RANK") for mark in ("", "{", "("))
+"""How the variables of a rank are written in an argument."""
 DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 CLEARS = ("-", "-i", "--ignore-environment")
 """Flags of env that clear the environment."""
