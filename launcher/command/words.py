@@ -38,20 +38,24 @@ def is_shell(word: str) -> bool:
 
 def may_be_shell(argv: Sequence[str]) -> bool:
     """Whether a command is a shell or a shell script."""
-    if not argv or is_python(argv[0]):
-        return False
-    return is_shell(argv[0]) or any(map(is_shell, read_interpreter(argv[0])))
+    return bool(argv) and not is_python(argv[0]) and any(map(is_shell, (argv[0], *read_interpreter(argv[0]))))
 
 
 def read_interpreter(path: str) -> list[str]:
-    """Return the words after ``#!`` in the first line of a file; none without ``#!`` or without a path."""
+    """Return the words after ``#!`` in the first line of a file; none without ``#!`` or without a path.
+
+    For a long path, or one with blanks, pip and uv write a shell's line that starts the Python.
+    """
     if "/" not in path or not os.path.isfile(path):
         return []
     try:
         with open(path, "rb") as file:
-            first = file.readline(FIRST_LINE_BYTES)
+            first, second = file.readline(FIRST_LINE_BYTES), file.readline(4 * FIRST_LINE_BYTES)
     except OSError:
         return []
+    if second.startswith(b"'''exec' "):
+        parts = second.decode("utf-8", "replace").replace('"', "'").split("'")
+        return [part for part in parts if is_python(part)]
     return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
 
 
