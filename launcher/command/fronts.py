@@ -132,7 +132,7 @@ def _skip(argv: Sequence[str], place: int, front: Front) -> int:
         if own and not is_flag:
             if own.pop(0) not in ("", word):
                 return len(argv)
-        elif (word == front.before if is_until else word == "--") and not own:
+        elif word == (front.before if is_until else "--") and not own and front.before != ASSIGNS:
             return place + 1
         elif word in OF_SCRIPT.get(front.kind, ()) and word not in front.valued:
             break

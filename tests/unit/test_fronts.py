@@ -52,6 +52,7 @@ def behind(line: str) -> str:
         *("nohup nice -n 5 env A=1 numactl -N 0", "timeout 1h uv run --frozen", "env A=1 time"),
         *(
             "env - A=1",
+            "env -i -- A=1",
             "env -iu A",
             "strace -ffo out",
             "perf record -go out",
