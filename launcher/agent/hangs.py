@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.agent.coordination import Coordination
     from launcher.agent.runtime import Runtime
     from launcher.observers.movement import Movement
+    from launcher.observers.phases import Phases
     from launcher.observers.stall import StallDetector
     from launcher.observers.stragglers import Numbers
     from launcher.stacks.answer import Answer
@@ -40,7 +41,9 @@ class HangHandler:
         coordination: Coordination,
         evidence: Collector,
         end_for: Callable[[Reason], None],
+        has_progressed: Callable[[], bool | None],
     ) -> None:
+        self._has_progressed = has_progressed
         self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
         self._end_for = end_for
         self._detector: StallDetector | None = None
@@ -59,9 +62,23 @@ class HangHandler:
             started=started,
             gpus=Gpus(runtime.environ.get("CUDA_VISIBLE_DEVICES")),
             movement=None if runtime.watch.stall_timeout_s else self._make_movement(),
+            phases=self._make_phases() if runtime.watch.stall_limits else None,
             sees_output=runtime.output.sees_all,
         )
         runtime.loop.timers.append(self._detector)
+
+    def _make_phases(self) -> Phases:
+        """Return what tells the phase, which may have a limit of its own."""
+        from launcher.observers.connections import with_descendants
+        from launcher.observers.phases import Phases
+
+        runtime = self._runtime
+        return Phases(
+            dict(runtime.watch.stall_limits),
+            self._has_progressed,
+            lambda: (pid for one in runtime.group.running for pid in with_descendants(one)),
+            runtime.folder.path,
+        )
 
     def _make_movement(self) -> Movement:
         """Return what reads CPU time and network, which count without ``--stall-timeout``."""

@@ -147,7 +147,7 @@ class Observers:
 
     def _watch_progress(self) -> ProgressGate | None:
         runtime, rule = self._runtime, self._runtime.watch.restarts
-        asked = rule.most or runtime.watch.timings
+        asked = rule.most or runtime.watch.timings or "first" in dict(runtime.watch.stall_limits)
         if not asked or not (rule.progress_file or rule.progress_pattern):
             return None
         from launcher.recovery.progress import ProgressGate
@@ -405,7 +405,9 @@ class Observers:
         if self._hangs is None:
             from launcher.agent.hangs import HangHandler
 
-            self._hangs = HangHandler(self._runtime, self._coordination, self._evidence, self._end_for)
+            self._hangs = HangHandler(
+                self._runtime, self._coordination, self._evidence, self._end_for, lambda: self.progressed
+            )
         return self._hangs
 
     # --- NCCL's network, and whether the processes meet

@@ -588,6 +588,7 @@ class Supervision:
         log_dir: Folder of log files, None for a temporary one (if any output goes to files).
         progress: Whether there is a status line; None if that depends on the terminal.
         stall_timeout_s: Seconds without output that count as a stall; 0 for never.
+        stall_limits: The same in a phase of the attempt (``first``, ``save``), in pairs.
         on_stall: ``"report"`` or ``"stop"``.
         idle_timeout_s: Seconds without output, CPU time, GPU work and network traffic until a report, which
             has no other effect; 0 for never.
@@ -618,6 +619,7 @@ class Supervision:
     log_dir: str | None = None
     progress: bool | None = None
     stall_timeout_s: float = 0.0
+    stall_limits: tuple[tuple[str, float], ...] = ()
     on_stall: str = "report"
     idle_timeout_s: float = 0.0
     restarts: Restarts = Restarts()

@@ -282,7 +282,9 @@ class MeetingWatch:
         self._look_at_closed(table)
         if self.together_at is None and self._are_together:
             self.together_at = now
-        self._table_at = now + max(TABLE_S, 2 * COST_SHARE * (time.process_time() - cpu_s))
+        # Sockets that are new may not be connected yet
+        pause_s = 0.0 if has_changed else max(TABLE_S, 2 * COST_SHARE * (time.process_time() - cpu_s))
+        self._table_at = now + pause_s
 
     def _look_at_closed(self, table: Table) -> None:
         """Check the remains of connections at ports of the job that were opened and closed since the start.

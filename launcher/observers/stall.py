@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.observers.movement import Movement
+    from launcher.observers.phases import Phases
     from launcher.output.progress import GpuGauge, GpuUse
 
 LOOKS = 10
@@ -21,7 +22,7 @@ LOOK_LIMIT_S = 5.0
 IDLE_LOOKS = 40
 """Number of checks if CPU time and network count too: fewer, for the watch of all jobs must cost nothing."""
 LONGEST = 6
-"""Maximum time until a report if CPU time and network count too, in multiples of the time until the first."""
+"""Maximum time until a report if CPU time and network count too, in multiples of the usual one."""
 LATE_S = 10.0
 """If `fire` is later than this, the launcher itself was paused: a paused container is not a stall."""
 NAMED_MAX = 8
@@ -30,8 +31,8 @@ NAMED_MAX = 8
 class StallDetector:
     """Watches one attempt for stalls; made unless ``--stall-timeout`` is 0.
 
-    If CPU time and network count too, the time doubles with each report, up to `LONGEST`: a server that is
-    idle now and then is no hang.
+    If CPU time and network count too, a stall takes at least twice the longest quiet time so far, up to
+    `LONGEST`: a server that is idle now and then is no hang, nor is an evaluation.
 
     Attributes:
         due: When to call `fire` (monotonic seconds); None for never.
@@ -47,6 +48,7 @@ class StallDetector:
         started: float,
         gpus: GpuGauge | None = None,
         movement: Movement | None = None,
+        phases: Phases | None = None,
         sees_output: bool = True,
     ) -> None:
         """Start to watch.
@@ -59,11 +61,13 @@ class StallDetector:
             started: Monotonic time of the start.
             gpus: Reads the use of the GPUs; None to consider output only.
             movement: Reads the use of CPU time and network; None if they do not count.
+            phases: Tells the phase, where phases have other limits.
             sees_output: Whether all output is known.
         """
         self._timeout_s, self._last_output = timeout_s, last_output
         self._on_stall, self._on_move, self._gpus = on_stall, on_move, gpus
-        self._movement, self._sees_output = movement, sees_output
+        self._movement, self._phases, self._sees_output = movement, phases, sees_output
+        self._longest_quiet_s = 0.0
         self._look_s = timeout_s / IDLE_LOOKS if movement else min(timeout_s / LOOKS, LOOK_LIMIT_S)
         self._longest_s = LONGEST * timeout_s
         self._moved = started
@@ -77,16 +81,32 @@ class StallDetector:
             return
         late = now > self.due + LATE_S
         self.due = now + self._look_s
+        before = self._moved
+        if self._phases is not None:
+            self._phases.look(now)
         if self._has_moved(now) or late:
             self._moved = max(self._moved, now if late else 0.0)
+            if not late:
+                self._longest_quiet_s = max(self._longest_quiet_s, self._moved - before)
             if self._reported:
                 self._reported = False
                 self._on_move()
-        elif not self._reported and now - self._moved >= self._timeout_s:
-            self._reported = True
-            self._on_stall(self._describe(now))
-            if self._movement is not None:
-                self._timeout_s = min(2 * self._timeout_s, self._longest_s)
+        elif not self._reported:
+            limit_s, why = self._find_limit()
+            if now - self._moved >= limit_s:
+                self._reported = True
+                self._on_stall(self._describe(now) + why)
+
+    def _find_limit(self) -> tuple[float, str]:
+        """Return the seconds that make a stall now, and why if they are not the usual ones."""
+        usual_s, learnt_s = self._timeout_s, min(2 * self._longest_quiet_s, self._longest_s)
+        if self._phases is not None:
+            return self._phases.find_limit(usual_s, self._moved)
+        if self._movement is None or learnt_s <= usual_s:
+            return usual_s, ""
+        from launcher.output.progress import duration
+
+        return learnt_s, f" (the longest quiet time so far was {duration(self._longest_quiet_s)})"
 
     def close(self) -> None:
         """Stop watching: the job ends, or is being stopped."""

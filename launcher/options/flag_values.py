@@ -75,6 +75,25 @@ def duration(least: str = "0", most: str = str(DAY_S)) -> Parse:
     return parse
 
 
+def limits(*phases: str) -> Parse:
+    """Accept seconds, which may be others in a phase: ``10m`` or ``10m,first=30m``.
+
+    The value is a number, or pairs (phase, seconds) of which the first has no phase.
+    """
+    seconds = duration()
+
+    def parse(text: str) -> float | tuple[tuple[str, float], ...]:
+        usual, *others = text.split(",")
+        pairs = {"": seconds(usual)}
+        for phase, _, limit in (item.strip().partition("=") for item in others):
+            if phase not in phases or phase in pairs:
+                _refuse(f"seconds, then those of phases ({_or(phases)}), such as 10m,{phases[0]}=30m")
+            pairs[phase] = seconds(limit)
+        return tuple(pairs.items()) if others else pairs[""]
+
+    return parse
+
+
 def size(least: str) -> Parse:
     """Accept at least so many bytes: ``65536``, ``100M``, ``4GiB``; units of 1024."""
 
@@ -269,6 +288,7 @@ def _just(parse: Parse) -> Callable[[], Parse]:
 KINDS: dict[str, Callable[..., Parse]] = {
     "number": number,
     "duration": duration,
+    "limits": limits,
     "size": size,
     "list": list_of,
     "words": words,

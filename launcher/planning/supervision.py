@@ -69,7 +69,7 @@ def plan_supervision(
     together = has_channel or starts_again
     restarts = _plan_restarts(options, topology, starts_node=starts_node, together=together)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
-    stall_timeout_s = options.number("stall_timeout", 0.0)
+    stall_timeout_s, stall_limits = _plan_stall(options)
     # mpirun's ranks are on other nodes, too, and one that waits uses its core like one that works
     watches_idle = options.get("stall_timeout") is None and not starts_again
     count = 1 if of_agent else len(routes) + companion_count
@@ -82,6 +82,7 @@ def plan_supervision(
         log_dir=None if of_agent else options.text("log_dir") or None,
         progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=stall_timeout_s,
+        stall_limits=stall_limits,
         on_stall=options.text("on_stall", "report") if stall_timeout_s else "report",
         idle_timeout_s=IDLE_TIMEOUT_S if watches_idle else 0.0,
         restarts=Restarts() if of_agent and not starts_again else restarts,
@@ -100,6 +101,22 @@ def plan_supervision(
         log=plan_log(options),
         stdin=_plan_stdin(options, topology, starts=starts_node and not of_agent, is_program=is_program),
     )
+
+
+def _plan_stall(options: Options) -> tuple[float, tuple[tuple[str, float], ...]]:
+    """Return the seconds of silence that make a stall, and those of the phases with a limit of their own.
+
+    Raises:
+        UsageError: The first progress has a limit, and nothing shows progress.
+    """
+    given = options.get("stall_timeout")
+    if given is None or not isinstance(given.value, tuple):
+        return options.number("stall_timeout", 0.0), ()
+    (_, usual_s), *limits = given.value
+    if "first" in dict(limits) and not (options.text("progress_pattern") or options.text("progress_file")):
+        needed = "--progress-pattern REGEX"
+        raise make_error("flag-needs", asked="first= of --stall-timeout", needed=needed, found="")
+    return usual_s, tuple(limits)
 
 
 def _plan_stdin(options: Options, topology: Topology, *, starts: bool, is_program: bool) -> int | str | None:

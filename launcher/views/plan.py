@@ -267,9 +267,9 @@ def _watch(plan: Plan) -> list[str]:
         size = f", a new one at {say_size(watch.log.rotate_bytes)}" if watch.log.rotate_bytes else ""
         parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}{size}")
     parts += _restarts(watch.restarts) if watch.restarts.most else []
-    parts += (
-        [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
-    )
+    limits = "".join(f", {phase}: {limit_s:g} s" for phase, limit_s in watch.stall_limits)
+    silence = f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence{limits}"
+    parts += [silence] if watch.stall_timeout_s else []
     parts += (
         [f"report after {watch.idle_timeout_s:g} s in which nothing moves"] if watch.idle_timeout_s else []
     )

@@ -115,6 +115,7 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "routes": [{"to_file": route.to_file, "to_console": route.to_console} for route in watch.routes],
         "progress": watch.progress,
         "stall_timeout_s": watch.stall_timeout_s,
+        **({"stall_limits": dict(watch.stall_limits)} if watch.stall_limits else {}),
         "on_stall": watch.on_stall,
         "idle_timeout_s": watch.idle_timeout_s,
         "meeting_timeout_s": None if watch.contact is None else watch.contact.timeout_s,

@@ -383,8 +383,9 @@ def test_a_flood_grows_no_memory(hub: LiveHub) -> None:
     assert hub.faults == []
 
 
-def test_a_queue_full_of_strangers_is_soon_through() -> None:
-    """Half requests from nine addresses that have come before a node: its turn once came after 5 s."""
+def test_a_queue_full_of_strangers_is_soon_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half requests from nine addresses come before a node: its turn once came when they timed out."""
+    monkeypatch.setattr("launcher.channel.acceptor.FIRST_S", 600.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     strangers, may_go_on = [], threading.Event()
@@ -396,12 +397,10 @@ def test_a_queue_full_of_strangers_is_soon_through() -> None:
                 strangers[-1].bind((f"127.0.0.{2 + number % 9}", 0))
                 strangers[-1].connect((ADDRESS, live.port))
                 strangers[-1].send(PREAMBLE[: 1 + number % 9])
-            began = time.monotonic()
             may_go_on.set()
             member = Caller(live.port)
             member.say(make_join(1, 2))
             assert member.hear("start")
-            assert time.monotonic() - began < 4.0
             member.drain()
     finally:
         may_go_on.set()

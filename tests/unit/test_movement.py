@@ -96,6 +96,7 @@ class Clock:
     def __init__(self, *uses: GpuUse) -> None:
         self.now = self.output = 0.0
         self.stalls: list[float] = []
+        self.said: list[str] = []
         self.readings = 0
         self.rates = [0.0, 0.0, 0.0, 0.0]
         movement = Movement(lambda _: [], 60)
@@ -108,6 +109,7 @@ class Clock:
     def note(self, what: str) -> None:
         """Note a stall."""
         self.stalls.append(self.now)
+        self.said.append(what)
 
     def read(self, now: float) -> tuple[GpuUse, ...]:
         """Return the use of the GPUs."""
@@ -128,7 +130,7 @@ class Clock:
 
 
 def test_reports_come_after_ten_minutes_and_ever_more_rarely() -> None:
-    """The time to the next one doubles to an hour; a job that writes is not read at all."""
+    """The next takes twice the longest quiet time, up to an hour; a job that writes is not read at all."""
     # One report, read once a minute.
     clock = Clock()
     clock.run_until(3000)
@@ -142,7 +144,9 @@ def test_reports_come_after_ten_minutes_and_ever_more_rarely() -> None:
         clock.output = clock.now + 1
         clock.run_until(1e6)
         told.append(round((clock.stalls[0] - clock.output) / 60))
-    assert told == [10, 20, 40, 60, 60, 60]
+    assert told == [10, 21, 41, 60, 60, 60]
+    assert "longest" not in clock.said[0]
+    assert clock.said[1].endswith("for 20 min (the longest quiet time so far was 10 min)")
     # The watch of a healthy job reads nothing at all.
     clock = Clock()
     clock.run_until(3000, every_s=10)
