@@ -267,8 +267,12 @@ class Agent:
             raise self.group.refused
 
     def _note_left(self) -> None:
-        """Let the job fail if its shells have ended at once, and left what they started to be ended by us."""
-        from launcher.command.words import may_be_shell
+        """Let the job fail if its shells have ended at once, and left what they started to be ended by us.
+
+        Or setsid, which leaves its command behind where it leads a process group, as our processes do.
+        """
+        from launcher.command.fronts import find_front
+        from launcher.command.words import may_be_shell, name_program
         from launcher.failure.arbiter import LEFT
         from launcher.failure.reason import LEFT_WITHIN_S, Reason
 
@@ -276,12 +280,17 @@ class Agent:
         ranks = [one for one in self.group.ended if not one.child.companion]
         is_quick = all(one.ended_ns - runtime.started_mono_ns < LEFT_WITHIN_S * 1e9 for one in ranks)
         is_own = runtime.first is None and runtime.reason is None and runtime.forwarder.told is None
-        if ranks and is_quick and is_own and all(may_be_shell(one.child.argv) for one in ranks):
-            self.end_for(
-                Reason(
-                    LEFT, f"the shell ended within {LEFT_WITHIN_S:g} s, and left {self.group.stopper.left}"
-                )
-            )
+        lines = [one.child.argv for one in ranks]
+        fronts = [line[: find_front(line).count] for line in lines]
+        parted = [any(name_program(word) == "setsid" for word in front) for front in fronts]
+        starters = [
+            part or may_be_shell(line[len(front) :])
+            for part, line, front in zip(parted, lines, fronts, strict=True)
+        ]
+        if ranks and is_quick and is_own and all(starters):
+            what = f"{'setsid' if any(parted) else 'the shell'} ended within {LEFT_WITHIN_S:g} s"
+            fix = "`setsid --wait`, or without setsid" if any(parted) else ""
+            self.end_for(Reason(LEFT, f"{what}, and left {self.group.stopper.left}", fix))
 
     def clean_up(self, is_clear: bool) -> None:
         """Remove the private files of this run; the watchdog calls this if the launcher was killed.

@@ -61,6 +61,15 @@ if TYPE_CHECKING:
 
     Checks = Callable[[], Sequence[str]]
 
+HIDDEN = (
+    b"Traceback (most",
+    b"Segmentation fault",
+    b"Bus error",
+    b"Aborted",
+    b"Killed",
+    b"Illegal instruction",
+)
+"""Texts of an output that may end with a failure whose status was lost."""
 CHECK_S = 30.0
 """Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
 NICE = 19
@@ -471,7 +480,7 @@ class Observers:
         tails = [
             tail for place in range(len(runtime.group.processes)) for tail in runtime.output.read_tails(place)
         ]
-        if runtime.forwarder.told is None and any(b"Traceback (most" in tail for tail in tails):
+        if runtime.forwarder.told is None and any(sign in tail for sign in HIDDEN for tail in tails):
             from launcher.agent.ends import find_hidden
 
             for cause in find_hidden(runtime):

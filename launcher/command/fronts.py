@@ -9,7 +9,7 @@ apptainer 1.4, and Python 3.13.
 
 from __future__ import annotations
 
-from launcher.command.words import find_script, is_python, match_call, name_program, part_module
+from launcher.command.words import find_script, is_python, match_call, name_program, part_module, read_flag
 from launcher.core.blocks import read_rows
 from launcher.core.frozen import frozen
 from launcher.machine.pythons import own_python
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCRIPT, PROJECT, ELSEWHERE = "script", "project", "elsewhere"
 ASSIGNS = "NAME=VALUE"
-OF_SCRIPT = {SCRIPT: ("-m", "-c"), PROJECT: ("-m",)}
+OF_SCRIPT = {SCRIPT: ("-m", "-c"), PROJECT: ("-m", "--module")}
 """Flags of fronts that begin the command, as Python's do."""
 _fronts: dict[str, list[Front]] = {}
 
@@ -63,8 +63,8 @@ class Fronted:
     @property
     def runs_next(self) -> bool:
         """Whether the last front itself runs the command as a script, by a Python of its own."""
-        word = self.argv[self.count]
-        return self.kind == SCRIPT or (self.kind == PROJECT and (word == "-m" or word.endswith(".py")))
+        word, own = self.argv[self.count], OF_SCRIPT[PROJECT]
+        return self.kind == SCRIPT or (self.kind == PROJECT and (word in own or word.endswith(".py")))
 
 
 def look_behind(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -74,7 +74,10 @@ def look_behind(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
     """
     front = find_front(argv)
     words = front.argv[front.count :]
-    return part_module((front.python or own_python(environ), *words)) if words and front.runs_next else words
+    if not words or not front.runs_next:
+        return words
+    flag = "-m" if words[0] == "--module" else words[0]
+    return part_module((front.python or own_python(environ), flag, *words[1:]))
 
 
 def read_fronts() -> dict[str, list[Front]]:
@@ -109,7 +112,7 @@ def _list_rows(argv: Sequence[str]) -> list[Front]:
 def _pass(found: Fronted, front: Front) -> Fronted | None:
     """Return what is behind one more front; None if it is not called, or no command comes behind it."""
     words = found.argv[found.count :]
-    called = match_call(words, front.words)
+    called = match_call(words, front.words[:1])
     behind = words[_skip(words, called, front) :] if called else ()
     if not behind:
         return None
@@ -120,24 +123,22 @@ def _pass(found: Fronted, front: Front) -> Fronted | None:
 
 
 def _skip(argv: Sequence[str], place: int, front: Front) -> int:
-    """Return the index of the command behind a front's flags and own words."""
-    if front.before.startswith("-"):
-        return argv.index(front.before, place) + 1 if front.before in argv[place:] else len(argv)
-    left = int(front.before) if front.before.isdecimal() else 0
+    """Return the index of the command behind a front's flags and own words; the end if it is not called."""
+    is_until = front.before.startswith("-")
+    own = [*front.words[1:], *[""] * (int(front.before) if front.before.isdecimal() else 0)]
     while place < len(argv):
         word = argv[place]
-        if word == "--":
-            place += 1
-            if not left:
-                break
+        is_flag = word.startswith("-") and (word != "-" or front.before == ASSIGNS)
+        if own and not is_flag:
+            if own.pop(0) not in ("", word):
+                return len(argv)
+        elif word == (front.before if is_until else "--") and not own and front.before != ASSIGNS:
+            return place + 1
         elif word in OF_SCRIPT.get(front.kind, ()) and word not in front.valued:
             break
-        elif word.startswith("-") and word != "-":
-            place += 2 if word in front.valued else 1
-        elif left:
-            left, place = left - 1, place + 1
-        elif front.before == ASSIGNS and "=" in word:
-            place += 1
-        else:
+        elif is_flag and word != "--":
+            place += read_flag(word, front.valued)[1]
+        elif word != "--" and not is_until and not (front.before == ASSIGNS and "=" in word):
             break
+        place += 1
     return place

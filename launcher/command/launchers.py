@@ -96,8 +96,8 @@ def find_launcher(argv: Sequence[str]) -> Command | None:
     return None
 
 
-def refuse_unknown(argv: Sequence[str]) -> None:
-    """Refuse a launcher behind a program that may start it in any way.
+def refuse_unknown(fronts: Sequence[str], argv: Sequence[str]) -> None:
+    """Refuse a launcher behind a program that may start it in any way, which may come behind fronts.
 
     Its name alone is no call: ``pip install deepspeed numpy``. It is one before a script, a module or a
     Python, and for mpirun behind flags.
@@ -105,7 +105,7 @@ def refuse_unknown(argv: Sequence[str]) -> None:
     Raises:
         UsageError: The first word is unknown, and a call of a launcher comes behind it.
     """
-    if is_python(argv[0]) or is_shell(argv[0]):
+    if is_python(argv[0]) or is_shell(argv[0]) or "=" in argv[0]:
         return
     names = list_names()
     for place in range(1, len(argv) - 1):
@@ -120,7 +120,7 @@ def refuse_unknown(argv: Sequence[str]) -> None:
         if script.endswith(".py") or is_python(script) or own.names_module or (own.starts_job and own.own):
             import shlex
 
-            before, behind = shlex.join(argv[:place]), shlex.join(words)
+            before, behind = shlex.join((*fronts, *argv[:place])), shlex.join(words)
             raise make_error("unknown-front", front=argv[0], name=own.name, before=before, behind=behind)
 
 

@@ -6,7 +6,7 @@ import os
 
 from launcher.command.fronts import find_front
 from launcher.command.launchers import find_launcher
-from launcher.command.words import is_python, is_shell, part_module, read_interpreter, read_python
+from launcher.command.words import STDIN, is_python, is_shell, part_module, read_interpreter, read_python
 from launcher.core.errors import LauncherError, make_error
 from launcher.machine.pythons import PYTHON_VARIABLE, find_program, own_python
 
@@ -25,7 +25,7 @@ OF_PYTHON = ("-u", "-O", "-B", "-X", "-W", "-c", "-I", "-E", "-S")
 
 
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the full command line: a ``.py`` file, ``-m module`` or a folder runs under Python.
+    """Return the full command line: a ``.py`` file, ``-m module``, ``-`` or a folder runs under Python.
 
     A file that is not executable and names Python in its first line runs under Python too. A shell with a
     text that only starts a Python or a launcher (an image's ``CMD python train.py``) is replaced by it, so
@@ -70,7 +70,7 @@ def add_python(command: Sequence[str], options: Options, environ: Mapping[str, s
         return (python, "-m", *command)
     if options.switch("run_path") or command[0] == "-m":
         return (python, *command)
-    if not command[0].endswith(SCRIPTS) and not _is_script(command[0]):
+    if not command[0].endswith(SCRIPTS) and command[0] not in STDIN and not _is_script(command[0]):
         return tuple(command)
     named = () if environ.get(PYTHON_VARIABLE) else read_python(command[0])
     return (*named, *command) if named and find_program(named[0], environ) else (python, *command)

@@ -86,7 +86,7 @@ def _find_launcher(argv: tuple[str, ...], environ: Mapping[str, str]) -> Command
         raise _srun_behind(behind)
     found, count = find_launcher(behind), len(argv) - len(behind)
     if behind and found is None:
-        refuse_unknown(behind)
+        refuse_unknown(argv[:count], behind)
     return found and replace(found, head=found.head + count, inner=found.inner + count)
 
 

@@ -6,7 +6,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 SHELLS = ("sh", "bash", "dash", "ash")
 """Shells, whose ``-c STRING`` may be a single command."""
@@ -15,13 +15,13 @@ FIRST_LINE_BYTES = 256
 STDIN = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 ASK = ("-V", "--version", "-h", "--help", "-VV")
 """Python's flags that print something about it, and run nothing."""
-VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
-"""Python's flags with a value: single letters, which may be combined, and one long flag."""
+VALUED = frozenset(("-c", "-m", "-W", "-X", "--check-hash-based-pycs"))
+"""Python's flags with a value."""
 
 
 def name_program(word: str) -> str:
-    """Return the name of a program that a command line calls by name or path."""
-    return word.rpartition("/")[2]
+    """Return the name of a program that a command line calls by name, path, or hatch's ENVIRONMENT:NAME."""
+    return word.rpartition("/")[2].rpartition(":")[2]
 
 
 def is_python(word: str) -> bool:
@@ -38,20 +38,24 @@ def is_shell(word: str) -> bool:
 
 def may_be_shell(argv: Sequence[str]) -> bool:
     """Whether a command is a shell or a shell script."""
-    if not argv or is_python(argv[0]):
-        return False
-    return is_shell(argv[0]) or any(map(is_shell, read_interpreter(argv[0])))
+    return bool(argv) and not is_python(argv[0]) and any(map(is_shell, (argv[0], *read_interpreter(argv[0]))))
 
 
 def read_interpreter(path: str) -> list[str]:
-    """Return the words after ``#!`` in the first line of a file; none without ``#!`` or without a path."""
+    """Return the words after ``#!`` in the first line of a file; none without ``#!`` or without a path.
+
+    For a long path, or one with blanks, pip and uv write a shell's line that starts the Python.
+    """
     if "/" not in path or not os.path.isfile(path):
         return []
     try:
         with open(path, "rb") as file:
-            first = file.readline(FIRST_LINE_BYTES)
+            first, second = file.readline(FIRST_LINE_BYTES), file.readline(4 * FIRST_LINE_BYTES)
     except OSError:
         return []
+    if second.startswith(b"'''exec' "):
+        parts = second.decode("utf-8", "replace").replace('"', "'").split("'")
+        return [part for part in parts if is_python(part)]
     return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
 
 
@@ -61,6 +65,16 @@ def read_python(path: str) -> tuple[str, ...]:
     if words and name_program(words[0]) == "env":
         words = words[2:] if words[1:2] == ["-S"] else words[1:]
     return tuple(words) if words and is_python(words[0]) else ()
+
+
+def read_flag(word: str, valued: Collection[str]) -> tuple[str, bool]:
+    """Return the letter of a flag that has a value, which may be combined, and whether the next word is it.
+
+    ``-fo FILE``, ``-oFILE``; ``valued`` has the flags with a value: ``-o``, ``--output``.
+    """
+    letters = "" if word.startswith("--") else word[1:]
+    letter = next((letter for letter in letters if f"-{letter}" in valued), "")
+    return letter, word in valued or (letter != "" and word.index(letter) == len(word) - 1)
 
 
 def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
@@ -75,12 +89,9 @@ def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
     """
     place = 1
     while place < len(argv) and argv[place].startswith("-") and argv[place] != "-":
-        word = argv[place]
-        letters = "" if word.startswith("--") else word[1:]
-        valued = next((letter for letter in letters if letter in VALUED), "")
-        is_apart = word.index(valued) == len(word) - 1 if valued else word == CHECK_HASHES
-        if valued in ("c", "m"):
-            return place, valued, min(place + 1 + is_apart, len(argv))
+        letter, is_apart = read_flag(argv[place], VALUED)
+        if letter in ("c", "m"):
+            return place, letter, min(place + 1 + is_apart, len(argv))
         place += 1 + is_apart
     return place, "", min(place + 1, len(argv))
 

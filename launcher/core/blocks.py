@@ -6,7 +6,8 @@ field     its text, which may go on
           in the next line, behind blanks
 - an item
 
-a cell | the next cell | another
+a cell | the next cell, which may go on
+          in the next line, too | another
 """
 
 from __future__ import annotations
@@ -71,5 +72,6 @@ def read_blocks(path: str) -> list[Block]:
 def read_rows(path: str) -> list[list[str]]:
     """Return the cells of each row of a data file; ``path`` as for `read_blocks`."""
     with open(os.path.join(PACKAGE, path), encoding="utf-8") as file:
-        rows = [line for line in file if "|" in line and not line.startswith("#")]
+        lines = file.read().replace(NEXT_LINE, " ").split("\n")
+    rows = [line for line in lines if "|" in line and not line.startswith("#")]
     return [[cell.strip() for cell in row.split("|")] for row in rows]

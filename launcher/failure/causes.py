@@ -239,7 +239,7 @@ def _explain_symptom(symptom: Symptom, line: str, after: Counters, network: Expl
     cause = symptom.explain(line)
     if symptom.code == "shm-full":
         return replace(cause, what=f"{symptom.meaning}{_say_shm(after)}: {quote(line)}")
-    if symptom.code == "file-missing" and "\\r'" in line:
+    if symptom.code in ("file-missing", "syntax-error") and "\\r'" in line:
         return replace(cause, fix=WINDOWS_FIX)
     fix = fix_module(line) if symptom.code == "import-error" else ""
     return replace(cause, fix=fix) if fix else cause

@@ -195,9 +195,7 @@ def _prefer(chosen: Mapping[str, tuple[str, str]]) -> list[Setting]:
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return the rank and local rank of one process."""
-    if case.horovod.kind != GLOO:
-        return []
-    return case.state(FACTS["horovod process"], place)
+    return case.state(FACTS["horovod process"], place) if case.horovod.kind == GLOO else []
 
 
 def plan_argv(case: Case) -> tuple[str, ...]:

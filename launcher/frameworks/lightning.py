@@ -82,6 +82,5 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     """
     if SLURM not in case.environ:
         return []
-    return starters.plan_missing(
-        starters.OF_SLURM, case, place, f"Lightning asks for it where {SLURM} is set"
-    )
+    why = f"Lightning asks for it where {SLURM} is set"
+    return starters.plan_missing(starters.OF_SLURM, case, place, why)

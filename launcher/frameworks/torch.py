@@ -79,9 +79,8 @@ def plan_unbuffered(count: int, environ: Mapping[str, str]) -> list[Setting]:
     Source:
         docs.python.org, "Command line and environment", PYTHONUNBUFFERED.
     """
-    if count < 2 or UNBUFFERED in environ:
-        return []
-    return [Setting(UNBUFFERED, "1", "several processes write through the launcher's pipes")]
+    why = "several processes write through the launcher's pipes"
+    return [Setting(UNBUFFERED, "1", why)] if count > 1 and UNBUFFERED not in environ else []
 
 
 def plan_threads(

@@ -113,9 +113,9 @@ def find_sockets(pids: Iterable[int]) -> set[bytes]:
     return {link[8:-1].encode() for pid in pids for link in list_open(pid) if link.startswith("socket:")}
 
 
-def count_libraries(pid: int) -> str:
-    """Return the size of the shared library code that a process has mapped, as the kernel writes it."""
-    return read_status(pid, "VmLib")
+def count_libraries(pid: int) -> int:
+    """Return the size of the shared library code that a process has mapped, in KiB; 0 if it shows none."""
+    return int(read_status(pid, "VmLib").partition(" ")[0] or 0)
 
 
 def has_framework(pid: int) -> bool:

@@ -82,7 +82,7 @@ class MeetingWatch:
         self._processes = Workers(processes[0]) if planned.of_agent else Children(processes, started)
         self._least_s = min(LEAST_S, planned.timeout_s)
         self._has_said = False
-        self._until_cpu_s = 0.0
+        self._until_cpu_s = self._cost_s = 0.0
         self.unmet: str | None = None
         table = self._begin(started)
         self.due: float | None = started + PAUSE_S if table is not None and processes else None
@@ -92,7 +92,7 @@ class MeetingWatch:
         self._started = self._looked = now
         self._gap_s, self._table_at = 0.0, 0.0
         self._sockets: dict[int, set[bytes]] = {}
-        self._libraries: dict[int, str] = {}
+        self._libraries: dict[int, int] = {}
         self._met: set[int] = set()
         self._is_outward = not self._planned.spans_nodes
         self.together_at: float | None = None
@@ -129,9 +129,7 @@ class MeetingWatch:
         is_long = age >= limit_s and not self._has_said and not self._is_ending()
         is_long = is_long and bool(self._processes.running)
         has_doubts = is_long or age >= self._doubts_at
-        cpu_s = time.process_time()
         self._look(now, in_any_case=has_doubts)
-        cost_s = time.process_time() - cpu_s
         if has_doubts and self.due is not None and not self.has_met:
             self._doubts_at = 2 * age
             self._doubt()
@@ -142,7 +140,9 @@ class MeetingWatch:
             return
         if is_long:
             self._warn(age)
-        pause = min(PAUSE_LIMIT_S, max(PAUSE_S, age / AGE_SHARE, min(cost_s * COST_SHARE, COST_LIMIT_S)))
+        pause = min(
+            PAUSE_LIMIT_S, max(PAUSE_S, age / AGE_SHARE, min(self._cost_s * COST_SHARE, COST_LIMIT_S))
+        )
         warns_in = limit_s - age if age < limit_s else pause
         self.due = now + min(pause, warns_in)
 
@@ -250,22 +250,26 @@ class MeetingWatch:
         Raises:
             TooMuch: They have too many.
         """
-        self._until_cpu_s = time.process_time() + LOOK_S
+        begun_s = time.process_time()
+        self._until_cpu_s = begun_s + LOOK_S
         self._gap_s, self._looked = max(self._gap_s, now - self._looked), now
         families = {
             pid: one for one in self._processes.running for pid in connections.with_descendants(one.pid)
         }
         sockets = {pid: connections.find_sockets([pid]) for pid in self._each(families)}
         has_changed, self._sockets = sockets != self._sockets, sockets
-        libraries = {}
-        for pid in self._each(families):
-            size = libraries[pid] = connections.count_libraries(pid)
+        libraries = {pid: connections.count_libraries(pid) for pid in self._each(families)}
+        self._cost_s = time.process_time() - begun_s  # the rest is rare, and has a pace of its own
+        for pid, size in libraries.items():
+            before = self._libraries.get(pid)
             # A fork has its parent's, a process that ends has none
-            if size and size != (self._libraries.get(pid) or self._libraries.get(families[pid].pid)):
+            if not size or size == (before or self._libraries.get(families[pid].pid)):
+                continue
+            if not before or size > before:  # JAX unloads one before the end
                 families[pid].changed = now
-                families[pid].is_single |= is_single(read_environ(pid), on_cpus=self._planned.on_cpus)
-                if families[pid].loaded is None and connections.has_framework(pid):
-                    families[pid].loaded = now
+            families[pid].is_single |= is_single(read_environ(pid), on_cpus=self._planned.on_cpus)
+            if families[pid].loaded is None and connections.has_framework(pid):
+                families[pid].loaded = now
         self._libraries = libraries
         if not in_any_case and now < self._table_at and not has_changed:
             return

@@ -58,8 +58,8 @@ class StandardInput:
         if self._readers != ALL:
             return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         if self._copy is None:
-            self._copy = _copy()
-        return os.open(f"/proc/self/fd/{self._copy}", os.O_RDONLY | os.O_CLOEXEC)  # an offset of its own
+            self._copy = copy_input()
+        return open_copy(self._copy)
 
     def is_in_foreground(self) -> bool:
         """Whether our process group may read from the terminal."""
@@ -101,7 +101,12 @@ def describe_stopped(process: Process, number: int, *, is_terminal: bool) -> str
     return f"{text}, which it does not have; fix: start the launcher with a terminal as its standard input"
 
 
-def _copy() -> int:
+def open_copy(copy: int) -> int:
+    """Return another descriptor of a copy, with an offset of its own."""
+    return os.open(f"/proc/self/fd/{copy}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def copy_input() -> int:
     """Read standard input to its end; return a file with it, which is empty if a signal asks for the end.
 
     Half a program must not run. No process can change the file: all of them read it.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from launcher.command.launchers import SRUN, list_names
 from launcher.command.words import (
+    STDIN,
     is_python,
     is_shell,
     may_be_shell,
@@ -114,6 +116,8 @@ def warn_job(case: Case, agent: NodeCommand | None, network: Sequence[str], host
         *unheard,
         *_note_behind(case),
         *_note_env(case),
+        *_note_literal(case),
+        *_note_pipe(case),
         *_note_total(case),
         *note_unheard(case.options, agent),
         *_note_shell(case, host),
@@ -153,11 +157,47 @@ def _note_env(case: Case) -> tuple[str, ...]:
     front = case.argv[: len(case.argv) - len(case.command)]
     place = next((n for n, word in enumerate(front) if name_program(word) == "env"), len(front))
     words = front[place:]
-    changed = [word for word in words[1:] if word == "-i" or not set(CONTRACT).isdisjoint(word.split("="))]
+    changed = [word for word in words[1:] if word in CLEARS or not set(CONTRACT).isdisjoint(word.split("="))]
     if not changed or case.topology.world_size == 1:
         return ()
     what = f"`{' '.join(words)}` comes after the launcher, so {', '.join(changed)} changes what it sets"
     return (f"{what} for each process. Leave it out, or write it before: env ... launcher run",)
+
+
+def _note_literal(case: Case) -> tuple[str, ...]:
+    """Return a warning about a variable of a rank in a script's arguments that no shell has replaced."""
+    if not case.argv or not is_python(case.command[0]) or case.options.switch("expand_args"):
+        return ()
+    words = [word for word in case.command[read_flags(case.command)[2] :] if "$" in word]
+    found = next((word for word in words if any(form in word for form in OF_A_RANK)), "")
+    told = (
+        f"{shorten(found)}: no shell replaces it, so each rank gets it as it is; --expand-args replaces $NAME"
+    )
+    return (told,) if found and case.request.own is None and case.forks else ()
+
+
+def _note_pipe(case: Case) -> tuple[str, ...]:
+    """Return a warning about a pipe that all processes of this node would read: each byte reaches one.
+
+    ``<(...)`` in a shell gives one; the processes that a launcher starts share standard input.
+    """
+    own, is_apart = case.request.own, case.topology.local_size == 1 or case.host.is_recorded()
+    program = case.argv[own.inner : own.inner + 1] if own is not None else ()
+    shared = [word for word in program if word in STDIN]
+    shared += [word for word in case.argv if word.startswith(DESCRIPTORS) and _is_pipe(word)]
+    if not shared or is_apart or not (case.forks or own):
+        return ()
+    return (
+        f"{shared[0]}: only one of the processes can read it, and the others read nothing: save it as a file",
+    )
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether a path means a pipe; not our standard input."""
+    try:
+        return path not in STDIN and stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _note_total(case: Case) -> tuple[str, ...]:
@@ -277,6 +317,11 @@ def note_unheard(options: Options, agent: NodeCommand | None) -> list[str]:
     return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
 
 
+OF_A_RANK = tuple(f"${mark}{name}" for name in ("RANK", "LOCAL_RANK", "NODE_RANK") for mark in ("", "{", "("))
+"""How the variables of a rank are written in an argument."""
+DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+CLEARS = ("-", "-i", "--ignore-environment")
+"""Flags of env that clear the environment."""
 ABOUT_NODES = ("MASTER_ADDR", "rdzv", "nnodes", "num_machines", "num_nodes", "node_rank", "hostfile", "PET_")
 """Words of a shell's text that show that it is meant for several nodes."""
 OF_STOP, OF_LOGS = list_working("stop"), list_working("logs")
@@ -306,6 +351,7 @@ def note_idle(
     stops = not told.isdisjoint(case.options.origins(*OF_STOP))
     files = case.options.origins("redirects", "tee")
     gone = "the launcher becomes the command (--stay keeps it)"
+    size = case.topology.world_size
     theirs, apart = f"{engine} starts the processes", "the launchers of this job have no control channel"
     rows = (
         (stays, list_working("parent"), gone),
@@ -315,6 +361,7 @@ def note_idle(
         (is_ours, ("log_rotate", *RESTART_RULES), theirs),
         (agent is None, ("stdin",), theirs),
         (case.forks, ("stdin",), "this launcher starts one process of the job"),
+        (size is None or case.options.number("stdin", 0) < size, ("stdin",), f"the job has {size} ranks"),
         (not by_mpirun, list_working("node"), theirs),
         (not case.is_wrapped, list_working("processes"), theirs),
         (not case.is_wrapped or is_torchruns, list_working("role"), theirs),

@@ -87,30 +87,12 @@ def _find_fix(name: str) -> str:
         return f"set it in front of the launcher: {name} launcher run ...; or as a program: env {name} ..."
     if name in SHELL_WORDS:
         return f"it is a word of the shell: launcher run -- sh -c '{name} ...'"
-    if _has_windows_ends(name):
-        import shlex
-
-        return f"its first line has a Windows line end: sed -i 's/\\r$//' {shlex.quote(name)}"
-    if os.path.exists(f"{name.replace('.', '/')}.py"):
-        return f"write it as a module: launcher run -- -m {name}"
     if "/" not in name and os.path.isfile(name):
         return f"it is in this directory, which is not on PATH: write ./{name}, or sh {name}"
     from launcher.process.missing import fix_missing
 
     usual = "check the name, the working directory and PATH (a script needs its interpreter, too)"
     return fix_missing(name) or usual
-
-
-def _has_windows_ends(name: str) -> bool:
-    """Whether the interpreter in a file's first line has a carriage return behind it."""
-    if not os.path.isfile(name):
-        return False
-    try:
-        with open(name, "rb") as file:
-            first = file.readline(256)
-    except (OSError, ValueError):
-        return False
-    return first.startswith(b"#!") and first.endswith(b"\r\n")
 
 
 def refusal(name: str, error: Exception) -> LauncherError:

@@ -61,6 +61,9 @@ def fix_missing(name: str) -> str:
     base = name.rpartition("/")[2]
     if base.endswith(("\r", "\\r")):
         return WINDOWS_FIX
+    here = _fix_file(name)
+    if here:
+        return here
     if base.endswith((".sh", ".py")):
         return "check the name and the working directory, and that the node has the code"
     known = _read_table()
@@ -75,6 +78,29 @@ def fix_missing(name: str) -> str:
         return ""
     more = f"; or leave it out: the launcher's {flag} does this" if flag else ""
     return f"install {package} in the image (apt-get install {package}){more}"
+
+
+def _fix_file(name: str) -> str:
+    """Return the fix for what is here in another form: a module, or a file whose interpreter is missing."""
+    if not os.path.isfile(name):
+        module = name.removeprefix("./").replace("/", ".")
+        is_one = os.path.isfile(f"{module.replace('.', '/')}.py")
+        return f"write it as a module: launcher run -- -m {module}" if is_one else ""
+    try:
+        with open(name, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return ""
+    import shlex
+
+    program = (first[2:].split() or [b""])[0].decode("utf-8", "replace") if first.startswith(b"#!") else ""
+    if program and first.endswith(b"\r\n"):
+        return f"its first line has a Windows line end: sed -i 's/\\r$//' {shlex.quote(name)}"
+    if program and not os.path.exists(program):
+        return (
+            f"its first line names {program}, which is not here: correct the line, or put a program in front"
+        )
+    return ""
 
 
 def _read_table() -> dict[str, Mapping[str, str]]:

@@ -11,10 +11,13 @@ import sys
 import time
 from functools import partial
 
+from launcher.command.fronts import look_behind
+from launcher.command.words import reads_program
 from launcher.core.blocks import read_blocks
 from launcher.core.log import say
 from launcher.engines import forward
 from launcher.machine.pythons import own_program
+from launcher.output.stdin import copy_input, open_copy
 from launcher.process.loop import Later, Loop
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
@@ -79,7 +82,10 @@ def run_rehearsal(
         starts = plan_starts(like, job)
         _announce(like, job, cluster, [name for name in removed if name not in env])
         reports = not bare and not platform.uses
-        return run_all(cluster, starts, restarts=not bare and may_restart(argv, env), reports=reports)
+        words = argv[argv.index("--") + 1 :] if "--" in argv else argv
+        program = copy_input() if reads_program(look_behind(words, base)) else None
+        restarts = not bare and may_restart(argv, env)
+        return run_all(cluster, starts, restarts=restarts, reports=reports, program=program)
 
 
 def base_environ(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -135,6 +141,7 @@ def run_all(
     *,
     restarts: bool = False,
     reports: bool = False,
+    program: int | None = None,
 ) -> int:
     """Start processes on a cluster, wait for all, and return the first failing status or 0.
 
@@ -146,6 +153,8 @@ def run_all(
 
     If a launcher on each node ``reports`` how the job ends, we do not. A process that was killed is a lost
     node: the others get `REPORT_S` to find that, and the status is theirs.
+
+    Each reads a copy of ``program``, or nothing.
     """
     with contextlib.ExitStack() as stack:
         reading, writing = map(stack.enter_context, socket.socketpair())
@@ -153,7 +162,7 @@ def run_all(
         for signum in STOPS:  # a signal without a Python handler would write no byte
             stack.callback(signal.signal, signum, signal.signal(signum, lambda *_: None))
         stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing.fileno()))
-        job = _Job(cluster, grace_s, restarts=restarts, reports=reports)
+        job = _Job(cluster, grace_s, restarts=restarts, reports=reports, program=program)
         stack.callback(job.close)
         for start in starts:
             job.start(start)
@@ -163,8 +172,10 @@ def run_all(
 class _Job:
     """The processes that the platform has started."""
 
-    def __init__(self, cluster: Cluster, grace_s: float, *, restarts: bool, reports: bool) -> None:
-        self._cluster, self._grace_s = cluster, grace_s
+    def __init__(
+        self, cluster: Cluster, grace_s: float, *, restarts: bool, reports: bool, program: int | None
+    ) -> None:
+        self._cluster, self._grace_s, self._program = cluster, grace_s, program
         self._restarts, self._reports = restarts, reports
         self._loop = Loop(lambda text, event: say(text, event))
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -172,12 +183,15 @@ class _Job:
 
     def start(self, start: Start) -> None:
         """Start a process on its node."""
+        program = subprocess.DEVNULL if self._program is None else open_copy(self._program)
         child = subprocess.Popen(
             self._cluster.argv(start.node, start.argv),
             env=dict(start.environ),
-            stdin=subprocess.DEVNULL,
+            stdin=program,
             start_new_session=True,  # Ctrl-C must reach us only: we stop them in our order
         )
+        if program >= 0:
+            os.close(program)
         descriptor, is_first = os.pidfd_open(child.pid), not self._running
         self._running[descriptor] = child
         self._loop.add(descriptor, partial(self._on_end, descriptor, start.node.name, is_first=is_first))

@@ -117,6 +117,17 @@ def test_processes_that_end_before_are_warned_about_at_the_end() -> None:
     assert "; fix: " in line
 
 
+def test_a_library_that_is_unloaded_at_the_end_hides_nothing() -> None:
+    """As JAX does; what is loaded there could be the beginning of a meeting."""
+    kind = "prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE"
+    code = f"file = open(sys.executable, 'rb')\nmore = mmap.mmap(file.fileno(), 4096, {kind})"
+    program = f"{BEGIN}{code}\nlibrary = load()\ntime.sleep(15)\nmore.close()\ntime.sleep(1)\n"
+    done = launch(
+        "run", "--nproc-per-node", "2", "--", sys.executable, "-c", program, interpreter=OWN_NETWORK
+    )
+    assert done.returncode == 0 and len(warnings(done)) == 1
+
+
 @pytest.mark.parametrize("program", [STAYS, BRIEF, IN_A_CHILD], ids=["stays", "brief", "in-a-child"])
 def test_processes_that_meet_are_not(program: str) -> None:
     """By a connection that stays, one that is closed between two looks, and one of a child process."""

@@ -199,6 +199,36 @@ def test_a_command_that_leaves_its_training_in_the_background_has_failed() -> No
     assert done.returncode == 0 and "left" not in done.stderr
 
 
+def test_a_setsid_that_does_not_wait_has_failed() -> None:
+    """It leads a process group, so it starts its command apart and ends with 0."""
+    for front in (("setsid",), ("nice", "setsid", "--fork"), ("nohup", "setsid")):
+        done = launch("run", "--nproc-per-node", "2", "--", *front, "sleep", "600")
+        assert done.returncode == 1 and "setsid ended within 5 s" in done.stderr, (front, done.stderr)
+        assert "fix:   `setsid --wait`" in done.stderr
+    done = launch("run", "--nproc-per-node", "2", "--", "setsid", "--wait", "true")
+    assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_a_crash_whose_status_was_lost_is_a_warning(shell: str) -> None:
+    """A shell says it, and goes on."""
+    done = launch("run", "--nproc-per-node", "2", "--", "nice", shell, "-c", "sh -c 'kill -SEGV $$'; true")
+    assert done.returncode == 0 and "with status 0, but a crash ends its output" in done.stderr, done.stderr
+    done = launch("run", "--nproc-per-node", "2", "--", shell, "-c", "echo Killed the bug >&2; echo ok >&2")
+    assert "warning" not in done.stderr
+
+
+def test_an_error_on_standard_output_is_a_programs_message() -> None:
+    """``print("Error: ..."); sys.exit(1)``; a line of its log is none."""
+    code = "import sys; print('step 1'); print(sys.argv[1]); sys.exit(1)"
+    line = ("run", "--nproc-per-node", "2", "--", sys.executable, "-c", code)
+    done = launch(*line, "Error: the config has no key 'model'")
+    assert (
+        "[program-message] the program ended itself, and said last: Error: the config has no" in done.stderr
+    )
+    assert "cause: not known" in launch(*line, "loss 0.3").stderr
+
+
 LOST = f"[ $RANK = 0 ] || {sys.executable} -c 'raise ValueError(7)'"
 
 

@@ -90,7 +90,9 @@ def test_a_script_that_is_not_there_is_no_start(tmp_path: Path, environ: dict[st
         (["horovodrun", "x"], "pip install horovod"),
         (["pyhton", "x"], "check the name"),
         (["src.start.go", "x"], "write it as a module: launcher run -- -m src.start.go"),
+        (["src/start/go"], "write it as a module: launcher run -- -m src.start.go"),
         (["./crlf.sh"], "sed -i 's/\\r$//' ./crlf.sh"),
+        (["./other"], "its first line names /no/such/python, which is not here"),
     ],
 )
 def test_a_command_that_is_no_program_is_told_what_it_looks_like(
@@ -101,10 +103,18 @@ def test_a_command_that_is_no_program_is_told_what_it_looks_like(
     (tmp_path / "src" / "start" / "go.py").touch()
     (tmp_path / "crlf.sh").write_bytes(b"#!/bin/sh\r\ntrue\r\n")
     (tmp_path / "crlf.sh").chmod(0o755)
+    (tmp_path / "other").write_bytes(b"#!/no/such/python\n")
+    (tmp_path / "other").chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    done = launch("run", "--", *command, environ={"PATH": str(Path(sys.executable).parent)})
+    environ = {"PATH": str(Path(sys.executable).parent)}
+    done = launch("run", "--", *command, environ=environ)
     assert done.returncode == 127
     assert fix in done.stderr.splitlines()[-1]
+    if "/" in command[0] or "src" in command[0]:  # a front that does not find it
+        behind = launch("run", "--", "/usr/bin/nice", *command, environ=environ)
+        assert behind.returncode == 127 and f"fix:   {fix}" in behind.stderr.replace(
+            "its first line has a Windows line end: ", ""
+        )
 
 
 def test_a_launchers_own_error_is_not_repeated_by_the_verdict() -> None:

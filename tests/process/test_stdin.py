@@ -108,3 +108,58 @@ def test_a_shells_file_does_not_wait_for_standard_input(tmp_path: Path) -> None:
     os.close(reading)
     os.close(writing)
     assert (done.returncode, done.stdout) == (0, "hi\nhi\n")
+
+
+def try_out(given: bytes, *words: str, pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the launcher's command with this standard input."""
+    line = [sys.executable, "-m", "launcher", *words]
+    reading, writing = os.pipe()
+    os.write(writing, given)
+    os.close(writing)
+    try:
+        return subprocess.run(
+            line,
+            stdin=reading,
+            env=clean_environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+            pass_fds=pass_fds,
+        )
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.parametrize("word", ["-", "/dev/stdin"])
+def test_standard_input_as_the_script_is_a_python_program(word: str) -> None:
+    """As ``torchrun -`` takes it: a script's name without a program."""
+    assert run(SHOW, word) == ["0 of 3", "1 of 3", "2 of 3"]
+
+
+def test_a_pipe_that_only_one_rank_can_read_is_named() -> None:
+    """``python <(generate)`` and ``torchrun -``: one process gets the program, and the others end with 0."""
+    reading, writing = os.pipe()
+    os.write(writing, SHOW.encode())
+    os.close(writing)
+    path = f"/dev/fd/{reading}"
+    line = ("run", "--nproc-per-node", "2", "--", sys.executable, path)
+    done = try_out(b"", *line, pass_fds=(reading,))
+    os.close(reading)
+    assert f"warning: {path}" in done.stderr and "save it as a file" in done.stderr
+    told = try_out(b"", "plan", "--nproc-per-node", "2", "--", "torchrun", "-").stdout
+    assert "save it as a file" in told
+    alone = try_out(b"", "plan", "--nproc-per-node", "1", "--", "torchrun", "-").stdout
+    assert "save it as a file" not in alone
+
+
+def test_a_rank_that_the_job_does_not_have_reads_nothing() -> None:
+    done = try_out(b"abc", "run", "--nproc-per-node", "2", "--stdin", "2", "--", "cat")
+    assert done.stdout == "" and "--stdin 2: no effect, the job has 2 ranks" in done.stderr
+
+
+@pytest.mark.parametrize("like", ["plain", "slurm"])
+def test_a_rehearsal_gives_a_program_to_every_rank(like: str) -> None:
+    """On each node, whether it starts a launcher or one for each process."""
+    words = ("rehearse", "--loopback", "--like", like, "--nodes", "2", "--processes", "2")
+    done = try_out(SHOW.encode(), *words, "--", "python", "-")
+    assert sorted(line[-6:] for line in done.stdout.splitlines()) == [f"{rank} of 4" for rank in range(4)]

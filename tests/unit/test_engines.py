@@ -1221,7 +1221,14 @@ def test_a_flag_of_ours_that_the_commands_own_beats_is_warned_about(
 
 
 @pytest.mark.parametrize(
-    "front", ["env WORLD_SIZE=1 RANK=0", "nice env -u LOCAL_RANK", "env --unset=NODE_RANK", "nice env -i A=1"]
+    "front",
+    [
+        "env WORLD_SIZE=1 RANK=0",
+        "nice env -u LOCAL_RANK",
+        "env --unset=NODE_RANK",
+        "nice env -i A=1",
+        "env - A=1",
+    ],
 )
 def test_variables_of_a_process_that_env_changes_are_warned_about(front: str) -> None:
     """They come behind ours, and are the same in all processes."""
@@ -1230,6 +1237,16 @@ def test_variables_of_a_process_that_env_changes_are_warned_about(front: str) ->
     assert not plan("env", "A=1", "MASTER_PORT=5", *TRAIN, nproc_per_node="2").warnings
     assert not plan(*front.split(), *TRAIN, nproc_per_node="1").warnings
     assert not plan(*TRAIN, "RANK=0", nproc_per_node="2").warnings
+
+
+@pytest.mark.parametrize("word", ["--out=$RANK", "${LOCAL_RANK}", "$(RANK)", "a-$NODE_RANK.log"])
+def test_a_variable_that_no_shell_replaces_is_warned_about(word: str) -> None:
+    """A shell would have, and --expand-args does."""
+    (warning,) = plan(*TRAIN, word, nproc_per_node="2").warnings
+    assert warning.startswith(f"{word}: no shell replaces it") and "--expand-args" in warning
+    assert not plan(*TRAIN, word, nproc_per_node="2", expand_args=True).warnings
+    assert not plan("bash", "-c", f"echo {word}", nproc_per_node="2").warnings
+    assert not plan(*TRAIN, "$HOME", "RANK", nproc_per_node="2").warnings
 
 
 # --- one launcher for each rank

@@ -50,6 +50,32 @@ def behind(line: str) -> str:
         *("conda run -n env --no-capture-output", "conda run --live-stream -p /env", "micromamba run -n env"),
         *("singularity exec --nv -B /data image.sif", "apptainer exec --rocm docker://pytorch"),
         *("nohup nice -n 5 env A=1 numactl -N 0", "timeout 1h uv run --frozen", "env A=1 time"),
+        *(
+            "env - A=1",
+            "env -i -- A=1",
+            "env -iu A",
+            "strace -ffo out",
+            "perf record -go out",
+            "uv run -qp 3.12",
+            "taskset -ac 0",
+        ),
+        *(
+            "uv --project x run",
+            "uv -q run",
+            "poetry -C x run",
+            "hatch -e gpu run",
+            "singularity -q exec a.sif",
+        ),
+        *(
+            "uv run --with-requirements r.txt --only-group dev",
+            "uvx --from torch",
+            "uv tool run",
+            "dotenv -f e run",
+        ),
+        *("nsys profile -f true --capture-range-end stop", "nsys profile --gpu-metrics-devices all"),
+        *("ncu --target-processes all --replay-mode application", "micromamba run -a stdout -n env"),
+        *("apptainer run --nv image.sif", "lldb --", "cuda-gdb --args", "vtune -collect hotspots --"),
+        *("setarch x86_64 -R", "setarch -R", "gosu user", "rr record", "heaptrack", "doppler run --"),
     ],
 )
 def test_what_is_behind_a_front_is_found(front: str) -> None:
@@ -80,6 +106,13 @@ def test_what_is_behind_a_front_is_found(front: str) -> None:
         *("pyinstrument -o out.html -r html", "python -m pyinstrument", "python -m ipdb -c continue"),
         *("memray run -o out.bin", "viztracer -o out.json", "python -m viztracer --", "scalene --cpu"),
         *("nice python -m cProfile", "uv run coverage run", "env A=1 uv run python -m cProfile"),
+        *(
+            "kernprof -lvo out",
+            "memray run -fo out.bin",
+            "scalene run",
+            "python -m memory_profiler",
+            "ipython --",
+        ),
         *("python /env/bin/coverage run -p", "python -u coverage run", "nice python3 bin/kernprof -l"),
     ],
 )
@@ -117,8 +150,9 @@ def test_a_script_is_no_front_by_its_name(line: str) -> None:
     assert find_front(tuple(line.split())).count == 0
 
 
-def test_a_module_that_uv_runs_is_found() -> None:
-    words = ("uv", "run", "--frozen", "-m", "torch.distributed.run", "--nnodes", "1", "train.py")
+@pytest.mark.parametrize("flag", ["-m", "--module"])
+def test_a_module_that_uv_runs_is_found(flag: str) -> None:
+    words = ("uv", "run", "--frozen", flag, "torch.distributed.run", "--nnodes", "1", "train.py")
     assert plan_argv(words, Options(), ENVIRON) == words
     own = read_request(words, Options(), ENVIRON).own
     assert own is not None and own.name == "torchrun"
@@ -156,6 +190,35 @@ def test_both_ways_out_can_be_typed() -> None:
     behind, _, as_it_is = found.value.problems[0].fix.partition("; or run ")
     assert behind == "put the launcher behind it: sudo -E launcher run -- torchrun 'my train.py'"
     assert as_it_is.endswith(": launcher run --engine process -- sudo -E torchrun 'my train.py'")
+
+
+@pytest.mark.parametrize(
+    "front", ["nice -n 5 myprof -x", "nsys profile -o out --of-a-new-version all", "uv run --newest pkg"]
+)
+def test_the_ways_out_keep_the_fronts_before_it(front: str) -> None:
+    """Also if a flag is newer than the table, so that its value looks like a program."""
+    with pytest.raises(UsageError) as found:
+        read_request(tuple(f"{front} {RUN}".split()), Options(), ENVIRON)
+    fix = found.value.problems[0].fix
+    assert f": {front} launcher run -- {RUN};" in fix and fix.endswith(f" -- {front} {RUN}")
+
+
+@pytest.mark.parametrize("line", [f"A=1 {RUN}", f"nice A=1 B=2 {RUN}"])
+def test_an_assignment_is_no_program_that_starts_a_launcher(line: str) -> None:
+    """No program has that name: the launcher says so, with `env A=1`."""
+    assert read_request(tuple(line.split()), Options(), ENVIRON).own is None
+
+
+@pytest.mark.parametrize("text", ["python -u train.py", "A=1 torchrun train.py"])
+@pytest.mark.parametrize("flag", ["-S", "-vS", "--split-string"])
+def test_words_that_env_splits_stay_as_they_are(flag: str, text: str) -> None:
+    line = ("env", flag, text)
+    assert plan_argv(line, Options(), ENVIRON) == line
+
+
+def test_an_environment_of_hatch_is_part_of_no_name() -> None:
+    own = read_request(("hatch", "run", "gpu:torchrun", "train.py"), Options(), ENVIRON).own
+    assert own is not None and (own.name, own.head, own.inner) == ("torchrun", 3, 3)
 
 
 @pytest.mark.parametrize(

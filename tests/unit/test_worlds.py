@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.command.line import open_shell
+from launcher.command.words import may_be_shell
 from launcher.core.errors import UsageError
 from launcher.core.model import Plan
 from launcher.frameworks.script import Script, names_workers, read_imports, read_script
@@ -367,6 +368,31 @@ def test_a_program_of_another_kind_is_no_python(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for command in (("unheard-of", "python", script), ("ls", "python", script), ("LR=1", "python")):
         assert read_script(command, dict(os.environ), Made()) == Script()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '"/env with a blank/bin/python3"',
+        "'/env/bin/python'",
+        '"$(dirname -- "$(realpath -- "$0")")"/\'python3\'',
+    ],
+    ids=["pip", "uv", "uv-relocatable"],
+)
+def test_a_console_script_with_a_long_path_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A first line is too short for it, so pip and uv write one of a shell."""
+    (tmp_path / "mypkg").mkdir()
+    write(tmp_path / "mypkg", "import mpi4py\n", "cli.py")
+    monkeypatch.chdir(tmp_path)
+    start = f"'''exec' {call} \"$0\" \"$@\"\n' '''"
+    text = f"#!/bin/sh\n{start}\nimport sys\nfrom mypkg.cli import main\nsys.exit(main())\n"
+    program = write(tmp_path, text, "mytrain")
+    Path(program).chmod(0o755)
+    environ = {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    assert read_script(("mytrain", "--x"), environ, Host()).needs("mpi4py")
+    assert not may_be_shell((program,))
 
 
 def test_a_shell_that_names_a_launcher_is_warned_about(tmp_path: Path) -> None:
