@@ -21,8 +21,6 @@ variables: GLOO_SOCKET_IFNAME, names without prefixes or ``^``), TensorPipe (TP_
 
 from __future__ import annotations
 
-import re
-
 from launcher.core.blocks import read_rows
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.fabrics.facts import Facts, Found, Wish, ethernet_ports, is_accelerated_networking, name_ports
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROWS = read_rows("fabrics/settings.txt")
-WORD = re.compile(r"{(\w+)}")
 SYNTAX = frozenset(",^=")
 """Characters that the kernel accepts in an interface's name, but that have a meaning in these variables."""
 EXCLUDE = "OMPI_MCA_btl_tcp_if_exclude"
@@ -69,8 +66,10 @@ def plan_settings(facts: Facts, fabric: str, found: Found, wish: Wish) -> Iterat
         "plugin_path": path,
         "no_rdma": forced or why_no_rdma(facts),
     }
+    unknown = [f"{{{name}}}" for name, text in known.items() if not text]
     for fabrics, name, value, why in ROWS:
-        if (fabrics == "*" or fabric in fabrics.split()) and all(map(known.get, WORD.findall(value + why))):
+        is_known = not any(word in value + why for word in unknown)
+        if is_known and (fabrics == "*" or fabric in fabrics.split()):
             yield name, value.format_map(known), why.format_map(known)
     if fabric != GCP:
         yield from plan_family(facts, found.ports)

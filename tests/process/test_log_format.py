@@ -223,9 +223,9 @@ def test_the_same_traceback_of_several_ranks_is_printed_once(tmp_path: Path, fla
 
 
 def read_ranks(line: str) -> list[int]:
-    """Return the ranks in a prefix, ``[ranks 0-2,5]``."""
+    """Return the ranks in a prefix, ``[ranks 0-2, 5]``."""
     found: list[int] = []
-    for part in line[1 : line.index("]")].split()[1].split(","):
+    for part in line[1 : line.index("]")].partition(" ")[2].split(","):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found

@@ -93,7 +93,7 @@ def test_the_report_of_the_broken_script(tmp_path: Path) -> None:
 def test_the_numbers_of_the_first_screen_are_those_of_the_program() -> None:
     """Platforms, causes and kinds of hangs, by their tables."""
     found = (len(platform_table.ROWS), len(read_symptoms()), len(HANGS))
-    named = r"variables of (\d+)\s+platforms.*one of (\d+)\).*: (\d+) kinds of hangs"
+    named = r"variables of (\d+)\s+platforms.*one of (\d+)\).* \[(\d+) kinds of hangs"
     (shown,) = re.findall(named, README, re.DOTALL)
     assert tuple(map(int, shown)) == found
     page = Path(ROOT, "docs", "mistakes.md").read_text(encoding="utf-8")
