@@ -96,7 +96,18 @@ def render(text: str, event: str, fields: Mapping[str, object] | None = None) ->
 
 
 def say(text: str, event: str) -> None:
-    """Print a message on standard error, without the secrets in it."""
+    """Print a message on standard error, without the secrets in it; if that fails, it is lost, and no more.
+
+    A job outlives the reader of its log. What a buffer kept would fail again when Python ends (status 120).
+    """
     from launcher.core.redact import redact
 
-    sys.stderr.write(render(redact(text), event).decode())
+    encoded = render(redact(text), event)
+    raw = getattr(getattr(sys.stderr, "buffer", None), "raw", None)
+    try:
+        if raw is None:
+            sys.stderr.write(encoded.decode())
+        else:
+            raw.write(encoded)
+    except OSError:
+        pass

@@ -348,6 +348,34 @@ def test_closed_descriptors_stop_nothing(closed: str, flags: tuple[str, ...]) ->
     assert shell(f'exec "$@" {closed}', *flags, "sh", "-c", "exit 5").returncode == 5
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["full", "gone"])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("rehearse", "--loopback", "--nodes", "2", "--", "sh", "-c", "exit 7"), 7),
+        (("run", "--log-format", "json", "--scope", "process", "--", "sh", "-c", "exit 7"), 7),
+        (("run", "--", "no-such-program"), 127),
+        (("run", "--no-such-flag"), 64),
+    ],
+)
+def test_a_log_that_cannot_be_written_changes_no_status(
+    words: tuple[str, ...], status: int, *, is_gone: bool
+) -> None:
+    """A full disk, and a reader that has gone: the launcher's lines are lost, and the job is not."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as gone, open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", *words],
+            env=clean_environ(WORLD_SIZE="1", RANK="0"),
+            stdout=subprocess.DEVNULL,
+            stderr=gone if is_gone else full,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == status
+
+
 def test_a_reader_that_is_slow_gets_everything() -> None:
     """Also through a pipe that does not block, as some programs make it: it has room again later."""
     reading, writing = os.pipe()
