@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.peers import CHECKOUT, bare_python, peers_folder
 from launcher.engines.mpirun import plan_rsh
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.cluster.fleets import Fleet
 from tests.mpis import find_mpi
 
@@ -95,7 +95,7 @@ class Jobs:
             server.communicate()
 
     def _open(
-        self, node: Node, words: Sequence[str], environ: dict[str, str], errors: int
+        self, node: SimulatedNode, words: Sequence[str], environ: dict[str, str], errors: int
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self.cluster.argv(node, words),

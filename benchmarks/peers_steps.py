@@ -31,7 +31,7 @@ import psutil
 from benchmarks.machine import OtherLoad, describe_machine
 from benchmarks.peers import CHECKOUT
 from benchmarks.tables import markdown, progress, promise
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.process.starting import clean_environ
 
 PROMISE_BYTES_S = 1000.0
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 
 def start(
-    cluster: Cluster, node: Node, flags: tuple[str, ...], command: tuple[str, ...]
+    cluster: Cluster, node: SimulatedNode, flags: tuple[str, ...], command: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
     """Start the launcher of a node."""
     shape = ("--nnodes", str(len(cluster.nodes)), "--nproc-per-node", "1", "--node-rank", str(node.index))
@@ -87,7 +87,7 @@ def measure_ratios(
     return found
 
 
-def count_bytes(cluster: Cluster, node: Node) -> int:
+def count_bytes(cluster: Cluster, node: SimulatedNode) -> int:
     """Return what a node's interfaces but its loopback have sent and heard."""
     line = cluster.argv(node, ("cat", "/proc/net/dev"))
     text = subprocess.run(line, env=clean_environ(), capture_output=True, text=True, check=True).stdout

@@ -20,7 +20,7 @@ from benchmarks.jobs import NotMeasured
 from benchmarks.machine import OtherLoad
 from benchmarks.peers import CHECKOUT, MPI_ENVIRON, OURS, SHELL_LOOP, bare_python, peers_folder
 from launcher import __version__
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.mpis import mpis_folder
 
 RANK = os.path.join(CHECKOUT, "benchmarks", "restart_rank.py")
@@ -84,7 +84,7 @@ class Contender(NamedTuple):
 
     name: str
     version: str
-    lines: Callable[[Scene], list[tuple[Node, list[str]]]]
+    lines: Callable[[Scene], list[tuple[SimulatedNode, list[str]]]]
     environ: Mapping[str, str] = MappingProxyType({})
     survivors_only: bool = False
 
@@ -95,7 +95,7 @@ def python() -> str:
     return os.path.join(folder, "bin", "python") if folder else sys.executable
 
 
-def start_ours(scene: Scene) -> list[tuple[Node, list[str]]]:
+def start_ours(scene: Scene) -> list[tuple[SimulatedNode, list[str]]]:
     """Return a launcher for each node; without the wait before the second and third restart, as the peers."""
     nodes = scene.cluster.nodes
     flags = ["--nnodes", str(len(nodes)), "--nproc-per-node", str(scene.per_node)]
@@ -105,7 +105,7 @@ def start_ours(scene: Scene) -> list[tuple[Node, list[str]]]:
     return [(node, [*program, "--node-rank", str(node.index), "--", *scene.command]) for node in nodes]
 
 
-def start_torchrun(scene: Scene) -> list[tuple[Node, list[str]]]:
+def start_torchrun(scene: Scene) -> list[tuple[SimulatedNode, list[str]]]:
     """Return an agent for each node."""
     nodes = scene.cluster.nodes
     flags = ["--nnodes", str(len(nodes)), "--nproc-per-node", str(scene.per_node)]
@@ -115,7 +115,7 @@ def start_torchrun(scene: Scene) -> list[tuple[Node, list[str]]]:
     return [(node, [*program, *scene.command]) for node in nodes]
 
 
-def start_mpirun(scene: Scene) -> list[tuple[Node, list[str]]]:
+def start_mpirun(scene: Scene) -> list[tuple[SimulatedNode, list[str]]]:
     """Return a shell on node 0 that starts mpirun until it succeeds."""
     nodes = scene.cluster.nodes
     hosts = ",".join(f"{node.hostname}:{scene.per_node}" for node in nodes)
@@ -124,7 +124,7 @@ def start_mpirun(scene: Scene) -> list[tuple[Node, list[str]]]:
     return [(nodes[0], ["/bin/sh", "-c", AGAIN, "loop", *line])]
 
 
-def start_horovod(scene: Scene) -> list[tuple[Node, list[str]]]:
+def start_horovod(scene: Scene) -> list[tuple[SimulatedNode, list[str]]]:
     """Return horovodrun on node 0, with a script that names the nodes."""
     nodes = scene.cluster.nodes
     hosts = scene.folder / "hosts"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.core import mpi
 from launcher.options.flags import FLAGS
-from launcher.sources import TABLE, Row, rows
+from launcher.sources import TABLE, SourceRow, rows
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"
@@ -53,7 +53,7 @@ def read_words(path: Path) -> list[str]:
     return re.split(r"[\s=]+", path.read_text(encoding="utf-8"))
 
 
-def name_variables(row: Row) -> Iterator[str]:
+def name_variables(row: SourceRow) -> Iterator[str]:
     """Yield the variables that a source reads: its markers, and those that its file or its row names."""
     yield from (name for name in row.markers if VARIABLE.fullmatch(name) or name == "RANK")
     if row.name in rows.PLATFORMS:

@@ -21,7 +21,7 @@ from launcher.agent.outcomes import Outcomes
 from launcher.agent.runtime import Runtime
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
-from launcher.job.exits import SETTLE_S, Action, Exit, State, counts, decide, may_follow
+from launcher.job.exits import SETTLE_S, Action, Exit, NodeProcesses, counts, decide, may_follow
 from launcher.process.execute import CPU_LIMIT, find_program
 from launcher.process.group import ProcessGroup
 from launcher.process.kernel import read_signals
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.coordination import Coordination
-    from launcher.agent.observers import Checks, Server
+    from launcher.agent.observers import Checks, QuestionServer
     from launcher.agent.runtime import NodePlace
     from launcher.core.supervision import Supervision
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams
 
-    Serve = Callable[["Agent"], Server]
+    Serve = Callable[["Agent"], QuestionServer]
 
 FOREGROUND_S = 0.2
 """Seconds between two looks whether a job that the terminal has stopped is in the foreground."""
@@ -385,11 +385,11 @@ class Agent:
             runtime.forwarder.told = number
             self.coordination.on_told(number)
 
-    def _describe(self, process: Process) -> tuple[Exit, State]:
+    def _describe(self, process: Process) -> tuple[Exit, NodeProcesses]:
         """Return the exit of a process and the state of the others, as input of the policy."""
         running = self.group.running.values()
         companions = [one.child for one in running if one.child.companion]
-        state = State(
+        state = NodeProcesses(
             ranks=len(running) - len(companions),
             companions=len(companions),
             finishing=any(child.finishes for child in companions),

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Companion, Plan, Process
+    from launcher.core.model import Companion, Plan, PlannedProcess
 
 NO_RANK = -1
 
@@ -26,7 +26,7 @@ def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
         from launcher.agent.starter import make_agent
 
         return [make_agent(plan, plan.agent, environ)]
-    all_of_them: list[Companion | Process] = [*plan.companions, *plan.processes]
+    all_of_them: list[Companion | PlannedProcess] = [*plan.companions, *plan.processes]
     rendered = [render_environ(plan, one, environ) for one in all_of_them]
     environments = name_files(plan, rendered, becomes=False)
     split = len(plan.companions)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Answer = dict[str, object]
 
-    class Questions(Protocol):
+    class JobQuestions(Protocol):
         """Sends questions to all nodes of the job."""
 
         def ask(self, what: str, more: Mapping[str, object], take: Callable[[Answer], None]) -> int:
@@ -105,7 +105,7 @@ class Coordination:
     awaits_deadline: bool = False
     name_run: Callable[[str], str] = lambda own: own
     find_mark: Callable[[], str] = lambda: ""
-    find_questions: Callable[[], Questions | None] = _ignore
+    find_questions: Callable[[], JobQuestions | None] = _ignore
     find_lease: Callable[[], float | None] = _ignore
     begin: Callable[[], None] = _ignore
     began: Callable[[], None] = _ignore

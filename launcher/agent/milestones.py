@@ -12,7 +12,7 @@ import time
 
 from launcher.core import LOADED_S
 from launcher.core.version import __version__
-from launcher.events.feed import Feed
+from launcher.events.feed import EventFeed
 from launcher.events.writer import NO_EVENTS, append_events, name_file, render_event
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
@@ -60,7 +60,7 @@ class Milestones:
         self._runtime, self._coordination = runtime, coordination
         self._find_connected, self._progress = find_connected, progress
         self._job = find_job_id(runtime.environ)
-        self._file: Feed | None = None
+        self._file: EventFeed | None = None
         self._traces: Traces | None = None
         self._has_traces = runtime.watch.traces and coordination.speaks
         self._runs = False
@@ -90,7 +90,7 @@ class Milestones:
             f"{path}: no more events, because their writer was killed; the job goes on",
         )
         try:
-            self._file = Feed(
+            self._file = EventFeed(
                 lambda fd: append_events(fd, path),
                 path,
                 runtime.loop,

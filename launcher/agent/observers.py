@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
     from launcher.output.progress import Progress
-    from launcher.preemption.watch import Watch
+    from launcher.preemption.watch import PreemptionWatch
     from launcher.process.helper import Helper
     from launcher.process.loop import Timer
     from launcher.process.spawn import Child
     from launcher.recovery.progress import ProgressGate
 
-    class Server(Protocol):
+    class QuestionServer(Protocol):
         """Answers questions about the job: `launcher.control.server`."""
 
         @property
@@ -83,7 +83,7 @@ SILENCE_AFTER_S = 59.0
 """Seconds until progress is reported in a log."""
 
 
-class Network:
+class NetworkChecks:
     """Which network NCCL uses, if that is verified, and whether the processes meet.
 
     Attributes:
@@ -214,7 +214,7 @@ class Network:
             self._judge_meeting(meeting.end())
 
 
-class Gpus:
+class GpuWatch:
     """The errors of this node's GPUs; one launcher of a node watches for them."""
 
     def __init__(self, runtime: Runtime, *, watches: bool) -> None:
@@ -251,7 +251,7 @@ class Gpus:
         return [] if self._errors is None else self._errors.faults
 
 
-class Preemption:
+class PreemptionHandler:
     """Preemption of this node, and of others as far as it concerns this one."""
 
     def __init__(self, runtime: Runtime, report: Callable[[str, str, float, bool], None]) -> None:
@@ -263,7 +263,7 @@ class Preemption:
                 `launcher.agent.coordination.Coordination.on_preemption`.
         """
         self._runtime, self._report = runtime, report
-        self._watch: Watch | None = None
+        self._watch: PreemptionWatch | None = None
         self._response: Response | None = None
 
     def watch(self) -> None:
@@ -273,10 +273,10 @@ class Preemption:
         if planned is None or runtime.group.refused is not None:
             return
         if self._watch is None:
-            from launcher.preemption.watch import Watch
+            from launcher.preemption.watch import PreemptionWatch
 
             grace_s = runtime.watch.grace_s
-            self._watch = Watch(planned, grace_s, runtime.loop, runtime.say, self._on_event)
+            self._watch = PreemptionWatch(planned, grace_s, runtime.loop, runtime.say, self._on_event)
         runtime.loop.timers.append(self._watch)
 
     def _on_event(self, kind: str, what: str, left_s: float) -> bool:
@@ -341,7 +341,7 @@ class Observers:
         evidence: Collector,
         end_for: Callable[[Reason], None],
         checks: Checks | None,
-        make_server: Callable[[], Server] | None,
+        make_server: Callable[[], QuestionServer] | None,
     ) -> None:
         """Open what takes events, and watch for nothing yet.
 
@@ -355,10 +355,10 @@ class Observers:
         """
         self.counters_before: Counters | None = None
         self.counters_after: Counters | None = None
-        self.network = Network(runtime, end_for)
-        self.gpus = Gpus(runtime, watches=coordination.speaks)
-        self.preemption = Preemption(runtime, coordination.on_preemption)
-        self.server: Server | None = None
+        self.network = NetworkChecks(runtime, end_for)
+        self.gpus = GpuWatch(runtime, watches=coordination.speaks)
+        self.preemption = PreemptionHandler(runtime, coordination.on_preemption)
+        self.server: QuestionServer | None = None
         self._runtime, self._coordination, self._evidence = runtime, coordination, evidence
         self._end_for, self._checks, self._make_server = end_for, checks, make_server
         self._status: Progress | None = None

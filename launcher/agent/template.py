@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from launcher.core.supervision import Preload
     from launcher.output.folder import RunFolder
     from launcher.output.router import OutputRouter
-    from launcher.process.helper import Helpers, Server
+    from launcher.process.helper import Helpers, Served
     from launcher.process.loop import Loop
     from launcher.process.signals import SignalFile
 
@@ -90,7 +90,7 @@ class Template:
         self._loop, self._helpers, self._signals = loop, helpers, signals
         self._output, self._folder = output, folder
         self._channel: socket.socket | None = None
-        self._server: Server | None = None
+        self._server: Served | None = None
         self._gate: int | None = None
         self._path = ""
         self._argv: tuple[str, ...] = ()

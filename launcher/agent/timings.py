@@ -26,7 +26,7 @@ STEPS = (
 """Names of the parts of a start, in the record and on the screen; the last three count from the processes."""
 
 
-class Attempt:
+class AttemptMoments:
     """The moments of one attempt; None for what has not happened, or is not known.
 
     Attributes:
@@ -77,7 +77,7 @@ class Timings:
 
     def __init__(self, began: float) -> None:
         """Begin; ``began``: when the agent was made."""
-        self.attempts: list[Attempt] = []
+        self.attempts: list[AttemptMoments] = []
         self._began = began
         self._together: float | None = None
 
@@ -85,9 +85,9 @@ class Timings:
         """Note that the nodes have come together."""
         self._together = time.monotonic()
 
-    def begin(self) -> Attempt:
+    def begin(self) -> AttemptMoments:
         """Return a new attempt."""
-        self.attempts.append(Attempt())
+        self.attempts.append(AttemptMoments())
         return self.attempts[-1]
 
     # --- the figures

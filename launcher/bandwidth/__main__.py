@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping, Sequence
 
-    from launcher.bandwidth.nodes import Node
+    from launcher.bandwidth.nodes import MeasuredNode
     from launcher.bandwidth.pairs import Link
 
 DESCRIPTION = "measure the bandwidth between the processes of a job and compare it with the hardware"
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return status
 
 
-def _measure_all(job: BandwidthJob, nodes: Sequence[Node]) -> tuple[list[str], int]:
+def _measure_all(job: BandwidthJob, nodes: Sequence[MeasuredNode]) -> tuple[list[str], int]:
     samples = job.sweep("all", range(job.world_size), SIZES, LIMIT_S)
     verdict = judge(max(sample.bus_gbps for sample in samples), plan_expectation(nodes, job.backend), nodes)
     are_right = all(sample.is_right for sample in samples)
@@ -81,7 +81,7 @@ def _measure_all(job: BandwidthJob, nodes: Sequence[Node]) -> tuple[list[str], i
     return [head, *map(str, samples), "", *verdict], 0 if are_right else WRONG_SUMS
 
 
-def _measure_pairs(job: BandwidthJob, nodes: Sequence[Node]) -> tuple[list[str], int]:
+def _measure_pairs(job: BandwidthJob, nodes: Sequence[MeasuredNode]) -> tuple[list[str], int]:
     """Measure every two units, then those that look slow again, alone."""
     units = list_units(nodes)
     if len(units) < 2:

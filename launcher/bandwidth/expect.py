@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from launcher.bandwidth.nodes import Node
+    from launcher.bandwidth.nodes import MeasuredNode
     from launcher.machine.host import Host
 
 INFINIBAND, RDMA, NVLINK = "InfiniBand", "RDMA", "NVLink"
@@ -53,7 +53,7 @@ class Expectation:
 
 
 def read_ways(host: Host, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the hardware through which a node can talk, as fields of a `Node`."""
+    """Return the hardware through which a node can talk, as fields of a `MeasuredNode`."""
     ports = read_ports(host)
     used, kind = choose_ports(ports, read_interfaces(host))
     hints = [
@@ -90,7 +90,7 @@ def choose_ports(ports: Sequence[Port], interfaces: Sequence[Interface]) -> tupl
     return others, RDMA
 
 
-def plan_expectation(nodes: Sequence[Node], backend: str) -> Expectation:
+def plan_expectation(nodes: Sequence[MeasuredNode], backend: str) -> Expectation:
     """Return the bus bandwidth that all processes together should come near to.
 
     Args:
@@ -111,7 +111,7 @@ def plan_expectation(nodes: Sequence[Node], backend: str) -> Expectation:
     return Expectation(sum(used), of, slowest.port_kind)
 
 
-def judge(bus_gbps: float, expectation: Expectation, nodes: Sequence[Node] = ()) -> list[str]:
+def judge(bus_gbps: float, expectation: Expectation, nodes: Sequence[MeasuredNode] = ()) -> list[str]:
     """Return the verdict on the best bus bandwidth that was measured, and what to look at."""
     got, kind = render_gbps(bus_gbps), expectation.kind
     if bus_gbps == 0:

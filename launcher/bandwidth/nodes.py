@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Node:
+class MeasuredNode:
     """A node of the job.
 
     Attributes:
@@ -49,7 +49,7 @@ def describe_process(
     }
 
 
-def read_nodes(processes: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+def read_nodes(processes: Sequence[Mapping[str, Any]]) -> tuple[MeasuredNode, ...]:
     """Return the nodes, in order of their first ranks.
 
     Processes with the same node index are on one node. If not all processes know their index, those with the
@@ -71,16 +71,16 @@ def read_nodes(processes: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
             (processes[rank]["ways"] for rank in members if processes[rank]["ways"]), {}
         )
         name = f"{hosts[label]}:{label}" if are_shared else hosts[label]
-        nodes.append(Node(name, members, len(gpus), **ways))
+        nodes.append(MeasuredNode(name, members, len(gpus), **ways))
     return tuple(nodes)
 
 
-def choose_backend(nodes: Sequence[Node]) -> str:
+def choose_backend(nodes: Sequence[MeasuredNode]) -> str:
     """Return ``nccl`` if each process has a GPU of its own, else ``gloo``."""
     return "nccl" if all(node.gpu_count >= len(node.ranks) for node in nodes) else "gloo"
 
 
-def list_units(nodes: Sequence[Node]) -> dict[str, Sequence[int]]:
+def list_units(nodes: Sequence[MeasuredNode]) -> dict[str, Sequence[int]]:
     """Return what is measured in pairs, by name: the nodes, or the processes of a single node."""
     if len(nodes) > 1:
         return {node.name: node.ranks for node in nodes}

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 
 @frozen
@@ -96,7 +96,7 @@ class Result:
 
 
 def run_checks(
-    case: Case, *, quick: bool = False, started: bool = False, more: Sequence[Finding] = ()
+    case: CheckedNode, *, quick: bool = False, started: bool = False, more: Sequence[Finding] = ()
 ) -> Result:
     """Make all checks, or all quick ones, that this node or snapshot can answer.
 
@@ -116,7 +116,7 @@ def run_checks(
     return Result(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))), tuple(silent))
 
 
-def _look(name: str, case: Case) -> list[Finding]:
+def _look(name: str, case: CheckedNode) -> list[Finding]:
     """Make one check. A bug in it must not end a job, nor hide the other findings."""
     try:
         return list(import_module(f"launcher.checks.{name}").look(case))

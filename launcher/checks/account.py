@@ -12,7 +12,7 @@ from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 """Variables that Python's getpass.getuser reads before the accounts."""
@@ -20,12 +20,12 @@ TEMPORARY = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 - only looked at
 WRITABLE = "a writable directory"
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Check the account's name, the home directory and the folders for temporary files."""
     return [*_check_name(case), *_check_home(case), *_check_temporary(case)]
 
 
-def _check_name(case: Case) -> list[Finding]:
+def _check_name(case: CheckedNode) -> list[Finding]:
     if case.host.home() or any(case.environ.get(name) for name in NAMES):
         return []
     found = "none: getpass.getuser() and torch.compile fail"
@@ -33,7 +33,7 @@ def _check_name(case: Case) -> list[Finding]:
     return [Finding("account", WARNING, "user name", "an entry in /etc/passwd, or USER", found, fix)]
 
 
-def _check_home(case: Case) -> list[Finding]:
+def _check_home(case: CheckedNode) -> list[Finding]:
     home = case.environ.get("HOME") or case.host.home()
     if home and _can_write(home):
         return [ok("account", "home directory", home)]
@@ -45,7 +45,7 @@ def _check_home(case: Case) -> list[Finding]:
     return [Finding("account", WARNING, "home directory", WRITABLE, found, fix)]
 
 
-def _check_temporary(case: Case) -> list[Finding]:
+def _check_temporary(case: CheckedNode) -> list[Finding]:
     asked = case.environ.get("TMPDIR")
     if asked and not _can_write(asked):
         fix = f"mkdir -p {asked}, or unset TMPDIR"

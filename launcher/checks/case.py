@@ -26,7 +26,7 @@ AMD = "MI"
 
 
 @frozen
-class Case:
+class CheckedNode:
     """A node with a job on it.
 
     Attributes:
@@ -110,7 +110,7 @@ def read_case(
     *,
     asks: bool = False,
     health_commands: tuple[tuple[str, ...], ...] = (),
-) -> Case:
+) -> CheckedNode:
     """Read the facts that several checks need.
 
     Args:
@@ -122,7 +122,7 @@ def read_case(
         health_commands: The site's own checks.
     """
     exposed = count_gpus(host)
-    return Case(
+    return CheckedNode(
         host=host,
         environ=environ,
         runtime=find_runtime(host, environ),

@@ -13,7 +13,7 @@ from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
 
 WHAT = "clock"
@@ -52,7 +52,7 @@ def _ask_kernel() -> bool | None:
     return None if state < 0 else state != TIME_ERROR
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Check the year and, for several nodes, whether the kernel reports the clock as synchronized."""
     clock = read_clock(case.host)
     fix = "start chronyd or systemd-timesyncd on the machine (chronyc makestep)"

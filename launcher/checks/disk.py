@@ -12,14 +12,14 @@ from launcher.core.errors import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
 
 LITTLE_BYTES = 1 << 30
 NOTHING_BYTES = 100 << 20
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Check the folder of log files, if there is one, and that of temporary files."""
     temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only its space is read
     places = [("log files", case.log_dir, "--log-dir DIR"), ("temporary files", temporary, "TMPDIR")]

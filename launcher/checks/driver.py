@@ -21,7 +21,7 @@ from launcher.machine.packages import RUNTIMES_ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 TORCH = "torch"
 WHAT = "NVIDIA driver"
@@ -58,7 +58,7 @@ LEAST = {13: "580", 12: "525.60.13", 11: "450.80.02"}
 _SUFFIX = re.compile(r"\+cu([0-9]{2,4})\b")
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the driver with the one that torch's CUDA needs."""
     name, torch = case.version_of(TORCH)
     if not case.exposed_count or not name:
@@ -82,7 +82,7 @@ def look(case: Case) -> list[Finding]:
     return [ok("driver", what, found)]
 
 
-def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
+def find_cuda(case: CheckedNode, torch: str) -> tuple[int, int] | None:
     """Return the CUDA version that torch was built for, e.g. (12, 6) for ``2.6.0+cu126``; None if unknown."""
     suffix = _SUFFIX.search(torch)
     if suffix:
@@ -93,7 +93,7 @@ def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
     return (int(parts[0][:4]), int(parts[1][:4])) if is_version else None
 
 
-def _find_driver(case: Case) -> str | None:
+def _find_driver(case: CheckedNode) -> str | None:
     """Return the version of the driver in use: that of a forward compatibility package, or the kernel's."""
     used = next(iter(find_library(case.host, case.environ, "libcuda.so.1")), None)
     if used is not None and "/compat/" in used.path and _numbers(used.version):

@@ -14,12 +14,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the counts of GPUs, from the node down to the processes."""
     exposed = case.exposed_count
     if exposed is None:
@@ -31,7 +31,7 @@ def look(case: Case) -> list[Finding]:
     return [_compare_exposed(case, exposed, in_machine), *_look_at_variable(case), *_look_at_processes(case)]
 
 
-def _look_at_amd(case: Case) -> list[Finding]:
+def _look_at_amd(case: CheckedNode) -> list[Finding]:
     """Compare the GPUs of AMD's driver with those of the VM; /sys shows those of the whole node."""
     has, names = case.vm_amd_count, case.host.list_folder(AMD_DEVICES)
     if not names:  # no driver, or a /sys that does not show it
@@ -44,7 +44,7 @@ def _look_at_amd(case: Case) -> list[Finding]:
     return [ok("gpus", "GPUs", f"{there} of AMD")] if there else []
 
 
-def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:
+def _compare_exposed(case: CheckedNode, exposed: int, in_machine: int) -> Finding:
     has = case.vm_gpu_count
     found = f"{exposed} exposed to us (/dev/nvidiaN)"
     if case.vm is not None and has is not None and exposed < has:
@@ -59,7 +59,7 @@ def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:
     return ok("gpus", "GPUs", f"{exposed}{rest} exposed to us")
 
 
-def _give_all(case: Case) -> str:
+def _give_all(case: CheckedNode) -> str:
     if case.runtime == AZURE_ML:
         return "use an environment with NVIDIA's runtime; its image must not set NVIDIA_VISIBLE_DEVICES"
     count = case.vm_gpu_count or "N"
@@ -71,7 +71,7 @@ def _give_all(case: Case) -> str:
     )
 
 
-def _look_at_variable(case: Case) -> list[Finding]:
+def _look_at_variable(case: CheckedNode) -> list[Finding]:
     text = case.environ.get(VISIBLE)
     if text is None or not case.exposed_count:
         return []
@@ -102,7 +102,7 @@ def _is_foreign(entry: str, here: Sequence[str | None]) -> bool:
     return len(known) == len(here) > 0 and sum(uuid.startswith(entry) for uuid in known) != 1
 
 
-def _look_at_processes(case: Case) -> list[Finding]:
+def _look_at_processes(case: CheckedNode) -> list[Finding]:
     count = case.visible_count
     if not count or case.process_count == count or case.process_count == 1:
         return []

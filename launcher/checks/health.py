@@ -12,14 +12,14 @@ from launcher.machine.nvml import read_gpu_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.gpu_facts import GpuFacts
 
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
 """Reasons for low clocks that are a fault of the node. A GPU at its power cap is not faulty."""
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Check the facts that NVML reports about each GPU, and compare the GPUs with each other."""
     gpus = read_gpu_facts(case.host) if case.exposed_count else ()
     known = [gpu for gpu in gpus if any(fact is not None for fact in (gpu.throttle, gpu.has_ecc, gpu.links))]

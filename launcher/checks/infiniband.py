@@ -15,7 +15,7 @@ from launcher.machine.infiniband import Port, is_omni_path, is_usable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 CAUSES = {
     "INIT": "no subnet manager has answered yet (opensm on the fabric); else use another VM",
@@ -24,7 +24,7 @@ CAUSES = {
 DEAD = "the port or its cable is dead (ibstat, dmesg): use another node"
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the ports with each other, with the VM's, with our device files and with NCCL's variables."""
     ports = [port for port in case.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
     if not ports and not case.vm_port_count:
@@ -41,7 +41,7 @@ def _describe(ports: list[Port]) -> str:
     return render_count(len(ports), "port") + (f" of {rates[-1]:g} Gb/s" if rates else "")
 
 
-def _look_at_variables(case: Case, ports: list[Port]) -> list[Finding]:
+def _look_at_variables(case: CheckedNode, ports: list[Port]) -> list[Finding]:
     exclusion = find_exclusion(case.environ.get, "ib", [port for port in ports if is_usable(port)])
     if not exclusion:
         return []
@@ -64,7 +64,7 @@ def _look_at_states(ports: list[Port]) -> list[Finding]:
     ]
 
 
-def _look_at_count(case: Case, ports: list[Port]) -> list[Finding]:
+def _look_at_count(case: CheckedNode, ports: list[Port]) -> list[Finding]:
     has = case.vm_port_count
     if case.vm is None or has is None or len(ports) >= has:
         return []
@@ -83,7 +83,7 @@ def _look_at_rates(ports: list[Port]) -> list[Finding]:
     return [Finding("infiniband", WARNING, "rates", expected, ", ".join(slow), fix)]
 
 
-def _look_at_files(case: Case, ports: list[Port]) -> list[Finding]:
+def _look_at_files(case: CheckedNode, ports: list[Port]) -> list[Finding]:
     hidden = list(dict.fromkeys(port.device for port in ports if port.has_uverbs is False))
     if not hidden:
         return []

@@ -17,7 +17,7 @@ from launcher.machine.infiniband import is_usable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
 
 WHAT = "locked memory (ulimit -l)"
@@ -27,7 +27,7 @@ ALL_USERS = ["0", "0", "4294967295"]
 """The only line of /proc/self/uid_map in the first user namespace."""
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Check that there is no limit, as RDMA needs."""
     limit = read_limit(case.host, LOCKED)
     if limit is None:

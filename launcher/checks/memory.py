@@ -14,14 +14,14 @@ from launcher.machine.cgroup import read_memory_limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
 
 WHAT = "memory"
 PER_PROCESS_BYTES = 2 << 30
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the limit or the node's memory, whichever is smaller, with 2 GiB for each process."""
     limit, total = read_memory_limit(case.host), _read_total(case.host)
     known = [size for size in (limit, total) if size is not None]

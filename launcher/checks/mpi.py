@@ -14,13 +14,13 @@ from launcher.machine.mpi import KIN, MPICH, OPEN_MPI, Mpi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 ABI = {"Intel MPI": MPICH}
 """Families that have the same library as another."""
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Report the mpirun, and what does not match it."""
     try:
         mpi = case.host.find_mpi(case.environ)
@@ -33,7 +33,7 @@ def look(case: Case) -> list[Finding]:
     return [first, *_look_at_others(case), *_look_at_packages(case, mpi)]
 
 
-def _look_at_others(case: Case) -> list[Finding]:
+def _look_at_others(case: CheckedNode) -> list[Finding]:
     paths = case.host.mpi_starters(case.environ)
     if len(paths) < 2:
         return []
@@ -41,7 +41,7 @@ def _look_at_others(case: Case) -> list[Finding]:
     return [Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)]
 
 
-def _look_at_packages(case: Case, mpi: Mpi) -> list[Finding]:
+def _look_at_packages(case: CheckedNode, mpi: Mpi) -> list[Finding]:
     family = ABI.get(mpi.family, KIN.get(mpi.family, mpi.family))
     built = [package for package in case.packages or () if package.mpi in (OPEN_MPI, MPICH)]
     return [

@@ -16,10 +16,10 @@ from launcher.planning.parts import GLOO_INTERFACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Resolve both names, within some seconds."""
     own = case.host.hostname()
     asked = {own, case.master_addr} - {""}
@@ -31,7 +31,7 @@ def look(case: Case) -> list[Finding]:
     return found
 
 
-def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
+def _judge_own(case: CheckedNode, name: str, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
     what = f"hostname {name!r}"
     usable = sorted(address for address in found or () if address in ours and not is_loopback(address))
     if usable:
@@ -51,7 +51,7 @@ def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozen
     return Finding("names", level, what, "an address that other nodes reach it by", told, fix)
 
 
-def _judge_master(case: Case, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
+def _judge_master(case: CheckedNode, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
     name = case.master_addr
     what = f"the master, {name!r}"
     fix = "set MASTER_ADDR (or --master-addr) to the address of node 0"

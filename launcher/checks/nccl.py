@@ -15,13 +15,13 @@ from launcher.machine.packages import NCCLS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.libraries import Library
 
 NAME = "libnccl.so.2"
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Report the copy that torch loads, and warn of copies of another version."""
     if not case.exposed_count:
         return []
@@ -38,7 +38,7 @@ def look(case: Case) -> list[Finding]:
     return [Finding("nccl", WARNING, NAME, "copies of one version", found, fix)]
 
 
-def _find_copies(case: Case) -> list[tuple[str, str]]:
+def _find_copies(case: CheckedNode) -> list[tuple[str, str]]:
     """Return (path, version) of each copy, beginning with the one that torch loads.
 
     An unknown version is empty.
@@ -52,7 +52,7 @@ def _find_copies(case: Case) -> list[tuple[str, str]]:
     return [*_describe(preloaded), *ours, *_describe(rest)]
 
 
-def _preloads(case: Case) -> list[str]:
+def _preloads(case: CheckedNode) -> list[str]:
     return case.environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
 

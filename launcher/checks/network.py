@@ -12,10 +12,10 @@ from launcher.fabrics.variables import find_faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare each variable, and what NCCL's files set, with the interfaces and devices."""
     facts = read_variables(case.host, case.environ, case.ports)
     names = [name for name in NETWORK_NAMES if facts.told(name)]

@@ -14,7 +14,7 @@ from launcher.core.ranks import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
 
 WHAT = "open files (ulimit -n)"
@@ -42,7 +42,7 @@ def read_limit(host: Host, name: str) -> Limit | None:
     return None
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the limit with the number of files that a job with many workers opens."""
     limit = read_limit(case.host, OPEN_FILES)
     if limit is None:

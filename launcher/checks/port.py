@@ -11,14 +11,14 @@ from launcher.machine.sockets import LISTEN, find_holder, find_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Look for sockets on the port; on other nodes, or without a fixed port, there is nothing to check."""
     port = case.master_port
     if not port or not case.is_master:

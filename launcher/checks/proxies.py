@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
@@ -29,7 +29,7 @@ WHAT = "proxy variables"
 LISTED = 4
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the nodes of the job with no_proxy; values are not shown, as a proxy's may hold a password."""
     names = [name for base in PROXIES for name in (base, base.upper()) if case.environ.get(name)]
     hosts = list(dict.fromkeys(host for host in (case.master_addr, *case.hosts) if host))

@@ -15,7 +15,7 @@ from launcher.core.errors import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 PLACE = "/dev/shm"  # noqa: S108 - its real name
 PER_PROCESS_BYTES = 1 << 30
@@ -23,7 +23,7 @@ FREE_BYTES = 64 << 20
 LEAST_GIB = 8
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Compare the size with 1 GiB for each process, and the free space with 64 MiB."""
     space = case.host.space(PLACE)
     if space is None:
@@ -40,12 +40,12 @@ def look(case: Case) -> list[Finding]:
     return [ok("shm", PLACE, f"{say_size(size)}, {say_size(free)} free")]
 
 
-def _expect(case: Case) -> str:
+def _expect(case: CheckedNode) -> str:
     count = case.process_count
     return f"{count} GiB or more" + (f", 1 for each of {count} processes" if count > 1 else "")
 
 
-def _wrong(case: Case, level: str, expected: str, found: str) -> Finding:
+def _wrong(case: CheckedNode, level: str, expected: str, found: str) -> Finding:
     gib = max(LEAST_GIB, case.process_count)
     if case.runtime == AZURE_ML:
         fix = f"resources: {{shm_size: {gib}g}} in the YAML of the job"

@@ -19,12 +19,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 COMMAND_LENGTH = 120
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Run each command, one after the other."""
     return [_judge(argv) for argv in case.health_commands]
 

@@ -11,16 +11,16 @@ from launcher.machine.nvml import read_gpu_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
     from launcher.machine.host import Host
-    from launcher.machine.nvml import GpuUse
+    from launcher.machine.nvml import GpuMemoryUse
 
 OWN_BYTES = 2 << 30
 """Memory of a large GPU that the driver itself may use."""
 MUCH = 0.1
 
 
-def look(case: Case) -> list[Finding]:
+def look(case: CheckedNode) -> list[Finding]:
     """Check the processes and the used memory of each GPU."""
     if not case.exposed_count:
         return []
@@ -31,7 +31,7 @@ def look(case: Case) -> list[Finding]:
     return found
 
 
-def _judge(host: Host, gpu: GpuUse) -> Finding:
+def _judge(host: Host, gpu: GpuMemoryUse) -> Finding:
     level = PROBLEM if gpu.used_bytes > max(OWN_BYTES, MUCH * gpu.total_bytes) else WARNING
     names = [f"{pid} ({_name(host, pid)})" for pid in gpu.pids]
     by = (

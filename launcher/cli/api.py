@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.core.model import Companion, Plan, Process, Topology
+    from launcher.core.model import Companion, Plan, PlannedProcess, Topology
 
 _topology: Topology | None = None
 
@@ -104,7 +104,7 @@ def read_own_command() -> tuple[str, ...]:
     return words if words and is_python(words[0]) else ()
 
 
-def _apply(plan: Plan, one: Process | Companion) -> None:
+def _apply(plan: Plan, one: PlannedProcess | Companion) -> None:
     from launcher.planning.settings import render_environ
     from launcher.process.memory_files import name_files
 

@@ -9,7 +9,7 @@ import os
 
 from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.log import say, use_style
-from launcher.core.model import Mode, Plan, Process, Scope
+from launcher.core.model import Mode, Plan, PlannedProcess, Scope
 from launcher.machine.host import Host
 from launcher.options.quick import read_quickly
 from launcher.options.reading import read_options
@@ -239,7 +239,7 @@ def _carry_out(
         from launcher.process.memory_files import name_files
 
         (one,) = plan.companions or plan.processes
-        cpus = one.cpus if isinstance(one, Process) else None
+        cpus = one.cpus if isinstance(one, PlannedProcess) else None
         (environment,) = name_files(plan, [render_environ(plan, one, environ)], becomes=True)
         execute(one.argv, environment, cpus)
     from launcher.agent.children import make_children

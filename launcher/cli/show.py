@@ -9,7 +9,7 @@ from launcher.cli.stdout import write
 from launcher.core.errors import LauncherError, make_error, print_problems
 from launcher.core.files import replace_file
 from launcher.core.log import say
-from launcher.core.model import DEFAULT_PORT, Companion, Plan, Process, Scope
+from launcher.core.model import DEFAULT_PORT, Companion, Plan, PlannedProcess, Scope
 from launcher.machine.host import Host
 from launcher.options.parser import add_command, add_flags, add_replay, make_parser, of_kind, strip_dashes
 from launcher.options.reading import read_options
@@ -69,7 +69,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     return 0
 
 
-def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process | Companion:
+def _choose(parser: Parser, plan: Plan, local_rank: int) -> PlannedProcess | Companion:
     """Return the process with this local rank; at PROCESS scope, the only one."""
     if not plan.processes and plan.companions:
         return plan.companions[0]

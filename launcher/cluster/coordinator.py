@@ -30,7 +30,7 @@ from launcher.core.wire import pack, unpack
 from launcher.failure.arbiter import STALLED, Event
 from launcher.failure.reason import STALLED_STATUS
 from launcher.job import between, commands, controller, events
-from launcher.job.feed import Feed
+from launcher.job.feed import EventQueue
 from launcher.job.settings import SAY_EVERY_S
 from launcher.job.silence import Silence
 from launcher.job.state import Phase
@@ -161,7 +161,7 @@ class Coordinator:
             members, self.feed, acceptor.turned_away, self._attempts.say, service.find_rank
         )
         self.may_leave = False
-        self._feed = Feed(self._step, lambda event, error: rescue(self.state, event, error))
+        self._feed = EventQueue(self._step, lambda event, error: rescue(self.state, event, error))
         self._silence = Silence(shape.given_up_s) if shape.serves else Silence()
         self._sent: dict[type, tuple[object, object]] = {}
         """The latest command of each type that went to all nodes, and its message."""
@@ -194,21 +194,21 @@ class Coordinator:
 
     def _do(self, command: commands.Command) -> None:
         match command:
-            case commands.Start():
+            case commands.StartAttempt():
                 self._start(command)
             case commands.Stop():
                 self._send_all(command, command)
             case commands.News():
                 self.broadcast(command)
-            case commands.Again():
+            case commands.EndAttempt():
                 self._go_on(command)
-            case commands.Over():
+            case commands.EndJob():
                 self._end(command)
             case commands.To():
                 self._send_one(command)
             case commands.Admit():
                 self._let_in(command)
-            case commands.Busy():
+            case commands.TurnAway():
                 self._admission.send_away(command.session)
             case commands.HangUp():
                 self._drop(self.members.find(command.session))
@@ -221,7 +221,7 @@ class Coordinator:
             case commands.Close():
                 self.may_leave = True
 
-    def _start(self, command: commands.Start) -> None:
+    def _start(self, command: commands.StartAttempt) -> None:
         """Start an attempt on all nodes, or end the job if it has no port."""
         attempts, number = self._attempts, command.attempt
         attempts.release()
@@ -246,7 +246,7 @@ class Coordinator:
             found |= pack_hosts(self.members.find_addresses(order))
         return found
 
-    def _go_on(self, command: commands.Again) -> None:
+    def _go_on(self, command: commands.EndAttempt) -> None:
         """Say that another attempt follows; its lines wait for the report of the one that has failed."""
         self._loop.guard(self.evidence.share)
         over = make_over(command.over)
@@ -257,9 +257,9 @@ class Coordinator:
         self._say_at = time.monotonic() + SAY_EVERY_S
         self._send_all(command, messages.Again(command.attempt, over, command.decision.describe(), self._run))
 
-    def _end(self, command: commands.Over) -> None:
+    def _end(self, command: commands.EndJob) -> None:
         """Say how the job ends."""
-        was_between, decision = commands.Again in self._sent, command.decision
+        was_between, decision = commands.EndAttempt in self._sent, command.decision
         self._attempts.release()
         known = self._first if was_between else None
         over = make_over(command, "" if decision is None else decision.describe(), known)
@@ -275,7 +275,7 @@ class Coordinator:
 
     def _send_all(self, command: object, message: object) -> None:
         """Send all nodes a command, and keep it for those that join later."""
-        if isinstance(command, commands.Start):
+        if isinstance(command, commands.StartAttempt):
             self._sent.clear()
         self._sent[type(command)] = command, message
         self.broadcast(message)
@@ -284,15 +284,15 @@ class Coordinator:
         """Send one launcher a command; one that was not let in, or leaves alone, is hung up on after it."""
         what, member = command.what, self.members.find(command.session)
         known, message = self._sent.get(type(what), (None, None))
-        if known is None or (what != known and not isinstance(what, commands.Start)):
-            if not isinstance(what, commands.Over):
+        if known is None or (what != known and not isinstance(what, commands.StartAttempt)):
+            if not isinstance(what, commands.EndJob):
                 return  # an attempt that could not start: no node was told of it
             message = make_over(what)
         if member is None:
             call = self._admission.take_call(command.session)
             if call is not None:
                 self.members.send_off(call.connection, message)
-        elif isinstance(what, commands.Over) and what.leaves:
+        elif isinstance(what, commands.EndJob) and what.leaves:
             connection, member.connection = member.connection, None
             if connection is not None:
                 self.members.send_off(connection, message)
@@ -326,7 +326,7 @@ class Coordinator:
         self._service.on_let_in(index, connection)
         if not connection.is_open:  # it has left already, and will call again
             member.connection = None
-            self.feed(events.Lost(index, now, why="broken"))
+            self.feed(events.Disconnected(index, now, why="broken"))
 
     def _drop(self, member: Member | None) -> None:
         """Forget a launcher, and hang up on it."""
@@ -403,7 +403,7 @@ class Coordinator:
         index, member.connection = member.index, None
         heard = self._silence.heard(index, time.monotonic())
         self._silence.forget(index)
-        self.feed(events.Lost(index, heard, has_exited, why))
+        self.feed(events.Disconnected(index, heard, has_exited, why))
         self._service.on_closed(index, why)
 
     def _cut(self, member: Member | None, why: str) -> None:

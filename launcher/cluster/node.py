@@ -29,7 +29,7 @@ from launcher.core.signal import signal
 from launcher.core.wire import SECONDS_MAX
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, PREEMPTED, RANK, REFUSED, UNMET, UNPROVEN, Event
 from launcher.job import commands, events, node
-from launcher.job.feed import Feed
+from launcher.job.feed import EventQueue
 from launcher.job.refusals import node_0_missing
 from launcher.job.settings import BEAT_S, LATE_COMERS_S, LEAVE_S, SAY_EVERY_S
 from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
@@ -85,7 +85,7 @@ class ClusterNode:
     parts: AgentParts
     runtime: Runtime
     channel: Channel
-    state: node.State
+    state: node.NodeState
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ClusterNode:
         self.subscribers: dict[type, Callable[[Any], None]] = {messages.NodeNotice: self._on_notice}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
-        self._feed = Feed(self._take)
+        self._feed = EventQueue(self._take)
         self._clear()
         self._told: Mapping[str, object] = {}
         self._again: messages.Again | None = None
@@ -183,12 +183,12 @@ class ClusterNode:
                 self._send(command.event)
             case node.Run():
                 self._run(command.rank)
-            case node.End() if self.state.has_told_end:
+            case node.EndProcesses() if self.state.has_told_end:
                 if runtime.group.running and not runtime.is_ending:
                     runtime.group.stopper.begin(signal.SIGTERM)  # companions
-            case node.End() if self.state.gave_up:
+            case node.EndProcesses() if self.state.gave_up:
                 self._obey(commands.Stop(self.state.attempt, lose_coordinator(self.shape)[0], -1))
-            case node.End():
+            case node.EndProcesses():
                 pass  # the agent has stopped them itself, or a `Stop` of node 0 has
             case node.Kill():
                 if runtime.group.running:
@@ -231,7 +231,7 @@ class ClusterNode:
         if self._to_check is not None:
             attempt, self._to_check = self._to_check, None
             self._readiness.check(attempt)
-        return self.state.phase in (node.Phase.WAITING, node.Phase.ENDED)
+        return self.state.phase in (node.NodePhase.WAITING, node.NodePhase.ENDED)
 
     # --- the start
 
@@ -376,7 +376,7 @@ class ClusterNode:
                 self.feed(node.Begin(message.attempt, rank))
             case messages.Refuse():
                 self._refusal = self._refusal or message
-                self.feed(commands.Over(message.status))
+                self.feed(commands.EndJob(message.status))
             case commands.Stop() if message.attempt == self.state.attempt:
                 self._obey(message)
                 self.feed(message)
@@ -384,7 +384,7 @@ class ClusterNode:
                 self._again = message
                 if self.agreed is None:
                     self._readiness.end_predecessor(self._mark_of(name_run({"run": message.run})))
-                self.feed(commands.Again(message.attempt, commands.Over(0), Decision(True, "")))
+                self.feed(commands.EndAttempt(message.attempt, commands.EndJob(0), Decision(True, "")))
             case commands.Stop() | messages.Again():
                 pass  # of an attempt that is over, or twice
             case commands.News():
@@ -402,7 +402,7 @@ class ClusterNode:
                     parts.evidence.groups = message.groups
             case messages.Over():
                 self.over = self.over or message
-                self.feed(commands.Over(message.status, leaves=message.leaves))
+                self.feed(commands.EndJob(message.status, leaves=message.leaves))
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
@@ -630,7 +630,7 @@ class ClusterNode:
                     "the processes of this node have succeeded; waiting for those of the other nodes",
                     "node-done",
                 )
-            return self._again is None and self.state.phase is not node.Phase.OVER
+            return self._again is None and self.state.phase is not node.NodePhase.OVER
 
         self._turn_while(is_waiting)
 
@@ -642,7 +642,7 @@ class ClusterNode:
         """
         self._has_begun = False
         self._turn_while(self._awaits_start)
-        if self.state.phase is node.Phase.OVER:
+        if self.state.phase is node.NodePhase.OVER:
             return False
         self.runtime.attempt = self.state.attempt
         self._take_children()

@@ -62,7 +62,7 @@ WORDS = {
 }
 
 
-def make_over(over: commands.Over, why: str = "", known: First | None = None) -> Over | Refuse:
+def make_over(over: commands.EndJob, why: str = "", known: First | None = None) -> Over | Refuse:
     """Return how the job ends as a message.
 
     Args:

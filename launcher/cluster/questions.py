@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from launcher.agent.observers import Server
+    from launcher.agent.observers import QuestionServer
     from launcher.cluster.members import Members
     from launcher.cluster.settings import Shape
 
@@ -179,7 +179,7 @@ class Questions:
         channel: Coordinator | CoordinatorClient,
         shape: Callable[[], Shape],
         tell: Callable[[object], None],
-        find_server: Callable[[], Server | None],
+        find_server: Callable[[], QuestionServer | None],
     ) -> None:
         """Begin without a question.
 

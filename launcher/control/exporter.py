@@ -58,7 +58,7 @@ OF_GPUS = (
 )
 
 
-class Node(Collector):
+class NodeCollector(Collector):
     """Collector that asks the launcher of this node at each scrape."""
 
     def __init__(self, path: str) -> None:
@@ -120,7 +120,7 @@ def _read(
         yield metric
 
 
-class Handler(MetricsHandler):
+class MetricsRequest(MetricsHandler):
     """Handler of one request: GET of the metrics, and nothing else."""
 
     timeout = REQUEST_S
@@ -151,11 +151,11 @@ class Handler(MetricsHandler):
             self.send_error(404)
 
 
-class Server(ThreadingHTTPServer):
+class MetricsServer(ThreadingHTTPServer):
     """HTTP server with at most `REQUESTS_MAX` requests at a time."""
 
     def __init__(self, listener: socket.socket, registry: CollectorRegistry) -> None:
-        handler = Handler.factory(registry)
+        handler = MetricsRequest.factory(registry)
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -197,5 +197,5 @@ class Server(ThreadingHTTPServer):
 def serve(listener: socket.socket, path: str) -> None:
     """Serve the metrics of the launcher whose socket is at ``path``, forever."""
     registry = CollectorRegistry()
-    registry.register(Node(path))
-    Server(listener, registry).serve_forever(poll_interval=3600)
+    registry.register(NodeCollector(path))
+    MetricsServer(listener, registry).serve_forever(poll_interval=3600)

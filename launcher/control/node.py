@@ -14,7 +14,7 @@ from launcher.core.redact import quote, quote_command
 from launcher.core.version import __version__
 from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
-from launcher.process.families import Family, Table, find_workers, read_table
+from launcher.process.families import FamilyUse, Processes, find_workers, read_table
 from launcher.process.program import run_program
 from launcher.stacks.packing import TEXT_LENGTH, pack
 
@@ -146,7 +146,9 @@ def pack_run(argv: Sequence[str], limit_s: float, environ: Mapping[str, str]) ->
         kept = kept[: len(kept) * OUTPUT_LIMIT_BYTES // len(packed)]
 
 
-def _describe(runtime: Runtime, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:
+def _describe(
+    runtime: Runtime, process: Process, table: Processes, now: float, gpu_count: int
+) -> list[Message]:
     """Return the status of a process that we have started, and of an agent's workers, which are the ranks."""
     child = process.child
     own: Message = {
@@ -185,7 +187,7 @@ def _describe(runtime: Runtime, process: Process, table: Table, now: float, gpu_
     return [{**own, **_use(table.family(process.pid)), "gpus": [] if child.companion else gpus}]
 
 
-def _use(family: Family) -> Message:
+def _use(family: FamilyUse) -> Message:
     return {
         "kernel_state": family.state,
         "cpu_s": round(family.cpu_s, 2),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Message = dict[str, object]
     Take = Callable[[Message], None]
 
-    class Channel(Protocol):
+    class JobChannel(Protocol):
         """Channel to all nodes of the job."""
 
         @property

@@ -66,7 +66,7 @@ class Order:
 
 
 @frozen
-class Shown:
+class ShownTable:
     """A table for a screen.
 
     Attributes:
@@ -286,7 +286,7 @@ def render_columns(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list
     ]
 
 
-def render_screen(view: View, paper: Paper, order: Order | None = None) -> Shown:
+def render_screen(view: View, paper: Paper, order: Order | None = None) -> ShownTable:
     """Return a view for a terminal.
 
     Args:
@@ -320,7 +320,7 @@ def render_screen(view: View, paper: Paper, order: Order | None = None) -> Shown
     lines += ["", *table, "", *([paint(paper, left, YELLOW)] if left else [])]
     lines += [paint(paper, cut(line, paper.width), DIM) for line in tail]
     lines += [] if order is None else ["", _render_keys(paper)]
-    return Shown(tuple(lines), len(rows), page)
+    return ShownTable(tuple(lines), len(rows), page)
 
 
 def _render_keys(paper: Paper) -> str:

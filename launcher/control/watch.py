@@ -31,7 +31,7 @@ RESIZE_S = 0.25
 
 
 @frozen
-class Screen:
+class ScreenState:
     """State of the screen, as the user's keys have set it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Screen:
     has_quit: bool = False
 
 
-def press(screen: Screen, key: str, rows: int, page: int) -> Screen:
+def press(screen: ScreenState, key: str, rows: int, page: int) -> ScreenState:
     """Return the screen after a key, for a table of ``rows`` rows of which ``page`` fit on the screen."""
     order, last = screen.order, max(0, rows - page)
     if key in QUIT:
@@ -82,7 +82,7 @@ def watch(
     Returns:
         The last view, and whether the job has ended.
     """
-    view, screen = first, Screen()
+    view, screen = first, ScreenState()
     with _read_keys() as read, _fill_screen(write) as show:
         due = time.monotonic() + every_s
         while not screen.has_quit:

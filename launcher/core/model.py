@@ -99,7 +99,7 @@ class Lost:
 
 
 @frozen
-class Finding:
+class Decided:
     """A decided fact: the winning claim with its value, and the claims that lost."""
 
     claim: Claim
@@ -362,7 +362,7 @@ class Binding:
 
 
 @frozen
-class Process:
+class PlannedProcess:
     """One process to run: its place, its command line, its own settings, its CPUs (None: not bound)."""
 
     rank: int
@@ -546,7 +546,7 @@ class Plan:
     topology: Topology
     machine: Machine
     mode: Mode
-    processes: tuple[Process, ...]
+    processes: tuple[PlannedProcess, ...]
     settings: tuple[Setting, ...]
     engine: str = "process"
     agent: NodeCommand | None = None
@@ -556,7 +556,7 @@ class Plan:
     supervision: Supervision = Supervision()
     network: Network | None = None
     peers: Peers | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Decided, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: str = ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LINE_BYTES = 4096
 
 
-class Feed:
+class EventFeed:
     """The process, and our end of the socket to it.
 
     Attributes:

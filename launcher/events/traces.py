@@ -13,7 +13,7 @@ import os
 import time
 
 from launcher.core.redact import quote
-from launcher.events.feed import LINE_BYTES, Feed
+from launcher.events.feed import LINE_BYTES, EventFeed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Traces:
         self._environ, self._own, self._loop, self._helpers = environ, own, loop, helpers
         self._complain, self._limit_s = complain, read_limit(environ)
         self._waiting = bytearray()
-        self._feed: Feed | None = None
+        self._feed: EventFeed | None = None
         self._has_complained = self._has_begun = False
 
     def add(self, line: bytes) -> None:
@@ -90,7 +90,7 @@ class Traces:
 
         label, gone = "the process of the traces", "no more traces: their process was killed; the job goes on"
         try:
-            self._feed = Feed(
+            self._feed = EventFeed(
                 work, label, self._loop, self._helpers, self._report, gone, name=PROCESS_NAME, nice=nice
             )
         except OSError as error:

@@ -53,7 +53,7 @@ OF_ENVIRON = ("os", "collections.abc", "_collections_abc")
 """Modules of `os.environ` itself."""
 
 
-class Refused(Exception):
+class ForkRefused(Exception):
     """A fork of this process is not as good as a new process; the text says why.
 
     ``package``: the package that is the reason; empty if that is not known.
@@ -144,7 +144,7 @@ def serve(path: Sequence[str]) -> None:
     channel = socket.socket(fileno=os.dup(CHANNEL))
     channel.set_inheritable(False)
     _close_stdin()
-    reads, start, environ = Reads(), Start(channel.fileno()), {}
+    reads, start, environ = Reads(), StateBefore(channel.fileno()), {}
     while True:
         try:
             request, fds = _receive(channel)
@@ -161,7 +161,7 @@ def serve(path: Sequence[str]) -> None:
                 if not pids:
                     return
                 answer = {"pids": pids}
-        except Refused as error:
+        except ForkRefused as error:
             answer = {"refused": str(error), "package": error.package}
         for fd in fds:
             _close(fd)
@@ -175,7 +175,7 @@ def _close_stdin() -> None:
     os.close(empty)
 
 
-class Start:
+class StateBefore:
     """What this process is like before the imports, to see what they change.
 
     Attributes:
@@ -221,7 +221,9 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
 # --- import and check
 
 
-def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Sequence[str]) -> list[float]:
+def _prepare(
+    request: Mapping[str, Any], reads: Reads, start: StateBefore, path: Sequence[str]
+) -> list[float]:
     """Import the modules, and return the seconds of each; refuse if a fork would differ from a new process.
 
     Raises:
@@ -248,7 +250,7 @@ def _prepare(request: Mapping[str, Any], reads: Reads, start: Start, path: Seque
             if folder in sys.path:
                 sys.path.remove(folder)
     if not is_behind:
-        raise Refused("the import has changed sys.path, and the script's directory comes before it")
+        raise ForkRefused("the import has changed sys.path, and the script's directory comes before it")
     _check(start)
     return took
 
@@ -266,7 +268,7 @@ def _require_same() -> None:
         if ours is not None and ours.has_location and "." not in name:
             theirs = PathFinder.find_spec(name, sys.path)
             if theirs is not None and theirs.origin != ours.origin:
-                raise Refused(f"{theirs.origin} comes before Python's own module {name}")
+                raise ForkRefused(f"{theirs.origin} comes before Python's own module {name}")
 
 
 def _import(name: str, *, skips: bool) -> None:
@@ -279,7 +281,7 @@ def _import(name: str, *, skips: bool) -> None:
 
     package = name.partition(".")[0]
     if package in NEVER:
-        raise Refused(f"{name}: {NEVER[package]}", package)
+        raise ForkRefused(f"{name}: {NEVER[package]}", package)
     parent, _, last = name.rpartition(".")
     try:
         if not (parent and hasattr(sys.modules.get(parent), last)):
@@ -287,15 +289,15 @@ def _import(name: str, *, skips: bool) -> None:
     except BaseException as error:  # a rank would end by SystemExit, too
         missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
         if not (skips and missing and f"{name}.".startswith(f"{missing}.")):
-            raise Refused(f"import {name}: {type(error).__name__}: {error}", package) from None
+            raise ForkRefused(f"import {name}: {type(error).__name__}: {error}", package) from None
 
 
-def _read_too_early(variable: str, place: str, module: str) -> Refused:
+def _read_too_early(variable: str, place: str, module: str) -> ForkRefused:
     text = f"{variable} is not the same in all ranks, and the import of {module} reads it ({place})"
-    return Refused(text, module.partition(".")[0])
+    return ForkRefused(text, module.partition(".")[0])
 
 
-def _check(start: Start) -> None:
+def _check(start: StateBefore) -> None:
     """Check what a fork does not inherit, and what ranks must not share.
 
     Raises:
@@ -305,34 +307,36 @@ def _check(start: Start) -> None:
     import signal
 
     if _find_folder() != start.folder:
-        raise Refused("the import has changed the working directory")
+        raise ForkRefused("the import has changed the working directory")
     for fd, path in enumerate(start.streams):
         if _describe_fd(fd) != path:
-            raise Refused(f"the import has replaced a standard stream (descriptor {fd})")
+            raise ForkRefused(f"the import has replaced a standard stream (descriptor {fd})")
     opened = (_describe_fd(fd) for fd in _list_fds() if fd not in start.opened)
     for path in sorted(opened, key=lambda path: not path.startswith(GPUS)):  # CUDA also opens an eventfd
         if path.startswith(GPUS):
-            raise Refused(f"the import has opened {path}: the context of a GPU does not survive a fork")
+            raise ForkRefused(f"the import has opened {path}: the context of a GPU does not survive a fork")
         if path and path not in QUIET_FILES:
-            raise Refused(f"the import has opened {path}, which all ranks would share")
+            raise ForkRefused(f"the import has opened {path}, which all ranks would share")
     shared = sorted(_list_shared() - start.shared)
     if shared:
         text = "the import has made memory that all ranks would share, such as a lock of multiprocessing"
-        raise Refused(f"{text} ({shared[0]})")
+        raise ForkRefused(f"{text} ({shared[0]})")
     if _adopts():
-        raise Refused("the import has made this process a subreaper, which would adopt the ranks")
+        raise ForkRefused("the import has made this process a subreaper, which would adopt the ranks")
     children = _list_children()
     if children:
-        raise Refused(f"the import has started a process ({children})")
+        raise ForkRefused(f"the import has started a process ({children})")
     timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     if any(signal.getitimer(timer) != (0.0, 0.0) for timer in timers):
-        raise Refused("the import has set a timer (setitimer), which a fork does not inherit")
+        raise ForkRefused("the import has set a timer (setitimer), which a fork does not inherit")
     gc.collect()
     gc.freeze()  # collections in a rank do not write to what is there already, so it stays shared
     _try_fork()
     threads = _list_threads()
     if threads:
-        raise Refused(f"the import has started threads, which do not survive a fork: {', '.join(threads)}")
+        raise ForkRefused(
+            f"the import has started threads, which do not survive a fork: {', '.join(threads)}"
+        )
 
 
 def _try_fork() -> None:
@@ -359,7 +363,7 @@ def _try_fork() -> None:
     _, status = os.waitpid(pid, 0)
     text = "; ".join(filter(None, failed))
     if text or status:
-        raise Refused(f"a fork fails: {text or f'status {status}'}")
+        raise ForkRefused(f"a fork fails: {text or f'status {status}'}")
 
 
 def _compare(
@@ -379,7 +383,7 @@ def _compare(
                 raise _read_too_early(name, places[name], "the modules")
             if name.startswith(NATIVE) and not name.startswith(LATER):
                 text = f"{name} is not the same in all ranks, and libraries read it when they are loaded"
-                raise Refused(text)
+                raise ForkRefused(text)
 
 
 # --- fork
@@ -390,7 +394,7 @@ def _fork_ranks(
     ranks: Sequence[Mapping[str, Any]],
     fds: Sequence[int],
     before: Mapping[str, str],
-    start: Start,
+    start: StateBefore,
 ) -> list[int]:
     """Fork ranks; return their pids, and none in each of them once the launcher has noted it.
 
@@ -423,12 +427,12 @@ def _fork_ranks(
         lines = file.read().decode().splitlines()
     os.waitpid(middle, 0)  # from now on the launcher is the parent of the ranks
     if len(lines) != len(ranks) or not lines[-1].isdecimal():
-        raise Refused(f"cannot fork: {lines[-1] if lines else 'no process'}")
+        raise ForkRefused(f"cannot fork: {lines[-1] if lines else 'no process'}")
     return [int(line) for line in lines]
 
 
 def _become(
-    rank: Mapping[str, Any], fds: Sequence[int], launcher: int, before: Mapping[str, str], start: Start
+    rank: Mapping[str, Any], fds: Sequence[int], launcher: int, before: Mapping[str, str], start: StateBefore
 ) -> None:
     """Wait until the launcher has noted this fork, and make it what the launcher makes of a new process.
 
@@ -512,7 +516,7 @@ def _renew() -> None:
         processes.current_process().authkey = os.urandom(32)
 
 
-def _renew_streams(start: Start) -> None:
+def _renew_streams(start: StateBefore) -> None:
     """Open standard input, and let standard output know whether it is a terminal; a module's own stay."""
     import io
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from launcher.core.environ import OWN_PLACE
 from launcher.core.errors import EnvironmentUntrusted, Problem, make_problem
 from launcher.core.frozen import frozen, replace
-from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
+from launcher.core.model import Claim, Decided, Evidence, Fact, Lost, Trust, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Ledger:
     notes: tuple[str, ...]
     speakers: tuple[str, ...]
     closed: tuple[Fact, ...] = ()
-    findings: dict[Fact, Finding] = {}  # noqa: RUF012 - replaced as a whole
+    findings: dict[Fact, Decided] = {}  # noqa: RUF012 - replaced as a whole
     by_fact: dict[Fact, list[Claim]] = {}  # noqa: RUF012 - replaced as a whole
 
     def __post_init__(self) -> None:
@@ -122,11 +122,11 @@ class Ledger:
         claim = self.findings[fact].claim if fact in self.findings else self.best(fact)
         return claim.origin if claim is not None else f"no {fact.value}"
 
-    def find(self, *facts: Fact) -> dict[Fact, Finding]:
+    def find(self, *facts: Fact) -> dict[Fact, Decided]:
         """Return the claims on facts that win, with those that lose and why."""
         found = {fact: self.about(fact) for fact in facts}
         return {
-            fact: Finding(claims[0], tuple(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]))
+            fact: Decided(claims[0], tuple(Lost(claim, self._why(claims[0], claim)) for claim in claims[1:]))
             for fact, claims in found.items()
             if claims
         }

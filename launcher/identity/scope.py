@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from launcher.core.errors import LauncherError, make_error, make_problem
 from launcher.core.frozen import replace
-from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Fact, Finding, Lost, Scope, Trust
+from launcher.core.model import AMD_GPU, INTEGRATED_XPU, Claim, Decided, Fact, Lost, Scope, Trust
 from launcher.identity.ledger import DEFAULTS, STARTED, Ledger, derive
 from launcher.identity.topology import list_places
 
@@ -186,7 +186,7 @@ def settle_processes(ledger: Ledger, machine: Machine) -> Ledger:
     lost = (
         Lost(c, "agrees" if c.value == wanted.value else f"less direct than {wanted.origin}") for c in others
     )
-    return replace(ledger, findings={wanted.fact: Finding(wanted, tuple(lost))}).fold(lambda _: notes)
+    return replace(ledger, findings={wanted.fact: Decided(wanted, tuple(lost))}).fold(lambda _: notes)
 
 
 def _check_visible(ledger: Ledger, machine: Machine) -> None:

@@ -21,7 +21,7 @@ from launcher.failure.arbiter import (
     make_node_lost,
 )
 from launcher.job import between
-from launcher.job.commands import Blame, News, Over, Stop
+from launcher.job.commands import Blame, EndJob, News, Stop
 from launcher.job.exits import SETTLE_S as CAUSE_S
 from launcher.job.settings import ALSO_MAX, SETTLE_S
 from launcher.job.state import Link, Phase
@@ -157,7 +157,7 @@ def take_back_in(turn: Turn, index: int) -> None:
 
 def give_up(turn: Turn, event: Unable) -> None:
     """End the job, because this attempt could not start; as the last one has ended."""
-    turn.finish(replace(turn.attempt.after or Over(EXIT_NOT_READY), decision=Decision(False, event.why)))
+    turn.finish(replace(turn.attempt.after or EndJob(EXIT_NOT_READY), decision=Decision(False, event.why)))
 
 
 def advance(turn: Turn) -> None:
@@ -198,7 +198,7 @@ def conclude(turn: Turn) -> None:
         turn.finish(replace(over, decision=decision if job.restarts.most else None))
 
 
-def blame_lost(turn: Turn, over: Over) -> None:
+def blame_lost(turn: Turn, over: EndJob) -> None:
     """Note the nodes that were lost beside what failed first, unless node 0 could not hear them."""
     events, first = turn.attempt.events, over.first
     if not turn.state.job.restarts.most:
@@ -217,7 +217,7 @@ def draw(seed: str) -> float:
     return random.Random(seed).random()  # noqa: S311 - only for jitter
 
 
-def judge(turn: Turn) -> Over:
+def judge(turn: Turn) -> EndJob:
     """Return how the attempt has ended."""
     attempt, nodes = turn.attempt, dict(turn.held())
     records: dict[int, Verdict] = {
@@ -227,7 +227,7 @@ def judge(turn: Turn) -> Over:
     if first is None:
         statuses = [node.ended for node in nodes.values() if node.ended]
         is_open = any(node.ended is None for node in nodes.values())
-        return Over(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
+        return EndJob(statuses[0] if statuses else EXIT_NOT_READY if is_open else 0)
     also = [describe_other(event, first, same) for event, same in find_also(first, attempt.events, records)]
     record = records.get(first.node) if first.kind in (RANK, STARTER) else None
     if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
@@ -238,7 +238,7 @@ def judge(turn: Turn) -> Over:
         first = blame_for_silence(turn, first)
     node = turn.find(first.node)
     host = "" if node is None else node.host
-    return Over(first.status, first, turn.rank_of(first.node), host, record, tuple(also[:ALSO_MAX]))
+    return EndJob(first.status, first, turn.rank_of(first.node), host, record, tuple(also[:ALSO_MAX]))
 
 
 def describe_other(event: Event, first: Event, same: bool) -> str:
@@ -265,7 +265,7 @@ def blame_for_silence(turn: Turn, first: Event) -> Event:
     return replace(first, node=first.node if others else 0, what=what, cause=cause)
 
 
-def describe(turn: Turn, over: Over) -> FailedAttempt:
+def describe(turn: Turn, over: EndJob) -> FailedAttempt:
     """Return the attempt for the policy."""
     attempt, first = turn.attempt, over.first
     started_ns, ended_ns = int(attempt.began * 1e9), int(turn.now * 1e9)
@@ -281,7 +281,7 @@ def describe(turn: Turn, over: Over) -> FailedAttempt:
     return replace(failed, what=first.what, cause=cause.code, detail=cause.what, retryable=cause.retryable)
 
 
-def find_veto(turn: Turn, over: Over) -> str:
+def find_veto(turn: Turn, over: EndJob) -> str:
     """Return why no attempt can follow, whatever the user allows; empty for no reason."""
     kinds = {event.kind for event in turn.attempt.events}
     others = [node for index, node in turn.held() if index]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.failure.arbiter import CUT_OFF, LOST, NODE_LOST, Event, make_node_lost
-from launcher.job.commands import Again, Blame, Over, Print
+from launcher.job.commands import Blame, EndAttempt, EndJob, Print
 from launcher.job.settings import KILLED_S, LEASE_SLACK_S, SPARES_S
 from launcher.job.state import Link, Node, Pause, Phase
 from launcher.recovery.policy import Decision
@@ -30,10 +30,10 @@ ALONE = "node 0 was cut off from all other nodes, and they have ended"
 NAMED_MAX = 20
 
 
-def begin(turn: Turn, over: Over, decision: Decision) -> None:
+def begin(turn: Turn, over: EndJob, decision: Decision) -> None:
     """Wait for the nodes after an attempt that has failed; lost ones are no members any more."""
     state, now = turn.state, turn.now
-    again, wait_s = Again(turn.attempt.number + 1, over, decision), decision.wait_s
+    again, wait_s = EndAttempt(turn.attempt.number + 1, over, decision), decision.wait_s
     patience_s = state.job.grace_s + state.job.restarts.rejoin_timeout_s
     hosts = {node.rank: node.host for _, node in turn.held() if node.rank is not None}
     pause = Pause(again, now + wait_s, 0, now + wait_s + patience_s, hosts=hosts)
@@ -243,7 +243,7 @@ def suspect_own(turn: Turn, node: Node) -> str:
 def cut_off(turn: Turn, since: float) -> None:
     """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
     own = turn.find(0)
-    over = Over(EXIT_NOT_READY, make_cut_off(turn, since), host="" if own is None else own.host)
+    over = EndJob(EXIT_NOT_READY, make_cut_off(turn, since), host="" if own is None else own.host)
     finish(turn, over, ALONE)
     for index, _ in list(turn.held()):
         if index:
@@ -273,7 +273,7 @@ def end(turn: Turn, why: str) -> None:
         finish(turn, turn.pause.again.over, why)
 
 
-def finish(turn: Turn, over: Over, why: str) -> None:
+def finish(turn: Turn, over: EndJob, why: str) -> None:
     """End the job, although an attempt was to follow."""
     turn.finish(replace(over, decision=Decision(False, why)))
 
@@ -298,7 +298,7 @@ def advance(turn: Turn) -> None:
         over = pause.again.over
         if over.first is None or over.first.kind != LOST:
             rank = late[0]
-            over = Over(EXIT_NOT_READY, make_lost(rank, what, now), rank, pause.hosts.get(rank, ""))
+            over = EndJob(EXIT_NOT_READY, make_lost(rank, what, now), rank, pause.hosts.get(rank, ""))
         finish(turn, over, what)
 
 

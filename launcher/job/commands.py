@@ -1,7 +1,7 @@
 """What a job does: the output of `launcher.job.controller.step`.
 
-`Start`, `Stop`, `News`, `Again` and `Over` go to all nodes; in a `To` they go to one launcher. `Stop` and
-`News` are sent as they are; what the others become on the channel is in `launcher.cluster.messages`.
+`StartAttempt`, `Stop`, `News`, `EndAttempt` and `EndJob` go to all nodes; in a `To` they go to one launcher.
+`Stop` and `News` are sent as they are; what the others become is in `launcher.cluster.messages`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Refusal:
 
 
 @frozen
-class Start:
+class StartAttempt:
     """Start the processes of an attempt.
 
     Attributes:
@@ -74,7 +74,7 @@ class News:
 
 
 @frozen
-class Again:
+class EndAttempt:
     """An attempt has failed and another one follows: say when nothing of it is left.
 
     Attributes:
@@ -84,12 +84,12 @@ class Again:
     """
 
     attempt: int
-    over: Over
+    over: EndJob
     decision: Decision
 
 
 @frozen
-class Over:
+class EndJob:
     """The job has ended.
 
     Attributes:
@@ -122,7 +122,7 @@ class To:
     """Send one launcher a command; one that was not let in is to leave after it."""
 
     session: str
-    what: Start | Stop | Again | Over
+    what: StartAttempt | Stop | EndAttempt | EndJob
 
 
 @frozen
@@ -134,7 +134,7 @@ class Admit:
 
 
 @frozen
-class Busy:
+class TurnAway:
     """Send a launcher away: its place is taken. It may call again."""
 
     session: str
@@ -190,5 +190,18 @@ class Close:
 
 
 Command = (
-    Start | Stop | News | Again | Over | To | Admit | Busy | HangUp | Probe | Print | Blame | Wait | Close
+    StartAttempt
+    | Stop
+    | News
+    | EndAttempt
+    | EndJob
+    | To
+    | Admit
+    | TurnAway
+    | HangUp
+    | Probe
+    | Print
+    | Blame
+    | Wait
+    | Close
 )

@@ -15,13 +15,13 @@ from launcher.core.frozen import replace
 from launcher.job import attempt, between, gathering
 from launcher.job.commands import Close, HangUp, Print, Wait
 from launcher.job.events import (
+    Disconnected,
     Exited,
     Failed,
     Heard,
     Joined,
     Killed,
     Left,
-    Lost,
     Probed,
     Ready,
     Received,
@@ -30,7 +30,7 @@ from launcher.job.events import (
     Tick,
     Unable,
 )
-from launcher.job.row import Row
+from launcher.job.row import FrozenRow
 from launcher.job.settings import QUIET_S, SETTLE_S, UNREAD_S
 from launcher.job.state import Job, Link, Node, Phase, State
 from launcher.job.turn import Turn
@@ -53,8 +53,8 @@ G, R, S, B, END = Phase.GATHERING, Phase.RUNNING, Phase.STOPPING, Phase.BETWEEN,
 def begin(job: Job, session: str, now: float, host: str = "", described: str = "") -> State:
     """Return the state of a job of which only this launcher is here: node 0."""
     own = Node(session, 0, host, described)
-    nodes: Row[Node | None] = Row((own, *[None] * (job.node_count + job.spare_count - 1)))
-    holders: Row[int | None] = Row((0, *[None] * (job.node_count - 1)))
+    nodes: FrozenRow[Node | None] = FrozenRow((own, *[None] * (job.node_count + job.spare_count - 1)))
+    holders: FrozenRow[int | None] = FrozenRow((0, *[None] * (job.node_count - 1)))
     state = State(job, Phase.GATHERING, now, nodes, holders, job.node_count - 1)
     return replace(state, due=now)
 
@@ -88,7 +88,7 @@ def step(state: State, event: JobEvent, now: float) -> tuple[State, tuple[Comman
 # --- silent and lost nodes
 
 
-def close(turn: Turn, event: Lost) -> None:
+def close(turn: Turn, event: Disconnected) -> None:
     """Wait until the node calls again, or is lost."""
     node = turn.find(event.node)
     if node is not None and node.link is not Link.ENDED:
@@ -106,7 +106,7 @@ def close(turn: Turn, event: Lost) -> None:
         )
 
 
-def close_gathering(turn: Turn, event: Lost) -> None:
+def close_gathering(turn: Turn, event: Disconnected) -> None:
     """Forget the node: it or its successor will join again. A spare one is waited for."""
     node = turn.find(event.node)
     if node is not None and node.rank is None:
@@ -298,7 +298,7 @@ RULES: Mapping[type, Mapping[Phase, Rule]] = {
         B: gathering.join_between,
         END: gathering.join_over,
     },
-    Lost: {G: close_gathering, R: close, S: close, B: close, END: close},
+    Disconnected: {G: close_gathering, R: close, S: close, B: close, END: close},
     Killed: {G: kill_gathering, R: kill, S: kill, B: kill, END: kill},
     Silent: {G: silence, R: silence, S: silence, B: silence, END: silence},
     Heard: {G: hear, R: hear, S: hear, B: hear, END: hear},

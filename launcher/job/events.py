@@ -41,7 +41,7 @@ class Joined:
 
 
 @frozen
-class Lost:
+class Disconnected:
     """The connection of a node has ended.
 
     Attributes:
@@ -181,7 +181,7 @@ class Tick:
 
 JobEvent = (
     Joined
-    | Lost
+    | Disconnected
     | Killed
     | Silent
     | Heard

@@ -44,7 +44,7 @@ class Exit:
 
 
 @frozen
-class State:
+class NodeProcesses:
     """The processes of this node after that exit.
 
     Attributes:
@@ -76,12 +76,12 @@ def may_follow(stderr: bytes) -> bool:
     return any(mark in stderr for mark in MARKS)
 
 
-def counts(end: Exit, state: State) -> bool:
+def counts(end: Exit, state: NodeProcesses) -> bool:
     """Whether the exit of a process is a failure of the job."""
     return end.failed and not (end.companion and state.ranks_have_ended)
 
 
-def decide(end: Exit, state: State) -> Action:
+def decide(end: Exit, state: NodeProcesses) -> Action:
     """Return what to do with the other processes after an exit."""
     if state.stopping:
         return Action.NOTHING

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Feed:
+class EventQueue:
     """The queue of events in front of a state machine."""
 
     def __init__(

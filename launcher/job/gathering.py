@@ -8,7 +8,7 @@ from launcher.core.model import NODE
 from launcher.identity.topology import find_rank
 from launcher.job import between
 from launcher.job.attempt import lose, take_back_in
-from launcher.job.commands import Admit, Busy, Over, Print, Probe, Refusal, Start, To
+from launcher.job.commands import Admit, EndJob, Print, Probe, Refusal, StartAttempt, To, TurnAway
 from launcher.job.refusals import nodes_missing
 from launcher.job.settings import HURRY_S, LATE_COMERS_S, LEAVE_S
 from launcher.job.state import Link, Node, Phase
@@ -32,9 +32,9 @@ def join(turn: Turn, event: Joined) -> None:
         turn.reject(event.session, event.refusal)  # a spare one
     elif event.refusal is not None:
         refuse(turn, event.refusal)
-        turn.send(To(event.session, turn.state.over or Over(EXIT_UNTRUSTED)))
+        turn.send(To(event.session, turn.state.over or EndJob(EXIT_UNTRUSTED)))
     elif known is not None and known.link is Link.OPEN and known.rank is None:
-        turn.send(Busy(event.session))
+        turn.send(TurnAway(event.session))
     elif known is not None and known.link is Link.OPEN:
         problem = make_problem(
             "two-nodes-one-rank" if turn.state.job.member == NODE else "two-processes-one-rank",
@@ -43,7 +43,7 @@ def join(turn: Turn, event: Joined) -> None:
             other=event.described,
         )
         refuse(turn, Refusal(EXIT_UNTRUSTED, problem))
-        turn.send(To(event.session, turn.state.over or Over(EXIT_UNTRUSTED)))
+        turn.send(To(event.session, turn.state.over or EndJob(EXIT_UNTRUSTED)))
     else:
         let_in(turn, event)
 
@@ -55,7 +55,7 @@ def join_running(turn: Turn, event: Joined) -> None:
     if known is not None and known.session == event.session and not (state.job.serves and known.is_lost):
         let_back(turn, event.node, known)
     elif not is_of_job:
-        turn.send(Busy(event.session))
+        turn.send(TurnAway(event.session))
     elif event.begun and known is None:
         turn.dismiss(event.session)  # it was lost, and knows only an old attempt
     elif rank_of(turn, event.node) is None and (known is None or known.link is Link.CLOSED):
@@ -66,7 +66,7 @@ def join_running(turn: Turn, event: Joined) -> None:
         is_fit = event.refusal is None and state.job.restarts.most
         if is_fit and known is not None and known.link is Link.CLOSED:
             lose(turn, event.node, known.since, is_replaced=True)
-        turn.send(Busy(event.session))
+        turn.send(TurnAway(event.session))
 
 
 def join_between(turn: Turn, event: Joined) -> None:
@@ -80,7 +80,7 @@ def join_between(turn: Turn, event: Joined) -> None:
     if event.begun and (known is not None or rank is None):
         turn.dismiss(event.session)
     elif not 0 < event.node < len(state.nodes) or (known is not None and known.link is not Link.CLOSED):
-        turn.send(Busy(event.session))
+        turn.send(TurnAway(event.session))
     elif event.refusal is not None:
         turn.reject(event.session, event.refusal)
     else:
@@ -154,7 +154,7 @@ def catch_up(turn: Turn, node: Node) -> None:
     is_running = state.phase in (Phase.RUNNING, Phase.STOPPING)
     if attempt is not None and (node.part == attempt.number or (node.rank is None and is_running)):
         order = tuple(holder if holder is not None else -1 for holder in state.holders)
-        turn.send(To(node.session, Start(attempt.number, order)))
+        turn.send(To(node.session, StartAttempt(attempt.number, order)))
         if attempt.stop is not None:
             turn.send(To(node.session, attempt.stop))
     for command in (state.pause.again if state.pause is not None else None, state.over):
@@ -165,7 +165,7 @@ def catch_up(turn: Turn, node: Node) -> None:
 def refuse(turn: Turn, refusal: Refusal, leave_s: float = LEAVE_S) -> None:
     """End the job before its start."""
     if turn.state.over is None:
-        turn.finish(Over(refusal.status, refusal=refusal), leave_s)
+        turn.finish(EndJob(refusal.status, refusal=refusal), leave_s)
 
 
 def refuse_as(turn: Turn, event: Refused) -> None:

@@ -16,7 +16,7 @@ from launcher.core.frozen import Enum, frozen, replace
 from launcher.core.signal import signal
 from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, LATENESS_NS, RANK, Event
 from launcher.job import events
-from launcher.job.commands import Again, Over, Stop
+from launcher.job.commands import EndAttempt, EndJob, Stop
 from launcher.job.settings import UNREAD_S
 from launcher.job.state import Job
 
@@ -33,7 +33,7 @@ SLACK_S = 5.0
 """Extra seconds, so that node 0 gives the roll call up first and reports which nodes are missing."""
 
 
-class Phase(Enum):
+class NodePhase(Enum):
     """What a node is doing."""
 
     WAITING = "waiting"
@@ -110,7 +110,7 @@ class Run:
 
 
 @frozen
-class End:
+class EndProcesses:
     """Stop the processes: this signal, and SIGKILL after the grace.
 
     The launcher does so by itself after a failure or a signal of its own.
@@ -141,7 +141,7 @@ class Lease:
 
 
 @frozen
-class Exit:
+class ExitLauncher:
     """End this launcher with a status.
 
     Attributes:
@@ -149,14 +149,14 @@ class Exit:
     """
 
     status: int
-    over: Over | None = None
+    over: EndJob | None = None
 
 
-Command = Send | Run | End | Kill | Check | Lease | Exit
+Command = Send | Run | EndProcesses | Kill | Check | Lease | ExitLauncher
 
 
 @frozen
-class State:
+class NodeState:
     """A node.
 
     Attributes:
@@ -182,7 +182,7 @@ class State:
 
     job: Job
     index: int
-    phase: Phase
+    phase: NodePhase
     began: float
     attempt: int = -1
     rank: int = 0
@@ -196,7 +196,7 @@ class State:
     gave_up: bool = False
     kept: tuple[events.JobEvent, ...] = ()
     awaits: int = -1
-    over: Over | None = None
+    over: EndJob | None = None
     due: float | None = None
 
     @property
@@ -207,19 +207,19 @@ class State:
     @property
     def runs(self) -> bool:
         """Whether it has processes."""
-        return self.phase in (Phase.RUNNING, Phase.STOPPING)
+        return self.phase in (NodePhase.RUNNING, NodePhase.STOPPING)
 
 
-def begin(job: Job, index: int, now: float) -> State:
+def begin(job: Job, index: int, now: float) -> NodeState:
     """Return the state of a launcher that begins to call node 0, or is that of node 0."""
     is_spare = index >= job.node_count
-    return State(job, index, Phase.WAITING, now, rank=index, is_spare=is_spare, answered=now, due=now)
+    return NodeState(job, index, NodePhase.WAITING, now, rank=index, is_spare=is_spare, answered=now, due=now)
 
 
-class Turn:
+class NodeTurn:
     """One step in progress."""
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: NodeState, now: float) -> None:
         self.state, self.now = state, now
         self.commands: list[Command] = []
 
@@ -238,11 +238,11 @@ class Turn:
         self.do(Send(event))
 
 
-def step(state: State, event: object, now: float) -> tuple[State, tuple[Command, ...]]:
+def step(state: NodeState, event: object, now: float) -> tuple[NodeState, tuple[Command, ...]]:
     """Return the state after an event, and what to do."""
-    if state.phase is Phase.OVER and not isinstance(event, Connected):
+    if state.phase is NodePhase.OVER and not isinstance(event, Connected):
         return state, ()  # one that has given node 0 up may still reach it, and say so
-    turn = Turn(state, now)
+    turn = NodeTurn(state, now)
     if state.due is not None and now > state.due + LATE_S:
         turn.change(outwaits=state.outwaits + now - state.due + UNREAD_S)
     if state.runs and state.job.restarts.most and now > state.lease_until:
@@ -259,13 +259,13 @@ def _is_of_rank(event: events.JobEvent) -> bool:
 # --- from node 0
 
 
-def connect(turn: Turn, event: Connected) -> None:
+def connect(turn: NodeTurn, event: Connected) -> None:
     """Repeat what node 0 may not have heard."""
     for kept in turn.state.kept:
         turn.do(Send(kept))
 
 
-def answer(turn: Turn, event: Answered) -> None:
+def answer(turn: NodeTurn, event: Answered) -> None:
     """Renew the lease, from the time at which the heartbeat was sent."""
     state = turn.state
     if event.sent > state.answered:
@@ -274,7 +274,7 @@ def answer(turn: Turn, event: Answered) -> None:
             turn.do(Lease(turn.state.lease_until))
 
 
-def start(turn: Turn, event: Begin) -> None:
+def start(turn: NodeTurn, event: Begin) -> None:
     """Run the processes of the attempt, unless this node has no rank in it, or has run it already."""
     state = turn.state
     turn.change(has_begun=True)
@@ -286,10 +286,10 @@ def start(turn: Turn, event: Begin) -> None:
     kept = tuple(one for one in state.kept if isinstance(one, events.Failed) and one.attempt == event.attempt)
     turn.change(attempt=event.attempt, is_spare=False, stop=None, has_told_end=False, kept=kept)
     if state.job.restarts.most and turn.now > state.lease_until:
-        turn.change(phase=Phase.ENDED)  # this launcher stood still, and that attempt may be over
+        turn.change(phase=NodePhase.ENDED)  # this launcher stood still, and that attempt may be over
         turn.send(events.Exited(state.index, EXIT_NOT_READY, event.attempt))
         return
-    turn.change(phase=Phase.RUNNING, rank=event.rank)
+    turn.change(phase=NodePhase.RUNNING, rank=event.rank)
     turn.do(Lease(turn.state.lease_until))
     turn.do(Run(event.attempt, event.rank))
     if state.received is not None:  # on the way to node 0 this crossed the start
@@ -297,20 +297,20 @@ def start(turn: Turn, event: Begin) -> None:
         end(turn, state.received.number)
 
 
-def stop(turn: Turn, event: Stop) -> None:
+def stop(turn: NodeTurn, event: Stop) -> None:
     """Stop the processes."""
     if event.attempt == turn.state.attempt:
         end(turn, event.number or signal.SIGTERM)
 
 
-def end(turn: Turn, number: int) -> None:
+def end(turn: NodeTurn, number: int) -> None:
     """Stop the processes, once."""
-    if turn.state.phase is Phase.RUNNING:
-        turn.change(phase=Phase.STOPPING, stop=number)
-        turn.do(End(number))
+    if turn.state.phase is NodePhase.RUNNING:
+        turn.change(phase=NodePhase.STOPPING, stop=number)
+        turn.do(EndProcesses(number))
 
 
-def again(turn: Turn, event: Again) -> None:
+def again(turn: NodeTurn, event: EndAttempt) -> None:
     """Check that nothing of the attempt is left; node 0 does not wait longer for what still runs."""
     state = turn.state
     turn.change(has_begun=True)
@@ -318,17 +318,17 @@ def again(turn: Turn, event: Again) -> None:
         turn.change(awaits=event.attempt)
         if state.runs:
             end_rest(turn, "late")
-        elif state.phase is Phase.ENDED:
+        elif state.phase is NodePhase.ENDED:
             check(turn)
 
 
-def check(turn: Turn) -> None:
+def check(turn: NodeTurn) -> None:
     """Check whether this node can take part in the next attempt."""
-    turn.change(phase=Phase.WAITING)
+    turn.change(phase=NodePhase.WAITING)
     turn.do(Check(turn.state.awaits))
 
 
-def over(turn: Turn, event: Over) -> None:
+def over(turn: NodeTurn, event: EndJob) -> None:
     """Leave with the status of the job; what still runs is killed."""
     state = turn.state
     turn.change(over=event)
@@ -338,7 +338,7 @@ def over(turn: Turn, event: Over) -> None:
         leave(turn)
 
 
-def end_rest(turn: Turn, why: str) -> None:
+def end_rest(turn: NodeTurn, why: str) -> None:
     """End what still runs: companions, which nothing needs any more, or what a lost node still runs."""
     if turn.state.has_told_end:
         end(turn, signal.SIGTERM)
@@ -346,22 +346,22 @@ def end_rest(turn: Turn, why: str) -> None:
         turn.do(Kill(why))
 
 
-def leave(turn: Turn) -> None:
+def leave(turn: NodeTurn) -> None:
     """End this launcher."""
     state = turn.state
     known = state.over
     status = EXIT_NOT_READY if known is None else known.status
     if state.received is not None and not state.has_begun:
         status = 128 + state.received.number
-    turn.change(phase=Phase.OVER, due=None)
+    turn.change(phase=NodePhase.OVER, due=None)
     turn.do(Send(events.Left(state.index)))
-    turn.do(Exit(status, known))
+    turn.do(ExitLauncher(status, known))
 
 
 # --- from this node
 
 
-def fail(turn: Turn, event: Broke) -> None:
+def fail(turn: NodeTurn, event: Broke) -> None:
     """Tell node 0, and stop the other processes unless the failure only follows from another one."""
     state = turn.state
     attempt = state.attempt if state.runs else max(state.attempt, state.awaits)  # it may cross the start
@@ -370,7 +370,7 @@ def fail(turn: Turn, event: Broke) -> None:
         end(turn, signal.SIGTERM)
 
 
-def succeed(turn: Turn, event: Succeeded) -> None:
+def succeed(turn: NodeTurn, event: Succeeded) -> None:
     """Tell node 0 that the ranks have ended; when those of all nodes have, it says so."""
     state = turn.state
     if not state.has_told_end:
@@ -380,11 +380,11 @@ def succeed(turn: Turn, event: Succeeded) -> None:
         end(turn, signal.SIGTERM)
 
 
-def finish(turn: Turn, event: Done) -> None:
+def finish(turn: NodeTurn, event: Done) -> None:
     """Tell node 0 that nothing runs here anymore, and wait for what follows."""
     state, has_lost = turn.state, turn.state.gave_up and not turn.state.job.keep_going
     status = event.status or (EXIT_NOT_READY if has_lost else 0)
-    turn.change(phase=Phase.ENDED, has_told_end=True)
+    turn.change(phase=NodePhase.ENDED, has_told_end=True)
     if not state.has_told_end:
         ended = (status, state.attempt, event.record, event.progressed, event.is_held)
         turn.send(events.Exited(state.index, *ended))
@@ -394,7 +394,7 @@ def finish(turn: Turn, event: Done) -> None:
         check(turn)
 
 
-def receive(turn: Turn, event: events.Received) -> None:
+def receive(turn: NodeTurn, event: events.Received) -> None:
     """Tell node 0, and stop the processes. A spare node just leaves."""
     state = turn.state
     if state.received is not None:
@@ -408,7 +408,7 @@ def receive(turn: Turn, event: events.Received) -> None:
     end(turn, event.number)
 
 
-def note_checked(turn: Turn, event: events.Ready) -> None:
+def note_checked(turn: NodeTurn, event: events.Ready) -> None:
     """Tell node 0 that this node is ready."""
     turn.send(event)
 
@@ -416,10 +416,10 @@ def note_checked(turn: Turn, event: events.Ready) -> None:
 # --- time
 
 
-def advance(turn: Turn) -> None:
+def advance(turn: NodeTurn) -> None:
     """Give node 0 up if it has not answered for too long: no node is left to agree with."""
     state, now = turn.state, turn.now
-    if state.phase is Phase.OVER:
+    if state.phase is NodePhase.OVER:
         return
     until = state.answered + state.job.given_up_s + state.outwaits
     if not state.has_begun:
@@ -437,17 +437,17 @@ def advance(turn: Turn) -> None:
             leave(turn)
         elif state.has_told_end or not state.job.keep_going:
             end(turn, signal.SIGTERM)
-    if turn.state.phase is not Phase.OVER:
+    if turn.state.phase is not NodePhase.OVER:
         turn.change(due=None if turn.state.gave_up else until)
 
 
-RULES: Mapping[type, Callable[[Turn, Any], None]] = {
+RULES: Mapping[type, Callable[[NodeTurn, Any], None]] = {
     Connected: connect,
     Answered: answer,
     Begin: start,
     Stop: stop,
-    Again: again,
-    Over: over,
+    EndAttempt: again,
+    EndJob: over,
     Broke: fail,
     Succeeded: succeed,
     Done: finish,

@@ -15,7 +15,7 @@ BLOCK = 128
 """Number of values that are copied to change one of them."""
 
 
-class Row(Generic[T]):
+class FrozenRow(Generic[T]):
     """Values by their place."""
 
     __slots__ = ("_blocks", "_length")
@@ -36,7 +36,7 @@ class Row(Generic[T]):
             yield from block
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Row) and self._blocks == other._blocks
+        return isinstance(other, FrozenRow) and self._blocks == other._blocks
 
     def __hash__(self) -> int:
         return hash(self._blocks)
@@ -44,9 +44,9 @@ class Row(Generic[T]):
     def __repr__(self) -> str:
         return f"Row({list(self)})"
 
-    def put(self, place: int, value: T) -> Row[T]:
+    def put(self, place: int, value: T) -> FrozenRow[T]:
         """Return a row with another value at a place."""
-        changed: Row[T] = Row.__new__(Row)
+        changed: FrozenRow[T] = FrozenRow.__new__(FrozenRow)
         number, inside = divmod(place, BLOCK)
         block = self._blocks[number]
         block = (*block[:inside], value, *block[inside + 1 :])

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from launcher.failure.arbiter import Event
     from launcher.failure.model import Verdict
-    from launcher.job.commands import Again, Over, Stop
-    from launcher.job.row import Row
+    from launcher.job.commands import EndAttempt, EndJob, Stop
+    from launcher.job.row import FrozenRow
     from launcher.recovery.policy import FailedAttempt
 
 
@@ -161,7 +161,7 @@ class Attempt:
     held: tuple[float, Event] | None = None
     decide_by: float | None = None
     progressed: bool | None = None
-    after: Over | None = None
+    after: EndJob | None = None
 
 
 @frozen
@@ -179,7 +179,7 @@ class Pause:
         until_all: Until when the nodes are waited for.
     """
 
-    again: Again
+    again: EndAttempt
     not_before: float
     ready: int
     until_all: float
@@ -221,8 +221,8 @@ class State:
     job: Job
     phase: Phase
     began: float
-    nodes: Row[Node | None]
-    holders: Row[int | None]
+    nodes: FrozenRow[Node | None]
+    holders: FrozenRow[int | None]
     missing: int
     seats: Mapping[int, int] = {}
     away: frozenset[int] = frozenset()
@@ -233,6 +233,6 @@ class State:
     attempt: Attempt | None = None
     pause: Pause | None = None
     failed: tuple[FailedAttempt, ...] = ()
-    over: Over | None = None
+    over: EndJob | None = None
     leave_by: float | None = None
     due: float | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
-from launcher.job.commands import HangUp, Over, Start, To
-from launcher.job.row import Row
+from launcher.job.commands import EndJob, HangUp, StartAttempt, To
+from launcher.job.row import FrozenRow
 from launcher.job.settings import LEAVE_S
 from launcher.job.state import Attempt, Link, Node, Pause, Phase, State
 
@@ -119,11 +119,11 @@ class Turn:
     def dismiss(self, session: str, why: str = REPLACED) -> None:
         """Let one launcher leave the job, which goes on."""
         what = f"this {self.state.job.member} leaves the job: {why}; status {EXIT_NOT_READY}"
-        self.send(To(session, Over(EXIT_NOT_READY, why=what, leaves=True)))
+        self.send(To(session, EndJob(EXIT_NOT_READY, why=what, leaves=True)))
 
     def reject(self, session: str, refusal: Refusal) -> None:
         """Send away one launcher that does not fit; the job goes on."""
-        self.send(To(session, Over(refusal.status, refusal=refusal, leaves=True)))
+        self.send(To(session, EndJob(refusal.status, refusal=refusal, leaves=True)))
 
     def drop(self, index: int) -> None:
         """Forget a launcher that was lost; it must not go on with an old attempt."""
@@ -144,13 +144,13 @@ class Turn:
                 node.why, node.has_exited, number, health=node.health,
             )  # fmt: skip
 
-        self.change(nodes=Row(map(begin, self.state.nodes)))
+        self.change(nodes=FrozenRow(map(begin, self.state.nodes)))
         pause = self.state.pause
         attempt = Attempt(number, self.now, len(order), after=None if pause is None else pause.again.over)
         self.change(phase=Phase.RUNNING, attempt=attempt, pause=None)
-        self.send(Start(number, order))
+        self.send(StartAttempt(number, order))
 
-    def finish(self, over: Over, leave_s: float = LEAVE_S) -> None:
+    def finish(self, over: EndJob, leave_s: float = LEAVE_S) -> None:
         """End the job; ``leave_s``: for how long node 0 stays, so that all can hear it."""
         self.change(phase=Phase.OVER, over=over, pause=None, leave_by=self.now + leave_s)
         self.send(over)

@@ -227,7 +227,7 @@ def _read_throttle(nvml: _Nvml, handle: Any) -> tuple[str, ...] | None:
 
 
 @frozen
-class GpuUse:
+class GpuMemoryUse:
     """The use of one GPU: its NVML index, used and total bytes of memory, and PIDs of compute processes."""
 
     index: int
@@ -236,7 +236,7 @@ class GpuUse:
     pids: tuple[int, ...] = ()
 
 
-def read_gpu_use() -> tuple[GpuUse, ...]:
+def read_gpu_use() -> tuple[GpuMemoryUse, ...]:
     """Return the use of each GPU that NVML lists and that answers; empty without NVML or a driver.
 
     The PIDs of processes of other containers mean nothing here, or are not listed at all. The used memory
@@ -252,7 +252,7 @@ def read_gpu_use() -> tuple[GpuUse, ...]:
             lambda listed: tuple(int(one.pid) for one in listed), "nvmlDeviceGetComputeRunningProcesses", gpu
         )
         if memory is not None and pids is not None:
-            found.append(GpuUse(index, *memory, pids))
+            found.append(GpuMemoryUse(index, *memory, pids))
     nvml.ask(_as_it_is, "nvmlShutdown")
     return tuple(found)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from launcher.agent.runtime import Runtime
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.mpi.nodes import Node
+    from launcher.mpi.nodes import MpiNode
     from launcher.process.spawn import Child
 
 MPI_GRACE_S = 4.0
@@ -100,7 +100,7 @@ class Head(Lead):
 
     # --- to the controller
 
-    def on_message(self, node: Node, message: object) -> None:
+    def on_message(self, node: MpiNode, message: object) -> None:
         """Handle a message about ranks of a node."""
         self.reports.take(node, message)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.agent.forwarder import Target
     from launcher.agent.runtime import Runtime
     from launcher.core.errors import LauncherError
-    from launcher.mpi.nodes import Node, ServedJob
+    from launcher.mpi.nodes import MpiNode, ServedJob
     from launcher.process.watchdog import Watchdog
     from launcher.remote.hub import Gate
 
@@ -86,7 +86,7 @@ class Lead:
         """Prepare for an attempt."""
         self.runtime.loop.timers += self.nodes.timers
 
-    def on_message(self, node: Node, message: object) -> None:
+    def on_message(self, node: MpiNode, message: object) -> None:
         """Handle a message about ranks of a node."""
 
     def deliver(self, message: object) -> None:

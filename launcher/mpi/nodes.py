@@ -83,7 +83,7 @@ class ServedJob:
         return self.world_size // self.shape.node_count
 
 
-class Node:
+class MpiNode:
     """One node of the job.
 
     Attributes:
@@ -141,7 +141,7 @@ class Nodes:
         loop: Loop,
         helpers: Helpers,
         say: Say,
-        on_message: Callable[[Node, object], None],
+        on_message: Callable[[MpiNode, object], None],
         deliver: Callable[[object], None],
         find_status: Callable[[Over], int],
         recovery: Callable[[], Recovery],
@@ -161,7 +161,7 @@ class Nodes:
             recovery: Returns the record of attempts.
             restarts: What the user allows after a failure; None for no restarts.
         """
-        self.all = [Node(index, host) for index, host in enumerate(gate.hosts)]
+        self.all = [MpiNode(index, host) for index, host in enumerate(gate.hosts)]
         self._served, self._take_report, self._is_closing = served, on_message, False
         self._loop, self._find_status = loop, find_status
         self._master_port, shape = served.briefing.master_port, served.shape

@@ -73,7 +73,7 @@ PLACE = {
 ANSWER_TIMEOUT_S = 30.0
 
 
-class Channel:
+class RankChannel:
     """The connection to the launcher of this node.
 
     Attributes:
@@ -188,7 +188,7 @@ class RankCoordination:
     """Handles a signal; set before the agent runs."""
     _runtime: Runtime
 
-    def __init__(self, channel: Channel, place: Started, grace_s: float) -> None:
+    def __init__(self, channel: RankChannel, place: Started, grace_s: float) -> None:
         """Create the coordination.
 
         Args:
@@ -293,7 +293,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
         LauncherError: The node has no launcher of the job, the environment is contradictory, or the command
             cannot run.
     """
-    channel = Channel(job, placeholder)
+    channel = RankChannel(job, placeholder)
     briefing = channel.attach()
     place = read_place(environ)
     take_stdin(briefing.stdin if place.rank == 0 else os.devnull)
@@ -351,7 +351,7 @@ def prepare(
     words: Sequence[str],
     environ: Mapping[str, str],
     briefing: Briefing,
-    channel: Channel,
+    channel: RankChannel,
     put: Started,
 ) -> Agent:
     """Make the plan, like any launcher that is started once per process, and return the rank's agent.

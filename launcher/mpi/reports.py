@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
     from launcher.mpi.ending import RanksTarget
-    from launcher.mpi.nodes import Node
+    from launcher.mpi.nodes import MpiNode
 
 RANKS_MAX = 1024
 """Ranks of a node that are counted beyond those that the job has: a faulty mpirun may start all on one."""
@@ -53,7 +53,7 @@ class Reports:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
+        nodes: Sequence[MpiNode],
         per_node: int,
         ending: RanksTarget,
         fail: Callable[[Event], None],
@@ -75,7 +75,7 @@ class Reports:
         """Whether the failures of a node were all asked for, and all only follow from others; by node."""
         self._most = per_node * len(nodes) + RANKS_MAX
 
-    def take(self, node: Node, message: object) -> None:
+    def take(self, node: MpiNode, message: object) -> None:
         """Take a message from a node."""
         match message:
             case Started() | RankEnded() if (
@@ -98,7 +98,7 @@ class Reports:
             case Orphaned():
                 self._fail(make_orphaned(node, message.daemon))
 
-    def _note_end(self, node: Node, end: RankEnded) -> None:
+    def _note_end(self, node: MpiNode, end: RankEnded) -> None:
         """Note the end of a rank; a failure ends the attempt."""
         node.started.setdefault(end.pid, end.rank)
         node.ended.add(end.pid)
@@ -126,7 +126,7 @@ class Reports:
         return None if end is None else end[0].verdict
 
 
-def killed(node: Node, pid: int, asked: int | None = None) -> RankEnded:
+def killed(node: MpiNode, pid: int, asked: int | None = None) -> RankEnded:
     """Return the end of a rank that has not reported one: its wrapper was killed."""
     return RankEnded(node.started[pid], -1, status=137, code=-signal.SIGKILL, asked=asked, pid=pid)
 
@@ -142,7 +142,7 @@ class Counting:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
+        nodes: Sequence[MpiNode],
         per_node: int,
         is_ending: Callable[[], bool],
         fail: Callable[[Event], None],
@@ -205,7 +205,7 @@ class Counting:
         self._fail(make_misplaced(what))
 
 
-def describe_places(nodes: Sequence[Node]) -> str:
+def describe_places(nodes: Sequence[MpiNode]) -> str:
     """Return e.g. ``8 started, all on node0`` or ``3 started (2 on node0, 1 on node1)``."""
     counts = {node.host: len(node.started) for node in nodes if node.started}
     total = sum(counts.values())
@@ -218,7 +218,7 @@ def describe_places(nodes: Sequence[Node]) -> str:
 # --- events
 
 
-def make_rank_event(node: Node, end: RankEnded) -> Event:
+def make_rank_event(node: MpiNode, end: RankEnded) -> Event:
     """Return the event that a rank has failed."""
     asked = end.asked is not None and (
         end.code == 0 or end.asked in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
@@ -247,7 +247,7 @@ def find_cause(why: str) -> Cause:
     return Cause(KILLED, "its launcher ended without a report, as after SIGKILL", WATCH_FOR_KILLS)
 
 
-def make_orphaned(node: Node, daemon: int) -> Event:
+def make_orphaned(node: MpiNode, daemon: int) -> Event:
     """Return the event that mpirun's daemon on a node has ended before the ranks there."""
     what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
     cause = Cause(ORPHANED, what, WATCH_FOR_KILLS, retryable=True)

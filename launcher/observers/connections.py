@@ -51,7 +51,7 @@ DIRECT = ("/dev/infiniband/", "/dev/knem", "/dev/xpmem")
 
 
 @frozen
-class Table:
+class ConnectionTable:
     """The TCP connections in our network namespace.
 
     Attributes:
@@ -63,7 +63,7 @@ class Table:
     closed: frozenset[Ends]
 
 
-def read_table() -> Table | None:
+def read_table() -> ConnectionTable | None:
     """Return the connections of this network namespace; None if the kernel does not show all of them."""
     held: dict[Ends, bytes] = {}
     closed: set[Ends] = set()
@@ -84,7 +84,7 @@ def read_table() -> Table | None:
                 held[ends] = words[9]
             elif words[3] == TIME_WAIT:
                 closed.add(ends)
-    return Table(held, frozenset(closed)) if found else None
+    return ConnectionTable(held, frozenset(closed)) if found else None
 
 
 def ports_of(ends: Ends) -> tuple[int, int]:
@@ -92,13 +92,13 @@ def ports_of(ends: Ends) -> tuple[int, int]:
     return int(ends[0][-4:], 16), int(ends[1][-4:], 16)
 
 
-def find_pairs(table: Table) -> list[tuple[bytes, bytes]]:
+def find_pairs(table: ConnectionTable) -> list[tuple[bytes, bytes]]:
     """Return the inodes of both ends of each connection within this network namespace, each pair twice."""
     held = table.held
     return [(inode, held[ends[1], ends[0]]) for ends, inode in held.items() if (ends[1], ends[0]) in held]
 
 
-def find_outward(table: Table) -> list[bytes]:
+def find_outward(table: ConnectionTable) -> list[bytes]:
     """Return the inodes of connections to other nodes, except those at the ports of services."""
     held = table.held
     return [

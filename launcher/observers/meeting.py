@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from launcher.core.log import Say
     from launcher.core.supervision import Contact as Planned
-    from launcher.observers.connections import Ends, Table
+    from launcher.observers.connections import ConnectionTable, Ends
     from launcher.observers.watched import Watched
     from launcher.process.spawn import Process
 
@@ -87,7 +87,7 @@ class MeetingWatch:
         table = self._begin(started)
         self.due: float | None = started + PAUSE_S if table is not None and processes else None
 
-    def _begin(self, now: float) -> Table | None:
+    def _begin(self, now: float) -> ConnectionTable | None:
         """Start over with unknown processes: the first ones, or those after a restart."""
         self._started = self._looked = now
         self._gap_s, self._table_at = 0.0, 0.0
@@ -286,7 +286,7 @@ class MeetingWatch:
         pause_s = 0.0 if has_changed else max(TABLE_S, 2 * COST_SHARE * (time.process_time() - cpu_s))
         self._table_at = now + pause_s
 
-    def _look_at_closed(self, table: Table) -> None:
+    def _look_at_closed(self, table: ConnectionTable) -> None:
         """Check the remains of connections at ports of the job that were opened and closed since the start.
 
         Below an agent they prove nothing: agents have such connections themselves. Nor does a connection
@@ -302,7 +302,7 @@ class MeetingWatch:
             if len(members) > 1 or not is_local:
                 self._met.update(one.pid for one in members)
 
-    def _look_at_sockets(self, table: Table, ours: dict[bytes, Watched]) -> None:
+    def _look_at_sockets(self, table: ConnectionTable, ours: dict[bytes, Watched]) -> None:
         """Find the connections between our processes, and those to other nodes."""
         spans = self._planned.spans_nodes
         pairs = [pair for pair in connections.find_pairs(table) if pair[0] in ours]

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.process.families import Table
+    from launcher.process.families import Processes
 
 CPU_SHARE = 0.02
 """Share of a core, used by a rank and its children, that counts as work ..."""
@@ -60,7 +60,7 @@ class Movement:
         sees_network: Whether the kernel tells the bytes of connections.
     """
 
-    def __init__(self, list_ranks: Callable[[Table], Sequence[tuple[int, int]]], window_s: float) -> None:
+    def __init__(self, list_ranks: Callable[[Processes], Sequence[tuple[int, int]]], window_s: float) -> None:
         """Take how to list (rank, pid) of the running ranks, and the seconds between two readings."""
         self.busy: tuple[int, ...] = ()
         self.sees_network = True

@@ -53,7 +53,7 @@ class Line:
         return f"{self.place}: {self.name} = {shorten(self.text)}"
 
 
-class Reader:
+class ConfigReader:
     """Reader of the files: collects values and problems. The first file to set a flag wins."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ def read_files(environ: Mapping[str, str], host: Host, near: str = "") -> tuple[
 
     ``near``: path of the ``launcher.toml`` near the script; empty for none.
     """
-    reader = Reader()
+    reader = ConfigReader()
     named = environ.get(CONFIG)
     if named:
         reader.read(os.path.join(".", named) if named.startswith("-") else named, host, named=True)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from launcher.output.formats import JsonLines, PlainLines
     from launcher.output.tracebacks import Tracebacks
 
-    class Search(Protocol):
-        """Searches the output of one stream: `launcher.recovery.progress.Lines`."""
+    class StreamSearch(Protocol):
+        """Searches the output of one stream: `launcher.recovery.progress.LineSearch`."""
 
         def read(self, data: bytes) -> None:
             """Take the next bytes of the output."""
@@ -101,7 +101,7 @@ class Stream:
         file: LogFile | None,
         *,
         lines: bool = True,
-        search: Search | None = None,
+        search: StreamSearch | None = None,
     ) -> None:
         """Read from a pipe.
 

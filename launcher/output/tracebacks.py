@@ -27,7 +27,7 @@ SHOWN_MAX = 16
 """Number of tracebacks that later ones are compared with."""
 
 
-class Shown:
+class ShownTraceback:
     """A traceback that is in the log, and the ranks that have printed it."""
 
     def __init__(self, key: bytes, ranks: list[int]) -> None:
@@ -40,7 +40,7 @@ class SharedTracebacks:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._held: list[Tracebacks] = []
-        self._shown: list[Shown] = []
+        self._shown: list[ShownTraceback] = []
 
     @property
     def due(self) -> float | None:
@@ -76,7 +76,7 @@ class SharedTracebacks:
             self._write(later, b"same traceback as rank %d, above\n" % shown.first)
             same = [other for other in same if other not in later]
         if same:
-            self._shown = [*self._shown[1 - SHOWN_MAX :], Shown(key, [other.rank for other in same])]
+            self._shown = [*self._shown[1 - SHOWN_MAX :], ShownTraceback(key, [other.rank for other in same])]
             text = texts[same[0]]
             self._write(same, text.replace(same[0].mark + b" ", b"") if len(same) > 1 else text)
 

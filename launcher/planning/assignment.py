@@ -7,7 +7,7 @@ those nearest to its GPU, or to its CPUs if it has no GPU; NCCL chooses among th
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.model import Plan, Process, Scope
+from launcher.core.model import Plan, PlannedProcess, Scope
 from launcher.machine.gpu_facts import NVIDIA, find_gpu
 from launcher.machine.gpus import count_visible_gpus, name_visible_gpus
 from launcher.machine.hardware import NEAREST, UNKNOWN, Hardware, Part, distance
@@ -67,7 +67,7 @@ def find_visible(environ: Mapping[str, str], hardware: Hardware) -> frozenset[in
     return frozenset((*found, *others))
 
 
-def _own_names(plan: Plan, process: Process, names: tuple[str, ...], each: int) -> tuple[str, ...]:
+def _own_names(plan: Plan, process: PlannedProcess, names: tuple[str, ...], each: int) -> tuple[str, ...]:
     """Return the process's GPUs as CUDA_VISIBLE_DEVICES names them.
 
     A platform that starts each process itself often exposes only that process's GPUs to it.
@@ -77,7 +77,7 @@ def _own_names(plan: Plan, process: Process, names: tuple[str, ...], each: int) 
     return names[process.local_rank * each : (process.local_rank + 1) * each]
 
 
-def _assign(process: Process, names: Sequence[str], hardware: Hardware) -> Assigned:
+def _assign(process: PlannedProcess, names: Sequence[str], hardware: Hardware) -> Assigned:
     found = [gpu for gpu in (find_gpu(hardware.gpus, name) for name in names) if gpu is not None]
     gpus = tuple(dict.fromkeys(gpu.index for gpu in found))
     origins = [part for part in hardware.parts if part.gpu is not None and part.gpu.index in gpus]
@@ -85,7 +85,7 @@ def _assign(process: Process, names: Sequence[str], hardware: Hardware) -> Assig
     return Assigned(process.rank, process.local_rank, gpus, process.cpus, ports, reach)
 
 
-def _cpu_parts(process: Process, hardware: Hardware) -> list[Part]:
+def _cpu_parts(process: PlannedProcess, hardware: Hardware) -> list[Part]:
     """Return the NUMA nodes of the CPUs of a process without a GPU."""
     nodes = [node for node in hardware.nodes if node.number is not None]
     return [

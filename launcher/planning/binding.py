@@ -33,7 +33,7 @@ DIVIDED = "CPUs are divided evenly"
 
 
 @frozen
-class Request:
+class BindingRequest:
     """A request to bind processes.
 
     Attributes:
@@ -69,7 +69,7 @@ def plan_request(
     topology: Topology,
     machine: Machine,
     forks: bool,
-) -> Request:
+) -> BindingRequest:
     """Return the request, with the treatment of the CPU mask that we inherited.
 
     All workers of torchrun have the mask of their agent, whatever started the agent.
@@ -77,7 +77,7 @@ def plan_request(
     given = options.get("bind")
     is_torchruns = not forks and is_worker(environ)
     is_mpi = any(name in environ for name in STARTED_BY_MPI)
-    return Request(
+    return BindingRequest(
         mode=mode,
         origin=given.origin if given else None,
         count=topology.local_size,
@@ -92,7 +92,7 @@ class _CannotBindError(Exception):
     """The reason why a binding is impossible; handled in this module."""
 
 
-def plan_binding(request: Request, layout: Layout) -> Binding:
+def plan_binding(request: BindingRequest, layout: Layout) -> Binding:
     """Return the cores of each process of this node."""
     try:
         cores = choose_cores(request, layout)
@@ -114,11 +114,11 @@ def plan_binding(request: Request, layout: Layout) -> Binding:
     return Binding("core", tuple(divide(cores, count)), cpu_count, notes)
 
 
-def _note(request: Request, outcome: str, reason: Exception) -> str:
+def _note(request: BindingRequest, outcome: str, reason: Exception) -> str:
     return f"{request.origin}: {outcome}: {reason}" if request.origin else f"{outcome}: {reason}"
 
 
-def choose_cores(request: Request, layout: Layout) -> tuple[Core, ...]:
+def choose_cores(request: BindingRequest, layout: Layout) -> tuple[Core, ...]:
     """Return the cores to divide, without the CPUs that we may not use."""
     own, cpuset = frozenset(layout.own), frozenset(layout.cpuset or layout.own)
     if request.count is None:
@@ -164,7 +164,7 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
 
 
 def _wanted_nodes(
-    request: Request, gpus: Sequence[Gpu], cores: Sequence[Core], place: int
+    request: BindingRequest, gpus: Sequence[Gpu], cores: Sequence[Core], place: int
 ) -> frozenset[int | None]:
     """Return the NUMA nodes of one process's GPUs, at least one of which has cores of ours."""
     present = frozenset(core.node for core in cores)
@@ -181,7 +181,7 @@ def _wanted_nodes(
     return nodes
 
 
-def _too_few(request: Request) -> str:
+def _too_few(request: BindingRequest) -> str:
     each = f" of {request.gpus_each} each" if request.gpus_each > 1 else ""
     if not request.gpus:
         return "there is no GPU"

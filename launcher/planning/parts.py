@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.fabrics import Fabric
     from launcher.machine.host import Host
     from launcher.options.reading import Options
-    from launcher.planning.shape import Shape
+    from launcher.planning.shape import PlanShape
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
@@ -87,7 +87,7 @@ class Parts:
     preemption: Preemption | None
 
 
-def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Mapping[str, str]) -> Parts:
+def plan_parts(shape: PlanShape, environ: Mapping[str, str], host: Host, origins: Mapping[str, str]) -> Parts:
     """Choose the parts of the plan for this node.
 
     Args:

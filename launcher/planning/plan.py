@@ -32,7 +32,7 @@ from launcher.frameworks.script import find_missing
 from launcher.planning.notes import note_idle, note_job, warn_job
 from launcher.planning.parts import Parts, plan_parts
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
-from launcher.planning.shape import Shape, decide_shape
+from launcher.planning.shape import PlanShape, decide_shape
 from launcher.planning.supervision import (
     has_traces,
     note_traces,
@@ -108,7 +108,7 @@ def _plan_job(
     return assemble(shape, parts, host, role)
 
 
-def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
+def assemble(shape: PlanShape, parts: Parts, host: Host, role: str) -> Plan:
     """Assemble the plan from the shape and the parts of a job; ``role`` is that of its processes.
 
     Raises:
@@ -228,7 +228,7 @@ def _find_unseen(parts: Parts, watch: Supervision) -> str:
     return off or _find_blindness(parts) or "the processes of this node are not known"
 
 
-def _list_shown(shape: Shape) -> tuple[Place, ...]:
+def _list_shown(shape: PlanShape) -> tuple[Place, ...]:
     """Return the places whose processes are known before the start; empty if a launcher starts them."""
     return () if shape.request.own is not None or shape.allocation.ranks_at_start else shape.topology.places
 
@@ -248,7 +248,7 @@ def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None
 
 
 def _gather_notes(
-    shape: Shape, parts: Parts, host: Host, missing: str, more: Sequence[str], *, stays: bool
+    shape: PlanShape, parts: Parts, host: Host, missing: str, more: Sequence[str], *, stays: bool
 ) -> tuple[str, ...]:
     """Return the notes, deduplicated, in decision order."""
     notes = (
@@ -293,7 +293,7 @@ def _finish_agent(agent: NodeCommand, environ: Mapping[str, str], case: Case) ->
     return replace(agent, unset=tuple(sorted({*agent.unset, *ours})), settings=(*agent.settings, *one))
 
 
-def _find_role(shape: Shape, environ: Mapping[str, str]) -> tuple[str, str]:
+def _find_role(shape: PlanShape, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the name of the role and its origin; a torchrun worker has a role already."""
     options = shape.request.options
     role, inherited = options.get("role"), environ.get("ROLE_NAME")
@@ -302,7 +302,7 @@ def _find_role(shape: Shape, environ: Mapping[str, str]) -> tuple[str, str]:
     return options.text("role", torch.DEFAULT_ROLE), role.origin if role else "default"
 
 
-def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
+def name_origins(shape: PlanShape, met: Sequence[str] = ()) -> dict[str, str]:
     """Return the origin of each fact, by its name.
 
     Args:

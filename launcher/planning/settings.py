@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from launcher.core.environ import OWN_JOB_ID
 from launcher.core.errors import make_error
-from launcher.core.model import TORCHRUN, Binding, Companion, Place, Plan, Policy, Process, Setting, Topology
+from launcher.core.model import (
+    TORCHRUN,
+    Binding,
+    Companion,
+    Place,
+    Plan,
+    PlannedProcess,
+    Policy,
+    Setting,
+    Topology,
+)
 from launcher.core.version import __version__
 from launcher.frameworks import starters, table, torch
 from launcher.machine.gpus import name_visible_gpus, share_gpus
@@ -61,7 +71,7 @@ def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, .
 
 def plan_one(
     case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
-) -> Process:
+) -> PlannedProcess:
     """Return one process with its own arguments; ``common``: settings that all processes share."""
     own = plan_process(case, place, binding)
     if argv and case.options.origins(*PER_PROCESS):
@@ -75,7 +85,7 @@ def plan_one(
         from launcher.command.arguments import expand_local_rank
 
         argv = (*argv[:1], *(expand_local_rank(word, place.local_rank) for word in argv[1:]))
-    return Process(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
+    return PlannedProcess(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
 
 
 def _plan_gpus(place: Place, case: Case) -> tuple[Setting, ...]:
@@ -131,12 +141,16 @@ def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> t
     return tuple(sorted({*dropped, *empty, *(name for name in names if name in environ)}))
 
 
-def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
+def render_environ(
+    plan: Plan, process: PlannedProcess | Companion, environ: Mapping[str, str]
+) -> dict[str, str]:
     """Return the whole environment of one process: the inherited one without unset names, plus settings."""
     return apply_settings(environ, *list_changes(plan, process))
 
 
-def list_changes(plan: Plan, process: Process | Companion) -> tuple[tuple[str, ...], tuple[Setting, ...]]:
+def list_changes(
+    plan: Plan, process: PlannedProcess | Companion
+) -> tuple[tuple[str, ...], tuple[Setting, ...]]:
     """Return the names that one process does not inherit, and all variables that it gets.
 
     A companion has no rank: it gets neither the ranks' common variables nor those that describe a rank.
@@ -158,7 +172,7 @@ def apply_settings(
     return result
 
 
-def choose_one(plan: Plan, caller: str, *, met: bool = False) -> Process | Companion:
+def choose_one(plan: Plan, caller: str, *, met: bool = False) -> PlannedProcess | Companion:
     """Return the only process of a plan, for the running interpreter.
 
     Args:

@@ -44,7 +44,7 @@ NAMED_NODES = ("standalone", "nnodes", "node_rank")
 
 
 @frozen
-class Shape:
+class PlanShape:
     """The decided shape of the job, on which the rest of the plan is based.
 
     Attributes:
@@ -75,7 +75,7 @@ def decide_shape(
     command: Sequence[str],
     met: tuple[str, ...],
     seats: Mapping[int, int],
-) -> Shape:
+) -> PlanShape:
     """Decide the number of processes, which of them are ours, and their rendezvous.
 
     The arguments are those of `launcher.planning.plan.plan_job`.
@@ -129,7 +129,7 @@ def decide_shape(
     if topology.world_size == 1:
         request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
-    return Shape(request, gathered, machine, ledger, allocation, topology, meeting, script)
+    return PlanShape(request, gathered, machine, ledger, allocation, topology, meeting, script)
 
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:

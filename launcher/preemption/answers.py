@@ -15,7 +15,7 @@ class Unclear(Exception):
 
 
 @frozen
-class Answer:
+class ServiceAnswer:
     """An answer of the service.
 
     Attributes:
@@ -27,7 +27,7 @@ class Answer:
     body: bytes
 
 
-def parse_answer(data: bytes, *, has_ended: bool) -> Answer | None:
+def parse_answer(data: bytes, *, has_ended: bool) -> ServiceAnswer | None:
     """Return the answer in these bytes; None if it is not complete yet.
 
     Args:
@@ -49,7 +49,7 @@ def parse_answer(data: bytes, *, has_ended: bool) -> Answer | None:
     body = _find_body(rest, dict(map(_parse_header, lines[1:])), has_ended)
     if body is None and has_ended:
         raise Unclear("a truncated answer")
-    return None if body is None else Answer(status, body)
+    return None if body is None else ServiceAnswer(status, body)
 
 
 def _parse_status(line: str) -> int:

@@ -7,7 +7,7 @@ import time
 from errno import EINPROGRESS
 from os import strerror
 
-from launcher.preemption.answers import Answer, Unclear, parse_answer
+from launcher.preemption.answers import ServiceAnswer, Unclear, parse_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Exchange:
         until: Its deadline in monotonic seconds.
     """
 
-    def __init__(self, request: bytes, loop: Loop, done: Callable[[Answer | str], None]) -> None:
+    def __init__(self, request: bytes, loop: Loop, done: Callable[[ServiceAnswer | str], None]) -> None:
         """Prepare the request; ``done`` is called once, with the answer or with why there is none."""
         self.until = time.monotonic() + ANSWER_S
         self._request, self._loop, self._done = request, loop, done
@@ -88,6 +88,6 @@ class Exchange:
         if answer is not None:
             self._end(answer)
 
-    def _end(self, outcome: Answer | str) -> None:
+    def _end(self, outcome: ServiceAnswer | str) -> None:
         self.close()
         self._done(outcome)

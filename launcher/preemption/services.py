@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from launcher.core.frozen import frozen
 from launcher.core.redact import quote
 from launcher.planning.preemption import AWS, AZURE, GCP
-from launcher.preemption.answers import Answer, Unclear
+from launcher.preemption.answers import ServiceAnswer, Unclear
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Azure:
         """Return the next request: for the name of this machine, then for the events."""
         return _get(self.EVENTS if self._name else self.NAME, "169.254.169.254", {"Metadata": "true"})
 
-    def read(self, answer: Answer) -> list[Notice] | None:
+    def read(self, answer: ServiceAnswer) -> list[Notice] | None:
         """Return the events for this machine; None if there is more to ask.
 
         Raises:
@@ -119,7 +119,7 @@ class Aws:
             return _get(self.TOKEN, host, wanted, "PUT")
         return _get(self.ACTION, host, {"X-aws-ec2-metadata-token": self._token})
 
-    def read(self, answer: Answer) -> list[Notice] | None:
+    def read(self, answer: ServiceAnswer) -> list[Notice] | None:
         """Return the notice, if there is one; None if there is more to ask.
 
         Raises:
@@ -163,7 +163,7 @@ class Gcp:
         """Return the request."""
         return _get(self.PREEMPTED, "metadata.google.internal", {"Metadata-Flavor": "Google"})
 
-    def read(self, answer: Answer) -> list[Notice] | None:
+    def read(self, answer: ServiceAnswer) -> list[Notice] | None:
         """Return the notice, if there is one.
 
         Raises:
@@ -212,7 +212,7 @@ def _get(path: str, host: str, headers: Mapping[str, str], verb: str = "GET") ->
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
-def _expect_ok(answer: Answer) -> None:
+def _expect_ok(answer: ServiceAnswer) -> None:
     if answer.status != OK:
         raise Unclear(f"status {answer.status}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.preemption.answers import Answer, Unclear
+from launcher.preemption.answers import ServiceAnswer, Unclear
 from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
 from launcher.preemption.exchange import Exchange
 from launcher.preemption.services import Notice, make_service
@@ -27,7 +27,7 @@ STEPS_MAX = 3
 """Maximum number of requests without a pause: for a name, or a token, and for the notice."""
 
 
-class Watch:
+class PreemptionWatch:
     """Watches for preemption of this machine, as a timer of the supervisor's loop.
 
     Attributes:
@@ -90,7 +90,7 @@ class Watch:
         self._exchange = Exchange(self._service.request(), self._loop, self._on_outcome)
         self._exchange.begin()
 
-    def _on_outcome(self, outcome: Answer | str) -> None:
+    def _on_outcome(self, outcome: ServiceAnswer | str) -> None:
         """Handle the service's answer, or the reason why there is none."""
         self._exchange = None
         self._ask_at = time.monotonic() + self._service.every_s

@@ -20,7 +20,7 @@ WORKERS_MAX = 4096
 
 
 @frozen
-class Family:
+class FamilyUse:
     """A process's state, and the total use of the process and its descendants."""
 
     state: str
@@ -43,7 +43,7 @@ class Worker:
     visible: str | None = None
 
 
-class Table:
+class Processes:
     """All processes at one moment."""
 
     def __init__(self, seen: dict[int, Stat]) -> None:
@@ -68,20 +68,20 @@ class Table:
             todo += self.children(one)
         return found
 
-    def family(self, pid: int, but: list[int] | None = None) -> Family:
+    def family(self, pid: int, but: list[int] | None = None) -> FamilyUse:
         """Return the use of a process and its descendants, without those in ``but`` and their descendants."""
         members = [self.seen[one] for one in self.members(pid, but)]
         state = self.seen[pid].state if pid in self.seen else ""
         memory = sum(member.memory_bytes for member in members)
-        return Family(state, sum(member.cpu_s for member in members), memory, len(members))
+        return FamilyUse(state, sum(member.cpu_s for member in members), memory, len(members))
 
 
-def read_table() -> Table:
+def read_table() -> Processes:
     """Return all current processes."""
-    return Table({pid: found for pid in list_pids() if (found := read_stat(pid)) is not None})
+    return Processes({pid: found for pid in list_pids() if (found := read_stat(pid)) is not None})
 
 
-def find_workers(agent: int, table: Table) -> list[Worker]:
+def find_workers(agent: int, table: Processes) -> list[Worker]:
     """Return the ranks below an agent, sorted: for each RANK in an environment the process nearest to it."""
     found: dict[int, Worker] = {}
     level = table.children(agent)
@@ -106,7 +106,7 @@ def read_worker(pid: int) -> Worker | None:
     return Worker(int(rank), int(local_rank), pid, said.get("CUDA_VISIBLE_DEVICES"))
 
 
-def list_ranks(processes: Sequence[Process], table: Table) -> list[tuple[int, int]]:
+def list_ranks(processes: Sequence[Process], table: Processes) -> list[tuple[int, int]]:
     """Return (rank, pid) of the running ranks among our processes, or of the workers of an agent."""
     found: list[tuple[int, int]] = []
     for process in processes:

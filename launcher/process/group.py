@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from launcher.process.signals import SignalFile
     from launcher.process.spawn import Child, Streams
 
-    class Template(Protocol):
+    class Forker(Protocol):
         """Forks ranks: `launcher.agent.template`."""
 
         def takes(self, child: Child) -> bool:
@@ -113,7 +113,7 @@ class ProcessGroup:
         self.watchdog: Watchdog | None = None
         self._make_watchdog: Callable[[], Watchdog] | None = None
         self.helpers = Helpers(loop)
-        self.template: Template | None = None
+        self.template: Forker | None = None
         self.has_more = False
         self._paths: Sequence[str] = ()
         self._loop, self._signals, self._say = loop, signals, say

@@ -94,7 +94,7 @@ class Helper:
             self._fd = None
 
 
-class Server:
+class Served:
     """The launcher's view of a process that answers as long as it runs; its pid is None once reaped."""
 
     def __init__(self, pid: int) -> None:
@@ -115,7 +115,7 @@ class Helpers:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._running: dict[int, Helper | Server] = {}
+        self._running: dict[int, Helper | Served] = {}
 
     @property
     def pids(self) -> Iterable[int]:
@@ -161,7 +161,7 @@ class Helpers:
         self._running[pid] = helper = Helper(pid, reading, self._loop, take, on_end, limit_bytes)
         return helper
 
-    def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0) -> Server:
+    def serve(self, work: Callable[[], None], ours: int, theirs: int, *, name: str, nice: int = 0) -> Served:
         """Run a function in a fork that talks with us as long as it runs.
 
         Args:
@@ -175,12 +175,12 @@ class Helpers:
             OSError: No more processes.
         """
         pid = self._fork(work, ours, theirs, name, nice)
-        self._running[pid] = server = Server(pid)
+        self._running[pid] = server = Served(pid)
         return server
 
-    def adopt(self, pid: int) -> Server:
+    def adopt(self, pid: int) -> Served:
         """Take over a child of ours that was started elsewhere and runs until it is closed."""
-        self._running[pid] = server = Server(pid)
+        self._running[pid] = server = Served(pid)
         return server
 
     def _fork(self, run: Callable[[], None], ours: int, theirs: int, name: str, nice: int) -> int:

@@ -46,7 +46,7 @@ ITEM_BYTES = {
 """Bytes of a value by torch's name of its type; the Float8 types have one."""
 
 
-class Refused(ValueError):
+class NotADump(ValueError):
     """The dump is no flight recorder's."""
 
 
@@ -59,7 +59,7 @@ class _Plain(pickle.Unpickler):
         Raises:
             Refused: Always.
         """
-        raise Refused(f"it names {module}.{name}")
+        raise NotADump(f"it names {module}.{name}")
 
     def persistent_load(self, pid: object) -> object:
         """Refuse.
@@ -67,7 +67,7 @@ class _Plain(pickle.Unpickler):
         Raises:
             Refused: Always.
         """
-        raise Refused("it names an object outside of it")
+        raise NotADump("it names an object outside of it")
 
 
 def load(data: bytes) -> dict[str, object]:
@@ -78,12 +78,12 @@ def load(data: bytes) -> dict[str, object]:
     """
     try:
         loaded = json.loads(data) if data[:1] == b"{" else _Plain(io.BytesIO(data)).load()
-    except Refused:
+    except NotADump:
         raise
     except Exception as error:
-        raise Refused(f"it cannot be read: {type(error).__name__}") from None
+        raise NotADump(f"it cannot be read: {type(error).__name__}") from None
     if not isinstance(loaded, dict) or not isinstance(loaded.get("entries", []), list):
-        raise Refused("it has no entries")
+        raise NotADump("it has no entries")
     return loaded
 
 

@@ -63,7 +63,7 @@ def answer(
     """
     from launcher.core.files import PRIVATE_FOLDER, make_folder, replace_file
     from launcher.core.wire import render
-    from launcher.recorder.dump import Refused, read_rank
+    from launcher.recorder.dump import NotADump, read_rank
     from launcher.recorder.facts import RankRecord
 
     per_file, in_all, to = int(str(task["file"])), int(str(task["all"])), str(task["to"] or "")
@@ -78,7 +78,7 @@ def answer(
     try:
         record = read_rank(rank, data, written_ns)
         prefix = JSON_PREFIX if data[:1] == b"{" else PREFIX
-    except Refused as refused:
+    except NotADump as refused:
         record, prefix = RankRecord(rank, missing=f"its dump is refused: {refused}"), REFUSED_PREFIX
     found: dict[str, object] = {"record": render(record)}
     if not to:

@@ -14,7 +14,7 @@ import time
 
 from launcher.core.errors import say_size
 from launcher.core.frozen import frozen
-from launcher.machine.nvml import GpuUse, read_gpu_use
+from launcher.machine.nvml import GpuMemoryUse, read_gpu_use
 from launcher.process.loop import Later
 
 TYPE_CHECKING = False
@@ -110,11 +110,11 @@ def _wait(before: Mapping[int, Before], survivors: Collection[int]) -> Iterator[
 
 
 def find_held(
-    gpus: Sequence[GpuUse],
+    gpus: Sequence[GpuMemoryUse],
     before: Mapping[int, Before],
     survivors: Collection[int],
     exists: Callable[[int], bool] | None = None,
-) -> list[GpuUse]:
+) -> list[GpuMemoryUse]:
     """Return the GPUs on which an attempt that has ended holds memory, each with the attempt's PIDs only.
 
     A PID that NVML lists and that does not exist is one of the attempt, unless it was listed before: then it
@@ -128,17 +128,17 @@ def find_held(
         pids = tuple(pid for pid in gpu.pids if pid in survivors or (pid not in foreign and not exists(pid)))
         grew = was is not None and gpu.used_bytes > was.used_bytes + SLACK_BYTES
         if pids or (grew and not gpu.pids):
-            found.append(GpuUse(gpu.index, gpu.used_bytes, gpu.total_bytes, pids))
+            found.append(GpuMemoryUse(gpu.index, gpu.used_bytes, gpu.total_bytes, pids))
     return found
 
 
-def render_held(gpus: Sequence[GpuUse]) -> str:
+def render_held(gpus: Sequence[GpuMemoryUse]) -> str:
     """Return the message that the memory is not free after `LIMIT_S`: which GPUs, bytes and PIDs."""
     names = ", ".join(map(_name, gpus[:SHOWN_MAX])) + (" and more" if len(gpus) > SHOWN_MAX else "")
     return f"the last attempt still has GPU memory after {LIMIT_S:g} s: {names}"
 
 
-def _name(gpu: GpuUse) -> str:
+def _name(gpu: GpuMemoryUse) -> str:
     pids = ", ".join(map(str, gpu.pids[:SHOWN_MAX])) + (" and more" if len(gpu.pids) > SHOWN_MAX else "")
     by = f"pid{'s' if len(gpu.pids) > 1 else ''} {pids}" if gpu.pids else "by pids that NVML does not list"
     return f"GPU {gpu.index} ({say_size(gpu.used_bytes)} in use, {by})"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.core.log import Say
     from launcher.core.supervision import Restarts
 
-    class Search(Protocol):
+    class OutputSearch(Protocol):
         """Searches output: `launcher.recovery.search.Search`."""
 
         @property
@@ -49,7 +49,7 @@ LINE_BYTES = 1 << 14
 class ProgressGate:
     """Tells whether an attempt made progress, and when."""
 
-    def __init__(self, rule: Restarts, search: Search | None, say: Say) -> None:
+    def __init__(self, rule: Restarts, search: OutputSearch | None, say: Say) -> None:
         """Watch the file of the user's rule, and the output; ``search``: None without a pattern."""
         self._path = rule.progress_file
         self._search, self._say = search, say
@@ -78,9 +78,9 @@ class ProgressGate:
             return None
         return time.monotonic() - max(0.0, time.time() - version[2] / 1e9)
 
-    def follow(self) -> Lines | None:
+    def follow(self) -> LineSearch | None:
         """Return what searches one stream of output; None without a pattern."""
-        return None if self._search is None else Lines(self._search)
+        return None if self._search is None else LineSearch(self._search)
 
     def has_progressed(self) -> bool | None:
         """Whether the attempt has made progress so far; None if that is not known.
@@ -110,14 +110,14 @@ class ProgressGate:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class Lines:
+class LineSearch:
     """Searches one stream of output, each byte of it once: whole lines, and the last one at its end.
 
     A line ends with a newline or a carriage return. Of a line that is longer than two pieces, each piece is
     searched with the one before it.
     """
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: OutputSearch) -> None:
         self._search = search
         self._rest = bytearray()
 

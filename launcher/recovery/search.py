@@ -17,7 +17,7 @@ from launcher.core.signal import signal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.log import Say
-    from launcher.process.helper import Helpers, Server
+    from launcher.process.helper import Helpers, Served
     from launcher.process.loop import Loop
 
 LIMIT_S = 1.0
@@ -44,7 +44,7 @@ class Search:
         self._pattern = re.compile(os.fsencode(pattern), re.MULTILINE)
         self._helpers, self._loop, self._say = helpers, loop, say
         self._socket: socket.socket | None = None
-        self._server: Server | None = None
+        self._server: Served | None = None
         self.begin()
 
     def begin(self) -> None:

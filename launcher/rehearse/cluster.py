@@ -67,7 +67,7 @@ KINDS = ("--net", "--uts", "--mount", "--pid", "--ipc")
 
 
 @dataclass(frozen=True)
-class Node:
+class SimulatedNode:
     """One simulated node.
 
     Attributes:
@@ -134,7 +134,7 @@ class Cluster:
         network = "10.77.0." if self.isolated else REHEARSED
         named = [(f"{stem}{index}", f"{network}{FIRST + index}") for index in range(node_count)]
         self.nodes = tuple(
-            Node(index, name, address, name if self.isolated else address)
+            SimulatedNode(index, name, address, name if self.isolated else address)
             for index, (name, address) in enumerate(named)
         )
         self._domain = domain
@@ -142,7 +142,7 @@ class Cluster:
         self._switch: _Holder | None = None
         self._holders: list[_Holder] = []
 
-    def argv(self, node: Node, argv: Sequence[str], *, cwd: str | None = None) -> list[str]:
+    def argv(self, node: SimulatedNode, argv: Sequence[str], *, cwd: str | None = None) -> list[str]:
         """Return the full command line that runs ``argv`` on a node.
 
         Start it in any way: environment, pipes and exit status, also by a signal, pass through. Only TMPDIR
@@ -167,15 +167,15 @@ class Cluster:
         with contextlib.suppress(ProcessLookupError):
             os.kill(below[0] if below else pid, signum)
 
-    def crash(self, node: Node) -> None:
+    def crash(self, node: SimulatedNode) -> None:
         """End a node at once with all that runs on it, as a power cut would; it stays down."""
         self._holders[node.index].end()
 
-    def disconnect(self, node: Node) -> None:
+    def disconnect(self, node: SimulatedNode) -> None:
         """Cut a node's network at the switch: packets are dropped without an error."""
         self._ip_of_switch([f"link set p{node.index} down"])
 
-    def reconnect(self, node: Node) -> None:
+    def reconnect(self, node: SimulatedNode) -> None:
         """Restore a node's network."""
         self._ip_of_switch([f"link set p{node.index} up"])
 
@@ -244,7 +244,7 @@ class Cluster:
         before = [*_enter(self._switch.pid, "--mount"), "unshare", *KINDS, "--mount-proc", "--fork"]
         return [*before, "--kill-child=KILL", "--", "sh", f"{HERE}/node.sh", FOLDER]
 
-    def _connect(self, port: str, node: Node, holder: _Holder) -> None:
+    def _connect(self, port: str, node: SimulatedNode, holder: _Holder) -> None:
         link = f"link add {port} type veth peer name eth0 netns {holder.pid}"
         self._ip_of_switch([link, f"link set {port} master br0 up"])
         _ip(holder.pid, ["link set lo up", f"addr add {node.address}/24 dev eth0", "link set eth0 up"])
@@ -253,7 +253,7 @@ class Cluster:
         assert self._switch is not None  # noqa: S101 - the cluster was started
         _ip(self._switch.pid, commands)
 
-    def _tmpdir(self, node: Node) -> str:
+    def _tmpdir(self, node: SimulatedNode) -> str:
         return TMPDIR if self.isolated else f"{self._folder}/{node.name}"
 
 

@@ -21,7 +21,7 @@ from launcher.output.stdin import copy_input, open_copy
 from launcher.process.loop import Later, Loop
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
-from launcher.rehearse.platforms import RehearsedJob, Start, find_platform, plan_starts
+from launcher.rehearse.platforms import PlatformStart, RehearsedJob, find_platform, plan_starts
 from launcher.sources import TABLE
 
 TYPE_CHECKING = False
@@ -136,7 +136,7 @@ def may_restart(argv: Sequence[str], env: Mapping[str, str]) -> bool:
 
 def run_all(
     cluster: Cluster,
-    starts: Sequence[Start],
+    starts: Sequence[PlatformStart],
     grace_s: float = GRACE_S,
     *,
     restarts: bool = False,
@@ -181,7 +181,7 @@ class _Job:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._status, self._stopping = 0, False
 
-    def start(self, start: Start) -> None:
+    def start(self, start: PlatformStart) -> None:
         """Start a process on its node."""
         program = subprocess.DEVNULL if self._program is None else open_copy(self._program)
         child = subprocess.Popen(

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.rehearse.cluster import Node
+    from launcher.rehearse.cluster import SimulatedNode
 
 NOT_FORWARDED = frozenset({"HOME", "PWD", "SHLVL", "_"})
 """Variables that each node has of its own, as after a login."""
@@ -36,7 +36,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Mpi:
 
 
 def command_line(
-    mpirun: Mpi, agent: str, nodes: Sequence[Node], per_node: int, forward: Mapping[str, str]
+    mpirun: Mpi, agent: str, nodes: Sequence[SimulatedNode], per_node: int, forward: Mapping[str, str]
 ) -> list[str]:
     """Return the start of an mpirun command line, to which the command is added.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.machine.mpi import Mpi
-    from launcher.rehearse.cluster import Node
+    from launcher.rehearse.cluster import SimulatedNode
 
 MASTER_PORT = "6105"
 ALSO = "also"
@@ -42,7 +42,7 @@ class RehearsedJob:
         mpirun: The mpirun, for platforms that use one.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[SimulatedNode, ...]
     agent: str
     processes: int
     scope: str
@@ -69,10 +69,10 @@ class RehearsedJob:
 
 
 @dataclass(frozen=True)
-class Start:
+class PlatformStart:
     """One process that a platform starts: its node, its command line and its whole environment."""
 
-    node: Node
+    node: SimulatedNode
     argv: tuple[str, ...]
     environ: Mapping[str, str]
 
@@ -121,30 +121,36 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
     return platform, scope or platform.scopes[0]
 
 
-def plan_starts(like: str, job: RehearsedJob) -> list[Start]:
+def plan_starts(like: str, job: RehearsedJob) -> list[PlatformStart]:
     """Return the processes that a platform starts for a job, in rank order."""
     if PLATFORMS[like].uses == "torchrun":
-        return [Start(node, (*_torchrun(job, node), *job.command), job.environ({})) for node in job.nodes]
+        return [
+            PlatformStart(node, (*_torchrun(job, node), *job.command), job.environ({})) for node in job.nodes
+        ]
     if job.mpirun is not None:
         environ = job.environ(variables(like, job.nodes, job.nodes[0]))
         line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
-        return [Start(job.nodes[0], (*line, *job.command), environ)]
+        return [PlatformStart(job.nodes[0], (*line, *job.command), environ)]
     starts = []
     for node in job.nodes:
         for local_rank in range(job.per_node):
             own = variables(like, job.nodes, node, local_rank, job.per_node)
-            starts.append(Start(node, job.command, job.environ({REHEARSED: str(node.index), **own})))
+            starts.append(PlatformStart(node, job.command, job.environ({REHEARSED: str(node.index), **own})))
     return starts
 
 
-def _torchrun(job: RehearsedJob, node: Node) -> list[str]:
+def _torchrun(job: RehearsedJob, node: SimulatedNode) -> list[str]:
     line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(job.nodes))]
     line += ["--nproc-per-node", str(job.processes), "--node-rank", str(node.index)]
     return [*line, "--master-addr", job.nodes[0].address, "--master-port", MASTER_PORT, "--no-python"]
 
 
 def variables(
-    platform: str, nodes: Sequence[Node], node: Node, local_rank: int = 0, local_size: int = 1
+    platform: str,
+    nodes: Sequence[SimulatedNode],
+    node: SimulatedNode,
+    local_rank: int = 0,
+    local_size: int = 1,
 ) -> dict[str, str]:
     """Return what a platform, a block of the file, sets for one of ``local_size`` processes of a node."""
     fields = _fields(nodes, node, local_rank, local_size)
@@ -164,7 +170,9 @@ def _read(platform: str) -> dict[str, str]:
     return {name: value for part in (*also, own) for name, value in part.items()}
 
 
-def _fields(nodes: Sequence[Node], node: Node, local_rank: int, local_size: int) -> dict[str, object]:
+def _fields(
+    nodes: Sequence[SimulatedNode], node: SimulatedNode, local_rank: int, local_size: int
+) -> dict[str, object]:
     """Return the fields of the file; ``loopback_master`` and ``several_master`` are empty for other jobs."""
     count, first, master = len(nodes), node.index * local_size, nodes[0]
     addresses = [other.address for other in nodes]

@@ -108,7 +108,7 @@ def make_server(server: Any, handler: Any, port: int, slots: str, addresses: Seq
 def _bound_handler(handler: Any, slots: str) -> Any:
     """Return Horovod's handler class, which reads a whole request from memory."""
 
-    class Handler(handler):  # type: ignore[misc]
+    class RendezvousHandler(handler):  # type: ignore[misc]
         """Horovod's handler, which also answers for `KEY` and refuses larger values."""
 
         def setup(self) -> None:
@@ -141,10 +141,10 @@ def _bound_handler(handler: Any, slots: str) -> Any:
             else:
                 self.send_status_code(413)
 
-    return Handler
+    return RendezvousHandler
 
 
-class Request:
+class RendezvousRequest:
     """A connection, with what has arrived of its one request, or what is left of the answer.
 
     Attributes:
@@ -179,7 +179,7 @@ class Request:
 def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max: int) -> Any:
     """Return Horovod's server class, limited to ``total_bytes`` of stored values, and in its requests."""
 
-    class Server(server):  # type: ignore[misc]
+    class RendezvousServer(server):  # type: ignore[misc]
         """Horovod's server at several addresses, in one thread, which waits for no connection.
 
         A connection costs a socket until its request is here as a whole: a thread for each would make the
@@ -194,8 +194,8 @@ def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max:
             socketserver.TCPServer.server_bind(self)
             self.server_name, self.server_port = self.server_address
             self.listening: dict[int, socket.socket] = {}
-            self.requests: dict[int, Request] = {}
-            self.held: dict[str, dict[int, Request]] = {}
+            self.requests: dict[int, RendezvousRequest] = {}
+            self.held: dict[str, dict[int, RendezvousRequest]] = {}
             self.ready = select.epoll()
             self.listen_to(self.socket)
 
@@ -240,7 +240,7 @@ def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max:
                 if len(self.requests) >= requests_max:
                     self.make_room()
                 connection.setblocking(False)
-                request = Request(connection, address)
+                request = RendezvousRequest(connection, address)
                 self.requests[connection.fileno()] = request
                 self.held.setdefault(address, {})[connection.fileno()] = request
                 self.ready.register(connection.fileno(), select.EPOLLIN)
@@ -253,7 +253,7 @@ def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max:
             else:
                 time.sleep(TICK_S)  # others have all descriptors
 
-        def go_on(self, request: Request) -> None:
+        def go_on(self, request: RendezvousRequest) -> None:
             """Read what there is of a request, and answer it when it is whole."""
             try:
                 if not request.answer:
@@ -271,12 +271,12 @@ def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max:
             except Exception:
                 self.end(request)
 
-        def answer(self, request: Request) -> bytes:
+        def answer(self, request: RendezvousRequest) -> bytes:
             """Return the answer to a whole request."""
             handler = self.RequestHandlerClass(bytes(request.data), (request.address, 0), self)
             return bytes(handler.wfile.getvalue())
 
-        def end(self, request: Request) -> None:
+        def end(self, request: RendezvousRequest) -> None:
             """Close a connection."""
             number = request.connection.fileno()
             del self.requests[number], self.held[request.address][number]
@@ -293,7 +293,7 @@ def _bound_server(server: Any, total_bytes: int, value_bytes: int, requests_max:
             self.kept_bytes += cost if fits else 0
             return fits
 
-    return Server
+    return RendezvousServer
 
 
 def _measure(cache: Any) -> int:

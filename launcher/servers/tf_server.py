@@ -69,13 +69,13 @@ def main(words: Sequence[str]) -> int:
     options = make_parser().parse_args(words)
     if options.peers:
         return watch_peers(options.peers, options.wait)
-    watch = Watch(options.until, options.wait) if options.until else None
+    watch = PortWatch(options.until, options.wait) if options.until else None
     if options.command:
         return run(options.command, watch, options.linger)
     return serve(watch)
 
 
-class Parser(argparse.ArgumentParser):
+class ServerParser(argparse.ArgumentParser):
     """argparse's parser, with our exit status for a wrong command line and a printable message."""
 
     def error(self, message: str) -> NoReturn:
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = Parser(
+    parser = ServerParser(
         prog="launcher tf-server",
         usage="%(prog)s [--until HOST:PORT,... | --while HOST:PORT,...] [options] [-- COMMAND ...]",
         description="run TensorFlow's standard server for the task that TF_CONFIG names",
@@ -124,7 +124,7 @@ def _seconds(text: str) -> float:
     return number
 
 
-def serve(watch: Watch | None) -> int:
+def serve(watch: PortWatch | None) -> int:
     """Serve until the job is over, then exit; without a watch, serve until this process is killed.
 
     Returns:
@@ -159,8 +159,8 @@ def serve(watch: Watch | None) -> int:
 
 def watch_peers(peers: str, wait_s: float) -> int:
     """Wait until no worker is left or one is lost for good; return a status of failure."""
-    together = Watch(peers, wait_s, WITHOUT_WORKERS_S)
-    each = [Watch(address, wait_s, LOST_WORKER_S) for address in peers.split(",")]
+    together = PortWatch(peers, wait_s, WITHOUT_WORKERS_S)
+    each = [PortWatch(address, wait_s, LOST_WORKER_S) for address in peers.split(",")]
     while True:
         time.sleep(LOOK_S)
         for watch in (together, *each):
@@ -171,7 +171,7 @@ def watch_peers(peers: str, wait_s: float) -> int:
                 return NOT_READY
 
 
-def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
+def run(command: Sequence[str], watch: PortWatch | None, linger_s: float) -> int:
     """Run a command until it ends or the job is over; return its status, or that of the job.
 
     Args:
@@ -208,7 +208,7 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-class Watch:
+class PortWatch:
     """Checks whether a process listens at one of some addresses.
 
     Attributes:

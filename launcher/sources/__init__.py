@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Row:
+class SourceRow:
     """A source: its name, its markers, and its module and function (``rows.read``)."""
 
     name: str
@@ -46,7 +46,9 @@ class Row:
 
 MARKERS = {block.name: expand(block.words("markers")) for block in rows.SOURCES}
 MARKERS |= {"node_names": rows.NODE_MARKERS, "signs": signs.MARKERS}
-TABLE = tuple(Row(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES)
+TABLE = tuple(
+    SourceRow(b.name, MARKERS[b.name], b.fields.get("read", f"{b.name}.read")) for b in rows.SOURCES
+)
 
 
 @frozen

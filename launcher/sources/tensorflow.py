@@ -28,7 +28,7 @@ ALONE = ("chief", "evaluator")
 
 
 @frozen
-class Task:
+class TfConfig:
     """The cluster in TF_CONFIG, by role, and the role and index of this process in it."""
 
     cluster: dict[str, list[str]]
@@ -94,15 +94,15 @@ def names_several(text: str) -> bool:
         return True
 
 
-def _names_several(task: Task) -> bool:
+def _names_several(task: TfConfig) -> bool:
     return task.role not in RANKED or sum(map(len, task.cluster.values())) > 1
 
 
-def _find_rank(task: Task) -> int:
+def _find_rank(task: TfConfig) -> int:
     return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
 
 
-def _parse(text: str) -> Task:
+def _parse(text: str) -> TfConfig:
     """Return the task, valid by TensorFlow 2's rules, including those that it checks late or never.
 
     Raises:
@@ -112,7 +112,7 @@ def _parse(text: str) -> Task:
         config = parse_json(text)
         own, cluster = config["task"], {str(role): items for role, items in config["cluster"].items()}
         tasks = {role: list(items) for role, items in cluster.items()}
-        task = Task(tasks, str(own["type"]), _index(own["index"]))
+        task = TfConfig(tasks, str(own["type"]), _index(own["index"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
         raise Invalid(MALFORMED, expected, FIX) from None
@@ -129,7 +129,7 @@ def _index(value: object) -> int:
     return parse_int(value) if isinstance(value, str) else value
 
 
-def _list_faults(task: Task, sparse: list[str]) -> Iterator[Invalid]:
+def _list_faults(task: TfConfig, sparse: list[str]) -> Iterator[Invalid]:
     """Yield the faults of a task; the later ones presume that the earlier are not there.
 
     An index of -1 passes TensorFlow's own check. ``sparse``: the roles whose tasks are not a list.

@@ -10,14 +10,14 @@ from launcher.core.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.checks import Result
-    from launcher.checks.case import Case
+    from launcher.checks.case import CheckedNode
 
 VERSION = 1
 COLOURS = {OK: "\033[32m", WARNING: "\033[33m", PROBLEM: "\033[1;31m"}
 RESET = "\033[0m"
 
 
-def render_text(result: Result, case: Case, *, colours: bool = False) -> str:
+def render_text(result: Result, case: CheckedNode, *, colours: bool = False) -> str:
     """Return one line per finding, the number of findings of each level, and the checks without a finding."""
     width = max((len(finding.check) for finding in result.findings), default=0)
     lines = [_render_line(finding, width, colours) for finding in result.findings]
@@ -46,7 +46,7 @@ def render_finding(finding: Finding) -> str:
     return _clean(f"{expected}; fix: {finding.fix}")
 
 
-def render_json(result: Result, case: Case) -> str:
+def render_json(result: Result, case: CheckedNode) -> str:
     """Return the whole result as a JSON document (docs/checks.md)."""
     import json  # here, because launcher run --check prints only lines
 

@@ -10,7 +10,7 @@ import shlex
 
 from launcher.core.errors import say_size
 from launcher.core.frozen import replace
-from launcher.core.model import MPIRUN, Fact, Fleet, Mode, Plan, Process, Setting
+from launcher.core.model import MPIRUN, Fact, Fleet, Mode, Plan, PlannedProcess, Setting
 from launcher.core.ranks import name_ranks, render_cpu_list
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.engines.forward import list_withheld
@@ -319,7 +319,7 @@ def _restarts(rule: Restarts) -> list[str]:
     return parts
 
 
-def _where(process: Process) -> str:
+def _where(process: PlannedProcess) -> str:
     return "" if process.cpus is None else f" on CPUs {render_cpu_list(process.cpus)}"
 
 

@@ -6,14 +6,14 @@ import json
 
 from launcher.core.model import (
     Companion,
-    Finding,
+    Decided,
     Fleet,
     Mode,
     NodeCommand,
     Peers,
     Plan,
+    PlannedProcess,
     Policy,
-    Process,
     Setting,
 )
 from launcher.core.ranks import render_cpu_list
@@ -165,7 +165,7 @@ def _peers(peers: Peers) -> dict[str, object]:
     }
 
 
-def _fact(finding: Finding) -> dict[str, object]:
+def _fact(finding: Decided) -> dict[str, object]:
     claim = finding.claim
     return {
         "value": _value(claim.value),
@@ -204,7 +204,7 @@ def describe_setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, 
     return result
 
 
-def _process(process: Process, environ: Mapping[str, str]) -> dict[str, object]:
+def _process(process: PlannedProcess, environ: Mapping[str, str]) -> dict[str, object]:
     return {
         "rank": process.rank,
         "local_rank": process.local_rank,

@@ -7,7 +7,7 @@ from launcher.core.redact import redact
 from launcher.machine.hardware import read_hardware
 from launcher.planning.assignment import assign, find_visible
 from launcher.planning.plan import plan_job
-from launcher.views.topology import View, render_text
+from launcher.views.topology import TopologyView, render_text
 from launcher.views.topology_json import render_json
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 
-def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
+def take_view(host: Host, environ: Mapping[str, str], options: Options) -> TopologyView:
     """Return the parts of a node, and which of them each process of its plan has.
 
     If no job can be planned, the view has the parts alone and a note with the reason.
@@ -34,14 +34,14 @@ def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
         raise
     except LauncherError as error:
         problems = [f"no ranks are shown: {redact(problem.what)}" for problem in error.problems]
-        return View(hardware, visible, notes=tuple(problems))
+        return TopologyView(hardware, visible, notes=tuple(problems))
     if not plan.processes:
         note = "no ranks are shown: ranks are assigned when the processes start"
-        return View(hardware, visible, notes=(note,))
+        return TopologyView(hardware, visible, notes=(note,))
     each = int(options.number("gpus_per_process", 1))
-    return View(hardware, visible, assign(plan, environ, hardware, each))
+    return TopologyView(hardware, visible, assign(plan, environ, hardware, each))
 
 
-def render(view: View, form: str) -> str:
+def render(view: TopologyView, form: str) -> str:
     """Return a view as ``text`` or ``json``."""
     return {"text": render_text, "json": render_json}[form](view)

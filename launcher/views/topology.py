@@ -22,7 +22,7 @@ LISTED = 4
 
 
 @frozen
-class View:
+class TopologyView:
     """The facts to show.
 
     Attributes:
@@ -38,7 +38,7 @@ class View:
     notes: tuple[str, ...] = ()
 
 
-def render_text(view: View) -> str:
+def render_text(view: TopologyView) -> str:
     """Return the view for people: the matrix, then one table for each kind of part."""
     hardware = view.hardware
     blocks = [
@@ -84,7 +84,7 @@ def _matrix(hardware: Hardware) -> list[str]:
     return [*lines, "", f"  {SELF:<5} itself", *legend]
 
 
-def _gpus(view: View) -> list[str]:
+def _gpus(view: TopologyView) -> list[str]:
     gpus = view.hardware.gpus
     nodes = {part.gpu: part.numa_node for part in view.hardware.parts if part.gpu is not None}
     rows = [

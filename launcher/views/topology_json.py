@@ -9,7 +9,7 @@ from launcher.core.version import __version__
 from launcher.machine.gpu_facts import describe_gpu
 from launcher.machine.hardware import Hardware, distance
 from launcher.machine.infiniband import Port, is_usable
-from launcher.views.topology import View, show_addresses, show_routes
+from launcher.views.topology import TopologyView, show_addresses, show_routes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def describe(view: View) -> dict[str, object]:
+def describe(view: TopologyView) -> dict[str, object]:
     """Return a view as a JSON object."""
     hardware = view.hardware
     parts = hardware.parts
@@ -78,6 +78,6 @@ def _describe_process(process: Assigned) -> dict[str, object]:
     }
 
 
-def render_json(view: View) -> str:
+def render_json(view: TopologyView) -> str:
     """Return a view as JSON text, with keys in a fixed order."""
     return json.dumps(describe(view), indent=1) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster, Node, find_fallback_reason
+from launcher.rehearse.cluster import Cluster, SimulatedNode, find_fallback_reason
 from tests.cluster.fleets import Fleet
 from tests.cluster.together import Job
 from tests.mpis import find_mpi
@@ -144,7 +144,7 @@ def on(request: pytest.FixtureRequest) -> Run:
     """Return a function that runs a command on a node and returns the completed process."""
 
     def run(
-        cluster: Cluster, node: Node, argv: Sequence[str], **options: object
+        cluster: Cluster, node: SimulatedNode, argv: Sequence[str], **options: object
     ) -> subprocess.CompletedProcess[str]:
         options.setdefault("timeout", 30)
         line = cluster.argv(node, argv)

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.mpis import Mpi, mpis_folder
 from tests.process.starting import clean_environ
 
@@ -70,7 +70,7 @@ class Fleet:
 
     def start(
         self,
-        node: Node,
+        node: SimulatedNode,
         *words: str,
         environ: Mapping[str, str] | None = None,
         cover: Sequence[str] = (),
@@ -138,7 +138,7 @@ class Fleet:
                 process.kill()
                 process.communicate()
 
-    def processes(self, node: Node) -> list[str]:
+    def processes(self, node: SimulatedNode) -> list[str]:
         """Return the command lines of what runs on a node, but its own first process and ps."""
         done = subprocess.run(
             self.cluster.argv(node, ["ps", "-e", "-o", "pid=,comm=,args="]),
@@ -150,7 +150,7 @@ class Fleet:
         lines = [line.split(None, 2) for line in done.stdout.splitlines()]
         return [args for pid, comm, args in lines if comm != "ps" and "node_agent" not in args and pid != "1"]
 
-    def await_empty(self, *nodes: Node) -> None:
+    def await_empty(self, *nodes: SimulatedNode) -> None:
         """Fail where something runs on these nodes (by default all) once their launchers have ended.
 
         A watchdog, a daemon of mpirun and what they leave to be reaped end after the launcher itself.
@@ -162,19 +162,19 @@ class Fleet:
             time.sleep(0.05)  # between two looks: there is nothing to wait on
 
 
-def run_on(two: Fleet, node: Node, command: str) -> str:
+def run_on(two: Fleet, node: SimulatedNode, command: str) -> str:
     """Run a shell command on a node, and return what it prints."""
     line = two.cluster.argv(node, ["sh", "-c", command])
     return subprocess.run(line, env=two.environ(), capture_output=True, text=True, check=False).stdout
 
 
-def find_pids(two: Fleet, node: Node, *marks: str) -> list[int]:
+def find_pids(two: Fleet, node: SimulatedNode, *marks: str) -> list[int]:
     """Return the processes of a node, by its own numbers, whose command line begins or ends so."""
     lines = [line.split(None, 1) for line in run_on(two, node, "ps -e -o pid=,args=").splitlines()]
     return [int(pid) for pid, args in lines if any(mark in args for mark in marks)]
 
 
-def signal_on(two: Fleet, node: Node, number: int, *marks: str) -> None:
+def signal_on(two: Fleet, node: SimulatedNode, number: int, *marks: str) -> None:
     """Send a signal to a process of a node: a prted has a parent of its own, a wrapper its placeholder."""
     index = -1 if {"prted -", "wrapper"} & {*marks} else 0
     run_on(two, node, f"kill -{int(number)} {find_pids(two, node, *marks)[index]}")

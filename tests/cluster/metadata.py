@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
@@ -32,7 +32,7 @@ SLOW_S = 60.0
 class Metadata:
     """The service of one node, as a test sees it."""
 
-    def __init__(self, cluster: Cluster, node: Node, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, node: SimulatedNode, folder: Path) -> None:
         """Start it, and wait until it listens."""
         self.folder, self._cluster = folder, cluster
         folder.mkdir()
@@ -94,7 +94,7 @@ def make_event(
     }
 
 
-def _on(cluster: Cluster, node: Node, argv: Sequence[str]) -> None:
+def _on(cluster: Cluster, node: SimulatedNode, argv: Sequence[str]) -> None:
     subprocess.run(cluster.argv(node, argv), env=clean_environ(), check=True)
 
 

@@ -27,7 +27,7 @@ from types import TracebackType
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.cluster.pyxis import install_pyxis
 from tests.process.starting import clean_environ
 
@@ -133,7 +133,7 @@ class SlurmCluster:
         self._stack = contextlib.ExitStack()
 
     @property
-    def head(self) -> Node:
+    def head(self) -> SimulatedNode:
         """The node of slurmctld, on which jobs are submitted."""
         return self.cluster.nodes[0]
 
@@ -162,27 +162,27 @@ class SlurmCluster:
             text=True,
         )
 
-    def on(self, node: Node, *argv: str) -> None:
+    def on(self, node: SimulatedNode, *argv: str) -> None:
         """Run a command on a node, which has to succeed."""
         self._check(node, argv)
 
-    def crash(self, node: Node) -> None:
+    def crash(self, node: SimulatedNode) -> None:
         """End a node with all that runs on it, and tell Slurm, which would notice after SlurmdTimeout."""
         self.cluster.crash(node)
         self._tell_down(node)
 
-    def lose(self, node: Node) -> None:
+    def lose(self, node: SimulatedNode) -> None:
         """Cut a node's network and kill all that runs on it, as a machine that dies; tell Slurm."""
         self.cluster.disconnect(node)
         self._check(node, ("sh", "-c", "kill -9 -1"))
         self._tell_down(node)
 
-    def boot(self, node: Node) -> None:
+    def boot(self, node: SimulatedNode) -> None:
         """Start a lost node again; Slurm takes it as soon as it reports for work."""
         self.cluster.reconnect(node)
         self._start_daemons(node)
 
-    def _tell_down(self, node: Node) -> None:
+    def _tell_down(self, node: SimulatedNode) -> None:
         done = self.run("scontrol", "update", f"nodename={node.name}", "state=down", "reason=crash")
         assert done.returncode == 0, done.stderr
 
@@ -244,11 +244,11 @@ class SlurmCluster:
                 pytest.fail(f"Slurm's nodes are {states} after {START_TIMEOUT_S} s\n{self.logs()}")
             states = self._check(self.head, ("sinfo", "--noheader", "--Node", "--format=%T")).split()
 
-    def _start_daemons(self, node: Node) -> None:
+    def _start_daemons(self, node: SimulatedNode) -> None:
         words = ("sh", "-c", NODE, "sh", str(self.folder), self.head.name, self._device_files)
         self._check(node, words)
 
-    def _check(self, node: Node, argv: tuple[str, ...]) -> str:
+    def _check(self, node: SimulatedNode, argv: tuple[str, ...]) -> str:
         try:
             done = self._run(node, argv, self.environ(), START_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -263,7 +263,7 @@ class SlurmCluster:
         return "\n".join(f"--- {file.name}\n{file.read_text()}" for file in files)
 
     def _run(
-        self, node: Node, argv: tuple[str, ...], environ: dict[str, str], timeout_s: float
+        self, node: SimulatedNode, argv: tuple[str, ...], environ: dict[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.cluster.argv(node, argv),

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.machine.gpus import count_gpus
 from launcher.machine.host import Host
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.cluster.conftest import need_namespaces
 from tests.process.starting import clean_environ, launch
 
@@ -77,7 +77,7 @@ def test_pairs_name_the_throttled_node() -> None:
     assert all(("node2" in line) == (index < 3) for index, line in enumerate(slowest)), report
 
 
-def throttle(cluster: Cluster, node: Node) -> None:
+def throttle(cluster: Cluster, node: SimulatedNode) -> None:
     """Let a node send no more than 10 Mbit/s."""
     subprocess.run(cluster.argv(node, ["tc", *LIMIT]), check=True, timeout=30)
 

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
-from launcher.rehearse.platforms import Start
+from launcher.rehearse.platforms import PlatformStart
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 
 from .conftest import need_namespaces, read_dumps
@@ -132,8 +132,8 @@ def test_deaf_process_is_killed_after_the_grace(loopback: Cluster, tmp_path: Pat
     environ = {"PATH": os.environ["PATH"]}
     first, second = loopback.nodes
     job = [
-        Start(first, ("sh", "-c", deaf), environ),
-        Start(second, ("sh", "-c", f"cat {ready}; exit 5"), environ),
+        PlatformStart(first, ("sh", "-c", deaf), environ),
+        PlatformStart(second, ("sh", "-c", f"cat {ready}; exit 5"), environ),
     ]
     before = time.monotonic()
     assert run_all(loopback, job, grace_s=0.3) == 5

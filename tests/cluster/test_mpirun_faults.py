@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Node
+from launcher.rehearse.cluster import SimulatedNode
 from tests.cluster.conftest import MakeFleet
 from tests.cluster.fleets import FIND, Done, Fleet, assert_nothing_left, run_on, signal_on
 from tests.mpis import FAMILIES, find_mpi
@@ -52,7 +52,7 @@ def end(two: Fleet, timeout_s: float = 30) -> list[Done]:
     return done
 
 
-def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
+def find_part(two: Fleet, part: str) -> tuple[SimulatedNode, tuple[str, ...]]:
     """Return where a part of a job runs, and what its command line has."""
     head, other = two.cluster.nodes
     if part == "mpirun":

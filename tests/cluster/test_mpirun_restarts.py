@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Node
+from launcher.rehearse.cluster import SimulatedNode
 from tests.cluster.conftest import MakeFleet
 from tests.cluster.fleets import Done, Fleet, assert_nothing_left, run_on
 from tests.mpis import FAMILIES
@@ -51,7 +51,7 @@ class Job:
         for node in (self.head, self.other):
             self.start_on(node, *words, **options)
 
-    def start_on(self, node: Node, *words: str, **options: object) -> None:
+    def start_on(self, node: SimulatedNode, *words: str, **options: object) -> None:
         """Start the launcher on a node; what it says goes to a file, which can be read meanwhile."""
         path = self.folder / f"err{len(self.errors)}"
         self.errors.append(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.together import WAITER, Job, assert_one_truth
 from tests.process.looking import wait_for
@@ -18,7 +18,7 @@ PREFIX = "fd00:77::"
 NAME = "the-first"
 
 
-def address_of(node: Node) -> str:
+def address_of(node: SimulatedNode) -> str:
     """Return what a node has instead of its IPv4 address."""
     return f"{PREFIX}{10 + node.index}"
 

@@ -10,14 +10,14 @@ import pytest
 
 from launcher.core.errors import NotReady, Unavailable, UsageError
 from launcher.machine.mpi import Mpi
-from launcher.rehearse.cluster import Node
+from launcher.rehearse.cluster import SimulatedNode
 from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
-from launcher.rehearse.platforms import PLATFORMS, RehearsedJob, Start, find_platform, plan_starts
+from launcher.rehearse.platforms import PLATFORMS, PlatformStart, RehearsedJob, find_platform, plan_starts
 
 from .conftest import RECORDINGS, read_dumps, read_recording
 
-NODES = tuple(Node(i, f"node{i}", f"10.77.0.{10 + i}", f"node{i}") for i in range(2))
+NODES = tuple(SimulatedNode(i, f"node{i}", f"10.77.0.{10 + i}", f"node{i}") for i in range(2))
 OPEN_MPI = Mpi("/usr/bin/mpirun", "Open MPI", "4.1.4")
 NOT_SIMULATED = {
     *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
@@ -27,7 +27,7 @@ NOT_SIMULATED = {
 }
 
 
-def starts(like: str, processes: int, scope: str | None = None, **extra: str) -> list[Start]:
+def starts(like: str, processes: int, scope: str | None = None, **extra: str) -> list[PlatformStart]:
     """Return what a platform starts on two nodes, from a base environment of PATH alone."""
     platform, chosen = find_platform(like, processes, scope)
     mpirun = OPEN_MPI if platform.uses == "mpirun" else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.frameworks import EXAMPLES, run_alone, run_example
 from tests.process.starting import clean_environ
@@ -106,14 +106,14 @@ class Job:
         (pid,) = [pid for pid, environ in self.processes(node) if task in environ]
         subprocess.run(self.cluster.argv(node, ["kill", "-9", str(pid)]), check=True, env=clean_environ())
 
-    def is_connected(self, node: Node) -> bool:
+    def is_connected(self, node: SimulatedNode) -> bool:
         """Whether a task of a node has connections to tasks of others: they have found each other."""
         script = "awk '$4 == \"01\" && ($2 ~ /:08AE$/ || $3 ~ /:08AE$/)' /proc/net/tcp /proc/net/tcp6"
         line = self.cluster.argv(node, ["sh", "-c", script])
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=clean_environ())
         return bool(done.stdout.strip())
 
-    def processes(self, node: Node) -> list[tuple[int, str]]:
+    def processes(self, node: SimulatedNode) -> list[tuple[int, str]]:
         """Return the pids of a node's tasks, each with its TF_CONFIG's task."""
         script = (
             "for p in /proc/[0-9]*; do printf '%s ' ${p#/proc/}; "

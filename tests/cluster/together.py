@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from tests.process.looking import is_true_by, read_pid, wait_for
 from tests.process.starting import clean_environ
 
@@ -130,7 +130,7 @@ class Job:
         self.on(node, ("kill", f"-{number}", str(pid)))
         return before
 
-    def on(self, node: Node, argv: Sequence[str]) -> str:
+    def on(self, node: SimulatedNode, argv: Sequence[str]) -> str:
         """Run a command on a node, and return what it says."""
         done = subprocess.run(
             self.cluster.argv(node, argv), env=clean_environ(), capture_output=True, text=True, check=True

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster, Node
+from launcher.rehearse.cluster import Cluster, SimulatedNode
 from launcher.rehearse.platforms import variables
 from tests.cluster.fleets import ALLREDUCE
 from tests.container.containers import Container, wait_for
@@ -75,7 +75,7 @@ class Job:
         self.container, self._cluster, self.user = container, cluster, user
         self.nodes = cluster.nodes[:count]
 
-    def options(self, node: Node, environ: Mapping[str, str]) -> tuple[str, ...]:
+    def options(self, node: SimulatedNode, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return what makes a container one of this node: its network, its name, its neighbours; its user."""
         entered = self._cluster.argv(node, [])
         holder = entered[entered.index("--target") + 1]
@@ -102,7 +102,7 @@ def records(ended: Sequence[Ended]) -> list[dict[str, Any]]:
     return sorted(map(json.loads, lines), key=lambda record: int(record["RANK"]))
 
 
-def azure_batch(nodes: Sequence[Node]) -> list[dict[str, str]]:
+def azure_batch(nodes: Sequence[SimulatedNode]) -> list[dict[str, str]]:
     """Return the recorded variables of a multi-instance task with the addresses of two nodes of ours.
 
     Of the second node the page shows only what differs.
@@ -114,7 +114,7 @@ def azure_batch(nodes: Sequence[Node]) -> list[dict[str, str]]:
     return [first, {**first, **second}]
 
 
-def azure_ml(nodes: Sequence[Node]) -> list[dict[str, str]]:
+def azure_ml(nodes: Sequence[SimulatedNode]) -> list[dict[str, str]]:
     """Return the recorded variables of Azure ML's PyTorch distribution, one process per node.
 
     The page shows the distribution's own; what every job of Azure ML has comes beside them.

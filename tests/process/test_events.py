@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.milestones import WRITER_NAME
-from launcher.events.feed import Feed
+from launcher.events.feed import EventFeed
 from launcher.events.writer import append_events
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
@@ -189,7 +189,9 @@ def test_events_for_a_file_that_hangs_are_dropped_and_counted(tmp_path: Path) ->
     path, said = tmp_path / "events.jsonl", list[str]()
     loop = Loop(lambda text, event: said.append(text))
     helpers = Helpers(loop)
-    feed = Feed(lambda fd: append_events(fd, str(path)), "file", loop, helpers, said.append, "", name="held")
+    feed = EventFeed(
+        lambda fd: append_events(fd, str(path)), "file", loop, helpers, said.append, "", name="held"
+    )
     feed.add(b"first\n")
     wait_for(lambda: path.exists() and path.read_text() == "first\n", "the first event is written")
     (writer,) = helpers.pids

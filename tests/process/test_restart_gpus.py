@@ -14,7 +14,7 @@ import pytest
 
 from launcher.machine.gpus import count_gpus, list_minors
 from launcher.machine.host import Host
-from launcher.machine.nvml import GpuUse, read_gpu_use
+from launcher.machine.nvml import GpuMemoryUse, read_gpu_use
 from launcher.recovery.gpus import SLACK_BYTES, Before, find_held, render_held
 from tests.process.gpus import HOLDS, StandIn
 from tests.process.looking import wait_for
@@ -81,15 +81,15 @@ def test_whose_memory_it_is(
     pids: tuple[int, ...], used: int, before: Before | None, held: tuple[int, ...] | None
 ) -> None:
     known = {} if before is None else {0: before}
-    found = find_held([GpuUse(0, used, 80 * GIB, pids)], known, (3,), lambda pid: pid in (3, 8))
+    found = find_held([GpuMemoryUse(0, used, 80 * GIB, pids)], known, (3,), lambda pid: pid in (3, 8))
     assert [gpu.pids for gpu in found] == ([] if held is None else [held])
 
 
 def test_many_gpus_are_named_in_one_line() -> None:
-    gpus = [GpuUse(index, GIB, 2 * GIB, tuple(range(20))) for index in range(20)]
+    gpus = [GpuMemoryUse(index, GIB, 2 * GIB, tuple(range(20))) for index in range(20)]
     said = render_held(gpus)
     assert "GPU 7 (1 GiB in use, pids 0, 1, 2" in said and said.endswith(" and more") and len(said) < 900
-    assert "pids that NVML does not list" in render_held([GpuUse(0, GIB, 2 * GIB)])
+    assert "pids that NVML does not list" in render_held([GpuMemoryUse(0, GIB, 2 * GIB)])
 
 
 CUDA = """

@@ -7,9 +7,22 @@ import pytest
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.supervision import Restarts
 from launcher.failure.arbiter import RANK, Event
-from launcher.job.commands import Again, Blame, Busy, Close, Command, Over, Print, Probe, Start, Stop, To
+from launcher.job.commands import (
+    Blame,
+    Close,
+    Command,
+    EndAttempt,
+    EndJob,
+    Print,
+    Probe,
+    StartAttempt,
+    Stop,
+    To,
+    TurnAway,
+)
 from launcher.job.controller import RULES, begin, step
 from launcher.job.events import (
+    Disconnected,
     Exited,
     Failed,
     Heard,
@@ -17,7 +30,6 @@ from launcher.job.events import (
     Joined,
     Killed,
     Left,
-    Lost,
     Ready,
     Received,
     Silent,
@@ -61,14 +73,14 @@ class Steps:
 def test_a_whole_life() -> None:
     """All join, one fails, all are ready again, one is asked to end."""
     job = Steps()
-    assert any(isinstance(one, Start) for one in job.take(Joined(1, "1")))
+    assert any(isinstance(one, StartAttempt) for one in job.take(Joined(1, "1")))
     job.fail(1)
-    assert any(isinstance(one, Again) for one in job.commands)
+    assert any(isinstance(one, EndAttempt) for one in job.commands)
     job.take(Ready(0, 1), 3.0)
-    assert job.take(Ready(1, 1), 3.0)[0] == Start(1, (0, 1))
+    assert job.take(Ready(1, 1), 3.0)[0] == StartAttempt(1, (0, 1))
     assert any(isinstance(one, Stop) and one.number == 15 for one in job.take(Received(1, 15), 4.0))
     job.take(Exited(0, 0, 1), 5.0)
-    (over,) = [one for one in job.take(Exited(1, 0, 1), 5.0) if isinstance(one, Over)]
+    (over,) = [one for one in job.take(Exited(1, 0, 1), 5.0) if isinstance(one, EndJob)]
     assert (over.status, over.leaves) == (0, False), "all leave together"
 
 
@@ -80,7 +92,7 @@ def test_node_0_stays_for_a_node_whose_link_is_down_at_the_end(is_back: bool) ->
     job.take(Exited(2, 0, 0), 2.0)
     job.take(Silent(2, 2.0), 6.0)
     job.take(Exited(1, 0, 0), 7.0)
-    assert any(isinstance(one, Over) for one in job.take(Exited(0, 0, 0), 7.0))
+    assert any(isinstance(one, EndJob) for one in job.take(Exited(0, 0, 0), 7.0))
     job.take(Left(1), 7.1)
     assert Close() not in job.take(Tick(), 12.1)
     if is_back:
@@ -97,7 +109,7 @@ def test_node_0_stays_for_a_node_whose_connection_was_reset_at_the_end() -> None
     job.gather()
     for index in (1, 0):
         job.take(Exited(index, 0, 0), 7.0)
-    job.take(Lost(1, 7.1, why="Connection reset by peer"), 7.1)
+    job.take(Disconnected(1, 7.1, why="Connection reset by peer"), 7.1)
     assert Close() not in job.take(Tick(), 7.0 + job.state.job.given_up_s)
     assert Close() in job.take(Tick(), 7.1 + job.state.job.given_up_s)
 
@@ -141,9 +153,9 @@ def test_no_attempt_starts_while_a_node_is_silent(is_heard: bool) -> None:
     job.take(Ready(2, 1), 3.0)
     job.take(Silent(2, 3.0), 6.5)
     job.take(Ready(0, 1), 7.0)
-    assert not any(isinstance(one, Start) for one in job.take(Ready(1, 1), 7.0))
+    assert not any(isinstance(one, StartAttempt) for one in job.take(Ready(1, 1), 7.0))
     if is_heard:
-        assert Start(1, (0, 1, 2)) in job.take(Heard(2), 9.0)
+        assert StartAttempt(1, (0, 1, 2)) in job.take(Heard(2), 9.0)
     else:
         lost_at = 3.0 + job.state.job.given_up_s
         assert job.state.due == lost_at
@@ -156,7 +168,7 @@ def test_a_closed_connection_alone_does_not_show_that_a_launcher_has_ended(has_s
     """What is between two nodes may have closed it, and the node's ranks still have their grace."""
     job = Steps(3, spares=1)
     job.gather()
-    job.take(Lost(2, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Disconnected(2, 1.5, has_exited=True, why="closed"), 1.5)
     job.take(Tick(), 11.6)
     job.take(Exited(0, 143, 0), 12.0)
     job.take(Exited(1, 143, 0), 12.0)
@@ -169,8 +181,8 @@ def test_a_closed_connection_alone_does_not_show_that_a_launcher_has_ended(has_s
     else:
         assert job.state.pause.starts_at == 1.5 + job.state.job.lease_s + KILLED_S
     found = job.take(Tick(), job.state.pause.starts_at - 0.1)
-    assert not any(isinstance(one, Start) for one in found)
-    assert Start(1, (0, 1, 3)) in job.take(Tick(), job.state.pause.starts_at)
+    assert not any(isinstance(one, StartAttempt) for one in found)
+    assert StartAttempt(1, (0, 1, 3)) in job.take(Tick(), job.state.pause.starts_at)
 
 
 def test_a_launcher_whose_watchdog_says_that_it_was_killed_is_lost_at_once() -> None:
@@ -181,11 +193,11 @@ def test_a_launcher_whose_watchdog_says_that_it_was_killed_is_lost_at_once() -> 
     assert any(
         isinstance(one, Stop) and one.why == "node 2 is lost: its launcher was killed" for one in found
     )
-    job.take(Lost(2, 1.6, has_exited=True, why="closed"), 1.6)
+    job.take(Disconnected(2, 1.6, has_exited=True, why="closed"), 1.6)
     for index in (0, 1):
         job.take(Exited(index, 143, 0), 2.0)
     job.take(Ready(0, 1), 2.5)
-    assert Start(1, (0, 1, 3)) in job.take(Ready(1, 1), 2.5)
+    assert StartAttempt(1, (0, 1, 3)) in job.take(Ready(1, 1), 2.5)
 
 
 def test_a_launcher_that_was_killed_in_the_roll_call_is_forgotten() -> None:
@@ -203,11 +215,11 @@ def test_all_nodes_that_are_lost_at_once_are_bad_nodes() -> None:
     """The failed attempt names the first of them."""
     job = Steps(4)
     job.gather()
-    job.take(Lost(1, 1.5, has_exited=True, why="closed"), 1.5)
-    job.take(Lost(3, 1.6, has_exited=True, why="reset"), 1.6)
+    job.take(Disconnected(1, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Disconnected(3, 1.6, has_exited=True, why="reset"), 1.6)
     job.take(Tick(), 11.7)
     found = (*job.take(Exited(0, 143, 0), 12.0), *job.take(Exited(2, 143, 0), 12.0))
-    (again,) = (one for one in found if isinstance(one, Again))
+    (again,) = (one for one in found if isinstance(one, EndAttempt))
     assert again.over.first is not None and again.over.first.node == 1
     assert [(one.node, one.cause) for one in found if isinstance(one, Blame)] == [(3, "node-lost")]
 
@@ -218,7 +230,7 @@ def test_nodes_that_node_0_has_lost_because_it_was_cut_off_are_no_bad_nodes() ->
     for index in (1, 2, 3):
         job.take(Silent(index, 1.0), 4.5)
     found = (*job.take(Tick(), 16.5), *job.take(Exited(0, 143, 0), 18.0))
-    assert any(isinstance(one, Over) for one in found)
+    assert any(isinstance(one, EndJob) for one in found)
     assert not any(isinstance(one, Blame) for one in found)
 
 
@@ -226,19 +238,19 @@ def test_a_spare_node_that_is_told_to_end_once_it_has_a_place_is_no_bad_node() -
     """It does not know of its place before the start, and just leaves; another launcher may take it."""
     job = Steps(3, spares=1)
     job.gather()
-    job.take(Lost(2, 1.5, has_exited=True, why="closed"), 1.5)
+    job.take(Disconnected(2, 1.5, has_exited=True, why="closed"), 1.5)
     job.take(Tick(), 11.6)
     job.take(Exited(0, 143, 0), 12.0)
     job.take(Exited(1, 143, 0), 12.0)
     assert job.is_in(Phase.BETWEEN) and job.state.holders[2] == 3
-    left = (*job.take(Left(3), 12.5), *job.take(Lost(3, 12.5, has_exited=True, why="closed"), 12.5))
+    left = (*job.take(Left(3), 12.5), *job.take(Disconnected(3, 12.5, has_exited=True, why="closed"), 12.5))
     assert not any(isinstance(one, Blame) for one in left)
     assert any(isinstance(one, Print) and "node 2 has left" in one.text for one in left), left
     assert job.state.holders[2] is None
     job.take(Joined(2, "new"), 13.0)
     job.take(Ready(0, 1), 13.0)
     job.take(Ready(1, 1), 13.0)
-    assert Start(1, (0, 1, 2)) in job.take(Tick(), 40.0)
+    assert StartAttempt(1, (0, 1, 2)) in job.take(Tick(), 40.0)
 
 
 def test_what_a_health_command_found_moves_no_node_that_runs() -> None:
@@ -272,14 +284,14 @@ def test_a_second_launcher_of_a_node_refuses_the_job_before_the_start_and_is_sen
     assert job.state.over is not None and job.state.over.status == EXIT_UNTRUSTED
     job = Steps()
     job.gather()
-    assert job.take(Joined(1, "other")) == (Busy("other"),)
+    assert job.take(Joined(1, "other")) == (TurnAway("other"),)
 
 
 def test_a_launcher_of_an_older_job_leaves() -> None:
     """Node 0 was started again: a launcher that has begun is no part of the new job."""
     job = Steps()
     (sent,) = (one for one in job.take(Joined(1, "1", begun=True)) if isinstance(one, To))
-    assert isinstance(sent.what, Over) and sent.what.leaves and sent.what.status == EXIT_NOT_READY
+    assert isinstance(sent.what, EndJob) and sent.what.leaves and sent.what.status == EXIT_NOT_READY
 
 
 def test_a_next_attempt_that_cannot_start_ends_the_job_as_the_last_one_ended() -> None:
@@ -340,14 +352,14 @@ def test_a_probe_that_was_overtaken_ends_no_time_limit() -> None:
     job = Steps(restarts=HEALTH)
     assert any(isinstance(one, Probe) for one in job.take(Tick(), 1000.0))
     job.take(Joined(1, "1"), 1001.0)
-    job.take(Lost(1, 1002.0), 1002.0)
+    job.take(Disconnected(1, 1002.0), 1002.0)
     assert any(isinstance(one, Probe) for one in (*job.commands, *job.take(Tick(), 1003.0)))
 
 
 def test_a_node_0_that_stood_still_reads_what_has_come_before_it_loses_a_node() -> None:
     job = Steps(nodes=3)
     job.gather()
-    job.take(Lost(1, 4.0), 4.0)
+    job.take(Disconnected(1, 4.0), 4.0)
     job.take(Tick(), 17.0)
     job.take(Joined(1, "1", begun=True, attempt=0), 17.1)
     assert job.is_in(Phase.RUNNING)
@@ -360,7 +372,7 @@ def test_node_0_stays_until_every_node_knows_the_end_a_waiting_spare_one_too() -
         job.take(Exited(index, 0, 0), 3.0)
     assert job.is_in(Phase.OVER)
     assert Close() not in job.take(Left(1), 3.1)
-    assert Close() in job.take(Lost(2, 3.2), 3.2)
+    assert Close() in job.take(Disconnected(2, 3.2), 3.2)
 
 
 def test_each_rule_is_described() -> None:

@@ -9,7 +9,7 @@ from launcher.job import commands, events, node
 from launcher.job.state import Job
 from launcher.recovery.policy import Decision
 
-AGAIN = commands.Again(1, commands.Over(1), Decision(True, ""))
+AGAIN = commands.EndAttempt(1, commands.EndJob(1), Decision(True, ""))
 
 
 class Steps:
@@ -57,7 +57,7 @@ def test_companions_are_ended_gently_once_the_ranks_of_all_nodes_have() -> None:
     one = Steps()
     sent = one.take(node.Succeeded())
     assert [type(one.event) for one in sent if isinstance(one, node.Send)] == [events.Exited]
-    assert one.take(AGAIN) == (node.End(signal.SIGTERM),)
+    assert one.take(AGAIN) == (node.EndProcesses(signal.SIGTERM),)
     assert one.take(node.Done(0)) == (node.Check(1),)
 
 
@@ -69,9 +69,11 @@ def test_a_node_that_loses_node_0_goes_on_only_with_keep_going() -> None:
     """It ends with its own status then."""
     one, other = Steps(), Steps(keep_going=True)
     late = one.state.answered + one.state.job.given_up_s + 0.1
-    assert node.End(signal.SIGTERM) in one.take(events.Tick(), late)
-    assert not any(isinstance(found, node.End) for found in other.take(events.Tick(), late))
-    assert [one.status for one in other.take(node.Done(0), late) if isinstance(one, node.Exit)] == [75]
+    assert node.EndProcesses(signal.SIGTERM) in one.take(events.Tick(), late)
+    assert not any(isinstance(found, node.EndProcesses) for found in other.take(events.Tick(), late))
+    assert [one.status for one in other.take(node.Done(0), late) if isinstance(one, node.ExitLauncher)] == [
+        75
+    ]
 
 
 def test_a_node_that_has_given_node_0_up_and_ended_says_so_on_a_last_connection() -> None:
@@ -80,7 +82,7 @@ def test_a_node_that_has_given_node_0_up_and_ended_says_so_on_a_last_connection(
     late = one.state.answered + one.state.job.given_up_s + 0.1
     one.take(events.Tick(), late)
     one.take(node.Done(0), late)
-    assert one.state.phase is node.Phase.OVER
+    assert one.state.phase is node.NodePhase.OVER
     assert [type(event) for event in one.repeated()] == [events.Failed, events.Exited]
 
 
@@ -90,7 +92,7 @@ def test_a_node_that_stood_still_hears_first_what_node_0_has_sent_meanwhile() ->
     late = one.state.answered + one.state.job.given_up_s + 20.0
     one.take(commands.Stop(0, "x", 0), late)
     assert not one.state.gave_up
-    over = commands.Over(75, why="this node leaves", leaves=True)
+    over = commands.EndJob(75, why="this node leaves", leaves=True)
     one.take(over, late)
     assert one.state.over == over
 

@@ -39,7 +39,7 @@ class Launcher:
         is_disturbed: Whether anything has ever kept it from acting in time.
     """
 
-    def __init__(self, session: str, index: int, machine: int, state: node.State, link: Link) -> None:
+    def __init__(self, session: str, index: int, machine: int, state: node.NodeState, link: Link) -> None:
         self.session, self.index, self.machine, self.state, self.link = session, index, machine, state, link
         self.is_alive = self.has_dog = True
         self.is_paused = self.is_calm = self.is_disturbed = self.is_beating = False
@@ -52,7 +52,7 @@ class Launcher:
         self.tick_at: float | None = None
         self.heard = state.began
         self.refusal: commands.Refusal | None = None
-        self.exit: tuple[float, int, commands.Over | None] | None = None
+        self.exit: tuple[float, int, commands.EndJob | None] | None = None
         self.held: set[int] = set()
 
 
@@ -77,9 +77,9 @@ class World:
         self.causes: list[tuple[float, int, int]] = []
         self.launchers: dict[str, Launcher] = {}
         self.links: dict[int, Link] = {}
-        self.overs: list[commands.Over] = []
+        self.overs: list[commands.EndJob] = []
         self.starts: list[tuple[float, int]] = []
-        self.judged: list[tuple[int, commands.Over]] = []
+        self.judged: list[tuple[int, commands.EndJob]] = []
         self.wrong: list[str] = []
         self.on_moment: Callable[[], None] = lambda: None
         """Called when node 0 starts or stops something, because faults hurt most right then."""
@@ -144,7 +144,7 @@ class World:
             return
         if one.is_calm:
             self.sync(one)
-        if isinstance(event, commands.Start):
+        if isinstance(event, commands.StartAttempt):
             rank = event.order.index(one.index) if one.index in event.order else None
             event = node.Begin(event.attempt, rank)
         one.state, out = node.step(one.state, event, self.now)
@@ -395,7 +395,10 @@ class World:
             else:
                 self.act(one, lambda: self.feed(one, node.Broke(event)))
                 if self.job.keep_going:  # the agent stops its other processes, without node 0's order
-                    self.at(self.now + CAUSE_S, lambda: self.act(one, lambda: self.stop(one, node.End(15))))
+                    self.at(
+                        self.now + CAUSE_S,
+                        lambda: self.act(one, lambda: self.stop(one, node.EndProcesses(15))),
+                    )
 
     def lose_peers(self, made: Processes) -> None:
         """Let processes of other nodes fail, because they have lost these."""
@@ -430,7 +433,7 @@ class World:
 
         self.act(one, done)
 
-    def stop(self, one: Launcher, command: node.End) -> None:
+    def stop(self, one: Launcher, command: node.EndProcesses) -> None:
         made = one.processes
         if made is None or made.termed is not None:
             return
@@ -487,7 +490,7 @@ class World:
         if self.now >= one.lease_until and made.frozen is None:
             self.kill_processes(made, "lease")
 
-    def leave(self, one: Launcher, command: node.Exit) -> None:
+    def leave(self, one: Launcher, command: node.ExitLauncher) -> None:
         self.note(f"{one.session} ends with {command.status}")
         one.exit = self.now, command.status, command.over
         one.is_alive = False
@@ -502,11 +505,11 @@ class World:
 ACTS: dict[type, Callable[[World, Launcher, Any], None]] = {
     node.Send: World.send,
     node.Run: World.start,
-    node.End: World.stop,
+    node.EndProcesses: World.stop,
     node.Kill: World.kill,
     node.Check: lambda world, one, command: world.check(one, command.attempt),
     node.Lease: World.renew,
-    node.Exit: World.leave,
+    node.ExitLauncher: World.leave,
 }
 
 
@@ -567,14 +570,16 @@ class Server:
         world = self.world
         if isinstance(command, commands.Wait):
             return
-        if isinstance(command, (commands.Start, commands.Stop, commands.Again, commands.Over)):
-            if isinstance(command, commands.Over):
+        if isinstance(command, (commands.StartAttempt, commands.Stop, commands.EndAttempt, commands.EndJob)):
+            if isinstance(command, commands.EndJob):
                 world.overs.append(command)
                 if self.state.attempt is not None and self.state.attempt.open == 0:
                     world.judged.append((self.state.attempt.number, command))
-            elif isinstance(command, commands.Again):
+            elif isinstance(command, commands.EndAttempt):
                 world.judged.append((command.attempt - 1, command.over))
-            decision = None if isinstance(command, (commands.Start, commands.Stop)) else command.decision
+            decision = (
+                None if isinstance(command, (commands.StartAttempt, commands.Stop)) else command.decision
+            )
             why = getattr(command, "why", "") if decision is None else decision.describe()
             world.note(f"node 0: {type(command).__name__} {why}")
             world.on_moment()
@@ -594,7 +599,7 @@ class Server:
             self.silence.hear(command.node, world.now)
             self.watch()
             world.transmit(connection, DOWN, lambda: world.admitted(one, connection))
-        elif isinstance(command, (commands.To, commands.Busy, commands.HangUp)):
+        elif isinstance(command, (commands.To, commands.TurnAway, commands.HangUp)):
             found = self.calls.get(command.session)
             for other, _ in [one for one in self.nodes.items() if one[0].session == command.session]:
                 found = other
@@ -650,7 +655,7 @@ class Server:
             one = self.world.launchers[connection.session]
             heard = self.world.now if one.is_calm else self.silence.heard(index, self.world.now)
             self.silence.forget(index)
-            self.feed(events.Lost(index, heard, has_exited))
+            self.feed(events.Disconnected(index, heard, has_exited))
 
     def note_killed(self, session: str) -> None:
         """Take the word of a watchdog that its launcher was killed."""

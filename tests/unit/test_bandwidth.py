@@ -22,7 +22,7 @@ from launcher.bandwidth.expect import (
     read_ways,
 )
 from launcher.bandwidth.job import Sample, bus_gbps, foresee_s
-from launcher.bandwidth.nodes import Node, choose_backend, describe_process, list_units, read_nodes
+from launcher.bandwidth.nodes import MeasuredNode, choose_backend, describe_process, list_units, read_nodes
 from launcher.bandwidth.pairs import (
     Pair,
     explain_slow,
@@ -141,9 +141,9 @@ def test_slow_nodes_links_and_groups_are_told_apart() -> None:
 # --- what it should be
 
 
-def ways(name: str = "node0", processes: int = 8, **fields: Any) -> Node:
+def ways(name: str = "node0", processes: int = 8, **fields: Any) -> MeasuredNode:
     """Return a node."""
-    return Node(name, range(processes), processes, **fields)
+    return MeasuredNode(name, range(processes), processes, **fields)
 
 
 def machine(tmp_path: Path, name: str) -> Host:

@@ -13,7 +13,7 @@ from launcher.core.model import Binding, Core, Gpu, Layout, Plan
 from launcher.core.ranks import render_cpu_list
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
-from launcher.planning.binding import Request, divide, plan_binding
+from launcher.planning.binding import BindingRequest, divide, plan_binding
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import render_environ
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
@@ -358,7 +358,7 @@ def test_shares_are_apart_whole_and_ours(
     own = data.draw(st.sets(st.sampled_from(layout.own), min_size=1))
     layout = Layout(tuple(sorted(own)), layout.cpuset, layout.cores, layout.gpus)
     names = tuple(str(place) for place in range(len(layout.gpus)))
-    binding = plan_binding(Request(mode, "--bind" if asked else None, count, names, each), layout)
+    binding = plan_binding(BindingRequest(mode, "--bind" if asked else None, count, names, each), layout)
     usable = [own & set(core.cpus) for core in layout.cores if own & set(core.cpus)]
     if binding.mode == "none":
         assert not asked and binding.notes and binding.cpus(0) is None

@@ -26,7 +26,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import replay
 from launcher.rehearse.platforms import PLATFORMS
-from launcher.sources import TABLE, Row, gather
+from launcher.sources import TABLE, SourceRow, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
@@ -113,7 +113,7 @@ def test_every_source_has_a_section_in_the_order_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_the_markers_of_a_source_are_in_its_section(row: Row) -> None:
+def test_the_markers_of_a_source_are_in_its_section(row: SourceRow) -> None:
     """When a source is asked is part of what a reader must know."""
     section = sections(read("environments.md"))[row.name]
     assert {marker for marker in row.markers if f"`{marker}`" not in section} == set()
@@ -218,7 +218,7 @@ def test_the_example_of_a_source_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, code.__name__, code)
     (block,) = blocks("extending.md", "text")[:1]
     markers = tuple(block.partition("markers")[2].split())
-    monkeypatch.setattr(sources, "TABLE", (Row("acme", markers, "acme.read"), *TABLE))
+    monkeypatch.setattr(sources, "TABLE", (SourceRow("acme", markers, "acme.read"), *TABLE))
     case = json.loads(blocks("extending.md", "json")[0])
     options = read_options({}, {})
     for rank, process in enumerate(case["processes"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -110,6 +111,13 @@ def test_no_two_packages_import_each_other() -> None:
         for name in free:
             del needs[name]
     assert sorted(needs) == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A name is one thing wherever it is read."""
+    nodes = (node for path in MODULES.values() for node in ast.walk(ast.parse(path.read_text())))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert {name: count for name, count in names.items() if count > 1} == {}
 
 
 def test_the_table_is_read() -> None:

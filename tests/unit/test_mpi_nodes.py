@@ -25,7 +25,7 @@ from launcher.failure.arbiter import KILLED, LOST, MISPLACED, ORPHANED, RANK, ST
 from launcher.job import events
 from launcher.job.commands import Stop
 from launcher.mpi import nodes
-from launcher.mpi.nodes import KILL_S, Node, Nodes, ServedJob
+from launcher.mpi.nodes import KILL_S, MpiNode, Nodes, ServedJob
 from launcher.mpi.protocol import Briefing, RankEnded
 from launcher.mpi.reports import Reports
 from launcher.process.loop import Loop
@@ -64,7 +64,7 @@ def test_failed_ranks_of_a_node_are_events_as_far_as_they_can_come_first() -> No
     """Asked for, then of its own accord, then a thousand more: two events, and the second one is first."""
     found: list[Event] = []
     ending = SimpleNamespace(begun=True, released=False, passed_on=(), check=lambda: None)
-    node = Node(1, "b")
+    node = MpiNode(1, "b")
     reports = Reports([node], 2000, ending, found.append, lambda number: None)  # type: ignore[arg-type]
     reports.take(node, RankEnded(0, 0, 143, -15, asked=15, pid=1))
     for number in range(1, 1000):

@@ -21,7 +21,7 @@ from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.mpi import folder as job_folder
 from launcher.mpi.folder import SOCKET, find_socket, folder_name, make_folder
-from launcher.mpi.nodes import Node
+from launcher.mpi.nodes import MpiNode
 from launcher.mpi.protocol import FROM_HEAD, FROM_NODE, FROM_RANK, Briefing, RankEnded, Started
 from launcher.mpi.reports import describe_places, explains, make_rank_event
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
@@ -309,11 +309,11 @@ def test_what_is_there_besides_is_not_looked_at() -> None:
 # --- nodes in words
 
 
-def nodes(*states: tuple[str, int]) -> list[Node]:
+def nodes(*states: tuple[str, int]) -> list[MpiNode]:
     """Return nodes by (host, ranks that have started)."""
     found = []
     for index, (host, started) in enumerate(states):
-        node = Node(index, host)
+        node = MpiNode(index, host)
         node.started = {100 * index + rank: rank for rank in range(started)}
         found.append(node)
     return found
@@ -364,5 +364,5 @@ def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
 ) -> None:
     """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
     ended_ns = 1_700_000_000_000_000_000
-    event = replace(make_rank_event(Node(1, "b"), end), at_ns=ended_ns + int(after_s * 1e9))
+    event = replace(make_rank_event(MpiNode(1, "b"), end), at_ns=ended_ns + int(after_s * 1e9))
     assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained

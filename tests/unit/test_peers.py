@@ -258,7 +258,7 @@ def test_clocks_may_differ_by_two_seconds(ahead_s: float, differs: bool) -> None
 @pytest.mark.parametrize(("over", "why", "expected"), [("moved", "", "moved"), ("", "spent", "spent")])
 def test_the_end_of_a_job_has_one_reason(over: str, why: str, expected: str) -> None:
     """That of the controller, or why no attempt follows."""
-    message = make_over(commands.Over(1, why=over), why)
+    message = make_over(commands.EndJob(1, why=over), why)
     assert isinstance(message, messages.Over) and message.why == expected
 
 

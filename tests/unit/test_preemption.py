@@ -23,7 +23,7 @@ from launcher.options.reading import read_options
 from launcher.output.folder import RunFolder
 from launcher.planning import parts
 from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
-from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer
+from launcher.preemption.answers import LIMIT_BYTES, ServiceAnswer, Unclear, parse_answer
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
 from launcher.preemption.services import Aws, Azure, Gcp, Notice, Service, make_service, parse_time
 from launcher.sources.launched import MARKER
@@ -83,12 +83,12 @@ def test_who_is_asked_is_said_or_known() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTRUE", Answer(200, b"TRUE")),
-        (b"HTTP/1.1 200 OK\r\ncontent-length:4\r\n\r\nTRUE and more", Answer(200, b"TRUE")),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Answer(404, b"")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTRUE", ServiceAnswer(200, b"TRUE")),
+        (b"HTTP/1.1 200 OK\r\ncontent-length:4\r\n\r\nTRUE and more", ServiceAnswer(200, b"TRUE")),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", ServiceAnswer(404, b"")),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nTR\r\n2\r\nUE\r\n0\r\n\r\n",
-            Answer(200, b"TRUE"),
+            ServiceAnswer(200, b"TRUE"),
         ),
         (b"HTTP/1.0 200 OK\r\n\r\nTRUE", None),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTRU", None),
@@ -97,7 +97,7 @@ def test_who_is_asked_is_said_or_known() -> None:
         (b"", None),
     ],
 )
-def test_an_answer_is_taken_when_it_is_whole(data: bytes, expected: Answer | None) -> None:
+def test_an_answer_is_taken_when_it_is_whole(data: bytes, expected: ServiceAnswer | None) -> None:
     """However it comes: byte by byte there is none before its end."""
     assert parse_answer(data, has_ended=False) == expected
     assert all(parse_answer(data[:n], has_ended=False) in (None, expected) for n in range(len(data)))
@@ -105,7 +105,7 @@ def test_an_answer_is_taken_when_it_is_whole(data: bytes, expected: Answer | Non
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     """As HTTP/1.0 has it."""
-    assert parse_answer(b"HTTP/1.0 200 OK\r\n\r\nTRUE", has_ended=True) == Answer(200, b"TRUE")
+    assert parse_answer(b"HTTP/1.0 200 OK\r\n\r\nTRUE", has_ended=True) == ServiceAnswer(200, b"TRUE")
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def azure(*events: Mapping[str, object]) -> list[Notice] | None:
     """Return what Azure's events mean to ``vm_1``."""
     service = Azure()
     assert b"/metadata/instance/compute/name?" in service.request()
-    assert service.read(Answer(200, b"VM_1")) is None
+    assert service.read(ServiceAnswer(200, b"VM_1")) is None
     assert b"\r\nMetadata: true\r\n" in service.request()
-    return service.read(Answer(200, json.dumps({"Events": events}).encode()))
+    return service.read(ServiceAnswer(200, json.dumps({"Events": events}).encode()))
 
 
 def test_azure_names_the_machine_and_the_time() -> None:
@@ -168,15 +168,16 @@ def test_aws_tells_by_404_that_there_is_nothing() -> None:
     """Its token is fetched first, and again when it is not taken any more."""
     service = Aws()
     assert service.request().startswith(b"PUT /latest/api/token ")
-    assert service.read(Answer(200, b"token==")) is None
+    assert service.read(ServiceAnswer(200, b"token==")) is None
     assert b"\r\nX-aws-ec2-metadata-token: token==\r\n" in service.request()
-    assert service.read(Answer(404, b"")) == []
+    assert service.read(ServiceAnswer(404, b"")) == []
     body = b'{"action": "terminate", "time": "2016-09-19T18:29:47Z"}'
-    assert [notice.at for notice in service.read(Answer(200, body)) or []] == [AT]
+    assert [notice.at for notice in service.read(ServiceAnswer(200, body)) or []] == [AT]
     assert [
-        notice.at for notice in service.read(Answer(200, body.replace(b"terminate", b"hibernate"))) or []
+        notice.at
+        for notice in service.read(ServiceAnswer(200, body.replace(b"terminate", b"hibernate"))) or []
     ] == [None]
-    assert service.read(Answer(401, b"")) is None
+    assert service.read(ServiceAnswer(401, b"")) is None
     assert service.request().startswith(b"PUT ")
 
 
@@ -184,9 +185,9 @@ def test_a_token_that_is_never_taken_is_no_token_that_has_had_its_time() -> None
     """The first is worth a word; the second comes every six hours, and is none of anybody's business."""
     service = Aws()
     for _ in range(2):
-        assert service.read(Answer(200, b"token==")) is None
+        assert service.read(ServiceAnswer(200, b"token==")) is None
         with pytest.raises(Unclear):
-            service.read(Answer(401, b""))
+            service.read(ServiceAnswer(401, b""))
     assert service.request().startswith(b"PUT ")
 
 
@@ -194,17 +195,17 @@ def test_a_token_that_is_never_taken_is_no_token_that_has_had_its_time() -> None
 def test_a_token_that_would_be_a_header_is_none(token: bytes) -> None:
     """What we send next is made of it."""
     with pytest.raises(Unclear):
-        Aws().read(Answer(200, token))
+        Aws().read(ServiceAnswer(200, token))
 
 
 def test_google_says_true_or_false() -> None:
     """Anything else is no answer."""
     assert b"\r\nMetadata-Flavor: Google\r\n" in Gcp().request()
-    assert Gcp().read(Answer(200, b"FALSE\n")) == []
-    assert [notice.at for notice in Gcp().read(Answer(200, b"TRUE")) or []] == [None]
+    assert Gcp().read(ServiceAnswer(200, b"FALSE\n")) == []
+    assert [notice.at for notice in Gcp().read(ServiceAnswer(200, b"TRUE")) or []] == [None]
     for status, body in ((200, b""), (200, b"TRUE?"), (404, b"TRUE"), (302, b"TRUE")):
         with pytest.raises(Unclear):
-            Gcp().read(Answer(status, body))
+            Gcp().read(ServiceAnswer(status, body))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ def test_nothing_but_unclear_escapes(name: str, bodies: list[object], status: in
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = service.request()
         assert request.count(b"\r\n\r\n") == 1 and request.endswith(b"\r\n\r\n")
-        for answer in (Answer(status, data), Answer(200, data)):
+        for answer in (ServiceAnswer(status, data), ServiceAnswer(200, data)):
             try:
                 service.read(answer)
             except Unclear:

@@ -14,7 +14,7 @@ import pytest
 from launcher.core.ranks import render_ranges
 from launcher.core.wire import parse, render
 from launcher.recorder.conclude import conclude, describe_missing, find_stragglers, size
-from launcher.recorder.dump import Refused, read_rank
+from launcher.recorder.dump import NotADump, read_rank
 from launcher.recorder.facts import Collective, GroupRecord, RankRecord, parse_ranges
 from launcher.recorder.variables import Places, find_places, find_torch, plan_variables
 from launcher.recorder.watch import choose_folder, find_python
@@ -193,7 +193,7 @@ class Hostile:
     ids=range(10),
 )
 def test_what_is_no_dump_is_refused(data: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(NotADump):
         read_rank(0, data)
     assert not os.path.exists("/tmp/launcher-recorder-was-run")
 

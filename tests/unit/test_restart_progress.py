@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.agent.timings import Attempt
+from launcher.agent.timings import AttemptMoments
 from launcher.core.supervision import Restarts
-from launcher.recovery.progress import LINE_BYTES, Lines, ProgressGate
+from launcher.recovery.progress import LINE_BYTES, LineSearch, ProgressGate
 
 
 class Direct:
@@ -89,7 +89,7 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
         filler = b"x" * (2 * LINE_BYTES + offset)
         assert matches("step [0-9]", filler, b"st", b"ep 7", filler, ends=False)
     search = Direct("never")
-    lines, searched = Lines(search), search.searched
+    lines, searched = LineSearch(search), search.searched
     for _ in range(10_000):
         lines.read(b"x" * 100)
     assert sum(searched) < 2.1 * 1_000_000 and max(searched) < 2 * LINE_BYTES + 200
@@ -102,7 +102,7 @@ def test_a_line_without_an_end_is_searched_in_bounded_memory() -> None:
 
 def test_an_attempt_that_has_made_progress_is_not_searched_any_more() -> None:
     search = Direct("step")
-    gate, lines = ProgressGate(Restarts(most=1), search, no_word), Lines(search)
+    gate, lines = ProgressGate(Restarts(most=1), search, no_word), LineSearch(search)
     gate.begin()
     assert gate.has_progressed() is False
     lines.read(b"step\n")
@@ -136,7 +136,7 @@ def test_a_file_of_another_user_shows_no_progress(tmp_path: Path, monkeypatch: p
 
 def test_a_failure_costs_what_was_done_since_the_last_progress() -> None:
     """Nothing if the work had not begun, or if the attempt did not fail."""
-    attempt = Attempt()
+    attempt = AttemptMoments()
     attempt.started, attempt.ended = 10.0, 50.0
     assert attempt.lost_s() == 0.0
     attempt.has_failed = True

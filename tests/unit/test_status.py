@@ -31,13 +31,13 @@ from launcher.control.table import (
     render_text,
     with_cpu,
 )
-from launcher.control.watch import Screen, press, split_keys
+from launcher.control.watch import ScreenState, press, split_keys
 from launcher.core.wire import pack as pack_message
 from launcher.machine import process
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.output.tables import Paper, measure
-from launcher.process.families import Table
+from launcher.process.families import Processes
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.packing import LIMIT_BYTES, pack, unpack
 
@@ -117,7 +117,7 @@ def test_a_rank_that_does_not_run_is_red() -> None:
 
 def test_keys_scroll_sort_and_leave() -> None:
     """No key leads out of the table."""
-    screen = Screen()
+    screen = ScreenState()
     for key in split_keys("\x1b[6~\x1b[Bj\x1b[A"):
         screen = press(screen, key, rows=40, page=10)
     assert screen.order == Order(skip=11)
@@ -247,7 +247,7 @@ def test_a_process_whose_name_holds_a_parenthesis() -> None:
 
 def test_a_family_is_counted_once() -> None:
     """Though pids can make a circle while they are read one after the other."""
-    table = Table(
+    table = Processes(
         {
             1: Stat(3, "S", cpu_s=1.0, memory_bytes=10),
             2: Stat(1, "R", cpu_s=2.0, memory_bytes=20),

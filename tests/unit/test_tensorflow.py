@@ -22,7 +22,7 @@ from launcher.cli.main import dispatch
 from launcher.cluster.address_exchange import meet
 from launcher.core.errors import LauncherError, NotReady
 from launcher.core.frozen import replace
-from launcher.core.model import Companion, Meeting, Mode, Plan, Process
+from launcher.core.model import Companion, Meeting, Mode, Plan, PlannedProcess
 from launcher.frameworks.tensorflow import Cast, plan_cast
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
@@ -31,7 +31,7 @@ from launcher.planning.recorded import replay
 from launcher.planning.settings import render_environ
 from launcher.process.port_checks import check_ports
 from launcher.servers import tf_server
-from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
+from launcher.servers.tf_server import OPEN, REFUSED, SILENT, PortWatch, split
 
 HOSTS = tuple(f"10.0.0.{index + 4}" for index in range(8))
 
@@ -64,7 +64,7 @@ def plan(
 
 def configs(job: Plan) -> dict[str, Any]:
     """Return the TF_CONFIG of every process of a plan, by the name of its task."""
-    every: tuple[Companion | Process, ...] = (*job.companions, *job.processes)
+    every: tuple[Companion | PlannedProcess, ...] = (*job.companions, *job.processes)
     texts = [render_environ(job, one, {}).get("TF_CONFIG") for one in every]
     found = [json.loads(text) for text in texts if text]
     return {"{type} {index}".format(**one["task"]): one for one in found}
@@ -599,7 +599,7 @@ def test_when_a_server_knows_that_its_job_is_over(
     """Once seen, then refused for 5 s: over. Never seen, or without any answer: not ready."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    watch = Watch("10.0.0.4:2222", wait_s=10)
+    watch = PortWatch("10.0.0.4:2222", wait_s=10)
     for answer in answers:
         clock[0] += 1.0
         monkeypatch.setattr(tf_server, "knock", lambda host, port, answer=answer: answer)

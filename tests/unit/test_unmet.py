@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.supervision import Contact
 from launcher.observers import connections
-from launcher.observers.connections import Table
+from launcher.observers.connections import ConnectionTable
 from launcher.observers.meeting import MeetingWatch
 
 A, B, C = b"0100007F:A000", b"0100007F:B000", b"0100007F:C000"
@@ -23,7 +23,7 @@ class Clock:
     """The time, and what each reading of the kernel's table costs on a busy machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.cpu_s, self.table = 0.0, 0.0, Table({}, frozenset())
+        self.now, self.cpu_s, self.table = 0.0, 0.0, ConnectionTable({}, frozenset())
         self.sockets: dict[int, set[bytes]] = {}
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         monkeypatch.setattr("time.process_time", lambda: self.cpu_s)
@@ -33,7 +33,7 @@ class Clock:
         monkeypatch.setattr(connections, "count_libraries", lambda _: "1000 kB")
         monkeypatch.setattr(connections, "has_framework", lambda _: True)
 
-    def read(self) -> Table:
+    def read(self) -> ConnectionTable:
         """Read the table."""
         self.cpu_s += READ_COSTS_S
         return self.table
@@ -64,12 +64,12 @@ def test_a_connection_to_another_node_that_is_made_between_two_readings_is_no_lo
         if watch.due is None or clock.now < watch.due:
             continue
         if clock.sockets:  # connected since the last reading
-            clock.table = Table({**near, (A, C): b"3"}, frozenset())
+            clock.table = ConnectionTable({**near, (A, C): b"3"}, frozenset())
         elif clock.now > MET_S:
             clock.sockets = {ranks[0].pid: {b"1", b"3"}, ranks[1].pid: {b"2"}}
-            clock.table = Table(near, frozenset())
+            clock.table = ConnectionTable(near, frozenset())
         watch.fire(clock.now)
-    clock.sockets, clock.table = {}, Table({}, frozenset())
+    clock.sockets, clock.table = {}, ConnectionTable({}, frozenset())
     for one in ranks:
         one.code, one.ended_ns = 0, int(END_S * 1e9)
     assert watch.end() is None

@@ -15,7 +15,7 @@ from typing import Any
 from launcher.options.reading import read_options
 from launcher.planning.recorded import replay
 from launcher.views.survey import render, take_view
-from launcher.views.topology import View
+from launcher.views.topology import TopologyView
 from tests.golden.jobs import VERSION
 from tests.golden.jobs import render as lay_out
 
@@ -36,7 +36,7 @@ def read_topology(name: str) -> Json:
     return snapshot
 
 
-def view_snapshot(snapshot: Mapping[str, object], **typed: str) -> View:
+def view_snapshot(snapshot: Mapping[str, object], **typed: str) -> TopologyView:
     """Return what ``launcher topology --replay`` looks at."""
     host = replay(snapshot)
     return take_view(host, host.environ, read_options(typed, host.environ))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.checks.case import Case, read_case
+from launcher.checks.case import CheckedNode, read_case
 from launcher.checks.finding import Finding
 from launcher.machine.addresses import Addresses
 from launcher.machine.host import Host
@@ -59,9 +59,9 @@ class Machine(Host):
         return self._starters
 
 
-def case(host: Host, environ: Mapping[str, str] | None = None, /, **facts: object) -> Case:
+def case(host: Host, environ: Mapping[str, str] | None = None, /, **facts: object) -> CheckedNode:
     """Return what the checks see of a machine, with facts of a job."""
-    return Case(**{**vars(read_case(host, environ or {}, None, ())), **facts})
+    return CheckedNode(**{**vars(read_case(host, environ or {}, None, ())), **facts})
 
 
 def only(findings: list[Finding]) -> Finding:

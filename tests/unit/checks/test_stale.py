@@ -8,16 +8,16 @@ import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING, Finding
 from launcher.checks.stale import look
-from launcher.machine.nvml import GpuUse
+from launcher.machine.nvml import GpuMemoryUse
 from tests.unit.checks.cases import Machine, case, levels
 
 GIB = 1 << 30
-FREE, HELD = GpuUse(0, GIB // 2, 80 * GIB), GpuUse(1, 40 * GIB, 80 * GIB, (1234,))
-SMALL, UNSEEN = GpuUse(2, GIB, 80 * GIB, (77,)), GpuUse(3, 30 * GIB, 80 * GIB)
+FREE, HELD = GpuMemoryUse(0, GIB // 2, 80 * GIB), GpuMemoryUse(1, 40 * GIB, 80 * GIB, (1234,))
+SMALL, UNSEEN = GpuMemoryUse(2, GIB, 80 * GIB, (77,)), GpuMemoryUse(3, 30 * GIB, 80 * GIB)
 
 
 def look_at(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *use: GpuUse, gpus: int = 1, **files: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *use: GpuMemoryUse, gpus: int = 1, **files: str
 ) -> list[Finding]:
     """Return what is found on a node with so many GPUs, of which NVML gives this use."""
     monkeypatch.setattr("launcher.checks.stale.read_gpu_use", lambda: use)
