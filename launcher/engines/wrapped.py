@@ -73,7 +73,7 @@ def _tell(job: Case, own: Command) -> Told:
     if "pet" in row.words("is"):
         variables |= _plan_pets(job, own)
     flags = row.words("adds")
-    if "flags" in row.words("is"):
+    if "flags" in row.words("is") and job.each * (job.nodes or 1) > 1:
         missing = [
             (name, text) for name, text in _state(job, read_pairs(row, "facts")).items() if not own.has(name)
         ]

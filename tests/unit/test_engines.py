@@ -587,6 +587,25 @@ def test_programs_with_a_torchrun_inside_are_told_of_the_job(
     assert job.engine == {"lmf": "llamafactory", "llamafactory-cli": "llamafactory"}.get(words[0], words[0])
 
 
+def test_torchtune_gets_torchruns_flags_for_several_processes() -> None:
+    """With any of them a recipe for a single device stops."""
+    argv, _ = told(
+        plan("tune", "run", "full_finetune_distributed", "--config", "c", machine={"gpus": 4}, **NODES)
+    )
+    flags = ("--nnodes=2", "--node_rank=1", "--nproc_per_node=4", "--master_addr=10.0.0.4")
+    assert argv[:6] == ("tune", "run", *flags) and argv[-3:] == ("full_finetune_distributed", "--config", "c")
+    alone = ("tune", "run", "lora_finetune_single_device", "--config", "c")
+    assert told(plan(*alone, machine={"gpus": 1}))[0] == alone
+
+
+def test_xtuner_gets_its_variables() -> None:
+    """It names the address and the port in its own way."""
+    argv, variables = told(plan("xtuner", "train", "a.py", machine={"gpus": 4}, **NODES))
+    assert argv == ("xtuner", "train", "a.py")
+    expected = {"NNODES": "2", "NPROC_PER_NODE": "4", "NODE_RANK": "1", "ADDR": "10.0.0.4", "PORT": "6105"}
+    assert expected.items() <= variables.items()
+
+
 @pytest.mark.parametrize("rest", ["--model_name_or_path a", "--accelerate_config zero3 --bf16"])
 def test_trl_hands_accelerates_flags_on(rest: str) -> None:
     """Its command line takes them; without them it starts ``accelerate launch`` in each process."""
@@ -613,6 +632,8 @@ def test_accelerate_is_told_to_use_cpus_whatever_its_script_shows(line: str) -> 
         "llamafactory-cli export a.yaml",
         "swift build",
         "swift infer",
+        "tune ls",
+        "xtuner chat a",
     ],
 )
 def test_their_other_commands_are_no_launchers(line: str) -> None:
