@@ -213,7 +213,7 @@ def test_a_setsid_that_does_not_wait_has_failed() -> None:
 def test_a_crash_whose_status_was_lost_is_a_warning(shell: str) -> None:
     """A shell says it, and goes on."""
     done = launch("run", "--nproc-per-node", "2", "--", "nice", shell, "-c", "sh -c 'kill -SEGV $$'; true")
-    assert done.returncode == 0 and "with status 0, but a crash ends its output" in done.stderr, done.stderr
+    assert done.returncode == 0 and "with code 0, but a crash ends its output" in done.stderr, done.stderr
     done = launch("run", "--nproc-per-node", "2", "--", shell, "-c", "echo Killed the bug >&2; echo ok >&2")
     assert "warning" not in done.stderr
 
@@ -224,9 +224,9 @@ def test_an_error_on_standard_output_is_a_programs_message() -> None:
     line = ("run", "--nproc-per-node", "2", "--", sys.executable, "-c", code)
     done = launch(*line, "Error: the config has no key 'model'")
     assert (
-        "[program-message] the program ended itself, and said last: Error: the config has no" in done.stderr
+        "[program-message] the program ended itself; its last line: Error: the config has no" in done.stderr
     )
-    assert "cause: not known" in launch(*line, "loss 0.3").stderr
+    assert "cause: unknown" in launch(*line, "loss 0.3").stderr
 
 
 LOST = f"[ $RANK = 0 ] || {sys.executable} -c 'raise ValueError(7)'"
