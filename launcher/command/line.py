@@ -25,7 +25,7 @@ OF_PYTHON = ("-u", "-O", "-B", "-X", "-W", "-c", "-I", "-E", "-S")
 
 
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the full command line: a ``.py`` file, ``-m module``, ``-`` or a folder runs under Python.
+    """Return the full command line: a ``.py`` file, ``-m module``, ``-`` or a directory runs under Python.
 
     A file that is not executable and names Python in its first line runs under Python too. A shell with a
     text that only starts a Python or a launcher (an image's ``CMD python train.py``) is replaced by it, so

@@ -267,7 +267,7 @@ def open_folder(
 
 
 class _Place:
-    """The last folder of a path, open in a ``with`` statement, and the file's name: see `open_folder`."""
+    """The last directory of a path, open in a ``with`` statement, and the file's name: see `open_folder`."""
 
     def __init__(self, path: str, **how: Any) -> None:
         self._found = open_folder(path, **how)

@@ -14,7 +14,7 @@ class Network:
         why: Evidence for the fabric.
         port_count: Number of ports that NCCL should use; None for TCP, and if a plugin decides.
         ports: Names of the ports, ``"mlx5_ib0:1"``; also empty if the user's own list is used.
-        files: Files that settings name: the word in the value that stands for a file, and the file's text.
+        files: Files that settings name: the placeholder in the value, and the file's text.
     """
 
     fabric: str
@@ -139,7 +139,7 @@ class LogStyle:
 
     Attributes:
         as_json: Whether each line is a JSON object.
-        timestamps: Whether the time stands before each line.
+        timestamps: Whether each line starts with the time.
         dedupe: Whether a line of several processes is shown once; None: a traceback, off a terminal.
         rotate_bytes: Size at which a new log file begins; 0 for never.
     """
@@ -165,7 +165,7 @@ class Supervision:
         signal_map: Pairs of signal numbers: (arriving, sent instead).
         routes: Destinations of the output, one per process.
         prefix: Whether lines begin with the rank.
-        log_dir: Folder of log files, None for a temporary one (if any output goes to files).
+        log_dir: Directory of log files, None for a temporary one (if any output goes to files).
         progress: Whether there is a status line; None if that depends on the terminal.
         stall_timeout_s: Seconds without output that count as a stall; 0 for never.
         stall_limits: The same in a phase of the attempt (``first``, ``save``), in pairs.
@@ -176,7 +176,7 @@ class Supervision:
         stopped_status: Exit code of a job that a signal told to stop; None for that of its processes.
         fatal_status: Exit code after a failure that no retry fixes; None for that of the process.
         failure_file: Path of the failure record; None for the platform's default.
-        evidence_dir: Folder for evidence of a hang; None for the folder of the failure record.
+        evidence_dir: Directory for evidence of a hang; None for that of the failure record.
         proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
         preemption: The service that reports preemption of this machine; None for none.
         metrics_port: Port of this node's metrics; 0 for no metrics.

@@ -21,7 +21,9 @@ def raise_limit(more: int) -> None:
 
 
 def count_spare(kept: int) -> int:
-    """Return how many files strangers may make us open: half of those beside ``kept`` that the job needs."""
+    """Return how many files clients without the key may make us open: half of those that the job leaves.
+
+    ``kept``: number of files that the job itself needs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, (soft - kept) // 2)
 
