@@ -12,7 +12,7 @@ from launcher.core.frozen import replace
 from launcher.core.model import DEFAULT_PORT, Allocation, Claim, Fact, Machine, Scope, Trust
 from launcher.identity import contradictions, inherited, rendezvous
 from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, derive, is_typed, name_only
-from launcher.identity.scope import add_local_size, decide_scope, settle_processes
+from launcher.identity.scope import TWO, add_local_size, decide_scope, settle_processes
 from launcher.identity.topology import list_places
 from launcher.options.reading import DEFAULTS as FILES
 
@@ -209,20 +209,19 @@ def _add_node_count(ledger: Ledger) -> Iterator[Claim]:
 def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
     """Add the node_rank that the sizes prove; the quotient alone proves nothing.
 
-    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see either. We
-    use it only if the node_count is known from elsewhere and divides the world evenly, and if the local rank
-    fits.
+    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see either: a
+    node of an uneven job may well run the mean number of processes. All nodes are alike if there are two, if
+    each process has a node, or if the source of the node_count says so. Then the local rank must exclude
+    cyclic placement.
     """
     rank, world, local, size, *_ = map(ledger.number, IDENTITY)
     nodes = ledger.best(Fact.NODE_COUNT)
     if rank is None or local is None or not size or nodes is None or not isinstance(nodes.value, int):
         return
     is_stated = nodes.value > 1 and nodes.trust <= Trust.STATED
-    if (
-        is_stated
-        and world == nodes.value * size
-        and list_places(rank, local, size, nodes.value) == [rank // size]
-    ):
+    is_even = nodes.value == TWO or size == 1 or ledger.is_even(nodes.source)
+    is_block = rank % size == local and list_places(rank, local, size, nodes.value) == [rank // size]
+    if is_stated and world == nodes.value * size and is_even and is_block:
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
         yield derive(Fact.NODE_RANK, rank // size, origin)
 

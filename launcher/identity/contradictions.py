@@ -92,9 +92,11 @@ def check_numbers(ledger: Ledger) -> Iterator[Problem]:
 
 def check_alone(ledger: Ledger) -> Iterator[Problem]:
     """Report a starter that shows several processes on this node but gives no rank: not once per node."""
-    nodes, ranked = ledger.best(Fact.NODE_COUNT), {claim.source for claim in ledger.about(Fact.RANK)}
-    if ledger.problems or nodes is None or nodes.trust is Trust.ASKED:
+    nodes, node = ledger.best(Fact.NODE_COUNT), ledger.best(Fact.NODE_RANK)
+    asked = [claim for claim in (nodes, node) if claim is not None and claim.trust is Trust.ASKED]
+    if ledger.problems or nodes is None or (nodes in asked and (nodes.value == 1 or node in asked)):
         return  # the user knows how often the launcher was started
+    ranked = {claim.source for claim in ledger.about(Fact.RANK)}
     several = (c for c in ledger.list_several() if c.source not in ranked and _find_program(c.source))
     for claim in several:
         starter, name = _find_program(claim.source), name_only(claim.origin)

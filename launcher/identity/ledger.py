@@ -30,6 +30,8 @@ STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
 IDENTITY = (*STARTED, Fact.LOCAL_SIZE, Fact.NODE_RANK, Fact.NODE_COUNT)
 DEFAULTS = "torch_env"
 """The source of variables (RANK, WORLD_SIZE) that users and images may set too."""
+USERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+"""Such variables, whichever source reads them."""
 LAUNCHED = "launched"
 """The source of the contract of a launcher around this one."""
 RULE = "rule"
@@ -237,9 +239,11 @@ class Ledger:
         if one.trust is Trust.ASKED:
             leave = f"{'leave out' if is_typed(one) else 'unset'} {name_only(one.origin)}"
             # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
-            by_hand = f"unset {name_only(other.origin)}, or {leave}"
-            manual = ", or pass --source manual to go by the flags alone" if is_typed(one) else ""
-            fix = by_hand if other.source == DEFAULTS else f"{leave}{manual}"
+            if (name := name_only(other.origin)) in USERS:
+                typed = is_typed(one)
+                fix = f"unset {name}, or {leave}" if typed else f"unset the wrong one, {leave[6:]} or {name}"
+            else:
+                fix = leave + (", or pass --source manual to go by the flags alone" if is_typed(one) else "")
         else:
             flag = f", or pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
             names = [word for claim in (one, other) if (word := name_only(claim.origin)).isupper()]

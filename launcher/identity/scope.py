@@ -24,7 +24,7 @@ ONE_PER_NODE = "tensorflow"
 MPI_SOURCES = frozenset(("open_mpi", "hydra", "mvapich", "pals", "flux", "horovod"))
 """Sources whose processes may belong to an MPI that was started outside of the launcher."""
 TWO = 2
-"""Largest world in which one process alone on its node proves that the other one is alone too."""
+"""Largest number of nodes, or of processes, of which one shows what the other is like."""
 
 
 def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> tuple[Scope, Ledger]:

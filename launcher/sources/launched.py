@@ -13,6 +13,7 @@ from __future__ import annotations
 from launcher.core.model import Fact, Scope
 from launcher.core.mpi import OPEN_MPI, TABLE
 from launcher.sources.reader import Reader
+from launcher.sources.signs import is_above
 
 MARKER = "LAUNCHER_LAUNCHED"
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
@@ -48,7 +49,9 @@ def read_torchrun(reader: Reader) -> None:
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(MARKER):
         return  # a process of this launcher or a child of one
     names = ", ".join(name for _, name in FACTS if not reader.has(name))
-    if names:
+    if is_above(reader, "LOCAL_WORLD_SIZE", 1) and not (reader.has("RANK") and reader.has("WORLD_SIZE")):
+        _claim_worker(reader)  # one of several on this node: an outer rank is not its own
+    elif names:
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
     elif is_worker(reader):
         _claim_worker(reader)

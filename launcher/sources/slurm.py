@@ -19,6 +19,7 @@ from launcher.sources.reader import Reader
 _, STEP_ID, PROCID, NTASKS, NODEID, NODE_COUNT, JOB_NODE_COUNT, *MORE = MARKERS["slurm"]
 *LISTS, STEP_NODE_COUNT, STEP_TASKS, OLD_NTASKS, LOCALID, TASK_IDS, ASKED_TASKS, TASKS_PER_NODE = MORE
 JOB_NODELIST, _, STEP_NODELIST = LISTS
+OF_STEP = (STEP_NODELIST, STEP_NODE_COUNT, STEP_TASKS, TASKS_PER_NODE)
 TASK_OF_FLUX = FLUX.rank[0]  # Flux runs inside a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
 HET_FIX = (
@@ -110,27 +111,32 @@ def _read_batch_script(reader: Reader) -> None:
                 reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
         return
     # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables without those of the step
-    numbers = OF_OTHERS if count == 1 else (*OF_OTHERS, *TASK_COUNTS)
+    numbers = OF_OTHERS if count == 1 and not _is_task(reader) else (*OF_OTHERS, *TASK_COUNTS)
     fix = f"pass {STEP_ID} and the other SLURM_* into the container too"
-    if (
-        not _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ...")
-        and count == 1
-    ):
+    fix += "; in a shell of a job: srun launcher run ..."
+    if not _sign_remains(reader, numbers, fix) and count == 1:
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
 
 
 def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str) -> bool:
     """Report variables that belong to other nodes or tasks; return whether there are any."""
+    is_task, asked = _is_task(reader), reader.parsed(ASKED_TASKS, parse_tasks_per_node) or ()
     found = [name for name, alone in numbers if (reader.integer(name) or alone) > alone]
     found += [TASK_IDS] * (reader.text(TASK_IDS) not in (None, "0"))
     found += [TASKS_PER_NODE] * (sum(reader.parsed(TASKS_PER_NODE, parse_tasks_per_node) or ()) > 1)
-    found += [ASKED_TASKS] * (len(reader.parsed(ASKED_TASKS, parse_tasks_per_node) or ()) > 1)
+    found += [ASKED_TASKS] * ((sum(asked) if is_task else len(asked)) > 1)
     if not found:
         found = [name for name in LISTS if len(_read_hosts(reader, name)) > 1][:1]
     for name in found:
-        reader.sign(name, f"{fix}, or unset {name}")
+        own = "--nnodes 1 if each task is a job of its own" if is_task else f"unset {name}"
+        reader.sign(name, f"{fix}, or {own}")
     return bool(found)
+
+
+def _is_task(reader: Reader) -> bool:
+    """Whether variables of a step without its id show a task: then the number of tasks is no mere request."""
+    return not reader.has(STEP_ID) and any(map(reader.has, OF_STEP))
 
 
 def _read_step_hosts(reader: Reader, name: str) -> None:

@@ -16,7 +16,7 @@ from launcher.core.mpi import STARTED
 from launcher.sources import MARKERS
 from launcher.sources.reader import Reader
 from launcher.sources.signs import FLAGS, is_above
-from launcher.sources.torch_env import LOCAL_RANK, RANK, VOLCANO, WORLD_SIZE, counts_nodes
+from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
 *INDICES, NODE_COUNT, _ = MARKERS["volcano"]
@@ -57,9 +57,12 @@ def read(reader: Reader) -> None:
 
 
 def _read_tasks(reader: Reader) -> Tasks:
-    """Return the hosts of each task by its name; empty if only its number of pods is set."""
+    """Return the hosts of each task by its name; empty if only its number of pods or its master is known."""
     listed = {_task(name, HOSTS): reader.hosts(name) for name in reader.matching(PREFIX, HOSTS)}
     counted = [_task(name, COUNT) for name in reader.matching(PREFIX, COUNT) if reader.integer(name) != 0]
+    master, own = (reader.text(MASTER_ADDR) or "").partition(".")[0], _own_name(reader)
+    if own != master and _is_of_another_task(own, master) and not _find(master, sum(listed.values(), ())):
+        counted.append(master.rsplit("-", 2)[1])  # a pod of this job, so its task exists
     return listed | {task: () for task in counted if task not in listed}
 
 
@@ -132,7 +135,7 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
 
 def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> bool:
     """Claim the place of this pod among those with ranks, or report a sign; return whether it has a place."""
-    own, places = reader.host.hostname().partition(".")[0], _find_places(reader, hosts)
+    own, places = _own_name(reader), _find_places(reader, hosts)
     others = [host.partition(".")[0] for task in tasks.values() for host in task]
     if (not places and any(_is_of_another_task(own, other) for other in others)) or reader.text(ROLE) == "ps":
         _sign(reader, "this pod is of a task without ranks")
@@ -153,14 +156,21 @@ def _claim_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int
 
 def _find_places(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
     """Return the places of this pod's name in a list of hosts."""
-    own = reader.host.hostname().partition(".")[0]
-    return [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
+    return _find(_own_name(reader), hosts)
+
+
+def _find(name: str, hosts: tuple[str, ...]) -> list[int]:
+    return [place for place, host in enumerate(hosts) if host.partition(".")[0] == name]
+
+
+def _own_name(reader: Reader) -> str:
+    return reader.host.hostname().partition(".")[0]
 
 
 def _claim_name(reader: Reader, places: list[int]) -> None:
-    own = reader.host.hostname().partition(".")[0]
     for place in places[:1]:
-        reader.claim(Fact.NODE_RANK, place, f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
+        origin = f"name of this pod, {_own_name(reader)}, in the lists of hosts"
+        reader.claim(Fact.NODE_RANK, place, origin, Trust.DERIVED)
 
 
 def _is_of_another_task(own: str, other: str) -> bool:
