@@ -19,11 +19,10 @@ NNODES, NODE_RANK, MASTER_ADDR, RDZV_ENDPOINT, STANDALONE, NPROC_PER_NODE = MARK
 
 def read(reader: Reader) -> None:
     """Claim one worker group per node, as torchrun's own flags state it."""
-    is_inside = reader.text("WORLD_SIZE") != "1" and all(
-        map(reader.has, ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    )
-    if not is_inside and any(reader.has(name) for name in MARKERS["torch_agent"] if name != MASTER_ADDR):
-        reader.starts = Scope.NODE  # an address alone may be of another job, and a local rank is a process's
+    # An address alone may be of another job, and so may a node rank beside a process's local rank
+    alone = (MASTER_ADDR, NODE_RANK) if reader.has("LOCAL_RANK") else (MASTER_ADDR,)
+    if any(reader.has(name) for name in MARKERS["torch_agent"] if name not in alone):
+        reader.starts = Scope.NODE
     if reader.text(STANDALONE) == "1":
         reader.claim(Fact.NODE_COUNT, 1, STANDALONE)
         reader.claim(Fact.NODE_RANK, 0, STANDALONE)
