@@ -61,8 +61,8 @@ def check_counts(
         if count is None and rank is None:
             continue
         try:
-            opened = open_ledger(evidence, others)
-            allocation, ledger = decide(opened, machine, is_own=is_own, starts_processes=starter is not None)
+            opened = open_ledger(evidence, others, is_own)
+            allocation, ledger = decide(opened, machine, starts_processes=starter is not None)
         except LauncherError:
             continue  # without these numbers there is no job; with them there may be one
         if starter is not None and allocation.scope is Scope.PROCESS:

@@ -18,7 +18,7 @@ from launcher.options.reading import DEFAULTS as FILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from launcher.core.errors import Problem
@@ -31,6 +31,12 @@ OF_NODE = (Fact.NODE_RANK, Fact.NODE_COUNT)
 OF_TASK = (*OF_NODE, Fact.WORLD_SIZE)
 """Facts of a process of the job without a rank: only its name must be known."""
 ALWAYS = (Fact.HOSTS, Fact.NODE_COUNT, Fact.NODE_RANGE)
+NAMES = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
+UNKNOWN = {
+    Fact.NODE_RANK: "the index of this node: NODE_RANK and GROUP_RANK are not set (fix: --node-rank R)",
+    Fact.LOCAL_SIZE: "how many processes this node runs: LOCAL_WORLD_SIZE is not set "
+    "(fix: --nnodes N, or set LOCAL_WORLD_SIZE)",
+}
 HEAD = "the job is started from this node: the command's own launcher finds the nodes and runs once"
 FIXES = {
     Fact.RANK: "set RANK, or start with mpirun, srun or torchrun",
@@ -42,19 +48,13 @@ FIXES = {
 
 
 def decide(
-    ledger: Ledger,
-    machine: Machine,
-    *,
-    is_own: Callable[..., bool],
-    starts_processes: bool = False,
-    starts_job: bool = False,
+    ledger: Ledger, machine: Machine, *, starts_processes: bool = False, starts_job: bool = False
 ) -> tuple[Allocation, Ledger]:
     """Decide what the platform gave us.
 
     Args:
         ledger: The claims of the options and of the sources.
         machine: The devices and CPUs of this node, which may set the number of processes.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
         starts_processes: Whether the command starts the processes of a node itself.
         starts_job: Whether it also starts those of other nodes, as mpirun does.
 
@@ -67,7 +67,7 @@ def decide(
     """
     scope, is_head = Scope.NODE, starts_job and _is_head(ledger)
     if not is_head:
-        ledger = ledger.fold(lambda it: _add_single_machine(it, is_own))
+        ledger = ledger.fold(_add_single_machine)
         scope, ledger = decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else rendezvous.read_range(ledger)
     ledger = ledger.fold(lambda it: rendezvous.settle_range(it, node_range))
@@ -85,8 +85,7 @@ def decide(
         needed = [*STARTED]
         ledger = ledger.fold(
             *(inherited.sift_count, inherited.sift_size, add_local_size, _add_first),
-            *(lambda it: inherited.sift_node(it, is_own), _add_node_count, _add_first, _add_node_rank),
-            _note_unknown,
+            *(inherited.sift_node, _add_node_count, _add_first, _add_node_rank, _note_unknown),
         )
     else:
         facts = OF_NODE
@@ -104,24 +103,22 @@ def decide(
     found = (*ALWAYS, *facts, *([Fact.LOCAL_SIZE] if task else []))
     address, port = "", DEFAULT_PORT
     if not is_head:
-        ledger = rendezvous.settle_master(ledger, scope, is_own, at_start=at_start)
+        ledger = rendezvous.settle_master(ledger, scope, at_start=at_start)
         if not rendezvous.meets_elsewhere(ledger, at_start=at_start):
             found = (*found, Fact.MASTER_ADDR, Fact.MASTER_PORT)
             needed.append(Fact.MASTER_ADDR)
             master = ledger.best(Fact.MASTER_ADDR)
             address, port = str(master.value) if master else "", ledger.number(Fact.MASTER_PORT) or 0
     ledger = ledger.fold(
-        contradictions.check_hosts,
-        contradictions.check_least,
-        lambda it: contradictions.check_seat(it, is_own) if scope is Scope.NODE and not is_head else (),
+        *(contradictions.check_hosts, contradictions.check_least),
+        *([contradictions.check_seat] if scope is Scope.NODE and not is_head else []),
         lambda it: _find_missing(it, needed),
     )
     ledger.check()
     ledger = replace(ledger, findings={**ledger.find(*found), **ledger.findings})
     numbers: dict[str, Any] = dict.fromkeys(fact.value for fact in OF_NODE)
     numbers |= {fact.value: ledger.number(fact) for fact in facts}
-    listed = ledger.best(Fact.HOSTS)
-    hosts = listed.value if listed is not None and isinstance(listed.value, tuple) else ()
+    hosts = next((claim.hosts for claim in ledger.about(Fact.HOSTS)), ())
     allocation = Allocation(
         source=_name_sources(ledger),
         scope=scope,
@@ -146,7 +143,7 @@ def _is_head(ledger: Ledger) -> bool:
     return not started and not asked and any(item.signs for item in ledger.evidence)
 
 
-def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim | Problem]:
+def _add_single_machine(ledger: Ledger) -> Iterator[Claim | Problem]:
     # Only if there is no sign of other nodes: a sign without an identity is an error, not node 0
     facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
     claims = [claim for fact in facts for claim in ledger.about(fact)]
@@ -154,13 +151,10 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator
     signs = [sign for item in ledger.evidence for sign in item.signs]
     if only_node_0 or not any(claim.source != DEFAULTS or ledger.speakers for claim in claims):
         fix = "pass --nnodes N --node-rank R, or --nnodes 1 for a single node"
-        signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger, is_own)]
+        signs += [(claim.origin, fix) for claim in rendezvous.list_elsewhere(ledger)]
     if signs:
-        if rendezvous.knows_who_is_who(ledger) or any(
-            _identifies(ledger, count, index) for count, index in IDENTIFYING
-        ):
-            return
-        for origin, fix in signs:
+        is_known = rendezvous.knows_who_is_who(ledger) or any(_identifies(ledger, *it) for it in IDENTIFYING)
+        for origin, fix in signs if not is_known else ():
             where = "command line" if origin.startswith("--") else "environment"
             yield make_problem("no-identity", where=where, found=origin, fix=fix)
     elif only_node_0 and ledger.options.text("source", "manual") != "manual":
@@ -183,11 +177,10 @@ def _read_ranks(ledger: Ledger, node_range: tuple[int, int] | None) -> Iterator[
     """Read a starter's ranks as node_ranks, for a launcher that was started once per node."""
     known, ranks = ledger.about(Fact.NODE_RANK), ledger.about(Fact.RANK)
     for claim in ranks:
-        if (
-            not known or claim.source in ledger.speakers
-        ):  # else an image's RANK, without a world or in one of 1
+        if not known or claim.source in ledger.speakers:  # else an image's, without a world or in one of 1
             trust = max(Trust.DERIVED, claim.trust)  # starters may order the nodes differently
-            yield Claim(Fact.NODE_RANK, claim.value, f"{claim.origin}, one per node", claim.source, trust)
+            origin = f"{claim.origin}, one per node"
+            yield replace(claim, fact=Fact.NODE_RANK, origin=origin, trust=trust)
     for claim in ledger.about(Fact.WORLD_SIZE) if node_range is None else ():
         if any(rank.source == claim.source for rank in ranks):  # without a rank it may count processes
             yield replace(claim, fact=Fact.NODE_COUNT, origin=f"{claim.origin}, one per node")
@@ -227,18 +220,10 @@ def _add_node_rank(ledger: Ledger) -> Iterator[Claim]:
 
 
 def _note_unknown(ledger: Ledger) -> Iterator[str]:
-    if not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED):
-        return
-    if not ledger.about(Fact.NODE_RANK):
-        yield (
-            "nothing states or proves the index of this node: NODE_RANK and GROUP_RANK are "
-            "not set (fix: --node-rank R)"
-        )
-    if not ledger.about(Fact.LOCAL_SIZE):
-        yield (
-            "nothing states or proves how many processes this node runs: LOCAL_WORLD_SIZE is "
-            "not set (fix: --nnodes N, or set LOCAL_WORLD_SIZE)"
-        )
+    is_missing = not ledger.is_broken() and any(ledger.number(fact) is None for fact in STARTED)
+    for fact in (Fact.NODE_RANK, Fact.LOCAL_SIZE) if not is_missing else ():
+        if not ledger.about(fact):
+            yield f"nothing states or proves {UNKNOWN[fact]}"
 
 
 def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
@@ -253,7 +238,7 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         return
     given = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
     origins = list(dict.fromkeys(claim.origin for claim in given))
-    *names, last = map(_name_fact, facts)
+    *names, last = (f"a {NAMES.get(fact) or fact.value.replace('_', ' ')}" for fact in facts)
     known = f"{', '.join(origins) or 'the job'} need{'' if len(origins) > 1 else 's'}"
     lacking = f"{', '.join(names)}{' and ' if names else ''}{last}"
     by_hand = [c for c in given if (c.fact in STARTED if names else c.source == DEFAULTS)]
@@ -267,12 +252,6 @@ def _find_missing(ledger: Ledger, needed: Sequence[Fact]) -> Iterator[Problem]:
         count = "--nnodes N " if left or Fact.NODE_COUNT in facts else ""
         fix = f"{alone}pass --hosts HOST,... on every node, or {count}--node-rank R --master-addr HOST"
     yield ledger.refuse("missing-facts", known=known, lacking=lacking, fix=fix)
-
-
-def _name_fact(fact: Fact) -> str:
-    """Return a fact with its article, as people call it: ``a node rank``."""
-    names = {Fact.NODE_COUNT: "number of nodes", Fact.MASTER_ADDR: "master address"}
-    return f"a {names.get(fact) or fact.value.replace('_', ' ')}"
 
 
 def _name_sources(ledger: Ledger) -> str:

@@ -14,7 +14,7 @@ from launcher.identity.topology import is_by_domain, list_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from launcher.core.errors import Problem
 
@@ -48,13 +48,8 @@ def sift_size(ledger: Ledger) -> Iterator[Out]:
     yield Out([c for c in found if c not in proven], "nothing proves that it is this node's")
 
 
-def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Problem]:
-    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes.
-
-    Args:
-        ledger: The claims.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
-    """
+def sift_node(ledger: Ledger) -> Iterator[Out | Problem]:
+    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes."""
     if _is_stated(ledger, Fact.NODE_RANK):
         return
     places = _list_places(ledger)
@@ -66,7 +61,7 @@ def sift_node(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out | Pro
                 yield _refuse_or_leave(ledger, claim)
         elif is_own_job and claim.trust is not Trust.ASKED:
             yield Out([claim], f"{ledger.origin(Fact.NODE_COUNT)}: this node is a job of its own")
-        elif (seats := ledger.list_seats(claim, is_own)) and claim.value not in seats:
+        elif (seats := ledger.list_seats(claim)) and claim.value not in seats:
             yield Out([claim], "it is of another node: its own list has this one elsewhere")
         elif places is None:
             yield Out([claim], "it is inherited, and nothing proves that it is this node's")

@@ -63,6 +63,7 @@ class Ledger:
         problems: What is wrong.
         notes: Sentences for the user.
         speakers: Sources about this very process: its starter, and others that give it the same rank.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
         closed: Facts that are not asked for any more.
         findings: The decided facts with their provenance, known at the end.
         by_fact: The claims on each fact, best first; follows from the claims.
@@ -74,6 +75,7 @@ class Ledger:
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     speakers: tuple[str, ...]
+    is_own: Callable[..., bool]
     closed: tuple[Fact, ...] = ()
     findings: dict[Fact, Decided] = {}  # noqa: RUF012 - replaced as a whole
     by_fact: dict[Fact, list[Claim]] = {}  # noqa: RUF012 - replaced as a whole
@@ -142,14 +144,10 @@ class Ledger:
             return not is_typed(claim)
         return bool(self.speakers) and claim.source not in (*self.speakers, RULE)
 
-    def list_seats(self, claim: Claim, is_own: Callable[..., bool]) -> list[int]:
-        """Return the places of this node in the list of hosts of a claim's source; none without a list.
-
-        ``is_own``: function that tells whether one of some names and addresses is literally this node's.
-        """
-        listed = (c.value for c in self.about(Fact.HOSTS) if c.source == claim.source)
-        hosts = next((value for value in listed if isinstance(value, tuple)), ())
-        return [place for place, host in enumerate(hosts) if is_own(host)]
+    def list_seats(self, claim: Claim) -> list[int]:
+        """Return the places of this node in the list of hosts of a claim's source; none without a list."""
+        hosts = next((c.hosts for c in self.about(Fact.HOSTS) if c.source == claim.source), ())
+        return [place for place, host in enumerate(hosts) if self.is_own(host)]
 
     def is_even(self, source: str) -> bool:
         """Whether a source counts nodes that all have the same number of processes."""
@@ -261,7 +259,7 @@ class Ledger:
         )
 
 
-def open_ledger(evidence: Sequence[Evidence], options: Options) -> Ledger:
+def open_ledger(evidence: Sequence[Evidence], options: Options, is_own: Callable[..., bool]) -> Ledger:
     """Return the ledger of the user's options and of sources, without claims that are certainly inherited."""
     defaults: tuple[Evidence, ...] = (options.defaults(),) if options.files.given else ()
     every = (options.evidence(), *evidence, *defaults)
@@ -269,7 +267,7 @@ def open_ledger(evidence: Sequence[Evidence], options: Options) -> Ledger:
         tuple(item for one in every for item in getattr(one, name))
         for name in ("claims", "problems", "notes")
     )
-    ledger = Ledger(options, every, claims, problems, notes, _find_speakers(every))
+    ledger = Ledger(options, every, claims, problems, notes, _find_speakers(every), is_own)
     return ledger.fold(_leave_out_inherited)
 
 
@@ -299,9 +297,8 @@ def list_several(item: Evidence, *, counted: bool = True) -> Iterator[str]:
 
 def _is_above(claim: Claim | None, limit: int) -> bool:
     """Whether a number, the length of a list or that of a text is above a limit."""
-    if claim is None:
-        return False
-    return (claim.value if isinstance(claim.value, int) else len(claim.value)) > limit
+    value = claim.value if claim is not None else 0
+    return (value if isinstance(value, int) else len(value)) > limit
 
 
 def derive(fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> Claim:
@@ -331,14 +328,10 @@ def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
     world: Value | None = None
     for item in evidence:
         known = {claim.fact: claim.value for claim in item.claims if claim.fact in STARTED}
-        if not known or (item.source == DEFAULTS and known.get(Fact.WORLD_SIZE, 1) == 1):
+        own, whole = known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)
+        if not known or (item.source == DEFAULTS and whole in (None, 1)):
             continue
-        if not found:
-            rank, world = known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)
+        if not found or (own == rank and (None in (world, whole) or world == whole)):
             found.append(item.source)
-        elif rank == known.get(Fact.RANK) and (
-            None in (worlds := (world, known.get(Fact.WORLD_SIZE))) or worlds[0] == worlds[1]
-        ):
-            found.append(item.source)
-            world = next((value for value in worlds if value is not None), None)
+            rank, world = own, world or whole
     return tuple(found)

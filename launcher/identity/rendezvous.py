@@ -13,7 +13,7 @@ from launcher.identity.ledger import Out, derive, is_typed, list_several, name_o
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from launcher.core.errors import Problem
     from launcher.identity.ledger import Ledger
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CONTROL_PORT = 6106
 PORTS_TRIED = 8
-FREE = "one node: a port that is free"
+
 LOOPBACK = "127.0.0.1"
 OURS = "LAUNCHER_"
 MANUAL = "manual"
@@ -73,44 +73,37 @@ def knows_who_is_who(ledger: Ledger) -> bool:
     """Whether a rendezvous will assign this node's node_rank, so that no variable needs to state it."""
     if read_range(ledger) is not None:
         return True
-    counts = ledger.about(Fact.NODE_COUNT)
-    count = counts[0].value if counts else 1
-    return isinstance(count, int) and gives_ranks(ledger.options, count)
+    return gives_ranks(ledger.options, ledger.number(Fact.NODE_COUNT) or 1)
 
 
-def settle_master(ledger: Ledger, scope: Scope, is_own: Callable[..., bool], *, at_start: bool) -> Ledger:
+def settle_master(ledger: Ledger, scope: Scope, *, at_start: bool) -> Ledger:
     """Return the ledger with the address and the port of the master, or with what is wrong with them.
 
     Args:
         ledger: The claims.
         scope: How often the launcher was started.
-        is_own: Function that tells whether one of some names and addresses is literally this node's.
         at_start: Whether ranks are assigned at the start, perhaps by a server that is not a node of the job.
     """
     single = (ledger.number(Fact.NODE_COUNT) or ledger.number(Fact.WORLD_SIZE)) == 1
     # Processes that a platform has started would each choose another port, so they use the default
     chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
     ledger = ledger.fold(
-        lambda it: _leave_out_elsewhere(it, is_own) if single else _leave_out_unforwarded(it),
+        _leave_out_elsewhere if single else _leave_out_unforwarded,
         lambda _: _add_defaults(single=single, chooses=chooses),
     )
     if meets_elsewhere(ledger, at_start=at_start) or not ledger.about(Fact.MASTER_ADDR):
         return ledger
-    return ledger.fold(
-        lambda it: () if single else _leave_out_loopback(it),
-        lambda it: () if single else _judge_loopback(it, at_start=at_start),
-        lambda it: _check_port(it, scope, chooses=chooses),
-    )
+    if not single:
+        ledger = ledger.fold(_leave_out_loopback, lambda it: _judge_loopback(it, at_start=at_start))
+    return ledger.fold(lambda it: _check_port(it, scope, chooses=chooses))
 
 
 def _add_defaults(*, single: bool, chooses: bool) -> Iterator[Claim]:
     if single:
         # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
         yield derive(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    if chooses:
-        yield derive(Fact.MASTER_PORT, 0, FREE, Trust.DERIVED)
-    else:
-        yield derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+    free = derive(Fact.MASTER_PORT, 0, "one node: a port that is free", Trust.DERIVED)
+    yield free if chooses else derive(Fact.MASTER_PORT, DEFAULT_PORT, "default")
 
 
 def meets_elsewhere(ledger: Ledger, *, at_start: bool) -> bool:
@@ -163,17 +156,17 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> Iterator[Problem | str
     yield ledger.refuse("master-loopback", master=address.origin, fix=fix)
 
 
-def list_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Claim]:
+def list_elsewhere(ledger: Ledger) -> Iterator[Claim]:
     """Yield the claims of a master on another machine, except the user's."""
     for claim in ledger.about(Fact.MASTER_ADDR):
         address = str(claim.value)
-        if claim.trust is not Trust.ASKED and not is_loopback(address) and not is_own(address):
+        if claim.trust is not Trust.ASKED and not is_loopback(address) and not ledger.is_own(address):
             yield claim
 
 
-def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> Iterator[Out]:
+def _leave_out_elsewhere(ledger: Ledger) -> Iterator[Out]:
     """Leave out a master that a variable places on another machine than the only node."""
-    away = [claim for claim in list_elsewhere(ledger, is_own) if claim.trust is not Trust.INDIRECT]
+    away = [claim for claim in list_elsewhere(ledger) if claim.trust is not Trust.INDIRECT]
     yield Out(away, "all processes are on this node, and this is not a name or address of it")
 
 
@@ -183,13 +176,11 @@ def _leave_out_unforwarded(ledger: Ledger) -> Iterator[Out]:
     forwards = next((item.forwards for item in starters if item.forwards is not None), None)
     for claim in ledger.about(Fact.MASTER_PORT) if forwards is not None else ():
         name = name_only(claim.origin)
+        stars = tuple(known[:-1] for known in forwards or () if known.endswith("*"))
         is_variable = claim.trust is not Trust.ASKED or name.startswith(OURS)
-        if not is_variable or any(
-            name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in forwards or ()
-        ):
-            continue
-        why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
-        yield Out([claim], why)
+        if is_variable and name not in (forwards or ()) and not name.startswith(stars):
+            why = f"mpirun may keep it to this node (fix: mpirun -x {name}, or --master-port N on every node)"
+            yield Out([claim], why)
 
 
 def list_sizes(ledger: Ledger) -> str:
@@ -208,11 +199,10 @@ def miss_address(ledger: Ledger) -> Problem:
 def _fix_address(origin: str) -> str:
     """Return the fix that names another master, by the flag or variable of the wrong one."""
     name = name_only(origin)
-    if not name.startswith("-"):
-        return f"set {name} to the address of node 0, or unset it"
     # A flag of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
     more = "" if origin.startswith("-") else ", or leave it out where the platform names that"
-    return f"{name} with the address of node 0{more}"
+    by_flag = f"{name} with the address of node 0{more}"
+    return by_flag if name.startswith("-") else f"set {name} to the address of node 0, or unset it"
 
 
 def plan_control_ports(options: Options, used: frozenset[int]) -> tuple[int, ...]:
